@@ -1,0 +1,79 @@
+"""Backends: where a model runs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
+
+from numpy.typing import NDArray
+
+from ortune.core.facts import Facts
+from ortune.core.plugin import Plugin
+from ortune.core.workload import Workload
+
+Tensors: TypeAlias = Mapping[str, NDArray[Any]]
+"""Name -> array. The batch dimension, where there is one, comes first."""
+
+
+class Session(Protocol):
+    """A loaded model. Workers and the engine are its only owners."""
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once and return every output by name."""
+        ...
+
+    def placement(self) -> Mapping[str, int]:
+        """Execution provider -> nodes it took, from the runtime's own record; empty if unknown."""
+        ...
+
+    def clock(self) -> int:
+        """Monotonic time in nanoseconds; a scripted backend brings its own."""
+        ...
+
+
+@dataclass(frozen=True)
+class Backend(Plugin):
+    """How to load a model; the fields are the session options that may be searched.
+
+    Attributes:
+        threads: Threads inside one operator; 0 takes the CPUs this process may really use.
+        provider: The execution provider that must hold the model, in the runtime's spelling.
+    """
+
+    folder: ClassVar[str] = "backends"
+    provider: ClassVar[str] = ""
+    automatic: ClassVar[bool] = True
+    """Part of ``--on auto``."""
+
+    threads: int = 0
+
+    @property
+    def lossy(self) -> bool:
+        """Whether these options change numbers beyond the order of float32 sums."""
+        return False
+
+    @property
+    def arithmetic(self) -> frozenset[str]:
+        """What runs faster here than float32: of ``int8``, ``int8-weights``, ``fp16``."""
+        return frozenset()
+
+    def missing(self) -> str | None:
+        """Return why it cannot run on this machine and how to fix that; None when it can."""
+        return None
+
+    def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
+        """Yield the option sets worth timing; the first is the default."""
+        yield self
+
+    @abstractmethod
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        """Load the model. Heavy imports belong in here, not at the top of the file.
+
+        Args:
+            path: The model file; external data is looked for beside it.
+            verbose: Let the runtime log to stderr.
+        """

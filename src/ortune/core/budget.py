@@ -1,0 +1,81 @@
+"""The accuracy budget: the worst score a variant may have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from ortune.core import spelling
+from ortune.core.errors import BadSettings
+from ortune.core.metric import Metric
+
+_TEXT = re.compile(r"(?P<metric>.+?)\s*(?P<sign>>=|<=)\s*(?P<limit>.+)")
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A metric and its limit.
+
+    Attributes:
+        metric: What is scored.
+        limit: Absolute, or an offset to the baseline's score when `relative`.
+        relative: Spelled ``base-0.01`` or ``base+0.01``.
+    """
+
+    metric: Metric
+    limit: float
+    relative: bool = False
+
+    def bound(self, base: float) -> float:
+        """Return the limit in the metric's units, given the baseline's score."""
+        return base + self.limit if self.relative else self.limit
+
+    def admits(self, score: float, base: float) -> bool:
+        """Return False for NaN: a variant that cannot be scored is not within the budget."""
+        bound = self.bound(base)
+        return score >= bound if self.metric.higher_is_better else score <= bound
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``top1>=base-0.01``, ``cosine>=0.999``, ``max-error<=0.01`` or ``pkg.mod:fn>=0.9``.
+
+        Raises:
+            BadSettings: The text, the metric or the direction is wrong.
+        """
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            raise BadSettings(
+                f"cannot read budget '{text}'", fix="write metric>=number or metric>=base-0.01"
+            )
+        name = match["metric"].strip()
+        custom = re.fullmatch(r"[\w.]+:[\w.]+", name)
+        spelled = f'function(path="{name}")' if custom else name
+        metric = spelling.parse(Metric, spelled)
+        limit, relative = _limit(match["limit"].strip(), text)
+        if (match["sign"] == ">=") is not metric.higher_is_better:
+            better = "higher" if metric.higher_is_better else "lower"
+            sign = ">=" if metric.higher_is_better else "<="
+            raise BadSettings(f"budget '{text}': {better} {name} is better", fix=f"write {sign}")
+        return cls(metric, limit, relative)
+
+    def __str__(self) -> str:
+        sign = ">=" if self.metric.higher_is_better else "<="
+        path = getattr(self.metric, "path", None)
+        limit = f"base{self.limit:+.10g}" if self.relative else f"{self.limit:.10g}"
+        return f"{path or self.metric}{sign}{'base' if limit == 'base+0' else limit}"
+
+
+def _limit(text: str, whole: str) -> tuple[float, bool]:
+    if text == "base":
+        return 0.0, True
+    if re.fullmatch(_NUMBER, text):
+        return float(text), False
+    match = re.fullmatch(rf"base\s*([-+])\s*({_NUMBER})", text)
+    if match is None:
+        raise BadSettings(
+            f"cannot read the limit '{text}' of budget '{whole}'",
+            fix="write a number, or base-0.01 to be relative to the baseline",
+        )
+    return float(match[1] + match[2].lstrip("+")), True

@@ -1,0 +1,52 @@
+"""How many CPUs this process may really use: affinity, cpuset and cgroup quota."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+
+def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self")) -> int:
+    """Return the CPUs that threads should be sized by, at least 1.
+
+    The smallest of the affinity mask (which a cpuset narrows) and the cgroup quota rounded up, over
+    the process's own cgroup and its parents (v2 ``cpu.max``, v1 ``cpu.cfs_quota_us``). Elsewhere
+    than on Linux: the CPU count.
+    """
+    try:
+        cpus = len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+    quotas = [math.ceil(q) for folder in _groups(root, proc) if (q := _quota(folder)) is not None]
+    return max(1, min([cpus, *quotas]))
+
+
+def _groups(root: Path, proc: Path) -> list[Path]:
+    try:
+        lines = (proc / "cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = [root, root / "cpu"]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "cpu", "cpu,cpuacct", "cpuacct,cpu"):
+            continue
+        top = root / controllers if controllers else root
+        here = top / path.lstrip("/")
+        found += [here, *(p for p in here.parents if p.is_relative_to(top))]
+    return list(dict.fromkeys(found))
+
+
+def _quota(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if quota == "max" or int(quota) <= 0:
+        return None
+    return int(quota) / int(period)

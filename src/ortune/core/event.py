@@ -1,0 +1,58 @@
+"""Progress as values. A stage reports through the sink it was given; it never prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ortune.core.trial import Edit, Interval, Plan, Trial
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something a person should know; `warning` when it may change what they do."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A recipe's step was applied or rolled back."""
+
+    edit: Edit
+
+
+@dataclass(frozen=True)
+class TrialStarted:
+    """A plan goes to work; `index` of `total` in the present phase."""
+
+    plan: Plan
+    phase: str
+    index: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The present plan's ratio so far."""
+
+    ratio: Interval
+    blocks: int
+
+
+@dataclass(frozen=True)
+class TrialDone:
+    """A plan is through; `cached` when the ledger already had it."""
+
+    trial: Trial
+    cached: bool = False
+
+
+Event: TypeAlias = Note | StepDone | TrialStarted | Timing | TrialDone
+Sink: TypeAlias = Callable[[Event], None]
+
+
+def silent(event: Event) -> None:
+    """Drop the event: the default sink."""

@@ -1,0 +1,69 @@
+"""What a model is made of, known without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A model input or output.
+
+    Attributes:
+        name: As in the file.
+        dtype: NumPy's name, such as ``float32``; ``bfloat16`` and the like by ml_dtypes' names.
+        shape: An int is fixed, a str is a named dynamic dimension, None an unnamed one; None for
+            the whole shape when even the rank is unknown.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Counts over the main graph and all its subgraphs.
+
+    Attributes:
+        ops: Operator -> number of nodes; other domains as ``com.microsoft::Gelu``.
+        nodes: Nodes in the main graph and all subgraphs.
+        parameters: Elements of all weights (initializers and Constant nodes).
+        weight_bytes: Bytes of all weights.
+        precisions: dtype -> weight bytes.
+        opset: Version of the default domain.
+        ir_version: The file's IR version.
+        inputs: Inputs that a caller must give (initializers listed as inputs are left out).
+        outputs: In file order.
+        dynamic: Names of dynamic dimensions of the inputs.
+        subgraphs: Bodies of If, Loop and Scan.
+        functions: Model-local functions.
+        flops: Floating-point operations of one run at batch 1 (2 per multiply-add), None when unknown.
+        shapes_from: Rung of the shape ladder that answered: file, symbolic, path, runtime or none.
+    """
+
+    ops: Mapping[str, int]
+    nodes: int
+    parameters: int
+    weight_bytes: int
+    precisions: Mapping[str, int]
+    opset: int
+    ir_version: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    dynamic: tuple[str, ...] = ()
+    subgraphs: int = 0
+    functions: int = 0
+    flops: int | None = None
+    shapes_from: str = "none"
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, *ops: str) -> bool:
+        """Say whether any of these operators occurs."""
+        return any(self.ops.get(op) for op in ops)
+
+    @property
+    def quantized(self) -> bool:
+        """The model arrived with integer arithmetic in it."""
+        return self.has("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "MatMulInteger")

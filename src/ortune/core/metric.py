@@ -1,0 +1,49 @@
+"""Metrics: how good a variant's outputs are, against labels or against the baseline's outputs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.backend import Tensors
+from ortune.core.plugin import Plugin
+
+
+@dataclass(frozen=True)
+class Metric(Plugin):
+    """Pure functions of outputs: one record a sample, one number over all records.
+
+    Attributes:
+        higher_is_better: Direction.
+        needs_labels: Scored against labels; otherwise against the baseline's outputs.
+        worst_case: The aggregate is the worst sample, so a mean's interval does not apply.
+    """
+
+    folder: ClassVar[str] = "metrics"
+    higher_is_better: ClassVar[bool] = True
+    needs_labels: ClassVar[bool] = False
+    worst_case: ClassVar[bool] = False
+
+    @abstractmethod
+    def records(
+        self,
+        expected: Sequence[Tensors],
+        actual: Sequence[Tensors],
+        labels: Sequence[Any] | None,
+    ) -> NDArray[np.float64]:
+        """Return one row of numbers a sample, shape [samples, k].
+
+        Args:
+            expected: The baseline's outputs.
+            actual: The candidate's outputs, same names.
+            labels: One label a sample, or None.
+        """
+
+    def aggregate(self, records: NDArray[np.float64]) -> float:
+        """Return the score over records [samples, k]; the mean of the first column by default."""
+        return float(records[:, 0].mean()) if len(records) else float("nan")

@@ -1,0 +1,105 @@
+"""Steps: the two kinds of edit a recipe is made of."""
+
+from __future__ import annotations
+
+import enum
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
+
+from ortune.core import codec
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.observer import Probe, Ranges
+from ortune.core.plugin import Plugin
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+class Stage(enum.IntEnum):
+    """Where in a recipe a transform belongs; inside a stage the order does not matter."""
+
+    PREPARE = 0
+    FOLD = 10
+    FUSE = 20
+    FINISH = 30
+
+
+@dataclass(frozen=True)
+class Transform(Plugin):
+    """An edit that keeps what the model computes. Needs no data.
+
+    Attributes:
+        stage: When the search applies it.
+        automatic: Whether the search applies it by itself, or only a later step or the user.
+    """
+
+    folder: ClassVar[str] = "transforms"
+    stage: ClassVar[Stage]
+    automatic: ClassVar[bool] = True
+
+    def applies(self, facts: Facts) -> bool:
+        """Test cheaply, from op counts alone; False leaves it out of the default recipe."""
+        return True
+
+    @abstractmethod
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many edits were made."""
+
+
+@dataclass(frozen=True)
+class Quantizer(Plugin):
+    """An edit that spends accuracy for speed or size. May ask for tensor ranges first."""
+
+    folder: ClassVar[str] = "quantizers"
+    needs_opset: ClassVar[int] = 0
+    """Lowest default-domain opset it can write for; older models are raised first."""
+
+    @classmethod
+    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+        """Yield the settings a search tries for this model on this backend, best bet first."""
+        return ()
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the tensors whose ranges `apply` needs; none for data-free methods."""
+        return ()
+
+    @abstractmethod
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Edit the model in place and return how many edits were made.
+
+        Raises:
+            Refused: There is nothing it may quantize; the text says why.
+        """
+
+
+Step: TypeAlias = Transform | Quantizer
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named list of steps.
+
+    Attributes:
+        name: A label; it does not count for equality of keys.
+        steps: In the order of application.
+    """
+
+    name: str
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Equal steps, equal key."""
+        return codec.digest(self.steps)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether a step spends accuracy."""
+        return any(isinstance(step, Quantizer) for step in self.steps)
+
+
+AS_IS = Recipe("as-is")
+"""The model as it came."""

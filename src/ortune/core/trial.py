@@ -1,0 +1,199 @@
+"""What a search records. Everything here is immutable and survives a round trip through JSON."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ortune.core.backend import Backend
+from ortune.core.step import Recipe
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One thing to try: how to rewrite the model and where to run it."""
+
+    recipe: Recipe
+    backend: Backend
+
+    @property
+    def lossy(self) -> bool:
+        """Whether numbers may change beyond rounding."""
+        return self.recipe.lossy or self.backend.lossy
+
+    def __str__(self) -> str:
+        return f"{self.recipe.name} @ {self.backend}"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with the ends of its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def inverse(self) -> Interval:
+        """Return the interval of 1/x; for latency ratio <-> speed-up."""
+        return Interval(1 / self.value, 1 / self.high, 1 / self.low)
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Consecutive timed runs of one live process.
+
+    Attributes:
+        latency_ns: One entry a run, nanoseconds; runs much shorter than the clock are averaged
+            over `runs_each`.
+        waited: For each entry the share of the time that the process's threads stood in the run
+            queue, from the scheduler's own counters; negative when it cannot be read.
+        runs_each: Runs behind one entry.
+    """
+
+    latency_ns: tuple[int, ...]
+    waited: tuple[float, ...]
+    runs_each: int = 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """One turn A B B A: two bursts of the baseline around two of the candidate, joined."""
+
+    baseline: Burst
+    candidate: Burst
+
+
+@dataclass(frozen=True)
+class Pair:
+    """All blocks timed by one pair of live processes."""
+
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one plan cost to run. Raw samples; every statistic is computed from them on demand.
+
+    Attributes:
+        pairs: Paired latency samples; a fresh pair of processes each.
+        load_ns: Session creation.
+        first_ns: First inference.
+        peak_rss: Bytes; peak resident set of the fresh process, its imports included.
+        placement: Execution provider -> nodes.
+    """
+
+    pairs: tuple[Pair, ...]
+    load_ns: int
+    first_ns: int
+    peak_rss: int
+    placement: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def latency_ns(self) -> tuple[int, ...]:
+        """All samples of the candidate, raw."""
+        blocks = (block for pair in self.pairs for block in pair.blocks)
+        return tuple(ns for block in blocks for ns in block.candidate.latency_ns)
+
+
+class Verdict(enum.StrEnum):
+    """The answer of a paired accuracy test."""
+
+    PROVED = "proved"
+    LIKELY = "likely"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of one plan over one part of the data.
+
+    Attributes:
+        metric: Its spelling.
+        value: The candidate's score.
+        base: The baseline's score on the same samples.
+        low: Lower end of the interval of `value` (relative budgets: at fixed `base`).
+        high: Upper end.
+        samples: How many samples were scored.
+        verdict: Against the budget; None for a metric that is only shown beside it.
+        needed: Samples that would prove it if the estimate holds, for a likely verdict.
+        basis: How the verdict was reached, in a few words.
+    """
+
+    metric: str
+    value: float
+    base: float
+    low: float
+    high: float
+    samples: int
+    verdict: Verdict | None = None
+    needed: int | None = None
+    basis: str = ""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What one step of a recipe did.
+
+    Attributes:
+        step: Its spelling.
+        count: Edits made; 0 when there was nothing to do or it was rolled back.
+        kept: False when the step was rolled back.
+        note: Why it was rolled back, or what it left alone.
+    """
+
+    step: str
+    count: int
+    kept: bool = True
+    note: str = ""
+    seconds: float = 0.0
+
+
+class Status(enum.StrEnum):
+    """What became of a plan."""
+
+    OK = "ok"
+    SLOWER = "slower"
+    FAILS = "fails"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One plan and what became of it.
+
+    Attributes:
+        key: Digest of everything the result depends on.
+        phase: ``search``, or ``final`` for a finalist re-measured in fresh pairs on held-out data.
+        status: ``ok`` is verified and not slower; ``slower`` lost on time; ``fails`` leaves the
+            accuracy budget; ``failed`` did not build, load, run or finish.
+        ratio: Latency of the plan over that of the baseline, with its 99 % interval.
+        scores: The budget's metric first.
+        size: Bytes of the model file and its external data.
+        artefact: Path of the built model, relative to the run's folder.
+        why: One line: why it lost, or what it won by.
+        reproduce: Command that runs the worker again.
+    """
+
+    key: str
+    plan: Plan
+    phase: str
+    status: Status
+    ratio: Interval | None = None
+    scores: tuple[Score, ...] = ()
+    size: int | None = None
+    measurement: Measurement | None = None
+    edits: tuple[Edit, ...] = ()
+    artefact: str | None = None
+    why: str = ""
+    error: str | None = None
+    reproduce: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def score(self) -> Score | None:
+        """The score that the budget judges."""
+        return self.scores[0] if self.scores else None
