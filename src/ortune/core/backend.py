@@ -66,8 +66,12 @@ class Backend(Plugin):
         return None
 
     def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
-        """Yield the option sets worth timing; the first is the default."""
+        """Yield the option sets to try with every recipe, the best bet first."""
         yield self
+
+    def tweaks(self, facts: Facts) -> Iterable[Self]:
+        """Yield neighbours of these settings to try around a good plan; none changes numbers more."""
+        return ()
 
     @abstractmethod
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:

@@ -1,0 +1,157 @@
+"""Every onnxruntime session is opened here; the one file that names its options."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.backend import Session, Tensors
+from ortune.core.cpus import effective_cpus
+from ortune.core.errors import BackendMissing, BadModel
+
+LEVELS = {
+    "disabled": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+_LOG_VERBOSE, _LOG_ERROR = 1, 3
+
+
+class OrtSession:
+    """An onnxruntime session behind the Session protocol."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._names = [value.name for value in inner.get_outputs()]
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once; outputs by name."""
+        return dict(zip(self._names, self._inner.run(self._names, feeds), strict=True))
+
+    def placement(self) -> Mapping[str, int]:
+        """Read the runtime's own record of which provider took how many nodes."""
+        try:
+            subgraphs = self._inner.get_provider_graph_assignment_info()
+        except (AttributeError, RuntimeError):
+            return {}
+        counts: dict[str, int] = {}
+        for part in subgraphs:
+            counts[part.ep_name] = counts.get(part.ep_name, 0) + len(part.get_nodes())
+        return counts
+
+    def clock(self) -> int:
+        """Monotonic nanoseconds."""
+        return time.perf_counter_ns()
+
+
+def missing(package: str = "onnxruntime") -> str | None:
+    """Say how to install onnxruntime when it is not there."""
+    try:
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        return f"pip install {package}"
+    return None
+
+
+def options(
+    threads: int, level: str, *, verbose: bool, save_to: Path | None = None
+) -> Any:
+    """Return SessionOptions with every default that matters written out."""
+    import onnxruntime as ort
+
+    made = ort.SessionOptions()
+    made.intra_op_num_threads = threads or effective_cpus()
+    made.inter_op_num_threads = 1
+    made.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
+    made.log_severity_level = _LOG_VERBOSE if verbose else _LOG_ERROR
+    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if save_to is not None:
+        made.optimized_model_filepath = str(save_to)
+        made.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", f"{save_to.name}.data"
+        )
+        made.add_session_config_entry(
+            "session.optimized_model_external_initializers_min_size_in_bytes", str(1 << 31)
+        )
+    return made
+
+
+@contextmanager
+def session(
+    path: Path,
+    made: Any,
+    *,
+    provider: str = "",
+    disabled: Sequence[str] = (),
+) -> Iterator[Session]:
+    """Open a session and prove that `provider` took a part of the model.
+
+    Args:
+        path: Model file.
+        made: SessionOptions; a plug-in provider is already added to them.
+        provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        disabled: Names of graph optimizers to leave out.
+
+    Raises:
+        BadModel: The runtime does not accept the model.
+        BackendMissing: The provider was asked for and took nothing.
+    """
+    import onnxruntime as ort
+
+    keywords: dict[str, Any] = {} if provider else {"providers": ["CPUExecutionProvider"]}
+    if disabled:
+        keywords["disabled_optimizers"] = list(disabled)
+    try:
+        inner = ort.InferenceSession(str(path), made, **keywords)
+    except Exception as error:
+        raise BadModel(
+            f"onnxruntime {version('onnxruntime')} does not load {path.name}: {first_line(error)}",
+            fix="run `ortune inspect` on it; -v shows the runtime's log",
+        ) from error
+    opened = OrtSession(inner)
+    placed = opened.placement()
+    if provider and placed and not placed.get(provider):
+        raise BackendMissing(
+            f"{provider} took none of the {sum(placed.values())} nodes of {path.name}",
+            fix="leave this backend out with --on cpu",
+        )
+    yield opened
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of the runtime's message, shortened."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+_registered: dict[str, bool] = {}
+"""The runtime keeps plug-in libraries for the life of the process and refuses a second registration."""
+
+
+def plugin_devices(name: str, library: Callable[[], str], ep_name: str, device: str) -> list[Any]:
+    """Register a plug-in provider once and return its devices of one kind (CPU, GPU, NPU)."""
+    import onnxruntime as ort
+
+    if name not in _registered:
+        ort.register_execution_provider_library(name, library())
+        _registered[name] = True
+    kind = getattr(ort.OrtHardwareDeviceType, device)
+    return [d for d in ort.get_ep_devices() if d.ep_name == ep_name and d.device.type == kind]
+
+
+def log(text: str) -> None:
+    """Write to the worker's log."""
+    sys.stderr.write(f"{text}\n")
+
+
+def as_arrays(feeds: Tensors) -> dict[str, NDArray[Any]]:
+    """Return contiguous arrays, as the runtime wants them."""
+    return {name: np.ascontiguousarray(value) for name, value in feeds.items()}

@@ -1,0 +1,60 @@
+"""onnx's own Python evaluator: slow, follows the standard's text, needs no runtime."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from ortune.core.backend import Backend, Session, Tensors
+from ortune.core.errors import BadModel
+
+
+@dataclass(frozen=True)
+class Reference(Backend):
+    """Defines what the right answer of a small model is.
+
+    Attributes:
+        threads: Ignored: it is plain Python.
+    """
+
+    automatic: ClassVar[bool] = False
+
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        """Load the model into the evaluator."""
+        return _open(path)
+
+
+class _Evaluator:
+    def __init__(self, path: Path) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            self._inner: Any = ReferenceEvaluator(str(path))
+        except Exception as error:
+            raise BadModel(
+                f"onnx's evaluator does not load {path.name}: {error}", fix="use --on cpu"
+            ) from error
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once; outputs by name."""
+        names = self._inner.output_names
+        return dict(zip(names, self._inner.run(None, dict(feeds)), strict=True))
+
+    def placement(self) -> Mapping[str, int]:
+        """There is one place only."""
+        return {}
+
+    def clock(self) -> int:
+        """Monotonic nanoseconds."""
+        return time.perf_counter_ns()
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Session]:
+    yield _Evaluator(path)

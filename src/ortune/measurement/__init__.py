@@ -1,0 +1,1 @@
+"""Measuring and verifying: the worker process, paired timing, statistics."""

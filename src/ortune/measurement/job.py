@@ -1,0 +1,43 @@
+"""The contract between a caller and its worker process: one JSON file and one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.core.backend import Backend
+
+MAIN = ""
+"""Name of the only model where a job has one."""
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """What a worker loads before it answers commands.
+
+    Attributes:
+        models: Name -> model file, absolute; one model is named "".
+        backend: Opens every model.
+        feeds: Name -> stream file of its samples, absolute; may be empty.
+        out: Folder for what the worker writes, absolute.
+        batch: Samples stacked into one run; 0 or 1 takes each as it is.
+        path: Folders put first on the import path, for functions of the user.
+        verbose: The runtime logs to stderr.
+    """
+
+    models: Mapping[str, Path]
+    backend: Backend
+    feeds: Mapping[str, Path]
+    out: Path
+    batch: int = 0
+    path: tuple[str, ...] = ()
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a worker said last, and the command that shows it again."""
+
+    reason: str
+    reproduce: str

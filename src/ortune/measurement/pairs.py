@@ -1,0 +1,120 @@
+"""Paired timing: two live workers, asked for bursts in the order A B B A; nothing else runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.measurement import stats
+from ortune.measurement.process import Worker
+
+_BURST_NS = 60_000_000
+_WARM_NS = 150_000_000
+_ENTRY_NS = 200_000
+"""Runs shorter than this are averaged in groups: the clock and the loop cost about 1 us."""
+_DROP_NS = 20_000_000
+"""After the other process ran, the first run is cold; it is dropped when runs are short."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a pair may take.
+
+    Attributes:
+        min_blocks: Blocks before any early stop.
+        max_blocks: Blocks at most.
+        seconds: Soft limit of timing.
+        decide: Stop early when the interval lies wholly on one side of 1 and is narrow enough.
+    """
+
+    min_blocks: int = 6
+    max_blocks: int = 24
+    seconds: float = 4.0
+    decide: bool = True
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The size of a burst: the same for both sides, so that they run the same samples.
+
+    Attributes:
+        runs: Entries.
+        each: Runs averaged in an entry.
+        drop: Cold runs before it.
+    """
+
+    runs: int
+    each: int
+    drop: int
+
+    @property
+    def span(self) -> int:
+        """Positions of the cycle that a burst moves on."""
+        return self.runs * self.each
+
+
+def warm(worker: Worker) -> int:
+    """Run until latencies settle; return the quickest run in ns."""
+    quick = min(worker.ask("burst", at=0, runs=2)["latency_ns"])
+    spent = 2 * quick
+    while spent < _WARM_NS:
+        runs = max(2, min(500, _WARM_NS // 4 // max(quick, 1)))
+        latency = worker.ask("burst", at=0, runs=runs)["latency_ns"]
+        quick, spent = min(quick, *latency), spent + sum(latency)
+    return quick
+
+
+def pace(base: int, candidate: int) -> Pace:
+    """Size bursts so that the slower side takes about 60 ms, or two runs of a slow model."""
+    slow, fast = max(base, candidate, 1), max(1, min(base, candidate))
+    each = max(1, _ENTRY_NS // fast)
+    runs = max(2, _BURST_NS // (slow * each))
+    return Pace(runs, each, 1 if slow < _DROP_NS else 0)
+
+
+def time_pair(
+    baseline: Worker,
+    candidate: Worker,
+    effort: Effort,
+    progress: Callable[[Interval, int], None] = lambda ratio, blocks: None,
+) -> Pair:
+    """Time blocks A B B A until the effort is spent or the answer is clear.
+
+    Raises:
+        WorkerFailed: One of them died.
+    """
+    size = pace(warm(baseline), warm(candidate))
+    blocks: list[Block] = []
+    until = time.monotonic() + effort.seconds
+    while len(blocks) < effort.max_blocks:
+        at = 2 * size.span * len(blocks)
+        a1, b1 = _burst(baseline, size, at), _burst(candidate, size, at)
+        b2, a2 = _burst(candidate, size, at + size.span), _burst(baseline, size, at + size.span)
+        blocks.append(Block(_join(a1, a2), _join(b1, b2)))
+        if len(blocks) < 3:
+            continue
+        found = stats.ratio([Pair(tuple(blocks))])
+        progress(found, len(blocks))
+        if effort.decide and found.low > 1.3:
+            break
+        if len(blocks) < effort.min_blocks:
+            continue
+        if time.monotonic() > until or (effort.decide and _clear(found)):
+            break
+    return Pair(tuple(blocks))
+
+
+def _clear(found: Interval) -> bool:
+    """The side is known and the estimate is worth 4 %."""
+    return (found.high < 1 or found.low > 1.02) and found.high / found.low < 1.08
+
+
+def _burst(worker: Worker, size: Pace, at: int) -> Burst:
+    answer = worker.ask("burst", at=at, runs=size.runs, each=size.each, drop=size.drop)
+    return Burst(tuple(answer["latency_ns"]), tuple(answer["waited"]), size.each)
+
+
+def _join(one: Burst, two: Burst) -> Burst:
+    return Burst(one.latency_ns + two.latency_ns, one.waited + two.waited, one.runs_each)

@@ -1,0 +1,176 @@
+"""The parent's side of a worker: start it, ask it, watch its time and memory."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from ortune.core import codec
+from ortune.measurement.job import Failure, WorkerJob
+
+_TICK_S = 0.5
+_LAST_LINES = 4
+
+
+class WorkerFailed(Exception):
+    """A worker crashed, hung, exceeded its memory or reported an error. Carries the value."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+class Worker:
+    """A live worker process that answers commands. Use as a context manager."""
+
+    def __init__(
+        self, job: WorkerJob, *, timeout_s: float = 300, memory_limit: int | None = None
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._limit = memory_limit or int(psutil.virtual_memory().available * 0.9)
+        self._out = job.out
+        job.out.mkdir(parents=True, exist_ok=True)
+        self._job = job.out / "job.json"
+        self._job.write_text(json.dumps(codec.encode(job), indent=1), encoding="utf-8")
+        self._commands = job.out / "commands.jsonl"
+        self._commands.unlink(missing_ok=True)
+        self._log = job.out / "worker.log"
+        command = [sys.executable, "-m", "ortune.measurement.worker", str(self._job)]
+        self.reproduce = f"{shlex.join(command)} < {shlex.quote(str(self._commands))}"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None if job.verbose else log,
+                start_new_session=True,
+            )
+        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, do: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
+        """Send one command and wait for its answer.
+
+        Raises:
+            WorkerFailed: It crashed, hung, took too much memory or answered with an error.
+        """
+        line = json.dumps({"do": do, **codec.encode(arguments)})
+        with self._commands.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        pipe = self._process.stdin
+        if pipe is None:
+            raise AssertionError("a worker is started with pipes")
+        try:
+            pipe.write(line.encode() + b"\n")
+            pipe.flush()
+        except BrokenPipeError:
+            raise self._failed(self._death()) from None
+        answer: dict[str, Any] = json.loads(self._read(timeout_s or self._timeout_s, do))
+        if "error" in answer:
+            raise self._failed(str(answer["error"]))
+        return answer
+
+    def close(self) -> None:
+        """End the process: politely first."""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._listener.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _read(self, timeout_s: float, do: str) -> bytes:
+        until = time.monotonic() + timeout_s
+        while True:
+            try:
+                line = self._answers.get(timeout=_TICK_S)
+            except queue.Empty:
+                self._watch_memory()
+                if time.monotonic() > until:
+                    self._process.kill()
+                    raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
+                continue
+            if not line:
+                raise self._failed(self._death())
+            return line
+
+    def _listen(self) -> None:
+        """Pass answers on from the pipe; an empty one marks its end. Selecting is not portable."""
+        pipe = self._process.stdout
+        if pipe is not None:
+            for line in pipe:
+                self._answers.put(line)
+        self._answers.put(b"")
+
+    def _watch_memory(self) -> None:
+        try:
+            used = psutil.Process(self._process.pid).memory_info().rss
+        except psutil.Error:
+            return
+        if used > self._limit:
+            self._process.kill()
+            raise self._failed(
+                f"used {used / 2**20:.0f} MB of memory, over the limit of {self._limit / 2**20:.0f} MB"
+            )
+
+    def _death(self) -> str:
+        code = self._process.wait()
+        said = self._log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        tail = f": {said[-1][:200]}" if said else ""
+        if code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = str(-code)
+            return f"the worker was killed by {name}{tail}"
+        return f"the worker ended with exit code {code}{tail}"
+
+    def _failed(self, reason: str) -> WorkerFailed:
+        return WorkerFailed(Failure(reason, self.reproduce))
+
+
+def ask_once(
+    job: WorkerJob, *commands: tuple[str, Mapping[str, Any]], timeout_s: float = 300
+) -> list[dict[str, Any]]:
+    """Start a worker, load, put the commands to it, and end it.
+
+    Raises:
+        WorkerFailed: See `Worker.ask`.
+    """
+    with Worker(job, timeout_s=timeout_s) as worker:
+        worker.ask("load")
+        return [worker.ask(do, **arguments) for do, arguments in commands]
+
+
+def worker_folder(root: Path, label: str) -> Path:
+    """Return a fresh numbered folder for a worker's files."""
+    root.mkdir(parents=True, exist_ok=True)
+    taken = sum(1 for _ in root.iterdir())
+    return root / f"{taken:04}-{label}"

@@ -1,0 +1,1 @@
+"""Building a model from a recipe: every step a transaction."""

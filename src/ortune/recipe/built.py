@@ -1,0 +1,60 @@
+"""What a build gives, and where builds of one run are kept for reuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.core import catalog, codec
+from ortune.core.step import Step
+from ortune.core.trial import Edit
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model file and what each step did to make it.
+
+    Attributes:
+        path: The model file; the source itself when no step changed anything.
+        edits: One entry a step.
+    """
+
+    path: Path
+    edits: tuple[Edit, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether any step was kept."""
+        return any(edit.kept and edit.count for edit in self.edits)
+
+
+def steps_key(steps: Sequence[Step]) -> str:
+    """Digest steps and the text of their plugins: an edited plugin builds anew."""
+    return codec.digest([[codec.encode(step), catalog.source_digest(type(step))] for step in steps])
+
+
+def stored(cache: Path, name: str, steps: Sequence[Step]) -> Built | None:
+    """Return an earlier build of these very steps, or None."""
+    folder = cache / steps_key(steps)
+    record, path = folder / f"{name}.json", folder / f"{name}.onnx"
+    if not record.is_file() or not path.is_file():
+        return None
+    edits = codec.decode(Edits, json.loads(record.read_text(encoding="utf-8"))).edits
+    return Built(path, edits)
+
+
+def store(built: Built, name: str) -> None:
+    """Write the record beside the built file; it marks the build as complete."""
+    record = built.path.with_name(f"{name}.json")
+    beside = record.with_suffix(".json.part")
+    beside.write_text(json.dumps(codec.encode(Edits(built.edits))), encoding="utf-8")
+    beside.replace(record)
+
+
+@dataclass(frozen=True)
+class Edits:
+    """The JSON shape of a build's record."""
+
+    edits: tuple[Edit, ...]

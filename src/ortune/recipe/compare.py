@@ -1,0 +1,75 @@
+"""Do two model files compute the same? Asked of a worker, on real or made-up samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.process import WorkerFailed, ask_once, worker_folder
+from ortune.metrics.snr import Snr
+
+EXACT_DB = 90.0
+"""A rewrite that only changes the order of float32 operations stays well above this."""
+_ORACLE: Backend = Cpu(level="disabled")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The outputs that every step of a build must keep.
+
+    Attributes:
+        stream: Samples.
+        indices: The few that are run.
+        outputs: Stream of the source model's outputs on them.
+    """
+
+    stream: Path
+    indices: tuple[int, ...]
+    outputs: Path
+
+
+def reference(model: Path, stream: Path, indices: Sequence[int], folder: Path) -> Reference:
+    """Run the source model and keep its outputs.
+
+    Raises:
+        WorkerFailed: The source model does not run on these samples.
+    """
+    outputs = folder.resolve() / "expected.stream"
+    command = {"indices": list(indices), "metrics": [], "save": str(outputs)}
+    ask_once(_job(model, stream, folder), ("score", command))
+    return Reference(stream, tuple(indices), outputs)
+
+
+def difference(model: Path, wanted: Reference, folder: Path) -> str | None:
+    """Return why a rewritten model differs from the reference, or None when it does not."""
+    command = {
+        "indices": list(wanted.indices),
+        "metrics": [Snr()],
+        "expected": str(wanted.outputs),
+    }
+    try:
+        answer = ask_once(_job(model, wanted.stream, folder), ("score", command))[0]
+    except WorkerFailed as error:
+        return error.failure.reason
+    snr = Snr().aggregate(_rows(answer["records"][0]))
+    return None if snr >= EXACT_DB else f"outputs differ: {snr:.1f} dB, {EXACT_DB:.0f} wanted"
+
+
+def _rows(records: list[list[float]]) -> NDArray[np.float64]:
+    return np.asarray(records, np.float64)
+
+
+def _job(model: Path, stream: Path, folder: Path) -> WorkerJob:
+    return WorkerJob(
+        {MAIN: model.resolve()},
+        _ORACLE,
+        {MAIN: stream.resolve()},
+        worker_folder(folder.resolve() / "workers", "compare"),
+    )
