@@ -1,0 +1,183 @@
+"""Many samples of named arrays in one file: how tensors travel between processes.
+
+Layout: the magic, then one standard ``.npy`` record an array, each at a multiple of 64 bytes so
+that its data are aligned, then a JSON index, its length (8 bytes, little-endian) and the magic
+again. The index::
+
+    {"forms": [[name, dtype, [dim, ...]], ...], "samples": [[form, offset, form, ...], ...]}
+
+A file without the closing magic was not finished. Imports numpy only: the worker reads these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.backend import Tensors
+from ortune.core.errors import BadData, OrtuneError
+
+_MAGIC = b"ortune-stream-1\n"
+_ALIGN = 64
+
+
+def write(path: Path, samples: Iterable[Tensors]) -> int:
+    """Write the samples one by one and return their number; the file appears when all are in.
+
+    Takes every NumPy dtype but structured ones, and ml_dtypes' by name. Text is kept with a fixed
+    width; an array of Python objects is taken only when all of them are text. Only one sample and
+    the index are in memory.
+
+    Raises:
+        BadData: An array holds Python objects.
+        OrtuneError: The file cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            writer = _Writer(file)
+            for sample in samples:
+                writer.add(sample)
+            writer.close()
+        draft.replace(path)
+    except OSError as error:
+        raise OrtuneError(
+            f"cannot write {path}: {error.strerror or error}",
+            fix="free space there, or choose another folder",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+    return len(writer.samples)
+
+
+class Stream(Sequence[dict[str, NDArray[Any]]]):
+    """The samples of a file that `write` made; arrays are read-only views of the mapped file.
+
+    Attributes:
+        path: The file.
+        names: Array names in order of first appearance.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map the file.
+
+        Raises:
+            BadData: It is missing, or it is not a finished stream.
+        """
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise BadData(f"cannot read {path}: {error}", fix="write the file again") from error
+        index = _index(path, self._map)
+        self._forms = [(name, _dtype(kind), tuple(dims)) for name, kind, dims in index["forms"]]
+        self._samples: list[list[int]] = index["samples"]
+        self.names: tuple[str, ...] = tuple(dict.fromkeys(name for name, _, _ in self._forms))
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        return (self[index] for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, NDArray[Any]]]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return one sample, or a list of them for a slice."""
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        places = self._samples[index]
+        found = {}
+        for form, offset in zip(places[::2], places[1::2], strict=True):
+            name, dtype, shape = self._forms[form]
+            found[name] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+        return found
+
+
+class _Writer:
+    """Appends records and keeps the index."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.samples: list[list[int]] = []
+        self._forms: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        self._file = file
+        file.write(_MAGIC)
+
+    def add(self, sample: Tensors) -> None:
+        places: list[int] = []
+        for name, given in sample.items():
+            array = _storable(name, given)
+            form = self._forms.setdefault(
+                (name, _spell(array.dtype), array.shape), len(self._forms)
+            )
+            places += form, self._record(array)
+        self.samples.append(places)
+
+    def close(self) -> None:
+        index = {"forms": list(self._forms), "samples": self.samples}
+        text = json.dumps(index, separators=(",", ":")).encode()
+        self._file.write(text + len(text).to_bytes(8, "little") + _MAGIC)
+
+    def _record(self, array: NDArray[Any]) -> int:
+        """Append one .npy record and return the offset of its data."""
+        self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
+        # .npy has no spelling for ml_dtypes' types: their bits are stored, the index has the name.
+        raw = array.view(f"V{array.itemsize}") if array.dtype.isbuiltin == 2 else array
+        header = np.lib.format.header_data_from_array_1_0(raw)
+        np.lib.format.write_array_header_1_0(self._file, header)
+        offset = self._file.tell()
+        self._file.write(raw.tobytes())
+        return offset
+
+
+def _storable(name: str, given: Any) -> NDArray[Any]:
+    array = np.asarray(given, order="C")
+    if array.dtype.kind == "T" or (
+        array.dtype.hasobject and all(isinstance(item, str) for item in array.flat)
+    ):
+        array = array.astype(np.str_)
+    if array.dtype.hasobject or array.dtype.names is not None:
+        raise BadData(
+            f"array '{name}' holds Python objects or records ({array.dtype})",
+            fix="give an array of numbers or text",
+        )
+    return array.astype(f"{array.dtype.kind}1") if array.itemsize == 0 else array
+
+
+def _spell(dtype: np.dtype[Any]) -> str:
+    return dtype.name if dtype.isbuiltin == 2 else dtype.str
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(text)
+    except TypeError:
+        import ml_dtypes
+
+        kind: type[Any] = getattr(ml_dtypes, text)
+        return np.dtype(kind)
+
+
+def _index(path: Path, data: mmap.mmap) -> dict[str, Any]:
+    end = len(data) - len(_MAGIC) - 8
+    if end >= len(_MAGIC) and data[: len(_MAGIC)] == _MAGIC and data[end + 8 :] == _MAGIC:
+        size = int.from_bytes(data[end : end + 8], "little")
+        with contextlib.suppress(ValueError):
+            found: dict[str, Any] = json.loads(data[max(0, end - size) : end])
+            return found
+    raise BadData(f"{path} is not a finished stream of samples", fix="write the file again")
