@@ -1,0 +1,240 @@
+"""Say what runs on this machine, and what to install for the rest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortune.cli import shared
+from ortune.core.errors import OrtuneError
+
+RUNTIMES = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-directml",
+    "onnxruntime-openvino",
+    "onnxruntime-training",
+    "onnxruntime-qnn",
+    "onnxruntime-rocm",
+    "onnxruntime-migraphx",
+    "onnxruntime-cann",
+    "onnxruntime-silicon",
+    "onnxruntime-webgpu",
+)
+"""Distributions that install the same module; two of them overwrite each other's files."""
+
+MEANING = {
+    "avx2": "float32 and int8",
+    "avx512f": "wider float32",
+    "avx_vnni": "fast int8",
+    "avx512_vnni": "fast int8",
+    "avx512_bf16": "bf16 arithmetic",
+    "avx512_fp16": "fp16 arithmetic",
+    "amx_int8": "much faster int8",
+    "amx_bf16": "much faster bf16",
+    "amx_fp16": "much faster fp16",
+    "asimddp": "fast int8",
+    "i8mm": "faster int8",
+    "bf16": "bf16 arithmetic",
+}
+
+WORKS, UNUSABLE, ABSENT = "works", "installed, not usable", "not installed"
+
+
+@dataclass(frozen=True)
+class Found:
+    """One backend or sample.
+
+    Attributes:
+        name: As ``--on`` or ``--model`` spells it.
+        state: works, installed but not usable, or not installed.
+        detail: What was proved, or what to do.
+    """
+
+    name: str
+    state: str
+    detail: str
+
+
+@shared.verb
+def command(json_to: str | None, verbose: bool) -> int:
+    """Say what runs here, and what to install for the rest.
+
+    Every backend is tried on a small model in a process of its own.
+
+    \b
+    Example:
+      ortune doctor
+      ortune doctor --json
+    """
+    from ortune.measurement.machine import machine, noise, versions
+
+    backends = probe(verbose)
+    samples = _samples()
+    result = {
+        "versions": versions(),
+        "machine": machine(),
+        "cpus": cpus(),
+        "memory": memory(),
+        "disk_free": _disk(),
+        "noise": noise(),
+        "backends": backends,
+        "samples": samples,
+        "problems": problems(_installed(RUNTIMES), backends),
+    }
+    shared.answer(json_to, result, lambda: _show(result, backends, samples))
+    if not any(found.state == WORKS for found in backends):
+        raise OrtuneError("no backend works here", fix="pip install --force-reinstall onnxruntime")
+    return 0
+
+
+def probe(verbose: bool) -> tuple[Found, ...]:
+    """Load a small model in a worker on every backend."""
+    import tempfile
+
+    from ortune.core import catalog
+    from ortune.core.backend import Backend
+
+    with tempfile.TemporaryDirectory() as folder:
+        return tuple(_probe(name, Path(folder), verbose) for name in catalog.names(Backend))
+
+
+def _probe(name: str, folder: Path, verbose: bool) -> Found:
+    from importlib.resources import as_file, files
+
+    from ortune.core import catalog
+    from ortune.core.backend import Backend
+    from ortune.measurement.job import MAIN, WorkerJob
+    from ortune.measurement.process import Worker, WorkerFailed
+
+    backend = catalog.load(Backend, name)()
+    if reason := backend.missing():
+        return Found(name, ABSENT if "pip install" in reason else UNUSABLE, reason)
+    with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
+        out = folder / name
+        out.mkdir()
+        job = WorkerJob({MAIN: model.absolute()}, backend, {}, out, verbose=verbose)
+        try:
+            with Worker(job, timeout_s=60) as worker:
+                placed: Mapping[str, int] = worker.ask("load")["placement"]
+        except (WorkerFailed, OrtuneError) as error:
+            return Found(name, UNUSABLE, str(error).splitlines()[0])
+    return Found(name, WORKS, ", ".join(f"{n} nodes on {ep}" for ep, n in placed.items()))
+
+
+def cpus() -> dict[str, Any]:
+    """Return the CPUs of the host, of this process's mask, and those that its quota leaves."""
+    from ortune.core.cpus import effective_cpus
+
+    host = os.cpu_count() or 1
+    try:
+        mask = len(os.sched_getaffinity(0))
+    except AttributeError:
+        mask = host
+    return {"host": host, "affinity": mask, "effective": effective_cpus()}
+
+
+def memory() -> dict[str, int | None]:
+    """Return bytes of memory: of the host, free now, and the cgroup's limit (None without one)."""
+    import psutil
+
+    found = psutil.virtual_memory()
+    limit: int | None = None
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < found.total:
+            limit = int(text)
+    return {"total": found.total, "available": found.available, "limit": limit}
+
+
+def problems(runtimes: Mapping[str, str], backends: tuple[Found, ...]) -> list[dict[str, str]]:
+    """Return what is wrong with this installation, each with its fix."""
+    found = []
+    if len(runtimes) > 1:
+        names = ", ".join(runtimes)
+        found.append(
+            {
+                "what": f"{names} are installed together and overwrite each other's files",
+                "fix": f"pip uninstall -y {' '.join(runtimes)} && pip install onnxruntime",
+            }
+        )
+    return found + [
+        {"what": f"{item.name}: {item.detail}", "fix": f"leave {item.name} out of --on"}
+        for item in backends
+        if item.state == UNUSABLE
+    ]
+
+
+def _installed(names: tuple[str, ...]) -> dict[str, str]:
+    from contextlib import suppress
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _samples() -> tuple[Found, ...]:
+    from ortune.core import catalog
+    from ortune.core.sample import Sample
+
+    found = []
+    for name in catalog.names(Sample):
+        reason = catalog.load(Sample, name)().missing()
+        found.append(
+            Found(name, ABSENT if reason else WORKS, reason or f"ortune demo --model {name}")
+        )
+    return tuple(found)
+
+
+def _disk() -> dict[str, int]:
+    import tempfile
+
+    return {
+        "here": shutil.disk_usage(".").free,
+        "temporary": shutil.disk_usage(tempfile.gettempdir()).free,
+    }
+
+
+def _show(
+    result: Mapping[str, Any], backends: tuple[Found, ...], samples: tuple[Found, ...]
+) -> None:
+    machine, counts, ram = result["machine"], result["cpus"], result["memory"]
+    sets = [name for name in machine["instruction sets"].split() if name in MEANING]
+    limit = f", limited to {shared.size(ram['limit'])}" if ram["limit"] else ""
+    rows = [
+        ("system", machine["system"]),
+        ("CPU", machine["cpu"]),
+        ("CPUs", _cpu_text(counts)),
+        ("instruction sets", ", ".join(f"{n} ({MEANING[n]})" for n in sets) or "unknown"),
+        (
+            "memory",
+            f"{shared.size(ram['total'])}, {shared.size(ram['available'])} available{limit}",
+        ),
+        ("disk free", f"{shared.size(result['disk_free']['here'])} here"),
+        *((name, version) for name, version in result["versions"].items()),
+    ]
+    shared.table(("this machine", ""), rows)
+    marks = [(f.name, f.state, f.detail) for f in backends]
+    shared.table(("backend", "state", "detail"), marks)
+    shared.table(("demo model", "state", "detail"), [(f.name, f.state, f.detail) for f in samples])
+    for problem in result["problems"]:
+        shared.say(f"! {problem['what']}\n  fix: {problem['fix']}")
+
+
+def _cpu_text(counts: Mapping[str, int]) -> str:
+    text = f"{counts['effective']} of {counts['host']} usable"
+    if counts["effective"] < counts["affinity"]:
+        return f"{text} (a cgroup quota narrows {counts['affinity']})"
+    if counts["affinity"] < counts["host"]:
+        return f"{text} (the affinity mask narrows {counts['host']})"
+    return text

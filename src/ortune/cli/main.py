@@ -1,0 +1,159 @@
+"""Find the verb and run it; every error a person can act on becomes two lines and an exit code.
+
+Exit codes: 0 done, 1 the honest answer is no, 2 bad input or a missing part, 3 interrupted with a
+partial result.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import click
+
+from ortune import cli
+from ortune.core.errors import OrtuneError
+
+DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
+_NOT_VERBS = {"main", "shared", "progress"}
+
+
+class Verbs(click.Group):
+    """The verbs of the ``cli`` folder; a file is imported when its verb is used or listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs without importing one."""
+        found = [info.name for info in pkgutil.iter_modules(cli.__path__)]
+        return sorted(name for name in found if name not in _NOT_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one verb."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(f"ortune.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb, or name those that come close.
+
+        Raises:
+            OrtuneError: There is no such verb.
+        """
+        verbs = self.list_commands(ctx)
+        if args[0] not in verbs and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], verbs, n=1)
+            raise OrtuneError(
+                f"no verb '{args[0]}'",
+                fix=f"did you mean `ortune {close[0]}`?" if close else f"use {', '.join(verbs)}",
+            )
+        return super().resolve_command(ctx, args)
+
+
+def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from ortune.cli import shared
+
+        click.echo(f"ortune {shared.version()}")
+        ctx.exit()
+
+
+@click.command(cls=Verbs, no_args_is_help=False, invoke_without_command=True)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show it.",
+)
+@click.pass_context
+def root(ctx: click.Context) -> None:
+    """Find the fastest version of an ONNX model that keeps its answers, and prove it.
+
+    \b
+    Start with:
+      ortune demo
+      ortune optimize model.onnx --data samples/ --budget "top1>=base-0.01"
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    verb = next((arg for arg in args if not arg.startswith("-")), "")
+    name = f"ortune {verb}" if verb in root.list_commands(click.Context(root)) else "ortune"
+    try:
+        code = root.main(args, prog_name="ortune", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or DONE)
+    except OrtuneError as error:
+        return _complain(name, error.what, error.fix)
+    except click.UsageError as error:
+        return _complain(name, _usage(error), _usage_fix(error, name))
+    except click.ClickException as error:
+        return _complain(name, error.format_message(), f"see `{name} --help`")
+    except (click.Abort, KeyboardInterrupt):
+        sys.stderr.write(f"{name}: interrupted\n")
+        return INTERRUPTED
+    except OSError as error:
+        return _system(name, error)
+
+
+def _complain(name: str, what: str, fix: str) -> int:
+    sys.stderr.write(f"{name}: {_line(what)}\n  fix: {_line(fix)}\n")
+    return BAD
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _usage(error: click.UsageError) -> str:
+    text = error.message or error.format_message()
+    if isinstance(error, click.MissingParameter):
+        hint = error.param.get_error_hint(error.ctx) if error.param and error.ctx else ""
+        return f"{hint} is missing".strip().replace("'", "")
+    if isinstance(error, click.NoSuchOption):
+        return f"no option {error.option_name}"
+    if isinstance(error, click.BadParameter):
+        return error.format_message().rstrip(".")
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
+def _usage_fix(error: click.UsageError, name: str) -> str:
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        return f"did you mean {' or '.join(sorted(error.possibilities))}? see `{name} --help`"
+    if error.ctx is not None:
+        usage = error.ctx.get_usage().removeprefix("Usage: ")
+        return f"write `{_line(usage)}`; `{name} --help` shows an example"
+    return f"see `{name} --help`"
+
+
+def _system(name: str, error: OSError) -> int:
+    if error.errno == errno.EPIPE:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    fixes = {
+        errno.ENOSPC: "free some space, or write elsewhere with -o",
+        errno.EACCES: "choose a place you may write to with -o, or change its permissions",
+        errno.EROFS: "choose a place you may write to with -o",
+        errno.ENOENT: "check the path",
+        errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    }
+    where = f"{error.filename}: " if error.filename else ""
+    what = error.strerror or str(error) or type(error).__name__
+    fix = fixes.get(error.errno or 0, "check the path and try again")
+    return _complain(name, f"{where}{what[:1].lower()}{what[1:]}", fix)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
