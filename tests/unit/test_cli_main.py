@@ -1,0 +1,118 @@
+"""Exit codes and the two lines of every error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from ortune.cli import main as cli
+from ortune.core.errors import OrtuneError
+
+VERBS = cli.root.list_commands(click.Context(cli.root))
+
+
+def two_lines(text: str) -> tuple[str, str]:
+    what, fix = text.splitlines()
+    assert fix.startswith("  fix: ")
+    return what, fix
+
+
+def test_help_names_every_verb_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert {"demo", "doctor", "inspect"} <= set(VERBS)
+    assert all(f"\n  {verb} " in out for verb in VERBS)
+
+
+def test_no_arguments_give_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    assert "Usage: ortune" in capsys.readouterr().out
+
+
+def test_help_needs_no_heavy_package() -> None:
+    code = (
+        "import sys; from ortune.cli.main import main; main(['--help']);"
+        "heavy = {'numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'onnxscript', 'rich', 'psutil',"
+        " 'msgspec', 'torch'};"
+        "sys.exit(','.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_an_example_and_json(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Example:" in out
+    assert f"  ortune {verb}" in out.partition("Example:")[2]
+    assert "--json" in out
+    assert "-v, --verbose" in out
+
+
+def test_unknown_verb_suggests_the_close_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspekt", "m.onnx"]) == 2
+    what, fix = two_lines(capsys.readouterr().err)
+    assert what == "ortune: no verb 'inspekt'"
+    assert "`ortune inspect`" in fix
+
+
+def test_unknown_option_suggests_the_close_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "m.onnx", "--verbos"]) == 2
+    what, fix = two_lines(capsys.readouterr().err)
+    assert what == "ortune inspect: no option --verbos"
+    assert "--verbose" in fix
+
+
+def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect"]) == 2
+    what, fix = two_lines(capsys.readouterr().err)
+    assert what == "ortune inspect: MODEL is missing"
+    assert "ortune inspect" in fix
+
+
+def test_an_option_without_its_value_is_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "m.onnx", "--json", "a.json", "b.onnx", "c.onnx"]) == 2
+    what, _ = two_lines(capsys.readouterr().err)
+    assert "unexpected" in what
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OrtuneError("no such thing", fix="give another"), 2, "no such thing"),
+        (OSError(28, "No space left on device", "out.onnx"), 2, "out.onnx: no space left"),
+        (PermissionError(13, "Permission denied", "out.onnx"), 2, "out.onnx: permission denied"),
+        (KeyboardInterrupt(), 3, "interrupted"),
+    ],
+)
+def test_what_a_verb_raises_becomes_an_exit_code(
+    error: BaseException,
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setattr(cli.Verbs, "get_command", lambda self, ctx, name: failing)
+    assert cli.main(["doctor"]) == code
+    err = capsys.readouterr().err.strip()
+    assert said in err
+    if code == 2:
+        two_lines(err)
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli.Verbs, "get_command", lambda self, ctx, name: broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["doctor"])
