@@ -1,0 +1,78 @@
+"""What the metrics share: which outputs are compared, and when they cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.backend import Tensors
+from ortune.core.errors import BadData
+
+Floats = NDArray[np.float64]
+
+
+def chosen(tensors: Tensors, output: str) -> list[str]:
+    """Return the output of that name, or all for an empty name.
+
+    Raises:
+        BadData: There is no such output.
+    """
+    if output and output not in tensors:
+        raise BadData(
+            f"the model has no output '{output}'", fix=f"use one of: {', '.join(tensors)}"
+        )
+    return [output] if output else list(tensors)
+
+
+def is_exact(array: NDArray[Any]) -> bool:
+    """Say whether values are integers, booleans or text: things that are equal or not."""
+    return array.dtype.kind in "iubUSOTM"
+
+
+def numbers(array: NDArray[Any]) -> Floats:
+    """Return the values as float64 [elements]; complex ones as real and imaginary parts."""
+    if array.dtype.kind == "c":
+        return array.astype(np.complex128).reshape(-1).view(np.float64)
+    return array.astype(np.float64).reshape(-1)
+
+
+def alike(expected: Tensors, actual: Tensors, name: str) -> bool:
+    """Say whether the candidate has an output in the shape that it should have."""
+    return name in actual and actual[name].shape == expected[name].shape
+
+
+def broken(expected: Tensors, actual: Tensors, names: list[str]) -> bool:
+    """Say whether the candidate has NaN or infinity where the baseline does not have the same."""
+    for name in names:
+        if name not in actual or is_exact(actual[name]):
+            continue
+        found = numbers(actual[name])
+        bad = ~np.isfinite(found)
+        if not alike(expected, actual, name) or is_exact(expected[name]):
+            if bad.any():
+                return True
+            continue
+        wanted = numbers(expected[name])
+        bad |= ~np.isfinite(wanted)
+        if bad.any() and not np.array_equal(found[bad], wanted[bad], equal_nan=True):
+            return True
+    return False
+
+
+def pair(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[Floats, Floats]:
+    """Return both as float64 [elements], without positions at which both are not finite."""
+    one, two = numbers(expected), numbers(actual)
+    fine = np.isfinite(one) & np.isfinite(two)
+    return (one, two) if fine.all() else (one[fine], two[fine])
+
+
+def mismatches(expected: NDArray[Any], actual: NDArray[Any]) -> int:
+    """Count the positions at which two arrays of one shape are not equal."""
+    return int(np.count_nonzero(np.asarray(expected != actual)))
+
+
+def column(values: list[float]) -> Floats:
+    """Return one record a sample, shape [samples, 1]."""
+    return np.array(values, np.float64).reshape(-1, 1)

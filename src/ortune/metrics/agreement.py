@@ -1,0 +1,74 @@
+"""How often the outputs decide as the baseline's do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ortune.core.backend import Tensors
+from ortune.core.errors import BadData
+from ortune.core.metric import Metric
+from ortune.metrics import _outputs
+from ortune.metrics._outputs import Floats
+
+
+@dataclass(frozen=True)
+class Agreement(Metric):
+    """The share of positions whose highest score along the last axis is at the same place.
+
+    Integer, boolean and text outputs agree where they are equal. Of several outputs the one that
+    agrees least counts; float outputs whose last axis has one element decide nothing and are left
+    out.
+
+    Attributes:
+        output: The only output that counts; empty takes all.
+    """
+
+    output: str = ""
+
+    def records(
+        self,
+        expected: Sequence[Tensors],
+        actual: Sequence[Tensors],
+        labels: Sequence[Any] | None,
+    ) -> Floats:
+        """Return one share a sample; NaN when the candidate's outputs are broken.
+
+        Raises:
+            BadData: No output decides anything.
+        """
+        return _outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
+
+    def _one(self, expected: Tensors, actual: Tensors) -> float:
+        names = _outputs.chosen(expected, self.output)
+        if _outputs.broken(expected, actual, names):
+            return float("nan")
+        deciding = [name for name in names if _decides(expected, name)]
+        if not deciding:
+            raise BadData(
+                f"agreement: no output of {', '.join(names)} has classes along its last axis",
+                fix="use snr or cosine",
+            )
+        return min(_agree(expected, actual, name) for name in deciding)
+
+
+def _decides(expected: Tensors, name: str) -> bool:
+    array = expected[name]
+    return _outputs.is_exact(array) or (array.ndim > 0 and array.shape[-1] != 1)
+
+
+def _agree(expected: Tensors, actual: Tensors, name: str) -> float:
+    one, two = expected[name], actual.get(name)
+    if two is None or two.shape != one.shape:
+        return 0.0
+    if one.size == 0:
+        return 1.0
+    if _outputs.is_exact(one):
+        return 1 - _outputs.mismatches(one, two) / one.size
+    if one.dtype.kind == "c":
+        one, two = abs(one), abs(two)
+    same = one.astype(np.float64).argmax(-1) == two.astype(np.float64).argmax(-1)
+    return float(np.mean(same))

@@ -1,0 +1,60 @@
+"""Cosine similarity with the baseline's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ortune.core.backend import Tensors
+from ortune.core.metric import Metric
+from ortune.metrics import _outputs
+from ortune.metrics._outputs import Floats
+
+
+@dataclass(frozen=True)
+class Cosine(Metric):
+    """Mean over samples of the cosine of the least similar float output; 1 is the same direction.
+
+    Integer, boolean and text outputs must be equal, else the sample counts 0.
+
+    Attributes:
+        output: The only output that counts; empty takes all.
+    """
+
+    output: str = ""
+
+    def records(
+        self,
+        expected: Sequence[Tensors],
+        actual: Sequence[Tensors],
+        labels: Sequence[Any] | None,
+    ) -> Floats:
+        """Return one cosine in [-1, 1] a sample; NaN when the candidate's outputs are broken."""
+        return _outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
+
+    def _one(self, expected: Tensors, actual: Tensors) -> float:
+        names = _outputs.chosen(expected, self.output)
+        if _outputs.broken(expected, actual, names):
+            return float("nan")
+        return min((_similar(expected, actual, name) for name in names), default=1.0)
+
+
+def _similar(expected: Tensors, actual: Tensors, name: str) -> float:
+    if not _outputs.alike(expected, actual, name):
+        return 0.0
+    if _outputs.is_exact(expected[name]):
+        return float(_outputs.mismatches(expected[name], actual[name]) == 0)
+    return _cosine(*_outputs.pair(expected[name], actual[name]))
+
+
+def _cosine(one: Floats, two: Floats) -> float:
+    """Both are scaled by their largest value first, so that squares cannot overflow."""
+    tops = [float(np.max(np.abs(x), initial=0.0)) for x in (one, two)]
+    if 0.0 in tops:
+        return float(tops[0] == tops[1])
+    x, y = one / tops[0], two / tops[1]
+    found = float(x @ y) / float(np.sqrt((x @ x) * (y @ y)))
+    return min(1.0, max(-1.0, found))

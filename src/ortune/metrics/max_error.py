@@ -1,0 +1,62 @@
+"""The largest difference to the baseline's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ortune.core.backend import Tensors
+from ortune.core.metric import Metric
+from ortune.metrics import _outputs
+from ortune.metrics._outputs import Floats
+
+
+@dataclass(frozen=True)
+class MaxError(Metric):
+    """The largest absolute difference of any element of any sample, in the outputs' units.
+
+    Text that differs counts 1.
+
+    Attributes:
+        output: The only output that counts; empty takes all.
+    """
+
+    higher_is_better: ClassVar[bool] = False
+    worst_case: ClassVar[bool] = True
+
+    output: str = ""
+
+    def records(
+        self,
+        expected: Sequence[Tensors],
+        actual: Sequence[Tensors],
+        labels: Sequence[Any] | None,
+    ) -> Floats:
+        """Return the largest difference a sample; NaN when outputs are broken or change shape."""
+        return _outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
+
+    def aggregate(self, records: Floats) -> float:
+        """Return the worst sample's difference."""
+        return float(records[:, 0].max()) if len(records) else float("nan")
+
+    def _one(self, expected: Tensors, actual: Tensors) -> float:
+        names = _outputs.chosen(expected, self.output)
+        if _outputs.broken(expected, actual, names) or not all(
+            _outputs.alike(expected, actual, name) for name in names
+        ):
+            return float("nan")
+        return max((_difference(expected, actual, name) for name in names), default=0.0)
+
+
+def _difference(expected: Tensors, actual: Tensors, name: str) -> float:
+    one, two = expected[name], actual[name]
+    if one.dtype.kind in "iub":
+        wide = np.longdouble if one.dtype.itemsize == 8 else np.float64
+        return float(np.max(np.abs(one.astype(wide) - two.astype(wide)), initial=0.0))
+    if _outputs.is_exact(one):
+        return float(_outputs.mismatches(one, two) > 0)
+    left, right = _outputs.pair(one, two)
+    return float(np.max(np.abs(left - right), initial=0.0))

@@ -1,0 +1,201 @@
+"""Metrics against the baseline's outputs: cosine, max-error, snr, agreement."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from ortune.core.budget import Budget
+from ortune.core.errors import BadData
+from ortune.core.metric import Metric
+from ortune.metrics.agreement import Agreement
+from ortune.metrics.cosine import Cosine
+from ortune.metrics.max_error import MaxError
+from ortune.metrics.snr import Snr
+
+METRICS: list[Metric] = [Cosine(), MaxError(), Snr(), Agreement()]
+PERFECT = {"cosine": 1.0, "max-error": 0.0, "snr": 200.0, "agreement": 1.0}
+
+FLOATS = hnp.arrays(
+    st.sampled_from([np.float16, np.float32, np.float64]),
+    hnp.array_shapes(min_dims=2, max_dims=3, min_side=2, max_side=4),
+    elements=st.floats(-1e4, 1e4, width=16),
+)
+INTEGERS = hnp.arrays(st.sampled_from([np.int8, np.int64, np.uint8, np.bool_]), (2, 3))
+OUTPUTS = st.lists(
+    st.fixed_dictionaries({"y": FLOATS, "z": st.one_of(FLOATS, INTEGERS)}), min_size=1, max_size=3
+)
+
+
+def score(metric: Metric, expected: dict, actual: dict) -> float:  # type: ignore[type-arg]
+    return metric.aggregate(metric.records([expected], [actual], None))
+
+
+@settings(deadline=None)
+@given(outputs=OUTPUTS)
+@pytest.mark.parametrize("metric", METRICS, ids=str)
+def test_the_baseline_against_itself_is_perfect(metric: Metric, outputs: list) -> None:  # type: ignore[type-arg]
+    records = metric.records(outputs, outputs, None)
+    assert len(records) == len(outputs)
+    assert metric.aggregate(records) == pytest.approx(PERFECT[metric.name()], abs=1e-12)
+
+
+@settings(deadline=None)
+@given(expected=FLOATS, data=st.data())
+def test_bounds(expected: np.ndarray, data: st.DataObject) -> None:
+    elements = st.floats(-1e4, 1e4, width=16)
+    actual = data.draw(hnp.arrays(expected.dtype, expected.shape, elements=elements))
+    one, two = {"y": expected}, {"y": actual}
+    assert -1 <= score(Cosine(), one, two) <= 1
+    assert 0 <= score(Agreement(), one, two) <= 1
+    assert score(MaxError(), one, two) >= 0
+    assert -200 <= score(Snr(), one, two) <= 200
+    assert (score(MaxError(), one, two) == 0) == bool((expected == actual).all())
+
+
+@settings(deadline=None)
+@given(expected=FLOATS, factor=st.floats(0.25, 8))
+def test_cosine_and_agreement_ignore_scale(expected: np.ndarray, factor: float) -> None:
+    exact = expected.astype(np.float64)
+    assert score(Cosine(), {"y": exact}, {"y": exact * factor}) == pytest.approx(1)
+    assert score(Agreement(), {"y": exact}, {"y": exact * 2.0}) == 1
+
+
+def test_known_values() -> None:
+    one, two = {"y": np.array([[3.0, 4.0]])}, {"y": np.array([[4.0, 3.0]])}
+    assert score(Cosine(), one, two) == pytest.approx(24 / 25)
+    assert score(MaxError(), one, two) == 1
+    assert score(Snr(), one, two) == pytest.approx(10 * math.log10(25 / 2))
+    assert score(Agreement(), one, two) == 0
+
+
+def test_snr_sums_powers_over_outputs_and_samples() -> None:
+    expected = [
+        {"a": np.array([3.0]), "b": np.array([1.0])},
+        {"a": np.array([0.0]), "b": np.ones(2)},
+    ]
+    actual = [
+        {"a": np.array([3.0]), "b": np.array([2.0])},
+        {"a": np.array([1.0]), "b": np.ones(2)},
+    ]
+    records = Snr().records(expected, actual, None)
+    np.testing.assert_allclose(records, [[10, 1], [2, 1]])
+    assert Snr().aggregate(records) == pytest.approx(10 * math.log10(6))
+    assert Snr(output="b").aggregate(Snr(output="b").records(expected, actual, None)) > 4
+
+
+def test_the_worst_output_and_the_worst_sample_count() -> None:
+    same, other = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])
+    expected = {"a": same, "b": same}
+    assert score(Cosine(), expected, {"a": same, "b": other}) == 0
+    assert score(Agreement(), expected, {"a": same, "b": other}) == 0
+    records = MaxError().records([expected] * 2, [expected, {"a": same, "b": same * 5}], None)
+    assert MaxError().aggregate(records) == 4
+    assert MaxError().worst_case
+    assert score(Cosine(output="a"), expected, {"a": same, "b": other}) == 1
+
+
+def test_values_too_large_to_square_in_float64() -> None:
+    huge = {"y": np.array([[1e200, 1e-200]])}
+    assert score(Cosine(), huge, huge) == 1
+    assert score(Cosine(), {"y": np.zeros((1, 2))}, {"y": np.zeros((1, 2))}) == 1
+    assert score(Cosine(), {"y": np.zeros((1, 2))}, {"y": np.ones((1, 2))}) == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("metric", METRICS, ids=str)
+def test_nan_and_infinity_never_pass(metric: Metric, bad: float) -> None:
+    good = {"y": np.array([[1.0, 2.0, 0.0]], np.float32)}
+    wrong = {"y": np.array([[1.0, 2.0, bad]], np.float32)}
+    records = metric.records([good, good], [good, wrong], None)
+    assert np.isnan(records[1]).all()
+    assert not np.isnan(records[0]).any()
+    value = metric.aggregate(records)
+    assert math.isnan(value)
+    assert not Budget(metric, -1e9 if metric.higher_is_better else 1e9).admits(value, 0)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=str)
+def test_the_baselines_own_infinities_are_left_out(metric: Metric) -> None:
+    masked = {"y": np.array([[1.0, -np.inf, np.nan]])}
+    assert score(metric, masked, masked) == PERFECT[metric.name()] or metric.name() == "agreement"
+    assert math.isnan(score(metric, masked, {"y": np.array([[1.0, -3e38, np.nan]])}))
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=str)
+def test_no_records_is_no_score(metric: Metric) -> None:
+    assert math.isnan(metric.aggregate(metric.records([], [], None)))
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=str)
+def test_a_missing_or_misshapen_output_is_never_good(metric: Metric) -> None:
+    good = {"y": np.array([[1.0, 2.0]])}
+    for actual in ({}, {"y": np.array([[1.0, 2.0, 3.0]])}, {"y": np.array([1.0, 2.0])}):
+        value = score(metric, good, actual)
+        assert math.isnan(value) or value <= 0
+        assert not (metric.higher_is_better is False and value <= 0)
+
+
+def test_integers_booleans_and_text_are_equal_or_not() -> None:
+    for one, two in (
+        (np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])),
+        (np.array([True] * 4), np.array([True, True, True, False])),
+        (np.array(["a", "b", "c", "d"]), np.array(["a", "b", "c", "dd"])),
+    ):
+        assert score(Agreement(), {"y": one}, {"y": two}) == 0.75
+        assert score(Cosine(), {"y": one}, {"y": two}) == 0
+        assert score(Cosine(), {"y": one}, {"y": one}) == 1
+        assert score(MaxError(), {"y": one}, {"y": two}) == 1
+        assert score(Snr(), {"y": one}, {"y": two}) == pytest.approx(10 * math.log10(4))
+
+
+def test_a_wrong_class_shows_in_the_snr_beside_floats() -> None:
+    boxes = np.full((1000, 4), 100.0)
+    classes = np.zeros(1000, np.int64)
+    wrong = classes.copy()
+    wrong[0] = 1
+    one, two = {"boxes": boxes, "class": classes}, {"boxes": boxes, "class": wrong}
+    assert score(Snr(), one, two) == pytest.approx(30)
+
+
+def test_large_integers_differ_by_one() -> None:
+    one, two = {"y": np.array([2**53])}, {"y": np.array([2**53 + 1])}
+    assert score(MaxError(), one, two) == 1
+    assert score(Cosine(), one, two) == 0
+
+
+def test_other_float_types() -> None:
+    one = np.array([[1.0, 2.0, 3.0]]).astype(ml_dtypes.bfloat16)
+    two = np.array([[1.0, 2.0, 3.5]]).astype(ml_dtypes.bfloat16)
+    assert score(MaxError(), {"y": one}, {"y": two}) == 0.5
+    assert score(Agreement(), {"y": one}, {"y": two}) == 1
+    twist = np.array([[1 + 1j, 0]])
+    assert score(MaxError(), {"y": twist}, {"y": twist + 2j}) == 2
+
+
+def test_agreement_needs_something_that_decides() -> None:
+    with pytest.raises(BadData, match="agreement: no output"):
+        Agreement().records([{"y": np.ones((4, 1))}], [{"y": np.ones((4, 1))}], None)
+
+
+@pytest.mark.parametrize("name", ["cosine", "agreement", "snr", "max-error"])
+def test_an_unknown_output_is_two_lines(name: str) -> None:
+    sign = "<=" if name == "max-error" else ">="
+    metric = Budget.parse(f"{name}(output=nope){sign}1").metric
+    with pytest.raises(BadData, match=r"no output 'nope'\n  fix: use one of: y"):
+        metric.records([{"y": np.ones(2)}], [{"y": np.ones(2)}], None)
+
+
+@settings(deadline=None)
+@given(values=FLOATS, step=st.floats(1e-3, 1))
+def test_less_noise_is_a_better_snr(values: np.ndarray, step: float) -> None:
+    exact = values.astype(np.float64)
+    assume(np.abs(exact).sum() > 0)
+    noise = np.ones_like(exact)
+    near = score(Snr(), {"y": exact}, {"y": exact + step * noise})
+    far = score(Snr(), {"y": exact}, {"y": exact + 2 * step * noise})
+    assert near == pytest.approx(far + 20 * math.log10(2), rel=1e-6)
