@@ -52,3 +52,12 @@ class Cpu(Backend):
         """Open a session on the CPU provider."""
         made = _ort.options(self.threads, self.level, verbose=verbose)
         return _ort.session(path, made, disabled=self.disable)
+
+    def save(self, path: Path, out: Path) -> None:
+        """Write the graph as the runtime rewrites it at this level; nothing is run.
+
+        Level ``all`` binds the file to this CPU's layout and instruction sets.
+        """
+        made = _ort.options(self.threads, self.level, verbose=False, save_to=out)
+        with _ort.session(path, made, disabled=self.disable):
+            pass

@@ -62,6 +62,8 @@ class Study:
         noise: Readings that say how far the machine could be trusted.
         command: The command line that repeats it.
         samples: Part of the data -> number of samples.
+        notes: What was said while preparing, worth repeating in a report.
+        models: Name -> absolute path of the original.
     """
 
     root: str
@@ -74,6 +76,7 @@ class Study:
     command: str = ""
     samples: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def budget(self) -> Budget:
@@ -97,12 +100,12 @@ class Study:
 
     @property
     def best(self) -> Trial:
-        """The fastest finalist whose 99 % interval excludes 1 and whose score holds; else the baseline."""
-        fit = [
-            t
-            for t in self.final
-            if t.status is Status.OK and t.ratio is not None and t.ratio.high < 1
-        ]
+        """The fastest finalist whose 99 % interval excludes 1 and whose score holds, else the baseline.
+
+        A search that was cut off before it had finalists offers its verified trials instead.
+        """
+        pool = self.final or (self.trials if self.finished != "done" else ())
+        fit = [t for t in pool if t.status is Status.OK and t.ratio and t.ratio.high < 1]
         return min(fit, key=lambda t: t.ratio.value if t.ratio else 1.0, default=self.baseline)
 
     def speedup(self, trial: Trial) -> Interval:

@@ -12,7 +12,7 @@ from ortune.measurement.process import Worker
 
 _BURST_NS = 60_000_000
 _WARM_NS = 150_000_000
-_ENTRY_NS = 200_000
+_ENTRY_NS = 1_000_000
 """Runs shorter than this are averaged in groups: the clock and the loop cost about 1 us."""
 _DROP_NS = 20_000_000
 """After the other process ran, the first run is cold; it is dropped when runs are short."""
@@ -63,7 +63,7 @@ def warm(worker: Worker) -> int:
         runs = max(2, min(500, _WARM_NS // 4 // max(quick, 1)))
         latency = worker.ask("burst", at=0, runs=runs)["latency_ns"]
         quick, spent = min(quick, *latency), spent + sum(latency)
-    return quick
+    return int(quick)
 
 
 def pace(base: int, candidate: int) -> Pace:
@@ -90,9 +90,9 @@ def time_pair(
     until = time.monotonic() + effort.seconds
     while len(blocks) < effort.max_blocks:
         at = 2 * size.span * len(blocks)
-        a1, b1 = _burst(baseline, size, at), _burst(candidate, size, at)
-        b2, a2 = _burst(candidate, size, at + size.span), _burst(baseline, size, at + size.span)
-        blocks.append(Block(_join(a1, a2), _join(b1, b2)))
+        a1, b1 = burst(baseline, size, at), burst(candidate, size, at)
+        b2, a2 = burst(candidate, size, at + size.span), burst(baseline, size, at + size.span)
+        blocks.append(Block(join(a1, a2), join(b1, b2)))
         if len(blocks) < 3:
             continue
         found = stats.ratio([Pair(tuple(blocks))])
@@ -111,10 +111,12 @@ def _clear(found: Interval) -> bool:
     return (found.high < 1 or found.low > 1.02) and found.high / found.low < 1.08
 
 
-def _burst(worker: Worker, size: Pace, at: int) -> Burst:
+def burst(worker: Worker, size: Pace, at: int) -> Burst:
+    """Ask for one burst from a position of the timing cycle."""
     answer = worker.ask("burst", at=at, runs=size.runs, each=size.each, drop=size.drop)
     return Burst(tuple(answer["latency_ns"]), tuple(answer["waited"]), size.each)
 
 
-def _join(one: Burst, two: Burst) -> Burst:
+def join(one: Burst, two: Burst) -> Burst:
+    """Put two bursts of one side together."""
     return Burst(one.latency_ns + two.latency_ns, one.waited + two.waited, one.runs_each)

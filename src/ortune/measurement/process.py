@@ -92,6 +92,11 @@ class Worker:
             raise self._failed(str(answer["error"]))
         return answer
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
     def close(self) -> None:
         """End the process: politely first."""
         if self._process.stdin is not None:

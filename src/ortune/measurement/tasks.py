@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core import codec
+from ortune.backends.cpu import Cpu
+from ortune.core import codec, imports
 from ortune.core.backend import Session, Tensors
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
@@ -96,8 +97,6 @@ def stack(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
 
 def load(bench: Bench) -> dict[str, Any]:
     """Open the sessions: load time and placement."""
-    import time
-
     start = time.perf_counter_ns()
     bench.open()
     taken = time.perf_counter_ns() - start
@@ -230,7 +229,7 @@ def evaluate(bench: Bench, function: str, record: Mapping[str, str] | None = Non
 
     runners = {name: runner(name) for name in bench.sessions}
     given = runners[MAIN] if MAIN in runners else Runners(runners)
-    found = import_function(function)(given)
+    found = imports.function(function)(given)
     rows = [[float(x) for x in np.atleast_1d(np.asarray(row, np.float64))] for row in found]
     for name, path in (record or {}).items():
         stream.write(Path(path), taken[name])
@@ -248,22 +247,13 @@ def describe(bench: Bench, index: int = 0) -> dict[str, Any]:
     return {"shapes": {name: [str(a.dtype), list(a.shape)] for name, a in outputs.items()}}
 
 
-def import_function(path: str) -> Callable[..., Any]:
-    """Import ``pkg.module:name``; the current folder counts.
-
-    Raises:
-        BadData: There is no such module or name.
-    """
-    module, _, name = path.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise BadData(
-            f"cannot import '{path}': {error}", fix="write pkg.module:function, importable from here"
-        ) from None
-    return found
+def optimize_offline(bench: Bench, out: str) -> dict[str, Any]:
+    """Let the runtime rewrite the model file at the backend's level and write it to `out`."""
+    backend = bench.job.backend
+    if not isinstance(backend, Cpu):
+        raise BadData(f"{backend.name()} does not write optimized files", fix="use --on cpu")
+    backend.save(bench.job.models[MAIN], Path(out))
+    return {}
 
 
 def peak_rss() -> int:
@@ -284,6 +274,7 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "observe": observe,
     "evaluate": evaluate,
     "describe": describe,
+    "optimize": optimize_offline,
 }
 
 

@@ -1,0 +1,56 @@
+"""Make an ONNX model faster within an accuracy budget, and prove it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ortune.bundle.pack import pack as pack
+    from ortune.core.budget import Budget as Budget
+    from ortune.core.errors import OrtuneError as OrtuneError
+    from ortune.core.step import Recipe as Recipe
+    from ortune.core.study import Study as Study
+    from ortune.core.trial import Plan as Plan
+    from ortune.core.trial import Trial as Trial
+    from ortune.data.feeds import Feeds as Feeds
+    from ortune.engine.load import Engine as Engine
+    from ortune.engine.load import load as load
+    from ortune.recipe.build import build as build
+    from ortune.reporting.write import report as report
+    from ortune.study.bench import bench as bench
+    from ortune.study.ledger import read_study as read_study
+    from ortune.study.optimize import optimize as optimize
+    from ortune.study.verify import verify as verify
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Budget": "core.budget",
+    "Engine": "engine.load",
+    "Feeds": "data.feeds",
+    "OrtuneError": "core.errors",
+    "Plan": "core.trial",
+    "Recipe": "core.step",
+    "Study": "core.study",
+    "Trial": "core.trial",
+    "bench": "study.bench",
+    "build": "recipe.build",
+    "load": "engine.load",
+    "optimize": "study.optimize",
+    "pack": "bundle.pack",
+    "read_study": "study.ledger",
+    "report": "reporting.write",
+    "verify": "study.verify",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import on first use, so that ``ortune --help`` is instant."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'ortune' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"ortune.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOME, "__version__"])

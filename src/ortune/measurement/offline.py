@@ -1,0 +1,37 @@
+"""Optimize a model file offline by onnxruntime's own rewrites, in a worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ortune.backends.cpu import Cpu
+from ortune.core import codec
+from ortune.core.errors import BadModel
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.process import Worker, WorkerFailed
+
+
+def optimize_offline(model: Path, level: str, out: Path) -> Path:
+    """Write `model` as the runtime rewrites it at `level` to `out`.
+
+    Args:
+        model: An ONNX file; left alone.
+        level: disabled, basic, extended or all; ``all`` binds the file to this hardware.
+        out: The file to write.
+
+    Raises:
+        BadModel: The runtime does not load the model.
+    """
+    backend = codec.build(Cpu, {"level": level})
+    with TemporaryDirectory(prefix="ortune-") as folder:
+        job = WorkerJob({MAIN: model.resolve()}, backend, {}, Path(folder))
+        try:
+            with Worker(job) as worker:
+                worker.ask("optimize", out=str(out.resolve()))
+        except WorkerFailed as error:
+            raise BadModel(
+                f"{model.name} is not optimized: {error.failure.reason}",
+                fix="run `ortune inspect` on it",
+            ) from None
+    return out

@@ -1,0 +1,1 @@
+"""The search: what is tried, in which order, and what is remembered."""

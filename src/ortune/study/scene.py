@@ -1,0 +1,101 @@
+"""Everything that is fixed before the first candidate is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.budget import Budget
+from ortune.core.metric import Metric
+from ortune.core.step import Recipe
+from ortune.core.study import Job
+from ortune.core.facts import Facts
+from ortune.measurement.job import WorkerJob
+from ortune.core.backend import Backend
+from ortune.recipe.build import Material
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples that are scored together.
+
+    Attributes:
+        name: ``search`` or ``final``.
+        indices: Into the feeds, or into the records of an evaluate function.
+        expected: Stream of the baseline's outputs on them; None with an evaluate function.
+        records: The baseline's records [samples, k].
+        labels: One a sample, or None.
+        groups: One a sample, or None.
+    """
+
+    name: str
+    indices: tuple[int, ...]
+    expected: Path | None
+    records: NDArray[np.float64]
+    labels: tuple[Any, ...] | None = None
+    groups: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The fixed surroundings of a search.
+
+    Attributes:
+        root: The run's folder.
+        models: Name -> original file; one model is named "".
+        feeds: Name -> stream that timing runs on.
+        materials: Name -> what builds of this model may use.
+        parts: ``search`` and ``final``.
+        evaluate: The user's scoring function, or empty.
+        base_ns: The baseline's rough latency, for time limits.
+    """
+
+    root: Path
+    job: Job
+    facts: Facts
+    models: Mapping[str, Path]
+    feeds: Mapping[str, Path]
+    materials: Mapping[str, Material]
+    parts: Mapping[str, Part]
+    evaluate: str
+    base_ns: int
+    timeout_s: float
+    memory_limit: int | None = None
+    verbose: bool = False
+    path: tuple[str, ...] = ()
+
+    @property
+    def budget(self) -> Budget:
+        """The accuracy budget."""
+        return self.job.budget
+
+    def worker_job(self, models: Mapping[str, Path], backend: Backend, folder: Path) -> WorkerJob:
+        """Return the job that opens these models on a backend."""
+        return WorkerJob(
+            {name: path.resolve() for name, path in models.items()},
+            backend,
+            {name: path.resolve() for name, path in self.feeds.items()},
+            folder.resolve(),
+            self.job.workload.batch,
+            self.path,
+            self.verbose,
+        )
+
+
+def shown_beside(budget: Budget) -> list[Metric]:
+    """Return the metrics that are scored beside the budget's: what the outputs themselves say."""
+    from ortune.metrics.agreement import Agreement
+    from ortune.metrics.snr import Snr
+
+    every: list[Metric] = [Snr(), Agreement()]
+    return [metric for metric in every if metric.name() != budget.metric.name()]
+
+
+def is_empty(recipe: Recipe) -> bool:
+    """Whether a recipe leaves the file alone."""
+    return not recipe.steps

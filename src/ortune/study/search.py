@@ -1,0 +1,317 @@
+"""The search: an anytime loop over plans. Phases: baseline, plans, runtime settings, finalists, history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from ortune.core.errors import OrtuneError
+from ortune.core.event import Note, Sink, TrialDone, TrialStarted
+from ortune.core.step import AS_IS, Recipe, Transform
+from ortune.core.study import Stage
+from ortune.core.trial import Interval, Measurement, Plan, Score, Status, Trial, Verdict
+from ortune.measurement import stats
+from ortune.measurement.machine import noise
+from ortune.measurement.pairs import Effort, time_pair
+from ortune.measurement.process import Worker, WorkerFailed
+from ortune.model import file
+from ortune.study import trials
+from ortune.study.ledger import Ending, Ledger, write_ending
+from ortune.study.scene import Scene
+from ortune.study.setup import job_key
+from ortune.study.space import Target, around, plans, trial_key
+
+_FINALISTS = 3
+_PAIRS = 3
+_SEARCH_SHARE = 0.7
+"""Of the time budget; the rest belongs to the finalists and the history."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """When the search may stop, and what it accepts.
+
+    Attributes:
+        seconds: Anytime budget, counted from the start of the search.
+        target_speedup: Stop at the first proved plan whose interval lies above it.
+        strict: Accept only proved accuracy.
+        exact: Try exact plans only.
+    """
+
+    seconds: float
+    target_speedup: float | None = None
+    strict: bool = False
+    exact: bool = False
+
+
+def search(scene: Scene, targets: Sequence[Target], aim: Aim, sink: Sink) -> None:
+    """Run the phases; everything learnt is in the run's ledger, the conclusion in its ending."""
+    with ExitStack() as stack:
+        loop = _Loop(scene, targets, aim, sink, stack)
+        finished = "interrupted"
+        try:
+            finished = loop.run()
+        except KeyboardInterrupt:
+            sink(Note("interrupted: what was found so far is kept", warning=True))
+        ending = Ending(tuple(loop.history), finished, loop.readings, tuple(loop.notes))
+        write_ending(scene.root, ending)
+
+
+@dataclass
+class _Loop:
+    """The state of a running search."""
+
+    scene: Scene
+    targets: Sequence[Target]
+    aim: Aim
+    sink: Sink
+    stack: ExitStack
+    history: list[Stage] = field(default_factory=list)
+    readings: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.start = time.monotonic()
+        self.ledger = Ledger(self.scene.root)
+        self.key = job_key(self.scene.job)
+        self.worker: Worker | None = None
+        self.unchanged: set[str] = set()
+
+    def run(self) -> str:
+        """Run every phase and say how it ended."""
+        self.readings |= noise()
+        self._baseline()
+        finished = self._plans()
+        if finished != "target":
+            finished = self._runtime(finished)
+            finished = self._finals(finished)
+        self._history()
+        self._readings()
+        return finished
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds left of a share of the time budget."""
+        return self.aim.seconds * share - (time.monotonic() - self.start)
+
+    # --- phases -----------------------------------------------------------------------------
+
+    def _baseline(self) -> None:
+        """Record the untouched model and an A/A pair: what this machine calls equal."""
+        plan = Plan(AS_IS, self.scene.job.baseline)
+        key = trial_key(self.key, plan)
+        known = self.ledger.find(key, "search")
+        if known is not None:
+            return
+        self.sink(TrialStarted(plan, "baseline", 1, 1))
+        with trials.start(self.scene, self.scene.models, plan.backend, "baseline") as worker:
+            load_ns, first_ns, peak, placement = trials.ready(worker)
+            effort = Effort(min_blocks=6, max_blocks=12, seconds=2, decide=False)
+            pair = time_pair(self._live(), worker, effort)
+        budget, part = self.scene.budget, self.scene.parts["search"]
+        value = budget.metric.aggregate(part.records)
+        score = Score(
+            str(budget.metric), value, value, value, value, len(part.records), Verdict.PROVED, None,
+            "the original",
+        )
+        self._record(
+            Trial(
+                key,
+                plan,
+                "search",
+                Status.OK,
+                Interval(1.0, 1.0, 1.0),
+                (score,),
+                sum(map(file.size, self.scene.models.values())),
+                Measurement((pair,), load_ns, first_ns, peak, placement),
+                artefact="",
+                why="the original",
+            )
+        )
+
+    def _plans(self) -> str:
+        """Try the plans, best bets first, until the share of the time is used up."""
+        scene = self.scene
+        found = plans(
+            scene.facts, self.targets, scene.job.workload, scene.job.baseline, exact=self.aim.exact
+        )
+        for index, plan in enumerate(found, 1):
+            if self.left(_SEARCH_SHARE) <= 0:
+                left = len(found) - index + 1
+                self._note(f"time is up: {left} of {len(found)} plans were not tried")
+                return "time"
+            trial = self._try(plan, "search", index, len(found))
+            if trial is not None and self._on_target(trial):
+                return "target"
+        return "done"
+
+    def _runtime(self, finished: str) -> str:
+        """Try neighbouring runtime settings around the best plans."""
+        for leader in self._leaders()[:2]:
+            found = around(leader.plan, self.targets, self.scene.facts)
+            for index, plan in enumerate(found, 1):
+                if self.left(_SEARCH_SHARE + 0.1) <= 0:
+                    return "time"
+                trial = self._try(plan, "runtime", index, len(found))
+                if trial is not None and self._on_target(trial):
+                    return "target"
+        return finished
+
+    def _finals(self, finished: str) -> str:
+        """Re-measure the best in fresh pairs on held-out data."""
+        chosen = self._leaders()[:_FINALISTS]
+        for index, trial in enumerate(chosen, 1):
+            if index > 1 and self.left() <= 0 and self._winner() is not None:
+                self._note(f"time is up: {len(chosen) - index + 1} finalists were not re-measured")
+                return "time"
+            self._final(trial, index, len(chosen))
+        return finished
+
+    def _history(self) -> None:
+        """Measure what each kind of change brought on the way to the winner."""
+        winner = self._winner()
+        first = self.ledger.trials[0]
+        self.history.append(Stage("baseline", first.key))
+        if winner is None:
+            return
+        base = self.scene.job.baseline
+        exact = tuple(s for s in winner.plan.recipe.steps if isinstance(s, Transform))
+        steps = [("graph", Plan(Recipe("clean", exact), base))] if exact else []
+        if winner.plan.recipe.lossy:
+            steps.append(("quantization", Plan(winner.plan.recipe, base)))
+        for name, plan in steps:
+            if trial_key(self.key, plan) == winner.key:
+                continue
+            trial = self._try(plan, "history", 1, 1, always_score=True)
+            if trial is not None and trial.ratio is not None:
+                self.history.append(Stage(name, trial.key))
+        last = "quantization" if winner.plan.backend == base else "runtime"
+        if not winner.plan.recipe.lossy and winner.plan.backend == base:
+            last = "graph"
+        self.history.append(Stage(last, winner.key))
+
+    # --- one plan ---------------------------------------------------------------------------
+
+    def _try(
+        self, plan: Plan, phase: str, index: int, total: int, *, always_score: bool = False
+    ) -> Trial | None:
+        """Return the plan's trial, from the ledger or measured now; None when it changes nothing."""
+        key = trial_key(self.key, plan)
+        known = self.ledger.find(key, "search")
+        if known is not None:
+            self.sink(TrialDone(known, cached=True))
+            return known
+        self.sink(TrialStarted(plan, phase, index, total))
+        try:
+            files = trials.build_all(self.scene, plan, self.sink)
+        except OrtuneError as error:
+            return self._record(trials.failed(key, plan, error))
+        if plan.recipe.steps and not files.changed:
+            if plan.recipe.name not in self.unchanged:
+                self.unchanged.add(plan.recipe.name)
+                self._note(f"{plan.recipe.name}: nothing to change, not tried")
+            return None
+        part = self.scene.parts["search"]
+        try:
+            live = self._live()
+        except WorkerFailed as error:
+            raise OrtuneError(
+                f"the original stopped running: {error.failure.reason}", fix=error.failure.reproduce
+            ) from None
+        trial = trials.attempt(
+            self.scene, key, plan, files, part, live, Effort(), self.sink, always_score=always_score
+        )
+        return self._record(trial)
+
+    def _final(self, trial: Trial, index: int, total: int) -> Trial:
+        known = self.ledger.find(trial.key, "final")
+        if known is not None:
+            self.sink(TrialDone(known, cached=True))
+            return known
+        self.sink(TrialStarted(trial.plan, "final", index, total))
+        self._rest()
+        files = trials.build_all(self.scene, trial.plan, self.sink)
+        effort = Effort(min_blocks=8, max_blocks=20, seconds=4, decide=False)
+        return self._record(
+            trials.finalist(self.scene, trial, files, _PAIRS, effort, self.sink)
+        )
+
+    def _record(self, trial: Trial) -> Trial:
+        self.ledger.append(trial)
+        self.sink(TrialDone(trial))
+        return trial
+
+    def _on_target(self, trial: Trial) -> bool:
+        """Re-measure a plan that seems to reach the target; true when it is proved."""
+        wanted = self.aim.target_speedup
+        if wanted is None or not self._accepted(trial) or trial.ratio is None:
+            return False
+        if trial.ratio.value > 1 / wanted:
+            return False
+        return reaches(self._final(trial, 1, 1), wanted)
+
+    # --- judgement --------------------------------------------------------------------------
+
+    def _accepted(self, trial: Trial) -> bool:
+        if trial.status is not Status.OK or trial.score is None:
+            return False
+        return trial.score.verdict is Verdict.PROVED or not self.aim.strict
+
+    def _leaders(self) -> list[Trial]:
+        """Return verified plans that may be faster than the original, fastest first."""
+        first = self.ledger.trials[0]
+        fit = [
+            t
+            for t in self.ledger.trials
+            if t.phase == "search" and t.key != first.key and self._accepted(t)
+        ]
+        quick = [t for t in fit if t.ratio is not None and t.ratio.value < 1]
+        return sorted(quick, key=lambda t: t.ratio.value if t.ratio else 1.0)
+
+    def _winner(self) -> Trial | None:
+        fit = [
+            t
+            for t in self.ledger.trials
+            if t.phase == "final" and self._accepted(t) and t.ratio and t.ratio.high < 1
+        ]
+        return min(fit, key=lambda t: t.ratio.value if t.ratio else 1.0, default=None)
+
+    # --- surroundings -----------------------------------------------------------------------
+
+    def _live(self) -> Worker:
+        """Return the baseline worker that the search phase times against."""
+        if self.worker is None or not self.worker.alive:
+            worker = trials.start(self.scene, self.scene.models, self.scene.job.baseline, "baseline")
+            self.worker = self.stack.enter_context(worker)
+            trials.ready(worker)
+        return self.worker
+
+    def _rest(self) -> None:
+        """End the baseline worker: finalists get fresh ones."""
+        if self.worker is not None:
+            self.worker.close()
+            self.worker = None
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self.sink(Note(text))
+
+    def _readings(self) -> None:
+        pairs = [p for t in self.ledger.trials if t.measurement for p in t.measurement.pairs]
+        first = self.ledger.trials[0].measurement
+        if first is not None:
+            self.readings["A/A ratio of the original to itself"] = str(stats.ratio(first.pairs))
+        share = stats.disturbed(pairs)
+        known = "not readable here" if share != share else f"{100 * share:.1f} %"
+        self.readings["runs disturbed by neighbours"] = known
+        after = noise()
+        self.readings["load average at the end"] = after.get("load average", "unknown")
+
+
+def reaches(trial: Trial, wanted: float) -> bool:
+    """Whether a finalist is proved to be at least `wanted` times as fast."""
+    proved = trial.score is not None and trial.score.verdict is Verdict.PROVED
+    return bool(
+        trial.status is Status.OK and proved and trial.ratio and trial.ratio.high <= 1 / wanted
+    )

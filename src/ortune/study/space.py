@@ -1,0 +1,106 @@
+"""The candidates: tens of plans, best bets first. The order of passes is staged, never searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from ortune.core import catalog, codec
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
+from ortune.core.trial import Plan
+from ortune.core.workload import Workload
+
+
+@dataclass(frozen=True)
+class Target:
+    """A backend to search on and the fields that the user pinned."""
+
+    backend: Backend
+    pinned: frozenset[str] = frozenset()
+
+    def pin(self, variant: Backend) -> Backend:
+        """Put the pinned values back into a variant."""
+        return replace(variant, **{name: getattr(self.backend, name) for name in self.pinned})
+
+    def variants(self, facts: Facts, workload: Workload) -> list[Backend]:
+        """Return the option sets to try with every recipe."""
+        return list(dict.fromkeys(self.pin(v) for v in self.backend.variants(facts, workload)))
+
+    def tweaks(self, backend: Backend, facts: Facts) -> list[Backend]:
+        """Return neighbours of a plan's settings within the pins."""
+        found = dict.fromkeys(self.pin(v) for v in backend.tweaks(facts))
+        return [v for v in found if v != backend]
+
+
+def clean(facts: Facts) -> Recipe:
+    """Return every automatic transform that applies, in stage order, then name order."""
+    every = [catalog.load(Transform, name) for name in catalog.names(Transform)]
+    made = [cls() for cls in every if cls.automatic]
+    fit = sorted((t for t in made if t.applies(facts)), key=lambda t: (t.stage, t.name()))
+    return Recipe("clean", tuple(fit))
+
+
+def recipes(facts: Facts, backend: Backend, *, exact: bool = False) -> Iterator[Recipe]:
+    """Yield the recipes for a backend: as it came, clean, and clean with each quantizer's offers."""
+    yield AS_IS
+    base = clean(facts)
+    yield base
+    if exact:
+        return
+    for name in catalog.names(Quantizer):
+        for offer in catalog.load(Quantizer, name).offers(facts, backend):
+            yield Recipe(str(offer), (*base.steps, offer))
+
+
+def plans(
+    facts: Facts, targets: Sequence[Target], workload: Workload, baseline: Backend, *, exact: bool
+) -> list[Plan]:
+    """Return the plans of the first phase, best bets first, without the baseline itself.
+
+    A bet's rank is the sum of two places: of the recipe among the backend's recipes (quantizers
+    come before the merely cleaned model) and of the variant among the backend's variants.
+    """
+    ranked: list[tuple[float, int, Plan]] = []
+    for target in targets:
+        for place, backend in enumerate(target.variants(facts, workload)):
+            if exact and backend.lossy:
+                continue
+            offered = list(recipes(facts, backend, exact=exact))
+            for index, recipe in enumerate(offered):
+                plan = Plan(recipe, backend)
+                if plan == Plan(AS_IS, baseline):
+                    continue
+                worth = len(offered) if recipe.name == "clean" else max(0, index - 1)
+                ranked.append((worth + 1.5 * place, len(ranked), plan))
+    found = [plan for _, _, plan in sorted(ranked, key=lambda item: item[:2])]
+    return list(dict.fromkeys(found))
+
+
+def around(plan: Plan, targets: Sequence[Target], facts: Facts) -> list[Plan]:
+    """Return plans that differ from a good one in runtime settings only."""
+    kind = type(plan.backend)
+    target = next((t for t in targets if type(t.backend) is kind), None)
+    if target is None:
+        return []
+    return [Plan(plan.recipe, backend) for backend in target.tweaks(plan.backend, facts)]
+
+
+def merge(one: Backend, two: Backend, base: Backend) -> Backend:
+    """Join what two tweaks of `base` changed; where both did, the second counts."""
+    changed = {
+        f.name: getattr(side, f.name)
+        for side in (one, two)
+        for f in fields(base)
+        if getattr(side, f.name) != getattr(base, f.name)
+    }
+    return replace(base, **changed)
+
+
+def trial_key(job: str, plan: Plan) -> str:
+    """Digest everything a trial's result depends on."""
+    from ortune.recipe.built import steps_key
+
+    source = catalog.source_digest(type(plan.backend))
+    return codec.digest([job, steps_key(plan.recipe.steps), codec.encode(plan.backend), source])

@@ -1,0 +1,116 @@
+"""The public verb: does one model give the answers of another, within a budget?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.budget import Budget
+from ortune.core.errors import BadModel
+from ortune.core.event import silent
+from ortune.core.facts import Facts
+from ortune.core.spelling import parse
+from ortune.core.step import Recipe
+from ortune.core.trial import Plan, Score, Verdict
+from ortune.measurement.process import WorkerFailed
+from ortune.model import facts as model_facts
+from ortune.model import file
+from ortune.study import trials
+from ortune.study.setup import Request, prepare
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one model's answers stand to another's.
+
+    Attributes:
+        scores: The budget's metric first, then those shown beside it.
+        rule: How the budget was derived; empty when it was given.
+        samples: How many were compared.
+        synthetic: They were made up.
+    """
+
+    scores: tuple[Score, ...]
+    budget: Budget
+    rule: str
+    samples: int
+    synthetic: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        """The budget's verdict."""
+        return self.scores[0].verdict or Verdict.FAILS
+
+
+def verify(
+    reference: str | Path,
+    other: str | Path,
+    *,
+    data: str | Path | Callable[[], Any] | None = None,
+    labels: str | Path | None = None,
+    budget: str | None = None,
+    on: str = "cpu",
+    evaluate: str | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+) -> Comparison:
+    """Score `other` on the backend `on` against `reference` on ``cpu``, sample by sample.
+
+    Without data, made-up samples are used and the result says so.
+
+    Raises:
+        OrtuneError: A model, the data or the budget cannot be used, or `other` does not run.
+    """
+    one, two = Path(reference), Path(other)
+    first, second = (model_facts.facts(file.load(path)) for path in (one, two))
+    _same_interface(one, first, two, second)
+    request = Request(
+        models=(one,),
+        data=data,
+        labels=labels,
+        evaluate=evaluate or "",
+        budget=budget,
+        baseline=Cpu(),
+        shapes=shapes,
+        ranges=ranges,
+        seconds=3600,
+        whole=True,
+    )
+    backend = parse(Backend, on)
+    with TemporaryDirectory(prefix="ortune-") as folder:
+        scene = prepare(request, Path(folder), silent)
+        part = scene.parts["search"]
+        paths = {name: two for name in scene.models}
+        plan = Plan(Recipe(two.name, ()), backend)
+        try:
+            with trials.start(scene, paths, backend, "verify") as worker:
+                trials.ready(worker)
+                scores = trials.score(scene, worker, plan, part)
+        except WorkerFailed as error:
+            raise BadModel(
+                f"{two} does not run on {backend}: {error.failure.reason}",
+                fix="run `ortune inspect` on it",
+            ) from None
+        return Comparison(
+            scores, scene.budget, scene.job.budget_rule, len(part.indices), data is None and not evaluate
+        )
+
+
+def _same_interface(one: Path, first: Facts, two: Path, second: Facts) -> None:
+    names = [{spec.name for spec in facts.outputs} for facts in (first, second)]
+    if names[0] != names[1]:
+        raise BadModel(
+            f"outputs differ: {one.name} has {sorted(names[0])}, {two.name} has {sorted(names[1])}",
+            fix="compare models with the same outputs",
+        )
+    inputs = [{spec.name for spec in facts.inputs} for facts in (first, second)]
+    if inputs[0] != inputs[1]:
+        raise BadModel(
+            f"inputs differ: {one.name} has {sorted(inputs[0])}, {two.name} has {sorted(inputs[1])}",
+            fix="compare models with the same inputs",
+        )
