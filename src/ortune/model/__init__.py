@@ -1,0 +1,1 @@
+"""One onnx_ir model: load, look, edit, check, save."""

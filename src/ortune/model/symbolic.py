@@ -1,0 +1,196 @@
+"""Shape inference node by node: onnx's rules, with shape arithmetic carried along by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from ortune.model.dims import Item, Known, Partial, propagate
+from ortune.model.edit import Graph, attribute, const_tensor
+from ortune.model.spec import dims
+
+
+def infer_graph(graph: Graph, opsets: Mapping[str, int], known: Known) -> None:
+    """Fill in types and shapes of a graph's values, its bodies included, in order.
+
+    What the file declares is kept; only gaps are filled. Values whose type cannot be known stay
+    as they are. Integer tensors that are known in part are noted in `known`.
+    """
+    for node in graph:
+        for body in _bodies(node):
+            infer_graph(body, opsets, known)
+        _infer(node, opsets, known)
+        _by_values(node, known)
+        propagate(node, known, opsets.get("", 0))
+
+
+def merge(value: ir.Value, shape: Sequence[Item]) -> None:
+    """Fill the gaps of a value's shape; a number takes the place of a name, never of a number."""
+    old = dims(value.shape)
+    if old is None:
+        value.shape = ir.Shape(shape)
+    elif len(old) == len(shape):
+        merged = [_better(a, b) for a, b in zip(old, shape, strict=True)]
+        if merged != list(old):
+            value.shape = ir.Shape(merged)
+
+
+def _better(old: Item, new: Item) -> Item:
+    if isinstance(old, int) or new is None:
+        return old
+    return new if old is None or isinstance(new, int) else old
+
+
+def _infer(node: ir.Node, opsets: Mapping[str, int], known: Known) -> None:
+    if node.op_type == "If" and not node.domain:
+        _merge_branches(node)
+        return
+    if any(True for _ in _bodies(node)):
+        return
+    if node.op_type == "Constant" and not node.domain:
+        tensor = const_tensor(node.outputs[0])
+        if tensor is not None:
+            node.outputs[0].type = ir.TensorType(tensor.dtype)
+            node.outputs[0].shape = ir.Shape(tensor.shape.numpy())
+        return
+    types = _input_types(node)
+    if types is None:
+        return
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 0), node.domain)
+        found = onnx.shape_inference.infer_node_outputs(
+            schema,
+            ir.serde.serialize_node(node),
+            types,
+            _input_data(node, known),
+            opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
+        )
+    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return
+    for value in node.outputs:
+        if value.name and value.name in found:
+            _take(value, found[value.name])
+
+
+def _take(value: ir.Value, proto: onnx.TypeProto) -> None:
+    if value.type is None:
+        value.type = ir.serde.deserialize_type_proto_for_type(proto)
+    shape = dims(ir.serde.deserialize_type_proto_for_shape(proto))
+    if shape is not None:
+        merge(value, shape)
+
+
+def _input_types(node: ir.Node) -> dict[str, onnx.TypeProto] | None:
+    types = {}
+    for value in node.inputs:
+        if value is None:
+            continue
+        if value.type is None or not value.name:
+            return None
+        proto = ir.serde.serialize_type(value.type)
+        if value.shape is not None:
+            ir.serde.serialize_shape_into(proto, value.shape)
+        types[value.name] = proto
+    return types
+
+
+def _input_data(node: ir.Node, known: Known) -> dict[str, onnx.TensorProto]:
+    data = {}
+    for value in node.inputs:
+        array = known.array(value)
+        if value is not None and value.name and array is not None and array.dtype != object:
+            data[value.name] = ir.serde.serialize_tensor(ir.tensor(array))
+    return data
+
+
+def _merge_branches(node: ir.Node) -> None:
+    branches = [body.outputs for body in _bodies(node)]
+    for value, *ends in zip(node.outputs, *branches, strict=False):
+        kinds = {end.type for end in ends}
+        shapes = [dims(end.shape) for end in ends]
+        if value.type is None and len(kinds) == 1:
+            value.type = kinds.pop()
+        ranks = {len(shape) for shape in shapes if shape is not None}
+        if None not in shapes and len(ranks) == 1:
+            columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
+            merge(value, [c[0] if len(set(c)) == 1 else None for c in columns])
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    found = [a for a in node.attributes.values() if not a.is_ref() and a.type in kinds]
+    return [
+        graph
+        for a in found
+        for graph in ([a.as_graph()] if a.type == ir.AttributeType.GRAPH else a.as_graphs())
+    ]
+
+
+def _by_values(node: ir.Node, known: Known) -> None:
+    """Use shapes that are known by name, which onnx's own rules cannot take."""
+    if node.domain or not node.outputs:
+        return
+    if node.op_type == "ConstantOfShape":
+        to = known.part(node.inputs[0])
+        if to is not None and node.outputs[0].type is not None:
+            merge(node.outputs[0], to.items)
+    elif node.op_type in ("Reshape", "Expand") and len(node.inputs) > 1:
+        source, to = node.inputs[0], known.part(node.inputs[1])
+        shape = dims(source.shape) if source is not None else None
+        if to is None or source is None or source.type is None:
+            return
+        node.outputs[0].type = node.outputs[0].type or ir.TensorType(source.type.dtype)
+        if node.op_type == "Reshape":
+            merge(node.outputs[0], _reshaped(shape, to, bool(attribute(node, "allowzero", 0))))
+        elif shape is not None:
+            merge(node.outputs[0], _expanded(shape, to.items))
+
+
+def _reshaped(shape: Sequence[Item] | None, to: Partial, allow_zero: bool) -> list[Item]:
+    out: list[Item] = []
+    for index, item in enumerate(to.items):
+        if item == 0 and not allow_zero:
+            out.append(shape[index] if shape is not None and index < len(shape) else None)
+        else:
+            out.append(None if item == -1 else item)
+    if -1 in to.items and shape is not None:
+        taken = [dim for dim, item in zip(out, to.items, strict=True) if item != -1]
+        out[to.items.index(-1)] = _left_over(shape, taken)
+    return out
+
+
+def _left_over(shape: Sequence[Item], taken: Sequence[Item]) -> Item:
+    """Return what -1 stands for: the source's dimensions without those of the target."""
+    left = list(shape)
+    size = 1
+    for dim in taken:
+        if isinstance(dim, int):
+            size *= dim
+        elif dim in left and dim is not None:
+            left.remove(dim)
+        else:
+            return None
+    names = [dim for dim in left if not isinstance(dim, int)]
+    numbers = 1
+    for dim in left:
+        numbers *= dim if isinstance(dim, int) else 1
+    if not names:
+        return numbers // size if size and numbers % size == 0 else None
+    return names[0] if len(names) == 1 and numbers == size else None
+
+
+def _expanded(shape: Sequence[Item], to: Sequence[Item]) -> list[Item]:
+    rank = max(len(shape), len(to))
+    left, right = ((1,) * (rank - len(given)) + tuple(given) for given in (shape, to))
+    out: list[Item] = []
+    for a, b in zip(left, right, strict=True):
+        if a == 1 or a == b:
+            out.append(b)
+        elif b == 1:
+            out.append(a)
+        else:
+            # Where both are known and neither is 1 they are equal in every valid run.
+            out.append(a if isinstance(a, int) else b if isinstance(b, int) and b != 1 else None)
+    return out

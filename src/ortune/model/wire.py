@@ -1,0 +1,139 @@
+"""Take the weights out of an ONNX file by walking its protobuf tags, without reading them.
+
+The format is protobuf's wire encoding: a message is a run of fields, each a tag varint (field
+number << 3 | wire type) and a payload. Field numbers are those of onnx.proto.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import TypeAlias
+
+HELD = "<in the model file>"
+"""`location` of a tensor whose bytes lie in the model file itself."""
+
+SMALL = 1024
+"""Bytes up to which a tensor stays where it is: moving it would cost more than it saves."""
+
+
+Bytes: TypeAlias = bytes | mmap.mmap
+
+
+class Malformed(Exception):
+    """The bytes are no protobuf message of the kind expected; the text says where."""
+
+
+class Truncated(Malformed):
+    """A field goes on beyond the end of the file."""
+
+
+_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+
+# Message kind -> field number -> kind of the message in it. `raw` is TensorProto.raw_data.
+_NESTED: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor"},
+    "function": {7: "node"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+    "tensor": {9: "raw"},
+}
+_MODEL_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26})
+
+
+def outline(data: Bytes) -> bytes:
+    """Return the serialized model with every large ``raw_data`` replaced by its place.
+
+    Such a tensor comes out as external data in `HELD` with offset and length within the file.
+
+    Raises:
+        Truncated: The last field is longer than the file.
+        Malformed: These are not the bytes of a ModelProto.
+    """
+    return _rebuild(data, 0, len(data), "model")
+
+
+def varint(value: int) -> bytes:
+    """Encode a non-negative integer."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def tag(number: int) -> bytes:
+    """Encode the tag of a length-delimited field."""
+    return varint(number << 3 | _LEN)
+
+
+def delimited(number: int, payload: bytes) -> bytes:
+    """Encode a length-delimited field."""
+    return tag(number) + varint(len(payload)) + payload
+
+
+def _rebuild(data: Bytes, start: int, end: int, kind: str) -> bytes:
+    nested = _NESTED[kind]
+    out: list[bytes] = []
+    kept = start  # everything before `kept` is in `out`
+    for number, wire, at, body, stop in _fields(data, start, end):
+        if kind == "model" and number not in _MODEL_FIELDS:
+            raise Malformed(f"unknown field {number} at byte {at}")
+        if wire != _LEN or number not in nested or stop - body <= SMALL:
+            continue
+        inner = nested[number]
+        out.append(data[kept:at])
+        if inner == "raw":
+            out.append(_place(body, stop - body))
+        else:
+            out.append(delimited(number, _rebuild(data, body, stop, inner)))
+        kept = stop
+    out.append(data[kept:end])
+    return b"".join(out)
+
+
+def _place(offset: int, length: int) -> bytes:
+    entries = (("location", HELD), ("offset", str(offset)), ("length", str(length)))
+    pairs = (delimited(1, k.encode()) + delimited(2, v.encode()) for k, v in entries)
+    # external_data = 13, data_location = 14 (EXTERNAL = 1)
+    return b"".join(delimited(13, pair) for pair in pairs) + varint(14 << 3) + varint(1)
+
+
+def _fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield (number, wire type, start of field, start of payload, end of field)."""
+    at = start
+    while at < end:
+        key, body = _read(data, at, end)
+        number, wire = key >> 3, key & 7
+        if wire == _LEN:
+            size, body = _read(data, body, end)
+            stop = body + size
+        elif wire == _VARINT:
+            stop = _read(data, body, end)[1]
+        elif wire in (_I64, _I32):
+            stop = body + (8 if wire == _I64 else 4)
+        else:
+            raise Malformed(f"wire type {wire} at byte {at}")
+        if number == 0:
+            raise Malformed(f"field 0 at byte {at}")
+        if stop > end:
+            kind = Truncated if end == len(data) else Malformed
+            raise kind(f"the field at byte {at} wants {stop - end} bytes more")
+        yield number, wire, at, body, stop
+        at = stop
+
+
+def _read(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise Malformed(f"a number of more than ten bytes at byte {at}")
+    raise Truncated(f"the file ends within a number at byte {at}")
