@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ortune.core.backend import Session, Tensors
 from ortune.core.cpus import effective_cpus
 from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.runqueue import waited_ns
 
 LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
@@ -51,6 +52,10 @@ class OrtSession:
     def clock(self) -> int:
         """Monotonic nanoseconds."""
         return time.perf_counter_ns()
+
+    def waited(self) -> int:
+        """Run-queue time of all threads."""
+        return waited_ns()
 
 
 def missing(package: str = "onnxruntime") -> str | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,6 +21,9 @@ from ortune.core.facts import Facts
 from ortune.core.workload import Workload
 
 _PACKAGE = "onnxruntime-ep-openvino"
+_NO_DEVICE = (
+    "use --on cpu: the installed plug-in takes Intel CPUs only (microsoft/onnxruntime PR#31981)"
+)
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,9 @@ class Openvino(Backend):
         """Return the line that installs the plug-in, or None when it is there."""
         if reason := _ort.missing():
             return reason
-        try:
-            import onnxruntime_ep_openvino  # noqa: F401
-        except ImportError:
+        if importlib.util.find_spec("onnxruntime_ep_openvino") is None:
             return f"pip install {_PACKAGE}"
-        return None
+        return _probe()
 
     def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
         """Yield the three precisions: f16 is as fast as bf16 and 12-19 dB cleaner, but overflows."""
@@ -79,15 +84,36 @@ class Openvino(Backend):
         }
 
     def _devices(self) -> list[Any]:
-        if reason := self.missing():
-            raise BackendMissing("backend 'openvino' is not installed", fix=reason)
-        import onnxruntime_ep_openvino as plugin
-
+        try:
+            import onnxruntime_ep_openvino as plugin
+        except ImportError:
+            raise BackendMissing(
+                "backend 'openvino' is not installed", fix=f"pip install {_PACKAGE}"
+            ) from None
         found = _ort.plugin_devices(
             "openvino", plugin.get_library_path, plugin.get_ep_name(), "CPU"
         )
         if not found:
-            raise BackendMissing(
-                "the OpenVINO plug-in found no CPU device it supports", fix="use --on cpu"
-            )
+            raise BackendMissing("the OpenVINO plug-in offers no device here", fix=_NO_DEVICE)
         return found
+
+
+@cache
+def _probe() -> str | None:
+    """Register the plug-in in a process of its own and ask for its devices.
+
+    A registration holds for the life of a process, and a broken library could end it.
+    """
+    code = (
+        "from ortune.backends.openvino import Openvino\n"
+        "from ortune.core.errors import OrtuneError\n"
+        "try:\n    Openvino()._devices()\n"
+        "except OrtuneError as error:\n    print(error.fix)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return f"the installed plug-in does not load: {last}"
+    return done.stdout.strip() or None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.core.backend import Backend, Session, Tensors
 from ortune.core.errors import BadModel
+from ortune.core.runqueue import waited_ns
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class _Evaluator:
     def clock(self) -> int:
         """Monotonic nanoseconds."""
         return time.perf_counter_ns()
+
+    def waited(self) -> int:
+        """Run-queue time of all threads."""
+        return waited_ns()
 
 
 @contextmanager

@@ -34,6 +34,10 @@ class Session(Protocol):
         """Monotonic time in nanoseconds; a scripted backend brings its own."""
         ...
 
+    def waited(self) -> int:
+        """Nanoseconds that threads stood in the run queue so far, -1 where unknown."""
+        ...
+
 
 @dataclass(frozen=True)
 class Backend(Plugin):

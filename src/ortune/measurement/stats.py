@@ -109,7 +109,7 @@ def disturbed(pairs: Sequence[Pair]) -> float:
 
 
 def percentile(latency_ns: Sequence[int], p: float) -> float | None:
-    """Return a percentile in ns, or None when fewer than 10 samples lie beyond it."""
-    if len(latency_ns) * min(p, 100 - p) / 100 < (10 if p != 50 else 1):
+    """Return a percentile in ns; None for a tail that fewer than 10 samples lie in."""
+    if p != 50 and len(latency_ns) * min(p, 100 - p) / 100 < 10:
         return None
     return float(np.percentile(np.asarray(latency_ns, np.float64), p))

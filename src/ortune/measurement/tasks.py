@@ -20,7 +20,6 @@ from ortune.core.metric import Metric
 from ortune.core.observer import Probe
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.runqueue import waited_ns
 
 _CHUNK_NS = 2_000_000
 """Run-queue counters are read around chunks of at least this length: reading costs microseconds."""
@@ -46,9 +45,9 @@ class Bench:
                 opened = self.job.backend.open(path, verbose=self.job.verbose)
                 self.sessions[name] = self._stack.enter_context(opened)
 
-    def clock(self) -> Callable[[], int]:
-        """Return the first session's clock."""
-        return next(iter(self.sessions.values())).clock
+    def any(self) -> Session:
+        """Return the first session: its clock times all."""
+        return next(iter(self.sessions.values()))
 
     def sample(self, index: int, name: str = MAIN) -> dict[str, NDArray[Any]]:
         """Return one sample, as one run takes it."""
@@ -109,7 +108,7 @@ def load(bench: Bench) -> dict[str, Any]:
 
 def first(bench: Bench) -> dict[str, Any]:
     """Run the first inference, which allocates and packs."""
-    clock = bench.clock()
+    clock = bench.any().clock
     taken = 0
     for session, feeds in bench.calls(limit=1):
         start = clock()
@@ -128,10 +127,10 @@ def burst(bench: Bench, at: int, runs: int, each: int = 1, drop: int = 0) -> dic
     for position in range(drop):
         session, feeds = bench.call(at + position)
         session.run(feeds)
-    clock = bench.clock()
+    clock, waiting = bench.any().clock, bench.any().waited
     latency: list[int] = []
     waited: list[float] = []
-    chunk_start, chunk_wait = clock(), waited_ns()
+    chunk_start, chunk_wait = clock(), waiting()
     for index in range(runs):
         calls = [bench.call(at + index * each + k) for k in range(each)]
         start = clock()
@@ -140,7 +139,7 @@ def burst(bench: Bench, at: int, runs: int, each: int = 1, drop: int = 0) -> dic
         end = clock()
         latency.append((end - start) // each)
         if end - chunk_start >= _CHUNK_NS or index == runs - 1:
-            now = waited_ns()
+            now = waiting()
             share = (now - chunk_wait) / max(1, end - chunk_start) if chunk_wait >= 0 else -1.0
             waited += [round(share, 4)] * (len(latency) - len(waited))
             chunk_start, chunk_wait = clock(), now

@@ -1,0 +1,1 @@
+"""Backends that misbehave on purpose, and one with a scripted clock."""

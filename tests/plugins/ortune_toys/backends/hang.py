@@ -1,0 +1,34 @@
+"""Never answers."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from ortune.core.backend import Backend, Session, Tensors
+from ortune_toys.backends._fake import Fake, opened
+
+
+@dataclass(frozen=True)
+class Hang(Backend):
+    """Never answers.
+
+    Attributes:
+        threads: Ignored.
+    """
+
+    automatic: ClassVar[bool] = False
+
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        return opened(_Session())
+
+
+class _Session(Fake):
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        time.sleep(600)
+        return {}

@@ -1,0 +1,42 @@
+"""Takes memory without end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from ortune.core.backend import Backend, Session, Tensors
+from ortune_toys.backends._fake import Fake, opened
+
+
+@dataclass(frozen=True)
+class Hog(Backend):
+    """Takes memory without end.
+
+    Attributes:
+        threads: Ignored.
+    """
+
+    automatic: ClassVar[bool] = False
+
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        return opened(_Session())
+
+
+class _Session(Fake):
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        _fill()
+        return {}
+
+
+def _fill() -> None:
+    held = []
+    for _ in range(100):
+        held.append(bytearray(b"x" * (64 << 20)))
+        time.sleep(0.05)
+    raise AssertionError("the parent did not watch the memory")

@@ -1,0 +1,18 @@
+"""What `import ortune` offers."""
+
+from __future__ import annotations
+
+import pkgutil
+
+import ortune
+
+
+def test_no_public_name_is_also_a_folder() -> None:
+    folders = {info.name for info in pkgutil.iter_modules(ortune.__path__)}
+    assert not folders & set(ortune._HOME), "folders are nouns, public functions are verbs"
+
+
+def test_every_public_name_resolves_and_stays() -> None:
+    for name in (*ortune._HOME, *ortune._HOME):
+        assert getattr(ortune, name).__module__.startswith("ortune.")
+    assert set(ortune._HOME) <= set(dir(ortune))

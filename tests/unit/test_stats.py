@@ -1,0 +1,86 @@
+"""Intervals of latency ratios."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ortune.core.trial import Block, Burst, Pair
+from ortune.measurement import stats
+
+
+def pair(
+    rng: np.random.Generator, shift: float, *, blocks: int = 10, sd: float = 0.03, own: float = 0.004
+) -> Pair:
+    """Blocks of a candidate that is exp(shift) times as slow, with noise and a pair's own effect."""
+    effect = shift + rng.normal(0, own)
+    made = []
+    for _ in range(blocks):
+        base = np.exp(rng.normal(0, sd, 8)) * 1e6
+        cand = np.exp(rng.normal(effect, sd, 8)) * 1e6
+        made.append(Block(burst(base), burst(cand)))
+    return Pair(tuple(made))
+
+
+def burst(values: np.ndarray, waited: float = 0.0) -> Burst:
+    return Burst(tuple(int(v) for v in values), (waited,) * len(values))
+
+
+def test_equal_models_are_rarely_called_different() -> None:
+    rng = np.random.default_rng(0)
+    claims = 0
+    for _ in range(400):
+        found = stats.ratio([pair(rng, 0.0) for _ in range(3)])
+        claims += found.high < 1 or found.low > 1
+    assert claims <= 10, "1 % of 400 is 4; 10 leaves room for chance"
+
+
+def test_a_slow_twin_is_found() -> None:
+    rng = np.random.default_rng(1)
+    found = [stats.ratio([pair(rng, 0.05) for _ in range(3)]) for _ in range(50)]
+    assert sum(f.low > 1 for f in found) >= 45
+    assert np.mean([f.value for f in found]) == pytest.approx(math.exp(0.05), abs=0.005)
+
+
+def test_more_pairs_narrow_the_interval() -> None:
+    rng = np.random.default_rng(2)
+    pairs = [pair(rng, 0.0) for _ in range(6)]
+    widths = [stats.ratio(pairs[:n]).high - stats.ratio(pairs[:n]).low for n in (1, 3, 6)]
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_disturbed_entries_are_dropped_on_both_sides() -> None:
+    base = Burst((100, 100, 100, 100), (0, 0, 0.5, 0))
+    cand = Burst((50, 5000, 50, 50), (0, 0.4, 0, 0))
+    assert stats.block_log(Block(base, cand)) == pytest.approx(math.log(0.5))
+    assert stats.disturbed([Pair((Block(base, cand),))]) == pytest.approx(2 / 8)
+
+
+def test_when_everything_is_disturbed_all_entries_count() -> None:
+    base = Burst((100, 100, 100), (0.5, 0.5, 0.5))
+    assert stats.calm(base, base).all()
+
+
+def test_unreadable_run_queue_drops_nothing() -> None:
+    base = Burst((100, 100), (-1.0, -1.0))
+    assert stats.calm(base, base).all()
+    assert math.isnan(stats.disturbed([Pair((Block(base, base),))]))
+
+
+def test_student_agrees_with_tables() -> None:
+    table = {(0.99, 4): 4.604, (0.99, 6): 3.707, (0.95, 4): 2.776, (0.99, 30): 2.750}
+    for (confidence, df), value in table.items():
+        assert stats.student(confidence, df) == pytest.approx(value, rel=0.003)
+
+
+def test_no_blocks_give_no_answer() -> None:
+    assert math.isnan(stats.ratio([]).value)
+    assert math.isnan(stats.ratio([Pair(())]).value)
+
+
+def test_percentiles_need_samples() -> None:
+    assert stats.percentile(range(1, 101), 90) is not None
+    assert stats.percentile(range(1, 101), 99) is None
+    assert stats.percentile([5], 50) == 5
