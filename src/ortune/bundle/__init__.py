@@ -1,0 +1,1 @@
+"""One file that carries a tuned model, its settings, its fall-back and the evidence."""

@@ -1,0 +1,129 @@
+"""What goes into a bundle: which file of the run becomes which member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.core import codec
+from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.study import Study
+from ortune.core.trial import Trial
+from ortune.engine.archive import safe
+from ortune.engine.manifest import Golden, Signature
+from ortune.model import file, spec
+from ortune.model.write import SOURCES
+from ortune.study import golden as samples
+
+
+@dataclass(frozen=True)
+class Content:
+    """Files and how the manifest names them.
+
+    Attributes:
+        files: Member -> file.
+        models: Model name -> member of the tuned model.
+        fallback: Model name -> member of the plain original.
+    """
+
+    files: Mapping[str, Path]
+    models: Mapping[str, str]
+    fallback: Mapping[str, str]
+    signatures: Mapping[str, Signature]
+    golden: Mapping[str, Golden]
+
+
+def content(study: Study, trial: Trial) -> Content:
+    """Find every file of a trial's bundle.
+
+    Golden outputs that the run lacks are made by a worker.
+
+    Raises:
+        OrtuneError: A part of the run is gone, or an original changed after the search.
+    """
+    originals = sources(study)
+    files: dict[str, Path] = {}
+    models: dict[str, str] = {}
+    fallback: dict[str, str] = {}
+    signatures: dict[str, Signature] = {}
+    golden: dict[str, Golden] = {}
+    samples.ensure(study, trial)
+    for name, original in originals.items():
+        label = name or original.stem
+        signatures[name], parts = _read(original)
+        fallback[name] = _add(files, "fallback", label, original, parts)
+        built = _built(study, trial, original)
+        if built == original:
+            models[name] = fallback[name]
+        else:
+            models[name] = _add(files, "models", label, built, _read(built)[1])
+        golden[name] = _golden(files, study, trial, name)
+    return Content(files, models, fallback, signatures, golden)
+
+
+def sources(study: Study) -> dict[str, Path]:
+    """Return the originals by name; a run of one model names it "".
+
+    Raises:
+        OrtuneError: One is gone or is not the file that was measured.
+    """
+    found = {name: Path(path) for name, path in study.models.items()}
+    for path in found.values():
+        if not path.is_file():
+            raise OrtuneError(
+                f"the original '{path}' is gone, and a bundle carries it as the fall-back",
+                fix="put it back, or run optimize where it is now",
+            )
+    digest = codec.digest([[name, file.digest(path)] for name, path in found.items()])
+    if digest != study.job.model_digest:
+        raise OrtuneError(
+            f"'{study.job.model}' is not the file that was measured: it changed since",
+            fix="run optimize again",
+        )
+    return found
+
+
+def _read(path: Path) -> tuple[Signature, dict[str, Path]]:
+    """Return a model's signature and its external data, by location."""
+    model = file.load(path)
+    parts = {}
+    for text in model.graph.meta[SOURCES]:
+        place = Path(text)
+        if place != path:
+            parts[place.relative_to(path.parent).as_posix()] = place
+    return Signature(spec.inputs(model), spec.outputs(model)), parts
+
+
+def _built(study: Study, trial: Trial, original: Path) -> Path:
+    """Return the plan's file of one model; a model that the recipe left alone has none."""
+    path = samples.built_model(Path(study.root), trial, original)
+    if path == original and trial.artefact and len(study.models) == 1:
+        raise OrtuneError(
+            f"the built model in '{Path(study.root) / trial.artefact}' is gone",
+            fix="run optimize again",
+        )
+    return path
+
+
+def _add(
+    files: dict[str, Path], folder: str, label: str, path: Path, parts: Mapping[str, Path]
+) -> str:
+    """Add a model; one with external data gets a folder of its own, as locations may repeat."""
+    home = f"{folder}/{label}" if parts else folder
+    member = f"{home}/{label}.onnx"
+    added = {member: path} | {f"{home}/{place}": data for place, data in parts.items()}
+    for one, source in added.items():
+        if not safe(one) or one in files:
+            raise BadModel(f"'{source}' cannot be packed as '{one}'", fix="rename the file")
+        files[one] = source
+    return member
+
+
+def _golden(files: dict[str, Path], study: Study, trial: Trial, name: str) -> Golden:
+    root = Path(study.root)
+    home = f"golden/{name}" if name else "golden"
+    found = Golden(f"{home}/inputs.stream", f"{home}/outputs.stream")
+    files[found.inputs] = samples.inputs_path(root, name)
+    files[found.outputs] = samples.outputs_path(root, name, trial)
+    return found

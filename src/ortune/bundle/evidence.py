@@ -1,0 +1,48 @@
+"""What was measured, in the form that a bundle carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ortune.core.facts import Facts
+from ortune.core.study import Job, Study
+from ortune.core.trial import Trial
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Enough to judge the packed plan again, raw samples included.
+
+    Attributes:
+        job: What was asked, on which machine, with which versions.
+        baseline: The untouched model.
+        trials: The packed plan's: of the search and, where it was a finalist, the final one.
+        noise: How far the machine could be trusted.
+        samples: Part of the data -> number of samples.
+        finished: How the search ended.
+        command: The command line that repeats it.
+    """
+
+    job: Job
+    facts: Facts
+    baseline: Trial
+    trials: tuple[Trial, ...]
+    noise: Mapping[str, str] = field(default_factory=dict)
+    samples: Mapping[str, int] = field(default_factory=dict)
+    finished: str = "done"
+    command: str = ""
+
+
+def evidence(study: Study, trial: Trial) -> Evidence:
+    """Collect the evidence of one trial's plan."""
+    return Evidence(
+        study.job,
+        study.facts,
+        study.baseline,
+        tuple(other for other in study.trials if other.key == trial.key),
+        study.noise,
+        study.samples,
+        study.finished,
+        study.command,
+    )

@@ -1,0 +1,135 @@
+"""Pack a trial of a study into one file that serves exactly as it was measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from ortune import __version__
+from ortune.bundle.content import Content, content
+from ortune.bundle.evidence import evidence
+from ortune.bundle.replacing import replacing
+from ortune.core import codec
+from ortune.core.errors import OrtuneError
+from ortune.core.study import Study
+from ortune.core.trial import Status, Trial
+from ortune.engine.manifest import (
+    EVIDENCE,
+    FORMAT,
+    MANIFEST,
+    RECIPE,
+    SETTINGS,
+    Manifest,
+    Member,
+)
+
+_CHUNK = 1 << 20
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""A fixed date: the same trial packs to the same bytes."""
+
+
+def pack(study: Study, path: str | Path, *, trial: str | None = None, force: bool = False) -> Path:
+    """Write a bundle: tuned model, plain original, settings, recipe, evidence, golden samples.
+
+    Models are stored, not compressed. The file appears when it is whole.
+
+    Args:
+        path: Where it goes, by custom ``NAME.ortune``.
+        trial: Start of the key of another trial than the best.
+        force: Replace an existing file. Inputs of the run are never replaced.
+
+    Raises:
+        OrtuneError: The trial cannot be packed, a part of the run is gone, or the path cannot be
+            written.
+    """
+    path = Path(path)
+    chosen = study.best if trial is None else _find(study, trial)
+    parts = content(study, chosen)
+    texts = {
+        SETTINGS: codec.encode(chosen.plan.backend),
+        RECIPE: codec.encode(chosen.plan.recipe),
+        EVIDENCE: codec.encode(evidence(study, chosen)),
+    }
+    with (
+        replacing(path, force=force, sources=parts.files.values()) as draft,
+        zipfile.ZipFile(draft, "w") as bundle,
+    ):
+        members = {name: _text(bundle, name, _json(data)) for name, data in texts.items()}
+        for name, source in parts.files.items():
+            members[name] = _file(bundle, name, source)
+        manifest = _manifest(study, chosen, parts, members)
+        _text(bundle, MANIFEST, manifest.write())
+    return path
+
+
+def _find(study: Study, key: str) -> Trial:
+    """Return the trial that a person means.
+
+    Raises:
+        OrtuneError: There is none, there are several, or it failed.
+    """
+    found = {t.key: t for t in study.trials if key and t.key.startswith(key)}
+    if len(found) != 1:
+        what = "several trials begin" if found else "no trial begins"
+        keys = list(found) or list({t.key: None for t in study.trials})
+        raise OrtuneError(
+            f"{what} with '{key}'", fix=f"use one of: {', '.join(one[:8] for one in keys[:12])}"
+        )
+    trial = next(iter(found.values()))
+    if trial.error or trial.status is Status.FAILED:
+        raise OrtuneError(
+            f"trial {trial.key[:8]} ({trial.plan}) failed: {trial.why or trial.error}",
+            fix="pack one that ran",
+        )
+    return trial
+
+
+def _manifest(
+    study: Study, trial: Trial, parts: Content, members: dict[str, Member]
+) -> Manifest:
+    return Manifest(
+        FORMAT,
+        __version__,
+        str(trial.plan),
+        str(trial.plan.backend),
+        parts.models,
+        parts.fallback,
+        parts.signatures,
+        parts.golden,
+        study.job.versions,
+        study.job.machine,
+        members,
+    )
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, indent=1).encode()
+
+
+def _text(bundle: zipfile.ZipFile, name: str, text: bytes) -> Member:
+    bundle.writestr(_entry(name, zipfile.ZIP_DEFLATED), text)
+    return Member(hashlib.sha256(text).hexdigest(), len(text))
+
+
+def _file(bundle: zipfile.ZipFile, name: str, source: Path) -> Member:
+    """Copy and digest in one pass; what is digested is what is in the zip."""
+    digest, size = hashlib.sha256(), 0
+    entry = _entry(name, zipfile.ZIP_STORED)
+    entry.file_size = source.stat().st_size
+    with source.open("rb") as stream, bundle.open(entry, "w", force_zip64=True) as out:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+            out.write(chunk)
+    return Member(digest.hexdigest(), size)
+
+
+def _entry(name: str, how: int) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _DATE)
+    entry.compress_type = how
+    entry.external_attr = 0o644 << 16
+    return entry
+

@@ -1,0 +1,54 @@
+"""Read what a bundle says about itself, without opening a session."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.bundle.evidence import Evidence
+from ortune.core import codec
+from ortune.core.backend import Backend
+from ortune.core.errors import BadModel
+from ortune.core.step import Recipe
+from ortune.engine import archive
+from ortune.engine.manifest import EVIDENCE, RECIPE, SETTINGS, Manifest
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle's settings and evidence.
+
+    Attributes:
+        backend: The settings that it runs with.
+        recipe: How its model was made.
+    """
+
+    path: str
+    manifest: Manifest
+    backend: Backend
+    recipe: Recipe
+    evidence: Evidence
+
+
+def read(path: str | Path) -> Bundle:
+    """Check every member's digest and return what the bundle says.
+
+    Raises:
+        BadModel: It is no bundle, or was changed after packing.
+        OrtuneError: It needs a plugin that is not installed.
+    """
+    path = Path(path)
+    if not archive.is_bundle(path):
+        raise BadModel(f"{path.name} is not a bundle", fix="give a file made by pack")
+    with archive.opened(path) as (file, manifest):
+        for member in manifest.members:
+            archive.take(file, manifest, member, None)
+        texts = {name: json.loads(file.read(name)) for name in (SETTINGS, RECIPE, EVIDENCE)}
+    return Bundle(
+        str(path),
+        manifest,
+        codec.decode(Backend, texts[SETTINGS]),
+        codec.decode(Recipe, texts[RECIPE]),
+        codec.decode(Evidence, texts[EVIDENCE]),
+    )

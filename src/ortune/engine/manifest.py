@@ -1,0 +1,124 @@
+"""The table of contents of a bundle: what is in it and the digest of every member."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ortune.core import codec
+from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.facts import TensorSpec
+
+FORMAT = 1
+"""Raised when an older reader could misread a bundle."""
+
+MANIFEST = "manifest.json"
+SETTINGS = "settings.json"
+RECIPE = "recipe.json"
+EVIDENCE = "evidence.json"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of the zip.
+
+    Attributes:
+        sha256: Hex digest of its content.
+        size: Bytes.
+    """
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a caller gives and gets."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Stream members: samples, and what the packed plan answered to them."""
+
+    inputs: str
+    outputs: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything needed to open a bundle; model names are keys throughout.
+
+    Attributes:
+        ortune: Version that wrote the bundle.
+        plan: The packed plan, as a person reads it.
+        backend: Its backend's spelling.
+        models: Model name -> member of the tuned model.
+        fallback: Model name -> member of the plain original.
+        versions: Distribution -> version that the evidence was taken with.
+        machine: The machine that the evidence was taken on.
+        members: Every other member of the zip.
+    """
+
+    format: int
+    ortune: str
+    plan: str
+    backend: str
+    models: Mapping[str, str]
+    fallback: Mapping[str, str]
+    signatures: Mapping[str, Signature]
+    golden: Mapping[str, Golden]
+    versions: Mapping[str, str]
+    machine: Mapping[str, str]
+    members: Mapping[str, Member]
+
+    def write(self) -> bytes:
+        """Return it as JSON."""
+        return json.dumps(codec.encode(self), indent=1).encode()
+
+
+def read_manifest(content: bytes, bundle: str) -> Manifest:
+    """Read a manifest and check that its parts agree.
+
+    Raises:
+        BadModel: It is not one, is of a newer format, or names a member that it does not list.
+    """
+    try:
+        raw = json.loads(content)
+        number = int(raw["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadModel(
+            f"{bundle}: its manifest cannot be read: {error}", fix="pack the run again"
+        ) from error
+    if number > FORMAT:
+        raise BadModel(
+            f"{bundle} has format {number}; this ortune reads up to {FORMAT}",
+            fix=f"install ortune {raw.get('ortune', 'of a newer version')}",
+        )
+    try:
+        manifest = codec.decode(Manifest, raw)
+    except OrtuneError as error:
+        raise BadModel(
+            f"{bundle}: its manifest is wrong: {error.what}", fix="pack the run again"
+        ) from error
+    _check(manifest, bundle)
+    return manifest
+
+
+def _check(manifest: Manifest, bundle: str) -> None:
+    named = [SETTINGS, RECIPE, EVIDENCE, *manifest.models.values(), *manifest.fallback.values()]
+    named += [name for pair in manifest.golden.values() for name in (pair.inputs, pair.outputs)]
+    for member in named:
+        if member not in manifest.members:
+            raise BadModel(
+                f"{bundle}: its manifest has no digest of '{member}'", fix="pack the run again"
+            )
+    keys = set(manifest.models)
+    if not keys or keys != set(manifest.fallback) or keys != set(manifest.signatures):
+        raise BadModel(
+            f"{bundle}: its manifest names different models in different places",
+            fix="pack the run again",
+        )

@@ -1,0 +1,45 @@
+"""What every writer starts from: the sections' blocks in order, and questions about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortune.core import catalog
+from ortune.core.section import Block, Section, Table
+from ortune.core.study import Study
+
+
+@dataclass(frozen=True)
+class Part:
+    """One section's blocks.
+
+    Attributes:
+        name: The section's file name.
+    """
+
+    name: str
+    blocks: tuple[Block, ...]
+
+
+def gather(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
+    """Return the parts of a report in order; a section without blocks is left out.
+
+    Args:
+        terminal: Only what belongs on a terminal.
+    """
+    sections = [catalog.load(Section, name)() for name in catalog.names(Section)]
+    shown = [one for one in sections if one.terminal or not terminal]
+    ordered = sorted(shown, key=lambda one: (one.order, one.name()))
+    parts = (Part(one.name(), tuple(one.blocks(study))) for one in ordered)
+    return tuple(part for part in parts if part.blocks)
+
+
+def numeric(table: Table) -> tuple[bool, ...]:
+    """Say for each column whether it is set to the right: every cell starts with a digit."""
+    return tuple(
+        all(_number(row[index]) for row in table.rows) for index in range(len(table.columns))
+    )
+
+
+def _number(cell: str) -> bool:
+    return cell in ("", "-") or cell.lstrip("-+")[:1].isdigit()

@@ -1,0 +1,41 @@
+"""A report as Markdown, for an issue or a pull request."""
+
+from __future__ import annotations
+
+import re
+
+from ortune.core.section import Block, Heading, Scatter, Table, Text
+from ortune.core.study import Study
+from ortune.reporting.blocks import gather, numeric
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+
+
+def markdown(study: Study) -> str:
+    """Return the whole report; a plot is left out, as its table follows."""
+    parts = [_block(block) for part in gather(study) for block in part.blocks]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Heading(text):
+            return f"## {_plain(text)}"
+        case Text(text, "code"):
+            return f"    {' '.join(text.splitlines())}"
+        case Text(text, tone):
+            return f"**{_plain(text)}**" if tone in ("good", "warn") else _plain(text)
+        case Table():
+            return _table(block)
+        case Scatter():
+            return ""
+
+
+def _table(table: Table) -> str:
+    rules = tuple("---:" if right else "---" for right in numeric(table))
+    rows = [tuple(map(_plain, row)) for row in (table.columns, *table.rows)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (rows[0], rules, *rows[1:]))
+
+
+def _plain(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

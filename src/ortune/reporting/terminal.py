@@ -1,0 +1,98 @@
+"""A report for the terminal: readable at 80 columns and without colour."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text as Line
+
+from ortune.core.section import Block, Heading, Scatter, Table, Text
+from ortune.core.study import Study
+from ortune.reporting.blocks import gather, numeric
+
+_GAP = 2
+_INDENT = 4
+_NARROWEST = 9
+_TONES = {"good": "bold green", "warn": "bold yellow", "code": "cyan", "plain": ""}
+_MARKS = {"win": "bold green", "lose": "dim"}
+
+
+def terminal(study: Study) -> list[RenderableType]:
+    """Return what a console prints; widths are chosen when it prints."""
+    blocks = [block for part in gather(study, terminal=True) for block in part.blocks]
+    return [item for block in blocks for item in _block(block)]
+
+
+def _block(block: Block) -> Iterator[RenderableType]:
+    match block:
+        case Heading(text):
+            yield Line(f"\n{text}", style="bold")
+        case Text(text, "code"):
+            yield Line(f"  {text}", style=_TONES["code"], no_wrap=True, overflow="ignore")
+        case Text(text, tone):
+            yield Line(text, style=_TONES.get(tone, ""))
+        case Table():
+            yield Grid(block)
+        case Scatter():
+            return
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table that fits: when it is too wide its last column hangs below each row."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lay the table out for the console's width."""
+        table, width = self.table, options.max_width
+        natural = _widths(table, len(table.columns))
+        hang = sum(natural) + _GAP * (len(natural) - 1) > width and len(natural) > 2
+        shown = len(natural) - hang
+        widths = _shrunk(natural[:shown], width)
+        right = numeric(table)[:shown]
+        if any(table.columns):
+            yield from _row(table.columns[:shown], widths, right, "bold")
+            yield Line("─" * min(width, sum(widths) + _GAP * (shown - 1)), style="dim")
+        marks = table.marks or ("",) * len(table.rows)
+        for row, mark in zip(table.rows, marks, strict=True):
+            style = _MARKS.get(mark, "")
+            yield from _row(row[:shown], widths, right, style)
+            if hang and row[-1]:
+                for line in textwrap.wrap(row[-1], width - _INDENT):
+                    yield Line(" " * _INDENT + line, style=style or "dim")
+
+
+def _widths(table: Table, columns: int) -> list[int]:
+    cells = [table.columns, *table.rows]
+    return [max(cell_len(row[index]) for row in cells) for index in range(columns)]
+
+
+def _shrunk(natural: Sequence[int], width: int) -> list[int]:
+    """Take from the widest column until the row fits; below `_NARROWEST` nothing is taken."""
+    widths = list(natural)
+    room = width - _GAP * (len(widths) - 1)
+    while sum(widths) > room and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def _row(
+    cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], style: str
+) -> Iterator[Line]:
+    wrapped = [
+        [cell] if cell_len(cell) <= width else textwrap.wrap(cell, width) or [""]
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    for level in range(max(map(len, wrapped))):
+        parts = []
+        for lines, width, is_right in zip(wrapped, widths, right, strict=True):
+            text = lines[level] if level < len(lines) else ""
+            space = " " * (width - cell_len(text))
+            parts.append(space + text if is_right else text + space)
+        joined = (" " * _GAP).join(parts).rstrip()
+        yield Line(joined, style=style, no_wrap=True, overflow="ignore")

@@ -1,0 +1,100 @@
+"""How numbers and trials are written in reports: one spelling everywhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import median
+
+from ortune.core.study import Study
+from ortune.core.trial import Burst, Interval, Pair, Score, Status, Trial, Verdict
+
+NONE = "-"
+
+
+def times(interval: Interval) -> str:
+    """Write a speed-up: ``1.92x``."""
+    return f"{interval.value:.2f}x" if math.isfinite(interval.value) else NONE
+
+
+def span(interval: Interval) -> str:
+    """Write an interval's ends: ``1.87-1.98``."""
+    return f"{interval.low:.2f}-{interval.high:.2f}"
+
+
+def ratio(trial: Trial) -> str:
+    """Write a latency ratio with its interval, or that there is none."""
+    known = trial.ratio is not None and math.isfinite(trial.ratio.value)
+    return str(trial.ratio) if known else NONE
+
+
+def number(value: float | None) -> str:
+    """Write a score with five significant digits."""
+    return NONE if value is None or math.isnan(value) else f"{value:.5g}"
+
+
+def score(trial: Trial) -> str:
+    """Write the score that the budget judges."""
+    return NONE if trial.score is None else number(trial.score.value)
+
+
+def milliseconds(ns: float | None) -> str:
+    """Write a duration with four significant digits: ``0.0512``, ``1.920``, ``12.30`` ms."""
+    if ns is None or ns <= 0:
+        return NONE
+    ms = ns / 1e6
+    return f"{ms:.{max(0, 3 - math.floor(math.log10(ms)))}f}" if ms < 1000 else f"{ms:.0f}"
+
+
+def megabytes(size: int | None) -> str:
+    """Write bytes in units of 10^6 with three significant digits."""
+    if size is None:
+        return NONE
+    mb = size / 1e6
+    return f"{mb:.0f}" if mb >= 100 else f"{mb:.3g}" if mb >= 0.001 else f"{mb:.4f}"
+
+
+def count(found: int, one: str, many: str = "") -> str:
+    """Write a number and its noun: ``1 plan``, ``1,200 plans``."""
+    return f"{found:,} {one if found == 1 else many or one + 's'}"
+
+
+def latency_ns(trial: Trial) -> float | None:
+    """Return the median latency of a trial's plan over its own paired runs."""
+    return _median(b.candidate for p in _pairs(trial) for b in p.blocks)
+
+
+def original_ns(trial: Trial) -> float | None:
+    """Return the median latency of the original in the same paired runs."""
+    return _median(b.baseline for p in _pairs(trial) for b in p.blocks)
+
+
+def proof(score: Score) -> str:
+    """Say how sure a score's verdict is: ``proved``, or what would prove it."""
+    if score.verdict is not Verdict.LIKELY:
+        return "not judged" if score.verdict is None else str(score.verdict)
+    if score.needed is None or score.needed <= score.samples:
+        return "likely, not proved"
+    more = score.needed - score.samples
+    return f"likely: about {count(more, 'more sample')} would prove it"
+
+
+def verdict(trial: Trial) -> str:
+    """Say in a word what became of a trial."""
+    if trial.status is Status.OK and trial.score is not None and trial.score.verdict is not None:
+        return str(trial.score.verdict)
+    return str(trial.status)
+
+
+def latest(study: Study) -> tuple[Trial, ...]:
+    """Return one trial a plan, in order of first appearance; the final one where there are two."""
+    return tuple({trial.key: trial for trial in study.trials}.values())
+
+
+def _pairs(trial: Trial) -> tuple[Pair, ...]:
+    return trial.measurement.pairs if trial.measurement else ()
+
+
+def _median(bursts: Iterable[Burst]) -> float | None:
+    every = [ns for burst in bursts for ns in burst.latency_ns]
+    return median(every) if every else None

@@ -1,0 +1,69 @@
+"""Latency against score: the plans that no other beats in both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core.section import Block, Heading, Point, Scatter, Section, Table
+from ortune.core.study import Study
+from ortune.core.trial import Status, Trial
+from ortune.sections import _wording as say
+
+
+@dataclass(frozen=True)
+class Front(Section):
+    """What another accuracy budget would have bought."""
+
+    order: ClassVar[int] = 20
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield the plot of every scored plan and the table of the front."""
+        shown = [trial for trial in say.latest(study) if _plotted(trial)]
+        if len(shown) < 2:
+            return
+        front = [trial for trial in study.front() if trial in shown]
+        metric = str(study.budget.metric)
+        better = "higher" if study.budget.metric.higher_is_better else "lower"
+        yield Heading("Latency against accuracy")
+        yield Scatter(
+            "latency / latency of the original (lower is better)",
+            f"{metric} ({better} is better)",
+            tuple(_point(study, trial) for trial in shown),
+            tuple(shown.index(trial) for trial in front),
+        )
+        yield Table(
+            ("plan on the front", "speed-up", "99 % interval", metric, "MB", "verdict"),
+            tuple(_row(study, trial) for trial in front),
+            tuple("win" if trial.key == study.best.key else "" for trial in front),
+        )
+
+
+def _plotted(trial: Trial) -> bool:
+    if trial.error or trial.ratio is None or trial.score is None:
+        return False
+    return math.isfinite(trial.ratio.value) and math.isfinite(trial.score.value)
+
+
+def _point(study: Study, trial: Trial) -> Point:
+    x = trial.ratio.value if trial.ratio else math.nan
+    y = trial.score.value if trial.score else math.nan
+    if trial.key == study.baseline.key:
+        return Point(x, y, "original", "original")
+    if trial.key == study.best.key:
+        return Point(x, y, str(trial.plan), "win")
+    return Point(x, y, str(trial.plan), "" if trial.status is Status.OK else "lose")
+
+
+def _row(study: Study, trial: Trial) -> tuple[str, ...]:
+    speed = study.speedup(trial)
+    return (
+        str(trial.plan),
+        say.times(speed),
+        say.span(speed),
+        say.score(trial),
+        say.megabytes(trial.size),
+        say.verdict(trial),
+    )

@@ -1,0 +1,43 @@
+"""What each kind of change brought, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core.section import Block, Heading, Section, Table
+from ortune.core.study import Study
+from ortune.core.trial import Trial
+from ortune.sections import _wording as say
+
+_NAMES = {"runtime": "runtime settings"}
+
+
+@dataclass(frozen=True)
+class History(Section):
+    """Latency, size and score on the way from the original to the winner; each is measured."""
+
+    order: ClassVar[int] = 40
+    terminal: ClassVar[bool] = True
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield one row a stage."""
+        found = [(stage.name, study.find(stage.key)) for stage in study.history]
+        rows = tuple(_row(study, name, trial) for name, trial in found if trial is not None)
+        if len(rows) < 2:
+            return
+        metric = study.budget.metric.name()
+        yield Heading("What each change brought")
+        yield Table(("after", "ms", "latency ratio, 99 %", "MB", metric, "plan"), rows)
+
+
+def _row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:
+    return (
+        _NAMES.get(name, name),
+        say.milliseconds(say.latency_ns(trial)),
+        say.NONE if trial.key == study.baseline.key else say.ratio(trial),
+        say.megabytes(trial.size),
+        say.score(trial),
+        str(trial.plan),
+    )

@@ -1,0 +1,25 @@
+"""Where and with what it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core.section import Block, Heading, Section, Table
+from ortune.core.study import Study
+
+
+@dataclass(frozen=True)
+class Machine(Section):
+    """CPU, instruction sets, CPUs that could be used, and versions: results hold for these."""
+
+    order: ClassVar[int] = 70
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield the machine and the versions as one table."""
+        job = study.job
+        rows = [*job.machine.items(), *job.versions.items()]
+        if rows:
+            yield Heading("Machine and versions")
+            yield Table(("part", "value"), tuple(rows))

@@ -1,0 +1,75 @@
+"""Every plan: how fast, how good, and why it lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core.section import Block, Heading, Section, Table, Text
+from ortune.core.study import Study
+from ortune.core.trial import Status, Trial
+from ortune.sections import _wording as say
+
+_ORDER = {Status.OK: 0, Status.FAILS: 1, Status.SLOWER: 2, Status.FAILED: 3}
+
+
+@dataclass(frozen=True)
+class Ranking(Section):
+    """The finalists first, then what the search left behind."""
+
+    order: ClassVar[int] = 30
+    terminal: ClassVar[bool] = True
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield one row a plan, then how to repeat each failure."""
+        ranked = sorted(say.latest(study), key=lambda trial: _place(study, trial))
+        yield Heading("Every plan")
+        yield Table(
+            ("plan", "speed-up", "latency ratio, 99 %", _metric(study), "MB", "verdict", "why"),
+            tuple(_row(study, trial) for trial in ranked),
+            tuple(_mark(study, trial) for trial in ranked),
+        )
+        for trial in ranked:
+            if trial.error and trial.reproduce:
+                yield Text(f"{trial.plan} failed; to repeat it:")
+                yield Text(trial.reproduce, "code")
+
+
+def _place(study: Study, trial: Trial) -> tuple[bool, int, float]:
+    ratio = trial.ratio.value if trial.ratio else math.inf
+    winner = trial.key == study.best.key
+    final = winner or trial.phase == "final"
+    return (not final, -1 if winner else _ORDER[trial.status], ratio)
+
+
+def _metric(study: Study) -> str:
+    return study.budget.metric.name()
+
+
+def _mark(study: Study, trial: Trial) -> str:
+    if trial.key == study.best.key:
+        return "win"
+    lost = trial.status is not Status.OK
+    return "lose" if lost else ""
+
+
+def _row(study: Study, trial: Trial) -> tuple[str, ...]:
+    original = trial.key == study.baseline.key
+    return (
+        "original" if original else str(trial.plan),
+        say.times(study.speedup(trial)),
+        say.NONE if original else say.ratio(trial),
+        say.score(trial),
+        say.megabytes(trial.size),
+        say.verdict(trial) if not original else "",
+        _why(study, trial),
+    )
+
+
+def _why(study: Study, trial: Trial) -> str:
+    reason = " ".join((trial.why or trial.error or "").split())
+    if trial.key == study.best.key and trial.key != study.baseline.key:
+        return f"the winner: {reason}"
+    return f"{'finalist: ' if trial.phase == 'final' else ''}{reason}"

@@ -1,0 +1,40 @@
+"""The commands that repeat the run, and digests of what went in."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core.section import Block, Heading, Section, Table, Text
+from ortune.core.study import Study
+
+
+@dataclass(frozen=True)
+class Reproduce(Section):
+    """How to see it again, as a whole and one plan alone."""
+
+    order: ClassVar[int] = 80
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield commands that can be pasted."""
+        yield Heading("Reproduce")
+        if study.command:
+            yield Text("The whole search; in the same folder it resumes:")
+            yield Text(study.command, "code")
+        yield Text("A bundle of the winner:")
+        yield Text(f"ortune pack {shlex.quote(study.root)} -o model.ortune", "code")
+        best = study.best
+        if best.reproduce:
+            yield Text("A worker with the winner alone:")
+            yield Text(best.reproduce, "code")
+        yield Table(
+            ("digest of", "value"),
+            (
+                ("model", study.job.model_digest),
+                ("data", study.job.data_digest),
+                ("winning recipe", best.plan.recipe.key),
+                ("winning trial", best.key),
+            ),
+        )

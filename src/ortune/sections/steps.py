@@ -1,0 +1,50 @@
+"""What was done to the model, and what was undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core.section import Block, Heading, Section, Table, Text
+from ortune.core.study import Study
+from ortune.core.trial import Edit
+from ortune.sections import _wording as say
+
+
+@dataclass(frozen=True)
+class Steps(Section):
+    """The winner's recipe step by step, then every step that any plan rolled back."""
+
+    order: ClassVar[int] = 50
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield two tables; each only when it has rows."""
+        best = study.best
+        if best.edits:
+            yield Heading(f"What the winning recipe did ({best.plan.recipe.name})")
+            rows = tuple(_row(edit) for edit in best.edits)
+            yield Table(("step", "edits", "seconds", "note"), rows)
+        undone = _rolled_back(study)
+        if undone:
+            yield Heading("Steps that were rolled back")
+            yield Text("A step that breaks the structure, a type or the numbers is undone.")
+            yield Table(("step", "in", "why"), undone)
+
+
+def _row(edit: Edit) -> tuple[str, ...]:
+    note = edit.note if edit.kept else f"rolled back: {edit.note}"
+    return (edit.step, say.count(edit.count, "edit"), f"{edit.seconds:.1f}", note)
+
+
+def _rolled_back(study: Study) -> tuple[tuple[str, ...], ...]:
+    """Return each step and reason once, with the first recipes that it happened in."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for trial in study.trials:
+        for edit in trial.edits:
+            if not edit.kept:
+                found.setdefault((edit.step, edit.note), {})[trial.plan.recipe.name] = None
+    return tuple(
+        (step, ", ".join(list(recipes)[:3]) + (", ..." if len(recipes) > 3 else ""), note)
+        for (step, note), recipes in found.items()
+    )

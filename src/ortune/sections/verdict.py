@@ -1,0 +1,125 @@
+"""The answer, and the original beside the winner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core.section import Block, Section, Table, Text
+from ortune.core.study import Study
+from ortune.core.trial import Status, Trial
+from ortune.core.trial import Verdict as Judgement
+from ortune.sections import _wording as say
+
+_ENDS = {
+    "time": "The time budget ended the search.",
+    "target": "The search stopped at the first proved plan that reached the target.",
+    "interrupted": "The search was interrupted; the same command goes on.",
+}
+
+
+@dataclass(frozen=True)
+class Verdict(Section):
+    """What to take, how sure that is, and what it costs."""
+
+    order: ClassVar[int] = 10
+    terminal: ClassVar[bool] = True
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield the answer first."""
+        best = study.best
+        yield Text(answer(study), _tone(study, best))
+        yield Text(_tried(study))
+        yield _comparison(study, best)
+        yield from (Text(note) for note in study.notes)
+
+
+def answer(study: Study) -> str:
+    """Return the study's result as one line."""
+    best = study.best
+    if best.key == study.baseline.key:
+        if len(say.latest(study)) == 1:
+            return "the original stays: no plan was tried"
+        return "the original stays: nothing was faster within the budget"
+    speed = study.speedup(best)
+    faster = f"{say.times(speed)} faster than the original (99 % interval {say.span(speed)})"
+    confirmed = "" if best.phase == "final" else ", measured once and not yet confirmed"
+    return f"{faster}, {_accuracy(best)}{confirmed}"
+
+
+def _accuracy(best: Trial) -> str:
+    score = best.score
+    if score is None:
+        return "accuracy not scored"
+    name = score.metric.partition("(")[0]
+    values = f"{name} {say.number(score.base)} -> {say.number(score.value)}"
+    return f"accuracy kept: {values}, {say.proof(score)}"
+
+
+def _tone(study: Study, best: Trial) -> str:
+    if best.key == study.baseline.key:
+        return "plain"
+    proved = best.score is not None and best.score.verdict is Judgement.PROVED
+    return "good" if proved and best.phase == "final" else "warn"
+
+
+def _tried(study: Study) -> str:
+    plans = [trial for trial in say.latest(study) if trial.key != study.baseline.key]
+    faster = [t for t in plans if t.status is Status.OK and t.ratio and t.ratio.high < 1]
+    kinds = {
+        "faster within the budget": len(faster),
+        "no faster beyond the noise": sum(t.status is Status.OK for t in plans) - len(faster),
+        "slower": sum(t.status is Status.SLOWER for t in plans),
+        "outside the accuracy budget": sum(t.status is Status.FAILS for t in plans),
+        "failed": sum(t.status is Status.FAILED for t in plans),
+    }
+    parts = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
+    tried = f"{say.count(len(plans), 'plan')} tried{': ' + parts if parts else ''}."
+    return f"{tried} {_ENDS.get(study.finished, '')}".strip()
+
+
+def _comparison(study: Study, best: Trial) -> Table:
+    trials = [study.baseline] + ([best] if best.key != study.baseline.key else [])
+    budget = f"{study.budget}" + (f" ({study.job.budget_rule})" if study.job.budget_rule else "")
+    rows = [
+        ("latency, ms", *(_latency(study, trial, best) for trial in trials)),
+        ("score", *(_score(trial) for trial in trials)),
+        ("size, MB", *(say.megabytes(trial.size) for trial in trials)),
+        ("recipe", *(trial.plan.recipe.name for trial in trials)),
+        ("backend", *(str(trial.plan.backend) for trial in trials)),
+        ("ran on", *(_placement(trial) for trial in trials)),
+        ("peak memory, MB", *(_measured(trial, "peak_rss", 1e6) for trial in trials)),
+        ("load, ms", *(_measured(trial, "load_ns", 1e6) for trial in trials)),
+        ("first run, ms", *(_measured(trial, "first_ns", 1e6) for trial in trials)),
+        ("budget", budget, *([""] if len(trials) > 1 else [])),
+    ]
+    if study.samples:
+        parts = ", ".join(f"{part} {number}" for part, number in study.samples.items())
+        rows.append(("samples", parts, *([""] if len(trials) > 1 else [])))
+    return Table(("", "original", "winner")[: len(trials) + 1], tuple(rows))
+
+
+def _latency(study: Study, trial: Trial, best: Trial) -> str:
+    """The original's comes from the runs that were paired with the winner's."""
+    if trial is best and best.key != study.baseline.key:
+        return say.milliseconds(say.latency_ns(trial))
+    return say.milliseconds(say.original_ns(best))
+
+
+def _score(trial: Trial) -> str:
+    if trial.score is None:
+        return say.NONE
+    return f"{trial.score.metric} {say.number(trial.score.value)}"
+
+
+def _placement(trial: Trial) -> str:
+    found = trial.measurement.placement if trial.measurement else {}
+    return ", ".join(f"{name}: {nodes} nodes" for name, nodes in found.items()) or "not recorded"
+
+
+def _measured(trial: Trial, name: str, unit: float) -> str:
+    if trial.measurement is None:
+        return say.NONE
+    value: int = getattr(trial.measurement, name)
+    return f"{value / unit:.0f}" if value >= 10 * unit else f"{value / unit:.2f}"
