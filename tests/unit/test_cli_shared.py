@@ -15,7 +15,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.trial import Interval
 
 
-@shared.verb
+@shared.verb(shared.Verb)
 @shared.models
 def listing(models: tuple[Path, ...], json_to: str | None, verbose: bool) -> int:
     """List models."""

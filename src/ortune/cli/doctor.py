@@ -60,7 +60,7 @@ class Found:
     detail: str
 
 
-@shared.verb
+@shared.verb(shared.Verb)
 def command(json_to: str | None, verbose: bool) -> int:
     """Say what runs here, and what to install for the rest.
 

@@ -8,7 +8,7 @@ from ortune.cli import shared
 from ortune.core.facts import Facts, TensorSpec
 
 
-@shared.verb
+@shared.verb(shared.Verb)
 @shared.model
 def command(model: Path, json_to: str | None, verbose: bool) -> int:
     """Say what MODEL is made of: operators, weights, precisions, inputs and outputs.

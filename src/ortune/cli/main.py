@@ -29,7 +29,7 @@ class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs without importing one."""
         found = [info.name for info in pkgutil.iter_modules(cli.__path__)]
-        return sorted(name for name in found if name not in _NOT_VERBS)
+        return sorted(n for n in found if n not in _NOT_VERBS and not n.startswith("_"))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""

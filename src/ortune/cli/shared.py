@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Option: TypeAlias = Callable[[F], F]
 
 STDOUT = "-"
+_GIVEN = "ortune.given"
 FILE = click.Path(path_type=Path)
 
 
@@ -28,6 +31,7 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Bind the optional value of ``--json`` before click can take a model for it."""
+        ctx.meta[_GIVEN] = list(args)
         words: list[str] = []
         rest = list(args)
         while rest:
@@ -41,11 +45,15 @@ class Verb(click.Command):
         return super().parse_args(ctx, words)
 
 
-def verb(function: Callable[..., int]) -> click.Command:
+def verb(cls: type[Verb]) -> Callable[[Callable[..., int]], click.Command]:
     """Make a command of a function; its docstring is the help and ends with an example."""
-    for option in (_json, _verbose):
-        function = option(function)
-    return click.command(cls=Verb)(function)
+
+    def made(function: Callable[..., int]) -> click.Command:
+        for option in (_json, _verbose):
+            function = option(function)
+        return click.command(cls=cls)(function)
+
+    return made
 
 
 _json = click.option(
@@ -103,6 +111,12 @@ force = click.option("--force", is_flag=True, help="Overwrite an existing output
 quiet = click.option("--quiet", is_flag=True, help="Plain lines instead of the live display.")
 
 
+def repeat() -> str:
+    """Return the command line that repeats the present one."""
+    ctx = click.get_current_context()
+    return shlex.join(["ortune", ctx.info_name or "", *ctx.meta.get(_GIVEN, [])])
+
+
 def on(default: str) -> Callable[[F], F]:
     """Return the ``--on`` option with a verb's own default."""
     return click.option(
@@ -121,13 +135,9 @@ def output(what: str, *, required: bool = False) -> Callable[[F], F]:
 
 def version() -> str:
     """Return the installed version."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
+    from ortune import __version__
 
-    try:
-        return installed("ortune")
-    except PackageNotFoundError:
-        return "0+source"
+    return __version__
 
 
 def answer(json_to: str | None, result: Mapping[str, object], show: Callable[[], None]) -> None:
@@ -240,3 +250,64 @@ def free(path: Path, force: bool, *sources: Path) -> Path:
             f"no folder {path.absolute().parent}", fix="make it first, or write elsewhere"
         )
     return path
+
+
+def seconds(text: str) -> float:
+    """Read a duration such as ``90``, ``60s``, ``3m`` or ``1h30m``.
+
+    Raises:
+        OrtuneError: It is not one, or not positive.
+    """
+    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text)
+    hours, minutes, rest = (float(x or 0) for x in found.groups()) if found else (0.0, 0.0, 0.0)
+    total = hours * 3600 + minutes * 60 + rest
+    if total <= 0:
+        raise OrtuneError(f"cannot read the duration '{text}'", fix="write 60s, 3m or 1h30m")
+    return total
+
+
+def bytes_of(text: str) -> int:
+    """Read a size such as ``500M`` or ``4G``; units of 1024.
+
+    Raises:
+        OrtuneError: It is not one.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if found is None:
+        raise OrtuneError(f"cannot read the size '{text}'", fix="write 500M or 4G")
+    return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
+
+
+def shape_map(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Read ``--shape`` values: ``x:1x3x320x320`` is input x; ``x:`` is a scalar.
+
+    Raises:
+        OrtuneError: One of them is not a shape.
+    """
+    found = {}
+    for text in texts:
+        name, colon, dims = text.rpartition(":")
+        if not name or not colon or not re.fullmatch(r"(\d+(x\d+)*)?", dims):
+            raise OrtuneError(f"cannot read --shape '{text}'", fix="write input:1x3x320x320")
+        found[name] = tuple(int(dim) for dim in dims.split("x") if dim)
+    return found
+
+
+def range_map(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Read ``--range`` values: ``ids:0..30521`` holds both ends.
+
+    Raises:
+        OrtuneError: One of them is not a range.
+    """
+    found = {}
+    for text in texts:
+        name, _, ends = text.rpartition(":")
+        low, dots, high = ends.partition("..")
+        try:
+            pair = float(low), float(high)
+        except ValueError:
+            dots = ""
+        if not name or not dots or not pair[0] <= pair[1]:
+            raise OrtuneError(f"cannot read --range '{text}'", fix="write input:0..30521")
+        found[name] = pair
+    return found

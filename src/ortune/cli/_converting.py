@@ -1,0 +1,281 @@
+"""The work behind `ortune convert`: which steps an order means, and whether the file keeps it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, Refused
+from ortune.core.event import Note, Sink
+
+if TYPE_CHECKING:
+    from ortune.core.facts import Facts
+    from ortune.core.step import Step
+    from ortune.core.trial import Edit
+    from ortune.data.feeds import Feeds
+
+SAMPLES = 64
+"""Compared after a conversion; `ortune verify` takes all."""
+
+_INTEGER = re.compile(r"Quant|QLinear|Integer|QAttention|QGemm|DequantizeLinear")
+"""Operators that make or take integers, standard and onnxruntime's."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be made.
+
+    Attributes:
+        precision: fp32, fp16 or int8; None keeps what the model has.
+        target: cpu or gpu.
+        level: disabled, basic, extended or all.
+        static: There are samples to calibrate on.
+    """
+
+    precision: str | None = None
+    target: str = "cpu"
+    level: str = "extended"
+    per_channel: bool = True
+    reduce_range: bool = False
+    dynamic_conv: bool = False
+    static: bool = False
+
+    @property
+    def portable(self) -> bool:
+        """Only our own rewrites: onnxruntime's would store float32 weights or CPU operators."""
+        return self.target == "gpu" or self.precision == "fp16"
+
+    def check(self) -> None:
+        """Refuse what cannot be had, before anything is read.
+
+        Raises:
+            BadSettings: An option does not go with the others.
+        """
+        if self.precision != "int8":
+            for given, name in (
+                (not self.per_channel, "--no-per-channel"),
+                (self.reduce_range, "--reduce-range"),
+                (self.dynamic_conv, "--dynamic-conv"),
+            ):
+                if given:
+                    raise BadSettings(f"{name} is about int8", fix="add --precision int8")
+        elif self.target == "gpu" and not self.static:
+            raise BadSettings(
+                "dynamic int8 does not run on a GPU: DynamicQuantizeLinear, MatMulInteger and "
+                "ConvInteger have no GPU kernel",
+                fix="use --precision fp16, or give --data for static symmetric int8 (QDQ)",
+            )
+        elif self.dynamic_conv and self.static:
+            raise BadSettings(
+                "--dynamic-conv is for int8 without data", fix="leave --dynamic-conv or --data out"
+            )
+
+    def advice(self) -> Sequence[Note]:
+        """Return what a person should know about the file that they asked for."""
+        from ortune.measurement.machine import machine
+
+        found = []
+        if self.level == "all" and not self.portable:
+            found.append(
+                Note(
+                    "--opt-level all binds the file to this hardware: it may be slow or fail "
+                    "elsewhere; --opt-level extended makes one that runs on any CPU",
+                    warning=True,
+                )
+            )
+        if self.level == "all" and self.portable:
+            found.append(
+                Note(
+                    "--opt-level all holds the portable rewrites of extended here; the runtime "
+                    "adds what is bound to the hardware when it loads the file"
+                )
+            )
+        vnni = "vnni" in machine()["instruction sets"]
+        if self.precision == "int8" and self.target == "cpu" and not (vnni or self.reduce_range):
+            found.append(
+                Note(
+                    "this CPU has no VNNI: sums of 8-bit products may saturate; "
+                    "--reduce-range avoids it",
+                    warning=True,
+                )
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A converted file that is not in its place yet."""
+
+    path: Path
+    edits: tuple[Edit, ...]
+
+
+def make(model: Path, order: Order, feeds: Feeds | None, folder: Path, sink: Sink) -> Converted:
+    """Convert into a folder.
+
+    Raises:
+        OrtuneError: The model has nothing to convert, or the runtime does not take the result.
+    """
+    from ortune.core.step import Recipe
+    from ortune.measurement.offline import optimize_offline
+    from ortune.model import file
+    from ortune.model.facts import facts
+    from ortune.recipe.build import build
+
+    found = facts(file.load(model))
+    _convertible(model, order, found)
+    path = model
+    edits: tuple[Edit, ...] = ()
+    lossy = quantizers(order)
+    refused: list[Refused] = []
+    groups: list[tuple[Step, ...]] = [(step,) for step in lossy]
+    if lossy or order.portable:
+        groups.insert(0, rewrites(order.level, found))
+    for index, steps in enumerate(groups):
+        target = folder / f"{index}" / model.name
+        target.parent.mkdir()
+        try:
+            built = build(
+                path, Recipe(order.precision or "as-is", steps), target, feeds=feeds, sink=sink
+            )
+        except Refused as error:
+            refused.append(error)
+            sink(Note(error.what))
+            continue
+        path, edits = built.path, (*edits, *built.edits)
+    if refused and len(refused) == len(lossy):
+        raise refused[0]
+    if order.target == "cpu" and order.level != "disabled" and not order.portable:
+        path = optimize_offline(path, order.level, folder / model.name)
+    return Converted(path, edits)
+
+
+def rewrites(level: str, found: Facts) -> tuple[Step, ...]:
+    """Return the exact steps of a level: none, folding, or all that apply."""
+    from ortune.core.step import Stage
+    from ortune.study.space import clean
+
+    if level == "disabled":
+        return ()
+    steps = clean(found).steps
+    if level == "basic":
+        return tuple(s for s in steps if getattr(s, "stage", Stage.FINISH) <= Stage.FOLD)
+    return steps
+
+
+def quantizers(order: Order) -> tuple[Step, ...]:
+    """Return the lossy steps of an order."""
+    if order.precision == "fp16":
+        return (_quantizer("fp16"),)
+    if order.precision != "int8":
+        return ()
+    grid = {"per_channel": order.per_channel, "reduce_range": order.reduce_range}
+    if order.static:
+        gpu = {"activations": "s8", "symmetric": True} if order.target == "gpu" else {}
+        return (_quantizer("int8-static", **grid, **gpu),)
+    dynamic = _quantizer("int8-dynamic", conv=order.dynamic_conv, **grid)
+    return (dynamic, _quantizer("int8-weights"))
+
+
+def _quantizer(name: str, **fields: object) -> Step:
+    from ortune.core import catalog, codec
+    from ortune.core.step import Quantizer
+
+    return codec.build(catalog.load(Quantizer, name), fields)
+
+
+def _convertible(model: Path, order: Order, found: Facts) -> None:
+    halves = {"float16", "bfloat16"} & set(found.precisions)
+    if order.precision == "fp32" and (halves or found.quantized):
+        held = ", ".join(sorted(halves)) or "integer arithmetic"
+        raise BadModel(
+            f"{model.name} holds {held}, which cannot be turned back into fp32",
+            fix="convert the original float32 model, or leave --precision out",
+        )
+    if order.precision == "int8" and found.quantized:
+        raise BadModel(
+            f"{model.name} is quantized already",
+            fix="convert the original float32 model, or leave --precision out",
+        )
+
+
+def check(
+    model: Path, path: Path, order: Order, feeds: Feeds | None, folder: Path, sink: Sink
+) -> tuple[Mapping[str, int], list[dict[str, object]]]:
+    """Check types, loading and answers of a converted file; return its weights and scores.
+
+    Raises:
+        OrtuneError: It is not what was ordered, or is for the CPU and does not run there.
+    """
+    from ortune.model import file
+    from ortune.model.facts import facts
+
+    found = facts(file.load(path))
+    check_types(order, found)
+    try:
+        _loads(path, folder)
+        scores = _compared(model, path, feeds)
+    except OrtuneError as error:
+        if order.target == "cpu":
+            raise
+        sink(Note(f"not checked on the CPU: {error.what}", warning=True))
+        scores = []
+    if any(score["value"] != score["value"] for score in scores):
+        sink(Note("the result answers with NaN: the values overflow this precision", warning=True))
+    return found.precisions, scores
+
+
+def check_types(order: Order, found: Facts) -> None:
+    """Check that the file holds the precision that was ordered.
+
+    Raises:
+        BadModel: It does not.
+    """
+    held = found.precisions
+    integers = held.get("int8", 0) + held.get("uint8", 0)
+    good = {
+        "fp16": held.get("float16", 0) > held.get("float32", 0),
+        "int8": integers > 0 and any(_INTEGER.search(op) for op in found.ops),
+        "fp32": not {"float16", "bfloat16"} & set(held),
+    }
+    if order.precision is not None and not good[order.precision]:
+        weights = ", ".join(f"{size} bytes of {name}" for name, size in held.items())
+        raise BadModel(
+            f"the result is not {order.precision}: it holds {weights or 'no weights'}",
+            fix="see `ortune inspect`; another --precision may suit this model",
+        )
+
+
+def _loads(path: Path, folder: Path) -> None:
+    """Load a file on the CPU in a worker."""
+    from ortune.backends.cpu import Cpu
+    from ortune.measurement.job import MAIN, WorkerJob
+    from ortune.measurement.process import WorkerFailed, ask_once
+
+    try:
+        ask_once(WorkerJob({MAIN: path.resolve()}, Cpu(), {}, (folder / "load").resolve()))
+    except WorkerFailed as error:
+        raise BadModel(
+            f"the result does not load on the CPU: {error.failure.reason}",
+            fix="try another --precision or --opt-level; nothing was written",
+        ) from None
+
+
+def _compared(model: Path, path: Path, feeds: Feeds | None) -> list[dict[str, object]]:
+    """Score the result against the source on a few samples; empty when nothing can be run."""
+    from itertools import islice
+
+    from ortune.data.stream import Stream
+    from ortune.study.verify import verify
+
+    if feeds is None:
+        return []
+    stream = Stream(feeds.stream)
+    found = verify(model, path, data=lambda: islice(stream, SAMPLES))
+    return [
+        {"metric": score.metric, "value": score.value, "samples": score.samples}
+        for score in found.scores
+    ]

@@ -1,0 +1,137 @@
+"""Apply steps to a model, in the order given, each checked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ortune.cli import shared
+from ortune.core.errors import OrtuneError, UnknownPlugin
+
+if TYPE_CHECKING:
+    from ortune.core.event import Sink
+    from ortune.core.facts import Facts
+    from ortune.core.step import Step
+    from ortune.data.feeds import Feeds
+    from ortune.recipe.built import Built
+
+
+@shared.verb(shared.Verb)
+@shared.model
+@click.argument("steps", metavar="STEP...", nargs=-1, required=True)
+@shared.data
+@shared.shapes
+@shared.ranges
+@shared.output("The new model.", required=True)
+@shared.force
+def command(
+    model: Path,
+    steps: tuple[str, ...],
+    data: str | None,
+    shapes: tuple[str, ...],
+    ranges: tuple[str, ...],
+    out: Path,
+    force: bool,
+    json_to: str | None,
+    verbose: bool,
+) -> int:
+    """Apply STEPs to MODEL in the order given and write the result.
+
+    A step is a transform or a quantizer with its fields. Transforms that would change structure,
+    types or numbers are rolled back. Static quantizers calibrate on --data.
+
+    \b
+    Example:
+      ortune apply model.onnx simplify conv-bn -o clean.onnx
+      ortune apply model.onnx simplify "int8-static(observer=percentile)" --data D -o out.onnx
+    """
+    import tempfile
+
+    from ortune.cli import progress
+    from ortune.core.step import Recipe
+    from ortune.model import file
+    from ortune.model.facts import facts
+    from ortune.recipe.build import build
+
+    shared.free(out, force, model)
+    recipe = Recipe("apply", tuple(step(text) for text in steps))
+    sink = progress.lines(verbose)
+    found = facts(file.load(model))
+    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+        feeds = samples(found, data, shapes, ranges, Path(folder), sink)
+        built = build(model, recipe, out, feeds=feeds, sink=sink)
+    before, after = file.size(model), file.size(built.path)
+    result = {
+        "model": model,
+        "output": built.path,
+        "edits": built.edits,
+        "changed": built.changed,
+        "bytes_before": before,
+        "bytes_after": after,
+    }
+    shared.answer(json_to, result, lambda: _show(built, before, after))
+    return 0
+
+
+def step(text: str) -> Step:
+    """Read a transform or a quantizer.
+
+    Raises:
+        UnknownPlugin: There is neither of that name.
+    """
+    from ortune.core import catalog
+    from ortune.core.spelling import parse
+    from ortune.core.step import Quantizer, Transform
+
+    name = text.partition("(")[0].strip()
+    transforms, quantizers = catalog.names(Transform), catalog.names(Quantizer)
+    if name in transforms:
+        return parse(Transform, text)
+    if name in quantizers:
+        return parse(Quantizer, text)
+    close = difflib.get_close_matches(name, [*transforms, *quantizers], n=3)
+    raise UnknownPlugin(
+        f"no step '{name}'", fix=f"use one of: {', '.join(close or [*transforms, *quantizers])}"
+    )
+
+
+def samples(
+    found: Facts,
+    data: str | None,
+    shapes: Sequence[str],
+    ranges: Sequence[str],
+    folder: Path,
+    sink: Sink,
+) -> Feeds | None:
+    """Return the user's samples, or made-up ones to check with; None when none can be made."""
+    from ortune.core.event import Note
+    from ortune.data import feeds, synthetic
+
+    if data is not None:
+        return feeds.load(data, found.inputs, folder)
+    try:
+        return synthetic.make(
+            found.inputs,
+            folder,
+            shapes=shared.shape_map(shapes),
+            ranges=shared.range_map(ranges),
+            count=2,
+        )
+    except OrtuneError as error:
+        if shapes or ranges:
+            raise
+        sink(Note(f"numbers are not compared: {error.what}", warning=True))
+        return None
+
+
+def _show(built: Built, before: int, after: int) -> None:
+    rows = []
+    for edit in built.edits:
+        state = edit.note if not edit.kept else ("nothing to do" if not edit.count else "")
+        rows.append((edit.step, edit.count, f"{edit.seconds:.1f}", state))
+    shared.table(("step", "edits>", "s>", ""), rows)
+    shared.say(f"{built.path}: {shared.size(before)} before, {shared.size(after)} after")

@@ -1,0 +1,42 @@
+"""Pack a run's winner as a bundle that runs as it was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ortune.cli import shared
+
+
+@shared.verb(shared.Verb)
+@click.argument("run", type=shared.FILE)
+@shared.output("The bundle, NAME.ortune.", required=True)
+@click.option("--trial", metavar="KEY", help="Another trial than the winner, by its key.")
+@shared.force
+def command(
+    run: Path, out: Path, trial: str | None, force: bool, json_to: str | None, verbose: bool
+) -> int:
+    """Pack the winner of RUN: model, plain fall-back, settings, recipe, evidence, golden samples.
+
+    \b
+    Example:
+      ortune pack run -o model.ortune
+      ortune pack run -o small.ortune --trial 3fa9
+    """
+    from ortune.bundle.pack import pack
+    from ortune.model import file
+    from ortune.study.ledger import read_study
+
+    study = read_study(run)
+    shared.free(out, force)
+    path = pack(study, out, trial=trial, force=force)
+    chosen = study.best if trial is None else study.find(trial)
+    plan = str(chosen.plan) if chosen else ""
+    result = {"run": run, "bundle": path, "plan": plan, "bytes": file.size(path)}
+    shared.answer(
+        json_to,
+        result,
+        lambda: shared.say(f"bundle: {path} ({shared.size(file.size(path))}), {plan}"),
+    )
+    return 0

@@ -1,0 +1,210 @@
+"""Run a bundle or a model on inputs, time it, and write the outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ortune.cli import shared
+from ortune.core.errors import BadData
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ortune.core.backend import Backend
+    from ortune.data.feeds import Feeds
+    from ortune.engine.load import Engine
+
+_FOR_P90 = 20
+"""Fewer samples say nothing about the slowest tenth."""
+
+
+@shared.verb(shared.Verb)
+@click.argument("path", type=shared.FILE)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
+@click.option("--on", metavar="BACKEND", help="Of a plain model; a bundle carries its own.")
+@click.option(
+    "--opt-level",
+    type=click.Choice(["disable", "disabled", "basic", "extended", "all"]),
+    help="How far the runtime may rewrite a plain model when it loads it.",
+)
+@shared.output("Outputs: NAME.npz for all samples in one file, else a folder with one a sample.")
+@shared.force
+def command(
+    path: Path,
+    inputs: tuple[str, ...],
+    on: str | None,
+    opt_level: str | None,
+    out: Path | None,
+    force: bool,
+    json_to: str | None,
+    verbose: bool,
+) -> int:
+    """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files.
+
+    \b
+    Example:
+      ortune run model.ortune photo.jpg
+      ortune run model.onnx samples/ --on "cpu(threads=1)" -o outputs.npz
+    """
+    from ortune.engine.load import load
+
+    if out is not None and out.suffix == ".npz":
+        shared.free(out, force, path)
+    start = time.perf_counter_ns()
+    with load(path, on=_backend(on, opt_level)) as engine:
+        load_ns = time.perf_counter_ns() - start
+        results, taken = _run(engine, inputs)
+        written = None if out is None else _write(out, results, force)
+        result = {
+            "path": path,
+            "backend": str(engine.backend),
+            "fallback": engine.fallback or None,
+            "placement": engine.placement(),
+            "samples": len(results),
+            "load_ns": load_ns,
+            "latency_ns": taken,
+            **timing(taken),
+            "outputs": {name: list(array.shape) for name, array in results[0].items()},
+            "written": written,
+        }
+    shared.answer(json_to, result, lambda: _show(result, results))
+    return 0
+
+
+def _backend(on: str | None, level: str | None) -> Backend | None:
+    from ortune.core.backend import Backend
+    from ortune.core.codec import build
+    from ortune.core.spelling import parse
+
+    if on is None and level is None:
+        return None
+    backend = parse(Backend, on or "cpu")
+    if level is None:
+        return backend
+    given = {field.name: getattr(backend, field.name) for field in fields(backend)}
+    return build(type(backend), given | {"level": level_of(level)})
+
+
+def level_of(text: str) -> str:
+    """Return the level by its one name: disable is disabled."""
+    return "disabled" if text == "disable" else text
+
+
+def _run(
+    engine: Engine, sources: Sequence[str]
+) -> tuple[list[dict[str, NDArray[Any]]], list[int]]:
+    """Run every sample of every source; return outputs and nanoseconds, the first run left out."""
+    import tempfile
+
+    from ortune.data import feeds
+    from ortune.data.stream import Stream
+
+    specs = engine.signature.inputs
+    results: list[dict[str, NDArray[Any]]] = []
+    taken: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+        for index, source in enumerate(sources):
+            found: Feeds = feeds.load(source, specs, Path(folder) / str(index))
+            stream = Stream(found.stream)
+            if not results:
+                engine(**stream[0])
+            for sample in range(found.count):
+                tensors = stream[sample]
+                start = time.perf_counter_ns()
+                results.append(engine(**tensors))
+                taken.append(time.perf_counter_ns() - start)
+    return results, taken
+
+
+def timing(taken: Sequence[int]) -> dict[str, float | None]:
+    """Return mean, median and, when there are enough samples, the 90th percentile, in ns."""
+    import numpy as np
+
+    return {
+        "mean_ns": float(np.mean(taken)),
+        "p50_ns": float(np.percentile(taken, 50)),
+        "p90_ns": float(np.percentile(taken, 90)) if len(taken) >= _FOR_P90 else None,
+    }
+
+
+def _write(out: Path, results: Sequence[dict[str, NDArray[Any]]], force: bool) -> Path:
+    if out.suffix == ".npz":
+        save(out, joined(results))
+        return out
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not force:
+        raise BadData(f"{out} exists", fix="give another name, or --force to write into it")
+    out.mkdir(parents=True, exist_ok=True)
+    for index, outputs in enumerate(results):
+        save(out / f"{index:06}.npz", outputs)
+    return out
+
+
+def save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write an .npz whose arrays may have any name; NumPy's own `savez` reserves some."""
+    import zipfile
+
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)
+
+
+def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Concatenate every output along its first dimension; scalars are stacked.
+
+    Raises:
+        BadData: An output's other dimensions differ between samples.
+    """
+    import numpy as np
+
+    made = {}
+    for name, first in results[0].items():
+        arrays = [outputs[name] for outputs in results]
+        if any(array.shape[1:] != first.shape[1:] for array in arrays):
+            raise BadData(
+                f"output '{name}' has another shape for every sample",
+                fix="give -o a folder's name: one file a sample",
+            )
+        made[name] = np.concatenate(arrays) if first.ndim else np.stack(arrays)
+    return made
+
+
+def _show(result: dict[str, Any], results: Sequence[dict[str, NDArray[Any]]]) -> None:
+    from ortune.cli.bench import milliseconds
+
+    placed = ", ".join(f"{n} nodes on {ep}" for ep, n in result["placement"].items())
+    rows = [
+        ("backend", f"{result['backend']}{f' ({placed})' if placed else ''}"),
+        ("load", f"{milliseconds(result['load_ns'])} ms"),
+        ("samples", str(result["samples"])),
+        ("mean", f"{milliseconds(result['mean_ns'])} ms"),
+        ("p50", f"{milliseconds(result['p50_ns'])} ms"),
+    ]
+    if result["p90_ns"] is not None:
+        rows.append(("p90", f"{milliseconds(result['p90_ns'])} ms"))
+    shared.table(("", str(result["path"])), rows)
+    shared.table(
+        ("output", "dtype", "shape", "first sample"),
+        [(name, a.dtype, list(a.shape), gist(a)) for name, a in results[0].items()],
+    )
+    if result["written"]:
+        shared.say(f"outputs: {result['written']}")
+
+
+def gist(array: NDArray[Any]) -> str:
+    """Say in a few words what is in an output."""
+    import numpy as np
+
+    if array.size <= 4 or array.dtype.kind not in "fiu":
+        return " ".join(str(x) for x in array.ravel()[:4])
+    text = f"{array.min():.4g} to {array.max():.4g}"
+    rows = array.ndim == 2 and array.shape[0] == 1
+    return f"{text}, largest at {int(np.argmax(array))}" if rows else text
