@@ -115,3 +115,53 @@ def test_a_table_shows_every_cell_as_it_is(capsys: pytest.CaptureFixture[str]) -
 
 def test_verbs_are_click_commands() -> None:
     assert isinstance(listing, click.Command)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("60s", 60), ("3m", 180), ("1h30m", 5400), ("0.5m", 30)]
+)
+def test_seconds(text: str, seconds: float) -> None:
+    assert shared.seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "3x", "-3m", "m"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(OrtuneError, match="duration"):
+        shared.seconds(text)
+
+
+@pytest.mark.parametrize(("text", "count"), [("1", 1), ("2k", 2048), ("1.5G", 1610612736)])
+def test_bytes(text: str, count: int) -> None:
+    assert shared.bytes_of(text) == count
+
+
+def test_what_is_no_size() -> None:
+    with pytest.raises(OrtuneError, match="size"):
+        shared.bytes_of("lots")
+
+
+def test_shapes() -> None:
+    assert shared.shape_map(["x:1x3x320", "a:b:2", "scale:"]) == {
+        "x": (1, 3, 320),
+        "a:b": (2,),
+        "scale": (),
+    }
+
+
+@pytest.mark.parametrize("text", ["x", ":1x3", "x:1x", "x:1,3", "x:-1x3"])
+def test_what_is_no_shape(text: str) -> None:
+    with pytest.raises(OrtuneError, match="--shape"):
+        shared.shape_map([text])
+
+
+def test_ranges() -> None:
+    assert shared.range_map(["ids:0..30521", "x:-1.5..1e3"]) == {
+        "ids": (0, 30521),
+        "x": (-1.5, 1000),
+    }
+
+
+@pytest.mark.parametrize("text", ["x", "x:1", "x:2..1", ":0..1", "x:a..b", "x:nan..1"])
+def test_what_is_no_range(text: str) -> None:
+    with pytest.raises(OrtuneError, match="--range"):
+        shared.range_map([text])

@@ -84,7 +84,7 @@ def command(json_to: str | None, verbose: bool) -> int:
         "noise": noise(),
         "backends": backends,
         "samples": samples,
-        "problems": problems(_installed(RUNTIMES), backends),
+        "problems": problems(_installed(RUNTIMES)),
     }
     shared.answer(json_to, result, lambda: _show(result, backends, samples))
     if not any(found.state == WORKS for found in backends):
@@ -95,12 +95,14 @@ def command(json_to: str | None, verbose: bool) -> int:
 def probe(verbose: bool) -> tuple[Found, ...]:
     """Load a small model in a worker on every backend."""
     import tempfile
+    from concurrent.futures import ThreadPoolExecutor
 
     from ortune.core import catalog
     from ortune.core.backend import Backend
 
-    with tempfile.TemporaryDirectory() as folder:
-        return tuple(_probe(name, Path(folder), verbose) for name in catalog.names(Backend))
+    names = catalog.names(Backend)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
+        return tuple(pool.map(lambda name: _probe(name, Path(folder), verbose), names))
 
 
 def _probe(name: str, folder: Path, verbose: bool) -> Found:
@@ -154,21 +156,19 @@ def memory() -> dict[str, int | None]:
     return {"total": found.total, "available": found.available, "limit": limit}
 
 
-def problems(runtimes: Mapping[str, str], backends: tuple[Found, ...]) -> list[dict[str, str]]:
-    """Return what is wrong with this installation, each with its fix."""
-    found = []
-    if len(runtimes) > 1:
-        names = ", ".join(runtimes)
-        found.append(
-            {
-                "what": f"{names} are installed together and overwrite each other's files",
-                "fix": f"pip uninstall -y {' '.join(runtimes)} && pip install onnxruntime",
-            }
-        )
-    return found + [
-        {"what": f"{item.name}: {item.detail}", "fix": f"leave {item.name} out of --on"}
-        for item in backends
-        if item.state == UNUSABLE
+def problems(runtimes: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return what is wrong with this installation, each with its fix.
+
+    Args:
+        runtimes: Installed distributions of onnxruntime -> version.
+    """
+    if len(runtimes) < 2:
+        return []
+    return [
+        {
+            "what": f"{', '.join(runtimes)} are installed together: each overwrites the other",
+            "fix": f"pip uninstall -y {' '.join(runtimes)} && pip install onnxruntime",
+        }
     ]
 
 

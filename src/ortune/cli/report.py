@@ -24,8 +24,7 @@ def command(run: Path, out: Path | None, force: bool, json_to: str | None, verbo
     from ortune.study.ledger import read_study
 
     study = read_study(run)
-    path = run / "report.html" if out is None else shared.free(out, force)
-    report(study, path, force=force or out is None)
+    path = report(study, out or run / "report.html", force=force or out is None)
     result = {"run": run, "report": path, "trials": len(study.trials), "finished": study.finished}
     shared.answer(json_to, result, lambda: shared.say(f"report: {path}"))
     return 0

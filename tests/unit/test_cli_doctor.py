@@ -1,0 +1,38 @@
+"""What doctor says of an installation."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortune.cli import doctor
+
+
+def test_one_runtime_is_fine() -> None:
+    assert doctor.problems({"onnxruntime": "1.31.1"}) == []
+
+
+def test_two_runtimes_overwrite_each_other() -> None:
+    (found,) = doctor.problems({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.0"})
+    assert "onnxruntime, onnxruntime-gpu are installed together" in found["what"]
+    assert found["fix"].startswith("pip uninstall -y onnxruntime onnxruntime-gpu && pip install")
+
+
+@pytest.mark.parametrize(
+    ("host", "mask", "effective", "text"),
+    [
+        (8, 8, 8, "8 of 8 usable"),
+        (8, 4, 4, "4 of 8 usable (the affinity mask narrows 8)"),
+        (8, 8, 2, "2 of 8 usable (a cgroup quota narrows 8)"),
+        (8, 4, 2, "2 of 8 usable (a cgroup quota narrows 4)"),
+    ],
+)
+def test_cpus_say_what_narrows_them(host: int, mask: int, effective: int, text: str) -> None:
+    assert doctor._cpu_text({"host": host, "affinity": mask, "effective": effective}) == text
+
+
+def test_memory_is_readable() -> None:
+    found = doctor.memory()
+    total, available = found["total"], found["available"]
+    assert total is not None
+    assert available is not None
+    assert 0 < available <= total

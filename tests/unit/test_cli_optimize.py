@@ -1,0 +1,124 @@
+"""Exit codes of a search, and the settings file that repeats it."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+from ortune.backends.cpu import Cpu
+from ortune.cli import optimize
+from ortune.core.budget import Budget
+from ortune.core.errors import OrtuneError
+from ortune.core.facts import Facts
+from ortune.core.step import AS_IS, Recipe
+from ortune.core.study import Job, Study
+from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.core.workload import Workload
+from ortune.metrics.cosine import Cosine
+
+BUDGET = Budget(Cosine(), 0.999)
+JOB = Job("m.onnx", "d", "d", BUDGET, "", Workload(), Cpu(), {}, {})
+FACTS = Facts({}, 0, 0, 0, {}, 17, 8, (), ())
+BASE = Trial("base", Plan(AS_IS, Cpu()), "search", Status.OK, Interval(1, 1, 1))
+SCORE = Score("cosine", 1.0, 1.0, 1.0, 1.0, 9, Verdict.PROVED)
+FAST = Trial(
+    "fast", Plan(Recipe("clean"), Cpu()), "final", Status.OK, Interval(0.5, 0.4, 0.6), (SCORE,)
+)
+LIKELY = replace(FAST, phase="search", scores=(replace(SCORE, verdict=Verdict.LIKELY),))
+
+
+def study(*trials: Trial, finished: str = "done") -> Study:
+    return Study("run", JOB, FACTS, (BASE, *trials), finished=finished)
+
+
+@pytest.mark.parametrize(
+    ("found", "target", "strict", "code"),
+    [
+        (study(), None, False, 0),
+        (study(FAST), None, True, 0),
+        (study(FAST), 1.9, False, 0),
+        (study(FAST), 2.5, False, 1),
+        (study(), 1.5, False, 1),
+        (study(), None, True, 0),
+        (study(LIKELY), None, True, 1),
+        (study(LIKELY), None, False, 0),
+        (study(FAST, finished="interrupted"), 2.5, True, 3),
+    ],
+)
+def test_exit_codes(found: Study, target: float | None, strict: bool, code: int) -> None:
+    assert optimize.exit_code(found, target, strict) == code
+
+
+def test_the_summary_says_whether_anything_was_gained() -> None:
+    page = Path("run/report.html")
+    assert optimize.summary(study(FAST), page)["improved"] is True
+    assert optimize.summary(study(), page)["improved"] is False
+
+
+def test_settings_hold_what_was_given_with_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    text = optimize.toml(
+        {
+            "models": (Path("m.onnx"),),
+            "data": "data",
+            "calibration": "pkg.module:function",
+            "labels": None,
+            "strict": False,
+            "time": "3m",
+            "target_speedup": 2.0,
+            "shapes": ("x:1x3",),
+            "ranges": (),
+            "json_to": "-",
+            "verbose": True,
+        }
+    )
+    assert tomllib.loads(text) == {
+        "models": [str(tmp_path / "m.onnx")],
+        "data": str(tmp_path / "data"),
+        "calibration": "pkg.module:function",
+        "time": "3m",
+        "target_speedup": 2.0,
+        "shapes": ["x:1x3"],
+    }
+
+
+def parsed(*args: str) -> dict[str, object]:
+    return optimize.command.make_context("optimize", list(args)).params
+
+
+def test_a_settings_file_stands_behind_the_options(tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    path.write_text('models = ["a.onnx", "b.onnx"]\ntime = "9m"\nbatch = 4\nshapes = ["x:1x3"]\n')
+    found = parsed(str(path), "--time", "30s")
+    assert found["models"] == (Path("a.onnx"), Path("b.onnx"))
+    assert found["time"] == "30s"
+    assert found["batch"] == 4
+    assert found["shapes"] == ("x:1x3",)
+
+
+def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    path.write_text('models = ["a.onnx"]\nbudgets = "cosine>=0.9"\n')
+    with pytest.raises(OrtuneError, match="budgets"):
+        parsed(str(path))
+
+
+def test_a_broken_settings_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    path.write_text("time = 3m\n")
+    with pytest.raises(OrtuneError, match="not TOML"):
+        parsed(str(path))
+
+
+def test_a_settings_file_without_models_asks_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    path.write_text('time = "3m"\n')
+    with pytest.raises(click.MissingParameter):
+        parsed(str(path))
