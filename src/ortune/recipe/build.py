@@ -28,7 +28,6 @@ from ortune.model.check import check, signature
 from ortune.recipe import compare
 from ortune.recipe.built import Built, store, stored, steps_key
 from ortune.recipe.calibrate import calibrate
-from ortune.transforms.raise_opset import RaiseOpset
 
 _CHECKED = 2
 
@@ -145,6 +144,8 @@ class _Work:
         """Calibrate and apply a quantizer, raising the opset first where it must."""
         edits = []
         if self.model.opset_imports.get("", 0) < step.needs_opset:
+            from ortune.transforms.raise_opset import RaiseOpset
+
             edits = self.exact([RaiseOpset(to=step.needs_opset)])
         start = time.perf_counter()
         probes = step.probes(self.model)

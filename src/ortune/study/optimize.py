@@ -120,7 +120,8 @@ def read_targets(on: str) -> list[Target]:
         return [Target(backend, given) for backend, given in parse_list(Backend, on)]
     every = [catalog.load(Backend, name) for name in catalog.names(Backend)]
     made = [cls() for cls in every if cls.automatic]
-    return [Target(backend) for backend in made if backend.missing() is None]
+    here = {backend.name(): backend for backend in made if backend.missing() is None}
+    return [Target(backend) for backend in here.values() if backend.stands_in_for not in here]
 
 
 def read_seconds(text: str | float) -> float:

@@ -21,7 +21,7 @@ from ortune.study import trials
 from ortune.study.ledger import Ending, Ledger, write_ending
 from ortune.study.scene import Scene
 from ortune.study.setup import job_key
-from ortune.study.space import Target, around, plans, trial_key
+from ortune.study.space import Target, around, merge, plans, trial_key
 
 _FINALISTS = 3
 _PAIRS = 3
@@ -78,6 +78,7 @@ class _Loop:
         self.key = job_key(self.scene.job)
         self.worker: Worker | None = None
         self.unchanged: set[str] = set()
+        self.planned: set[str] = set()
 
     def run(self) -> str:
         """Run every phase and say how it ended."""
@@ -136,6 +137,7 @@ class _Loop:
         found = plans(
             scene.facts, self.targets, scene.job.workload, scene.job.baseline, exact=self.aim.exact
         )
+        self.planned = {trial_key(self.key, plan) for plan in found}
         for index, plan in enumerate(found, 1):
             if self.left(_SEARCH_SHARE) <= 0:
                 left = len(found) - index + 1
@@ -147,15 +149,25 @@ class _Loop:
         return "done"
 
     def _runtime(self, finished: str) -> str:
-        """Try neighbouring runtime settings around the best plans."""
-        for leader in self._leaders()[:2]:
+        """Try neighbouring runtime settings around the best plans, then those that helped together."""
+        leaders = [t for t in self._leaders() if t.key in self.planned][:2]
+        for leader in leaders:
             found = around(leader.plan, self.targets, self.scene.facts)
-            for index, plan in enumerate(found, 1):
+            helped: list[Trial] = []
+            for index, plan in enumerate([*found, None], 1):
                 if self.left(_SEARCH_SHARE + 0.1) <= 0:
                     return "time"
+                if plan is None:
+                    if len(helped) < 2:
+                        continue
+                    plan = together(leader, helped)
                 trial = self._try(plan, "runtime", index, len(found))
-                if trial is not None and self._on_target(trial):
+                if trial is None:
+                    continue
+                if self._on_target(trial):
                     return "target"
+                if self._accepted(trial) and quicker(trial, leader):
+                    helped.append(trial)
         return finished
 
     def _finals(self, finished: str) -> str:
@@ -307,6 +319,19 @@ class _Loop:
         self.readings["runs disturbed by neighbours"] = known
         after = noise()
         self.readings["load average at the end"] = after.get("load average", "unknown")
+
+
+def quicker(one: Trial, two: Trial) -> bool:
+    """Whether one plan's estimate is below another's by more than 1 %."""
+    return bool(one.ratio and two.ratio and one.ratio.value < 0.99 * two.ratio.value)
+
+
+def together(leader: Trial, helped: Sequence[Trial]) -> Plan:
+    """Return the plan with all settings that helped on their own."""
+    backend = leader.plan.backend
+    for trial in helped:
+        backend = merge(backend, trial.plan.backend, leader.plan.backend)
+    return Plan(leader.plan.recipe, backend)
 
 
 def reaches(trial: Trial, wanted: float) -> bool:

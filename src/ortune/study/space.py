@@ -46,7 +46,8 @@ def recipes(facts: Facts, backend: Backend, *, exact: bool = False) -> Iterator[
     """Yield the recipes for a backend: as it came, clean, and clean with each quantizer's offers."""
     yield AS_IS
     base = clean(facts)
-    yield base
+    if base.steps:
+        yield base
     if exact:
         return
     for name in catalog.names(Quantizer):

@@ -1,0 +1,213 @@
+"""Whole searches on a small labelled task."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ortune as ot
+from ortune.core.event import Event, TrialDone
+from ortune.core.trial import Status, Verdict
+from ortune.study.ledger import Ledger
+from tests.models import write_classifier
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_classifier(tmp_path_factory.mktemp("task"))
+
+
+def search(task: tuple[Path, Path], out: Path, **more: object) -> ot.Study:
+    model, data = task
+    options = {"budget": "top1>=base-0.02", "on": "scripted", "baseline": "scripted", "time": "60s"}
+    return ot.optimize(model, data=data, out=out, **(options | more))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def scripted(task: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> ot.Study:
+    return search(task, tmp_path_factory.mktemp("first") / "run")
+
+
+def test_the_smaller_file_wins_on_the_scripted_clock(scripted: ot.Study) -> None:
+    best = scripted.best
+    assert best.phase == "final"
+    assert best.plan.recipe.lossy
+    assert best.size is not None
+    assert scripted.baseline.size is not None
+    assert scripted.speedup(best).low > 2.5
+    assert best.score is not None
+    assert best.score.verdict in (Verdict.PROVED, Verdict.LIKELY)
+    assert best.score.value >= best.score.base - 0.02
+    assert scripted.finished == "done"
+
+
+def test_a_broken_quantizer_is_rejected_although_it_is_not_slower(scripted: ot.Study) -> None:
+    broken = [t for t in scripted.trials if "broken" in t.plan.recipe.name]
+    assert broken
+    assert all(t.status is Status.FAILS for t in broken)
+    assert "leaves the budget" in broken[0].why
+
+
+def test_a_plan_five_percent_slower_is_rejected(task: tuple[Path, Path], tmp_path: Path) -> None:
+    study = search(task, tmp_path / "run", on="scripted(slow=1.05)")
+    same = next(t for t in study.trials if t.plan.recipe.name == "as-is" and t is not study.baseline)
+    assert same.status is Status.SLOWER
+    assert same.ratio is not None
+    assert same.ratio.value == pytest.approx(1.05, abs=0.001)
+    assert same.key != study.best.key
+
+
+def test_the_history_is_measured(scripted: ot.Study) -> None:
+    names = [stage.name for stage in scripted.history]
+    assert names[0] == "baseline"
+    assert names[-1] in ("quantization", "runtime")
+    assert all(scripted.find(stage.key) for stage in scripted.history)
+
+
+def test_a_scripted_clock_gives_the_same_ledger_and_winner(
+    task: tuple[Path, Path], scripted: ot.Study, tmp_path: Path
+) -> None:
+    again = search(task, tmp_path / "run")
+    facts = [
+        [(t.key, t.phase, t.status, t.ratio, t.scores, t.size, t.why) for t in study.trials]
+        for study in (scripted, again)
+    ]
+    assert facts[0] == facts[1]
+    assert again.best.key == scripted.best.key
+
+
+def test_the_same_command_resumes_and_measures_nothing_twice(
+    task: tuple[Path, Path], scripted: ot.Study
+) -> None:
+    before = Path(scripted.root, "ledger.jsonl").read_bytes()
+    events: list[Event] = []
+    again = search(task, Path(scripted.root), sink=events.append)
+    assert Path(scripted.root, "ledger.jsonl").read_bytes() == before
+    assert all(e.cached for e in events if isinstance(e, TrialDone))
+    assert again.best.key == scripted.best.key
+
+
+def test_another_job_in_the_same_folder_is_refused(
+    task: tuple[Path, Path], scripted: ot.Study
+) -> None:
+    with pytest.raises(ot.OrtuneError, match="another job: its budget is"):
+        search(task, Path(scripted.root), budget="top1>=base-0.05")
+
+
+def test_target_speedup_stops_early(task: tuple[Path, Path], tmp_path: Path) -> None:
+    study = search(
+        task, tmp_path / "run", target_speedup=1.5, budget="top1>=base-0.2", time="120s"
+    )
+    assert study.finished == "target"
+    assert study.speedup(study.best).low >= 1.5
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"), [("crash", "SIGSEGV"), ("hog", "over the limit"), ("hang", "no answer")]
+)
+def test_a_worker_that_dies_is_a_row(
+    task: tuple[Path, Path], tmp_path: Path, backend: str, said: str
+) -> None:
+    study = search(
+        task, tmp_path / "run", on=f"cpu(threads=1),{backend}", time="20s", memory_limit=1 << 30
+    )
+    rows = [t for t in study.trials if t.plan.backend.name() == backend]
+    assert rows
+    assert all(t.status is Status.FAILED for t in rows)
+    assert any(said in t.why for t in rows)
+    assert all(t.reproduce for t in rows if said in t.why)
+
+
+def test_without_data_only_exact_plans_are_tried(task: tuple[Path, Path], tmp_path: Path) -> None:
+    study = ot.optimize(task[0], on="scripted", baseline="scripted", time="30s", out=tmp_path / "r")
+    assert len(study.trials) > 1
+    assert not any(t.plan.lossy for t in study.trials)
+
+
+def test_a_budget_that_the_original_misses_is_refused(
+    task: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ot.OrtuneError, match="the original itself scores"):
+        search(task, tmp_path / "run", budget="top1>=0.9999")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_real_cpu_never_hands_back_a_slower_model(
+    task: tuple[Path, Path], tmp_path: Path
+) -> None:
+    study = search(task, tmp_path / "run", on="cpu(threads=1)", baseline=None, time="20s")
+    best = study.best
+    assert best.key == study.baseline.key or study.speedup(best).low > 1
+    assert best.status is Status.OK
+
+
+def command(task: tuple[Path, Path], out: Path, time: str = "60s") -> list[str]:
+    model, data = task
+    return [
+        sys.executable, "-m", "ortune.cli.main", "optimize", str(model), "--data", str(data),
+        "--budget", "top1>=base-0.02", "--on", "scripted", "--baseline", "scripted",
+        "--time", time, "-o", str(out), "--quiet",
+    ]  # fmt: skip
+
+
+def test_kill_9_at_random_moments_loses_and_repeats_nothing(
+    task: tuple[Path, Path], scripted: ot.Study, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    rng = random.Random(0)
+    kept: list[str] = []
+    for _ in range(10):
+        process = subprocess.Popen(
+            command(task, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(rng.uniform(0.3, 4.0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if (out / "ledger.jsonl").exists():
+            lines = [f"{t.phase} {t.key}" for t in Ledger(out).trials]
+            assert lines[: len(kept)] == kept, "a trial was lost"
+            kept = lines
+    done = subprocess.run(command(task, out), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    keys = [f"{t.phase} {t.key}" for t in Ledger(out).trials]
+    assert keys[: len(kept)] == kept
+    assert len(set(keys)) == len(keys), "a trial was made twice"
+    assert set(keys) == {f"{t.phase} {t.key}" for t in scripted.trials}
+    assert ot.read_study(out).best.key == scripted.best.key
+
+
+def test_ctrl_c_keeps_the_best_so_far_and_exits_3(task: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        command(task, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        path = out / "ledger.jsonl"
+        if path.exists() and len(path.read_text().splitlines()) >= 3:
+            break
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
+    assert "Traceback" not in errors
+    study = ot.read_study(out)
+    assert study.finished == "interrupted"
+    assert len(study.trials) >= 3
+
+
+def test_json_of_a_trial_is_plain(scripted: ot.Study) -> None:
+    line = Path(scripted.root, "ledger.jsonl").read_text().splitlines()[-1]
+    data = json.loads(line)
+    assert data["phase"] in ("search", "final")
+    assert np.isfinite(data["ratio"]["value"])
