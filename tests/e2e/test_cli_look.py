@@ -177,6 +177,18 @@ def test_bad_samples_are_two_lines_and_write_nothing(
         assert not place.exists()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a Linux device")
+def test_a_full_disk_is_two_lines(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    out.symlink_to("/dev/full")
+    assert main(["inspect", str(digits / "model.onnx"), "--json", str(out)]) == 2
+    what, fix = capsys.readouterr().err.strip().splitlines()
+    assert "no space left" in what
+    assert fix.startswith("  fix: free some space")
+
+
 @pytest.mark.parametrize("kind", ["text", "truncated", "empty", "folder", "absent"])
 @pytest.mark.parametrize("verb", ["inspect", "optimize", "convert", "run", "bench"])
 def test_what_is_not_a_model_is_two_lines(

@@ -151,9 +151,10 @@ class Board:
         from rich.text import Text
 
         grid = Table.grid(padding=(0, 2))
-        grid.add_row("at work", Text(" ".join((self._work, self._timing)).strip()))
-        grid.add_row("best so far", Text(self.best()))
-        grid.add_row("time left", self._bar())
+        work = " ".join((self._work, self._timing)).strip()
+        rows = (("at work", work), ("best so far", self.best()), ("time left", self._bar()))
+        for name, text in rows:
+            grid.add_row(name, Text(text, no_wrap=True, overflow="ellipsis"))
         return grid
 
     def _bar(self) -> str:

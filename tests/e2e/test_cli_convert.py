@@ -1,0 +1,172 @@
+"""convert and apply: every precision and level gives a file that loads and is what was ordered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from ortune.cli.main import main
+from ortune.samples.digit_cnn import DigitCnn
+
+LEVELS = ("disable", "basic", "extended", "all")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits")
+    DigitCnn().write(folder)
+    return folder
+
+
+def convert(
+    digits: Path, out: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> dict[str, Any]:
+    args = ["convert", str(digits / "model.onnx"), str(out), "--json", *options]
+    assert main(args) == 0, capsys.readouterr().err
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    assert found["bytes_after"] == out.stat().st_size
+    return found
+
+
+def scores(found: dict[str, Any]) -> dict[str, float]:
+    return {score["metric"]: score["value"] for score in found["compared"]}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_float_files(
+    precision: str,
+    target: str,
+    level: str,
+    digits: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out.onnx"
+    options = ("--precision", precision, "--target", target, "--opt-level", level)
+    found = convert(digits, out, capsys, *options, "--data", str(digits / "calibration"))
+    share = found["bytes_after"] / found["bytes_before"]
+    assert share == pytest.approx(0.5 if precision == "fp16" else 1.0, abs=0.03)
+    assert scores(found)["agreement"] == 1
+    domains = {node.domain for node in onnx.load(out).graph.node} - {"", "ai.onnx"}
+    assert not domains if target == "gpu" or level in ("disable", "basic") else True
+    bound = [note for note in found["notes"] if "binds the file to this hardware" in note]
+    assert bool(bound) is (level == "all" and target == "cpu" and precision == "fp32")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("data", [True, False])
+def test_int8_files_for_the_cpu(
+    data: bool, level: str, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--data", str(digits / "calibration")) if data else ()
+    out = tmp_path / "out.onnx"
+    found = convert(digits, out, capsys, "--precision", "int8", "--opt-level", level, *given)
+    assert found["bytes_after"] < 0.3 * found["bytes_before"]
+    assert found["weights"]["int8"] > 0.9 * sum(found["weights"].values()) / 2
+    told = any("only the file is smaller" in note for note in found["notes"])
+    assert told is not data
+
+
+def test_int8_for_a_gpu_is_symmetric(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.onnx"
+    options = ("--precision", "int8", "--target", "gpu", "--data", str(digits / "calibration"))
+    convert(digits, out, capsys, *options)
+    model = onnx.load(out)
+    zeros = {node.input[2] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    points = [t for t in model.graph.initializer if t.name in zeros]
+    assert points
+    assert all(t.data_type == onnx.TensorProto.INT8 for t in points)
+    assert not any(onnx.numpy_helper.to_array(t).any() for t in points)
+
+
+def test_dynamic_conv_is_made_and_timed(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.onnx"
+    options = ("--precision", "int8", "--dynamic-conv", "--opt-level", "disabled")
+    found = convert(digits, out, capsys, *options)
+    assert any(node.op_type == "ConvInteger" for node in onnx.load(out).graph.node)
+    ratio = found["latency_ratio"]
+    assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--precision", "int8", "--target", "gpu"), "no GPU kernel"),
+        (("--reduce-range",), "is about int8"),
+        (("--opt-level", "most"), "most"),
+        (("--precision", "int4"), "int4"),
+    ],
+)
+def test_refusals_write_nothing(
+    options: tuple[str, ...],
+    said: str,
+    digits: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out.onnx"
+    assert main(["convert", str(digits / "model.onnx"), str(out), *options]) == 2
+    what, fix = capsys.readouterr().err.strip().splitlines()
+    assert said in what
+    assert fix.startswith("  fix: ")
+    assert not out.exists()
+
+
+def test_sources_and_existing_files_are_kept(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = digits / "model.onnx"
+    before = model.read_bytes()
+    assert main(["convert", str(model), str(model), "--force"]) == 2
+    out = tmp_path / "out.onnx"
+    out.write_bytes(b"mine")
+    assert main(["convert", str(model), str(out)]) == 2
+    assert main(["apply", str(model), "simplify", "-o", str(out)]) == 2
+    assert main(["apply", str(model), "simplify", "-o", str(model), "--force"]) == 2
+    assert model.read_bytes() == before
+    assert out.read_bytes() == b"mine"
+    capsys.readouterr()
+
+
+def test_apply_takes_steps_in_order(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.onnx"
+    steps = ["simplify", "int8-static(observer=percentile(p=99.9))"]
+    data = ["--data", str(digits / "calibration")]
+    args = ["apply", str(digits / "model.onnx"), *steps, *data, "-o", str(out), "--json"]
+    assert main(args) == 0
+    found = json.loads(capsys.readouterr().out)
+    done = [edit["step"] for edit in found["edits"]]
+    assert done[0] == "simplify"
+    assert done[-1].startswith("int8-static(observer=percentile")
+    assert found["bytes_after"] < 0.3 * found["bytes_before"]
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("simplifi", "no step 'simplifi'"),
+        ("int8-static(per_chanel=true)", "no field 'per_chanel'"),
+        ("int8-static", "samples"),
+    ],
+)
+def test_steps_that_cannot_be_are_two_lines(
+    step: str, said: str, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.onnx"
+    assert main(["apply", str(digits / "model.onnx"), step, "-o", str(out)]) == 2
+    what, fix = capsys.readouterr().err.strip().splitlines()[-2:]
+    assert said in what + fix
+    assert not out.exists()

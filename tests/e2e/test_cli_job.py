@@ -1,0 +1,139 @@
+"""The main job by the command line: demo, resume, report, pack, run, interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortune.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a short demo, one backend, run in a process of its own."""
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    args = ["demo", "-o", str(folder), "--time", "6s", "--on", "cpu"]
+    done = ortune(*args)
+    assert done.returncode == 0, done.stderr
+    assert str(folder / "report.html") in done.stdout
+    assert str(folder / "digit-cnn.ortune") in done.stdout
+    assert "[1/" in done.stderr
+    return folder
+
+
+def ortune(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ortune.cli.main", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_demo_leaves_everything(demo: Path) -> None:
+    for name in ("model.onnx", "data/digits.npz", "run/ledger.jsonl", "run/ortune.toml"):
+        assert (demo / name).is_file(), name
+    assert "<html" in (demo / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_demo_again_measures_nothing_twice(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (demo / "run" / "ledger.jsonl").read_text().splitlines()
+    args = ["demo", "-o", str(demo), "--time", "1s", "--on", "cpu", "--json"]
+    assert main(args) == 0
+    found = answer(capsys)
+    after = (demo / "run" / "ledger.jsonl").read_text().splitlines()
+    assert after[: len(before)] == before
+    keys = [(trial["key"], trial["phase"]) for trial in found["trials"]]
+    assert len(keys) == len(set(keys)) == len(after)
+    assert found["bundle"] == str(demo / "digit-cnn.ortune")
+
+
+def test_another_demo_does_not_mix(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--model", "no-such", "-o", str(demo)]) == 2
+    assert "no-such" in capsys.readouterr().err
+    (demo.parent / "mine").mkdir()
+    (demo.parent / "mine" / "notes.txt").write_text("kept")
+    assert main(["demo", "-o", str(demo.parent / "mine")]) == 2
+    assert "holds no demo" in capsys.readouterr().err
+    assert (demo.parent / "mine" / "notes.txt").read_text() == "kept"
+
+
+def test_the_settings_file_repeats_the_run(
+    demo: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    args = ["optimize", str(demo / "run" / "ortune.toml"), "-o", str(out), "--time", "1s"]
+    assert main([*args, "--json"]) == 0
+    found = answer(capsys)
+    assert found["run"] == str(out)
+    assert found["budget"] == "top1>=base-0.01"
+    assert (out / "report.html").is_file()
+
+
+def test_a_run_of_another_job_is_refused(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["optimize", str(demo / "model.onnx"), "--data", str(demo / "data"), "--time", "1s"]
+    assert main([*args, "--budget", "top1>=base-0.02", "-o", str(demo / "run")]) == 2
+    what, _ = capsys.readouterr().err.strip().splitlines()[-2:]
+    assert "another job" in what
+
+
+def test_report_and_pack_by_hand(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, page, bundle = str(demo / "run"), tmp_path / "r.html", tmp_path / "m.ortune"
+    assert main(["report", run, "-o", str(page), "--json"]) == 0
+    assert answer(capsys)["report"] == str(page)
+    assert main(["report", run, "-o", str(page)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main(["pack", run, "-o", str(bundle), "--json"]) == 0
+    assert answer(capsys)["bytes"] == bundle.stat().st_size
+    assert main(["pack", run, "-o", str(bundle)]) == 2
+    assert main(["pack", run, "-o", str(tmp_path / "x.ortune"), "--trial", "zzz"]) == 2
+    assert not (tmp_path / "x.ortune").exists()
+
+
+def test_the_bundle_runs(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = str(demo / "digit-cnn.ortune")
+    assert main(["run", bundle, str(demo / "data"), "--json"]) == 0
+    assert answer(capsys)["samples"] == 2000
+    assert main(["run", bundle, str(demo / "data"), "--on", "cpu"]) == 2
+    assert "carries its own settings" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_run_is_two_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in ("report", "pack"):
+        assert main([verb, str(tmp_path), "-o", str(tmp_path / "x.html")]) == 2
+        assert f"ortune {verb}: no run in" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
+def test_ctrl_c_keeps_the_best_so_far(demo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    args = ["optimize", str(demo / "model.onnx"), "--data", str(demo / "data"), "-o", str(out)]
+    command = [sys.executable, "-m", "ortune.cli.main", *args, "--on", "cpu", "--time", "120s"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ledger, until = out / "ledger.jsonl", time.monotonic() + 120
+    while time.monotonic() < until and running.poll() is None:
+        if ledger.is_file() and len(ledger.read_bytes().splitlines()) >= 2:
+            break
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    said, complained = running.communicate(timeout=60)
+    assert running.returncode == 3, complained
+    assert "Traceback" not in complained
+    assert str(out) in said
+    assert (out / "report.html").is_file()
