@@ -34,13 +34,14 @@ def write(path: Path, samples: Iterable[Tensors]) -> int:
 
     Takes every NumPy dtype but structured ones, and ml_dtypes' by name. Text is kept with a fixed
     width; an array of Python objects is taken only when all of them are text. Only one sample and
-    the index are in memory.
+    the index are in memory. A failure leaves nothing behind, no folder either.
 
     Raises:
         BadData: An array holds Python objects.
         OrtuneError: The file cannot be written.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    made = [folder for folder in path.absolute().parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("wb") as file:
@@ -49,14 +50,16 @@ def write(path: Path, samples: Iterable[Tensors]) -> int:
                 writer.add(sample)
             writer.close()
         draft.replace(path)
-    except OSError as error:
-        raise OrtuneError(
-            f"cannot write {path}: {error.strerror or error}",
-            fix="free space there, or choose another folder",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
+    except BaseException as error:
+        for leave in (draft.unlink, *(folder.rmdir for folder in made)):
+            with contextlib.suppress(OSError):
+                leave()
+        if isinstance(error, OSError):
+            raise OrtuneError(
+                f"cannot write {path}: {error.strerror or error}",
+                fix="free space there, or choose another folder",
+            ) from error
+        raise
     return len(writer.samples)
 
 
@@ -81,7 +84,7 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         except (OSError, ValueError) as error:
             raise BadData(f"cannot read {path}: {error}", fix="write the file again") from error
         index = _index(path, self._map)
-        self._forms = [(name, _dtype(kind), tuple(dims)) for name, kind, dims in index["forms"]]
+        self._forms = [(name, named(kind), tuple(dims)) for name, kind, dims in index["forms"]]
         self._samples: list[list[int]] = index["samples"]
         self.names: tuple[str, ...] = tuple(dict.fromkeys(name for name, _, _ in self._forms))
 
@@ -107,6 +110,17 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
             name, dtype, shape = self._forms[form]
             found[name] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
         return found
+
+
+def named(text: str) -> np.dtype[Any]:
+    """Return the dtype of NumPy's name or spelling, or of ml_dtypes' name."""
+    try:
+        return np.dtype(text)
+    except TypeError:
+        import ml_dtypes
+
+        kind: type[Any] = getattr(ml_dtypes, text)
+        return np.dtype(kind)
 
 
 class _Writer:
@@ -161,16 +175,6 @@ def _storable(name: str, given: Any) -> NDArray[Any]:
 
 def _spell(dtype: np.dtype[Any]) -> str:
     return dtype.name if dtype.isbuiltin == 2 else dtype.str
-
-
-def _dtype(text: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(text)
-    except TypeError:
-        import ml_dtypes
-
-        kind: type[Any] = getattr(ml_dtypes, text)
-        return np.dtype(kind)
 
 
 def _index(path: Path, data: mmap.mmap) -> dict[str, Any]:

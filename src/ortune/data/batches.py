@@ -1,0 +1,176 @@
+"""How files become samples: split along the batch dimension, stacked to a fixed batch."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadData
+from ortune.core.facts import TensorSpec
+from ortune.data import checks
+from ortune.data.blocks import Block, Column
+from ortune.data.checks import Note
+from ortune.data.labels import plain
+
+LABEL, GROUP = "label", "group"
+_NOT_A_BATCH = re.compile(r"seq|len|time|frame|token|height|width|point|step", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One row, or a whole block that is not split.
+
+    Attributes:
+        row: One row of a batch, with a leading dimension of 1.
+        label: None when there is none.
+    """
+
+    where: str
+    tensors: dict[str, NDArray[Any]]
+    row: bool
+    label: Any = None
+    group: str | None = None
+
+
+def is_batch(dim: int | str | None) -> bool:
+    """Say whether a first dimension can be a batch: names such as ``seq_len`` say it is none."""
+    named = isinstance(dim, str) and "batch" not in dim.lower()
+    return not (named and _NOT_A_BATCH.search(str(dim)))
+
+
+def rows(inputs: Sequence[TensorSpec]) -> int | None:
+    """Return the rows of one sample, or None when the inputs share no batch dimension."""
+    firsts = [spec.shape[0] if spec.shape else None for spec in inputs]
+    if any(spec.shape == () for spec in inputs) or not all(map(is_batch, firsts)):
+        return None
+    fixed = {dim for dim in firsts if isinstance(dim, int)}
+    names = {dim for dim in firsts if isinstance(dim, str) and "batch" not in dim.lower()}
+    if len(fixed) > 1 or len(names) > 1:
+        return None
+    return fixed.pop() if fixed else 1
+
+
+def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
+    """Check that the model takes this many samples in one run; 0 and 1 are always fine.
+
+    Raises:
+        BadData: It does not.
+    """
+    if batch <= 1:
+        return
+    if rows(inputs) is None:
+        raise BadData(
+            f"batch {batch}: the inputs {', '.join(spec.name for spec in inputs)} share no "
+            "batch dimension",
+            fix="leave --batch out",
+        )
+    for spec in inputs:
+        first = spec.shape[0] if spec.shape else None
+        if isinstance(first, int) and first != batch:
+            raise BadData(
+                f"the batch of input '{spec.name}' is fixed: Got {batch}, expected {first}",
+                fix="leave --batch out, or export the model with a dynamic batch",
+            )
+
+
+def units(block: Block, inputs: Sequence[TensorSpec], *, splits: bool) -> Iterator[Unit]:
+    """Check a block against the inputs and cut it into rows, where its inputs share them.
+
+    Raises:
+        BadData: It does not fit the inputs, or its labels or groups do not fit it.
+    """
+    known = checks.by_name(inputs)
+    beside = {n: c for n, c in block.columns.items() if n in (LABEL, GROUP) and n not in known}
+    checks.names(block.where, [n for n in block.columns if n not in beside], inputs)
+    columns = {spec.name: block.columns[spec.name] for spec in inputs}
+    label, group = beside.get(LABEL), beside.get(GROUP)
+    sizes = {column.shape[0] if column.shape else None for column in columns.values()}
+    shared = splits and len(sizes) == 1 and None not in sizes
+    shared = shared and (label is None or label.shape != ())
+    for spec in inputs:
+        checks.shape(block.where, columns[spec.name].shape, spec, batch=shared)
+        checks.dtype(block.where, columns[spec.name].dtype, spec)
+    if shared:
+        yield from _rows(block.where, columns, label, group)
+        return
+    tensors = {name: column.read() for name, column in columns.items()}
+    spelled = None if group is None else _group(block.where, group)
+    yield Unit(
+        block.where, tensors, False, None if label is None else plain(label.read()), spelled
+    )
+
+
+def stacked(found: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:
+    """Join rows of one group to samples of `size` rows; what is left over is dropped and noted."""
+    waiting: list[Unit] = []
+    dropped = 0
+    for unit in found:
+        if size == 1 or not unit.row:
+            yield unit
+            continue
+        if waiting and waiting[0].group != unit.group:
+            dropped, waiting = dropped + len(waiting), []
+        waiting.append(unit)
+        if len(waiting) == size:
+            yield _joined(waiting)
+            waiting = []
+    if dropped := dropped + len(waiting):
+        note(f"the model takes {size} rows at once: {dropped} rows left over are not used")
+
+
+def _rows(
+    where: str, columns: dict[str, Column], label: Column | None, group: Column | None
+) -> Iterator[Unit]:
+    count = next(iter(columns.values())).shape[0]
+    if label is not None and label.shape[0] != count:
+        raise BadData(
+            f"{where}: wrong number of labels: Got {label.shape[0]}, expected {count}",
+            fix="give one label a row",
+        )
+    single = group is None or not group.shape or group.shape[0] != count
+    name = None if group is None or not single else _group(where, group)
+    streams = [column.rows() for column in columns.values()]
+    labels = itertools.repeat(None) if label is None else label.rows()
+    groups = itertools.repeat(None) if group is None or single else group.rows()
+    for at, (parts, own, member) in enumerate(
+        zip(zip(*streams, strict=True), labels, groups, strict=False)
+    ):
+        yield Unit(
+            where if count == 1 else f"{where} row {at}",
+            dict(zip(columns, parts, strict=True)),
+            True,
+            None if own is None else plain(own[0]),
+            name if member is None else str(plain(member)),
+        )
+
+
+def _group(where: str, group: Column) -> str:
+    found = group.read()
+    if found.size != 1:
+        raise BadData(
+            f"{where}: wrong number of groups: Got {found.size}, expected 1",
+            fix="give one group a row, or one for the file",
+        )
+    return str(plain(found))
+
+
+def _joined(parts: Sequence[Unit]) -> Unit:
+    first = parts[0]
+    for name, array in first.tensors.items():
+        for part in parts:
+            if part.tensors[name].shape != array.shape:
+                raise BadData(
+                    f"{part.where}: input '{name}' cannot be joined to a batch: "
+                    f"Got {checks.spell(part.tensors[name].shape)}, "
+                    f"expected {checks.spell(array.shape)}",
+                    fix="pad the samples to one shape",
+                )
+    tensors = {name: np.concatenate([p.tensors[name] for p in parts]) for name in first.tensors}
+    label = None if first.label is None else [part.label for part in parts]
+    return Unit(f"{first.where} to {parts[-1].where}", tensors, False, label, first.group)

@@ -1,0 +1,153 @@
+"""The accuracy budget where none is given, from the baseline's outputs and the labels.
+
+Derived before anything is measured and printed with the rule that fired. The first that fits:
+
+1. **Labels that are class numbers**, and a float output [..., classes] with one row a label and
+   more columns than the highest label, of which the baseline gets at least half as many right as
+   guessing among the classes seen would: ``top1>=base-0.01``.
+2. **Every output decides**: integers, booleans, text, or class scores: ``agreement>=0.99``.
+   Class scores are floats of rank 2 or 3 with 2 to 100,000 columns whose rows sum to 1, or whose
+   name contains logit or prob (at rank 2 also score or class).
+3. **Every float output is an embedding**: rank 2 with rows of length 1, rank 3 (hidden states), or
+   rank 2 as wide as the hidden states beside it: ``cosine>=0.999``.
+4. **Anything else**: ``snr>=30`` (dB), that is 3 % of error in amplitude.
+
+With several outputs a rule must fit all of them (the first: one), so that none goes unwatched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.budget import Budget
+from ortune.core.errors import BadData
+
+Arrays = Sequence[NDArray[Any]]
+_WIDEST = 100_000
+_SCORES = re.compile(r"logit|prob", re.IGNORECASE)
+_FLAT_SCORES = re.compile(r"logit|prob|score|class", re.IGNORECASE)
+_TOLERANCE = 2e-3
+"""For sums and lengths of 1: float16 has 11 bits."""
+
+
+def derive(
+    outputs: Mapping[str, Arrays], labels: Sequence[Any] | None = None
+) -> tuple[Budget, str]:
+    """Return the budget and the rule that gave it, in one line.
+
+    Args:
+        outputs: The baseline's outputs: name -> one array a sample.
+        labels: One a sample, or None.
+
+    Raises:
+        BadData: There are no outputs, or the baseline's own outputs hold NaN.
+    """
+    if not outputs or not all(outputs.values()):
+        raise BadData("no outputs to derive a budget from", fix="give one with --budget")
+    for name, arrays in outputs.items():
+        _no_nan(name, arrays)
+    if labels is not None and (best := _labelled(outputs, labels)):
+        alone = len([name for name in outputs if _columns(outputs[name])]) == 1
+        metric = "top1" if alone else f"top1(output={json.dumps(best)})"
+        rule = f"labels are classes of output '{best}' {_dims(outputs[best])}"
+        return Budget.parse(f"{metric}>=base-0.01"), f"{rule}: top-1 may drop by 1 point"
+    shown = ", ".join(f"'{name}' {_dims(arrays)}" for name, arrays in outputs.items())
+    if all(_exact(arrays) or _scores(name, arrays) for name, arrays in outputs.items()):
+        return Budget.parse("agreement>=0.99"), f"outputs that decide ({shown}): 99 % must agree"
+    floats = {name: arrays for name, arrays in outputs.items() if not _exact(arrays)}
+    if _embeddings(floats):
+        return Budget.parse("cosine>=0.999"), f"embeddings ({shown}): mean cosine 0.999"
+    return Budget.parse("snr>=30"), f"outputs of no special kind ({shown}): 30 dB"
+
+
+def _labelled(outputs: Mapping[str, Arrays], labels: Sequence[Any]) -> str | None:
+    """Return the output that the labels are classes of; one that looks like scores goes first."""
+    try:
+        wanted = [np.asarray(label).reshape(-1) for label in labels]
+    except ValueError:
+        return None
+    if not all(label.dtype.kind in "iub" and label.size for label in wanted):
+        return None
+    names = sorted(outputs, key=lambda name: not _scores(name, outputs[name]))
+    return next((name for name in names if _fits(outputs[name], wanted)), None)
+
+
+def _fits(arrays: Arrays, labels: Sequence[NDArray[Any]]) -> bool:
+    width = _columns(arrays)
+    every = np.concatenate(labels)
+    if not width or every.min() < 0 or every.max() >= width or len(arrays) != len(labels):
+        return False
+    pairs = list(zip(arrays, labels, strict=True))
+    if any(array.size != label.size * width for array, label in pairs):
+        return False
+    right = sum(
+        int(np.sum(array.reshape(-1, width).astype(np.float64).argmax(1) == label))
+        for array, label in pairs
+    )
+    return 2 * len(np.unique(every)) * right >= len(every)
+
+
+def _columns(arrays: Arrays) -> int:
+    """Return the columns of a float output [..., columns], 0 if it is none."""
+    widths = {array.shape[-1] if array.ndim >= 2 else 0 for array in arrays}
+    width = int(widths.pop()) if len(widths) == 1 else 0
+    return width if width >= 2 and not _exact(arrays) else 0
+
+
+def _exact(arrays: Arrays) -> bool:
+    return arrays[0].dtype.kind in "iubUSO"
+
+
+def _scores(name: str, arrays: Arrays) -> bool:
+    rank = arrays[0].ndim
+    if not 2 <= _columns(arrays) <= _WIDEST or rank not in (2, 3):
+        return False
+    if (_FLAT_SCORES if rank == 2 else _SCORES).search(name):
+        return True
+    return all(_probabilities(array.astype(np.float64)) for array in arrays)
+
+
+def _probabilities(rows: NDArray[np.float64]) -> bool:
+    sums = rows.sum(axis=-1)
+    return bool((rows >= 0).all() and np.allclose(sums, 1, rtol=0, atol=_TOLERANCE))
+
+
+def _embeddings(outputs: Mapping[str, Arrays]) -> bool:
+    widths = {arrays[0].shape[-1] for arrays in outputs.values() if arrays[0].ndim == 3}
+    return all(
+        arrays[0].ndim == 3
+        or (arrays[0].ndim == 2 and (arrays[0].shape[-1] in widths or _unit(arrays)))
+        for arrays in outputs.values()
+    )
+
+
+def _unit(arrays: Arrays) -> bool:
+    """Say whether all rows have length 1; rows of one element say nothing."""
+    if arrays[0].shape[-1] < 2:
+        return False
+    norms = [np.linalg.norm(array.astype(np.float64), axis=-1) for array in arrays]
+    return all(np.allclose(norm, 1, rtol=0, atol=_TOLERANCE) for norm in norms)
+
+
+def _no_nan(name: str, arrays: Arrays) -> None:
+    for at, array in enumerate(arrays):
+        if not _exact(arrays) and np.isnan(array.astype(np.float64)).any():
+            raise BadData(
+                f"the model's own output '{name}' holds NaN on sample {at}",
+                fix="check the samples, or give a budget on another output with --budget",
+            )
+
+
+def _dims(arrays: Arrays) -> str:
+    """Write the shape; dimensions that differ between samples as ?."""
+    shapes = {array.shape for array in arrays}
+    if len({len(shape) for shape in shapes}) > 1:
+        return "[...]"
+    parts = [str(dims[0]) if len(set(dims)) == 1 else "?" for dims in zip(*shapes, strict=True)]
+    return f"[{', '.join(parts)}]"

@@ -1,0 +1,180 @@
+"""Feeds: samples of a model's inputs in a stream file, with digests, labels and groups.
+
+A file (or line, or dict) is split into samples when all its inputs share the batch dimension,
+else it is one sample. A sample takes one row where the model's batch is dynamic or 1, and N rows
+where it is fixed to N.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ortune.core.backend import Tensors
+from ortune.core.errors import BadData
+from ortune.core.facts import TensorSpec
+from ortune.data import batches, checks, sources, stream
+from ortune.data import labels as label_files
+from ortune.data.batches import Unit
+from ortune.data.blocks import Block
+from ortune.data.sources import Source
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """Samples that fit the model.
+
+    Attributes:
+        stream: File that holds them.
+        count: Number of samples.
+        digests: Of each sample's tensors; equal samples, equal digests.
+        labels: One a sample, as plain data: a number, a text, or nested lists of them.
+        groups: One a sample; samples of one group are not independent.
+        source: Where they come from.
+        synthetic: Made up.
+        notes: What a person should know: conversions, defaults.
+    """
+
+    stream: Path
+    count: int
+    digests: tuple[str, ...]
+    labels: tuple[Any, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    source: str = ""
+    synthetic: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def load(
+    source: Source,
+    inputs: Sequence[TensorSpec],
+    out: Path,
+    *,
+    labels: str | Path | Sequence[Any] | None = None,
+    batch: int = 0,
+) -> Feeds:
+    """Read a source into ``OUT/feeds.stream``, one sample at a time, checking each.
+
+    Args:
+        source: A folder, a file, ``module:function``, or a function that yields dicts.
+        inputs: What the model takes.
+        out: Folder for the stream file.
+        labels: A .npy or .csv file, or a sequence; in the samples' order.
+        batch: Samples that will be stacked into one run; checked here, not stacked.
+
+    Raises:
+        BadData: The source, a sample or the labels cannot be used; two lines say why.
+    """
+    batches.check(batch, inputs)
+    shown = sources.name(source)
+    work = _Loading(inputs, labels)
+    path = out / "feeds.stream"
+    blocks = sources.open_source(source, inputs, work.note)
+    count = stream.write(path, work.samples(blocks, shown))
+    return Feeds(
+        path,
+        count,
+        tuple(work.digests),
+        tuple(work.labels) or None,
+        tuple(work.groups) or None,
+        shown,
+        notes=tuple(work.notes),
+    )
+
+
+def digest(sample: Tensors) -> str:
+    """Return 16 hex digits over names, dtypes, shapes and values."""
+    found = hashlib.sha256()
+    for name in sorted(sample):
+        array = sample[name]
+        text = array.dtype.kind in "US"
+        head = json.dumps([name, "str" if text else array.dtype.name, array.shape])
+        found.update(head.encode())
+        found.update(json.dumps(array.astype(str).tolist()).encode() if text else array.tobytes())
+    return found.hexdigest()[:16]
+
+
+class _Loading:
+    """What is learned while the samples pass by."""
+
+    def __init__(
+        self, inputs: Sequence[TensorSpec], labels: str | Path | Sequence[Any] | None
+    ) -> None:
+        self.digests: list[str] = []
+        self.labels: list[Any] = []
+        self.groups: list[str] = []
+        self.notes: dict[str, None] = {}
+        self._inputs = inputs
+        self._labels: list[Any] | None = None
+        self._groups: list[str] | None = None
+        if isinstance(labels, (str, Path)):
+            self._labels, self._groups = label_files.read(Path(labels))
+        elif labels is not None:
+            self._labels = [label_files.plain(label) for label in labels]
+
+    def note(self, text: str) -> None:
+        """Keep a note once."""
+        self.notes[text] = None
+
+    def samples(self, blocks: Iterable[Block], shown: str) -> Iterator[Tensors]:
+        """Yield the checked samples.
+
+        Raises:
+            BadData: One cannot be used, or there is none.
+        """
+        rows = batches.rows(self._inputs)
+        for unit in batches.stacked(self._units(blocks, rows), rows or 1, self.note):
+            sample = {
+                spec.name: checks.cast(unit.where, unit.tensors[spec.name], spec, self.note)
+                for spec in self._inputs
+            }
+            self.digests.append(digest(sample))
+            self._keep(unit)
+            yield sample
+        if not self.digests:
+            few = f"fewer rows than the {rows} that the model takes at once"
+            raise BadData(
+                f"no samples in {shown}" + (f": {few}" if self.notes and (rows or 0) > 1 else ""),
+                fix="give at least one sample",
+            )
+
+    def _units(self, blocks: Iterable[Block], rows: int | None) -> Iterator[Unit]:
+        """Yield rows and whole blocks, with labels and groups from the file where one is given."""
+        at = 0
+        for block in blocks:
+            for unit in batches.units(block, self._inputs, splits=rows is not None):
+                yield self._labelled(unit, at)
+                at += 1
+        if self._labels is not None and at and len(self._labels) != at:
+            raise BadData(
+                f"wrong number of labels: Got {len(self._labels)}, expected {at}, one a sample",
+                fix="give the labels in the samples' order, files by name",
+            )
+
+    def _labelled(self, unit: Unit, at: int) -> Unit:
+        if self._labels is None:
+            return unit
+        if unit.label is not None:
+            self.note("labels in the samples are replaced by those given apart")
+        label = self._labels[at] if at < len(self._labels) else None
+        groups = self._groups
+        group = groups[at] if groups is not None and at < len(groups) else unit.group
+        return replace(unit, label=label, group=group)
+
+    def _keep(self, unit: Unit) -> None:
+        """Keep label and group: all samples have one, or none has."""
+        for name, value, kept in (
+            ("label", unit.label, self.labels),
+            ("group", unit.group, self.groups),
+        ):
+            if value is not None:
+                kept.append(value)
+            if self._labels is None and len(kept) not in (0, len(self.digests)):
+                raise BadData(
+                    f"{unit.where}: some samples have a {name}, others have none",
+                    fix=f"give every sample a {name}",
+                )

@@ -1,0 +1,70 @@
+"""Labels and groups from a file, in the samples' order."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortune.core.errors import BadData
+from ortune.data import blocks
+
+
+def read(path: Path) -> tuple[list[Any], list[str] | None]:
+    """Read labels, and groups where a .csv has a column of that name.
+
+    A .npy has one label along its first dimension. A .csv has one label a line, or a header line
+    with a column ``label``. Labels that all look like integers are, else numbers, else text.
+
+    Raises:
+        BadData: It cannot be read.
+    """
+    if path.suffix == ".npy":
+        found = blocks.npy(path).read()
+        if found.ndim == 0:
+            raise BadData(f"{path} holds one number", fix="give one label a sample")
+        return [plain(row) for row in found], None
+    if path.suffix == ".csv":
+        return _csv(path)
+    raise BadData(f"labels in {path}: not a .npy or .csv file", fix="give a .npy or a .csv file")
+
+
+def plain(value: Any) -> Any:
+    """Return a label as plain data: a number, a text, or lists of them."""
+    found = np.asarray(value)
+    if found.dtype.kind == "S":
+        found = np.char.decode(found, "utf-8")
+    return found.item() if found.size == 1 else found.tolist()
+
+
+def _csv(path: Path) -> tuple[list[Any], list[str] | None]:
+    with blocks.reading(path), path.open(newline="", encoding="utf-8-sig") as file:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
+    if not rows:
+        raise BadData(f"{path} is empty", fix="give one label a line")
+    header = [cell.lower() for cell in rows[0]]
+    if "label" in header:
+        at, rows = header.index("label"), rows[1:]
+    elif len(header) == 1:
+        at = 0
+    else:
+        raise BadData(
+            f"{path} has {len(header)} columns and none is named label",
+            fix="name the columns in the first line, one of them 'label'",
+        )
+    if short := next((n for n, row in enumerate(rows, 1) if len(row) != len(header)), None):
+        raise BadData(f"{path}: row {short} lacks a column", fix="give every row all columns")
+    groups = [row[header.index("group")] for row in rows] if "group" in header else None
+    return _typed([row[at] for row in rows]), groups
+
+
+def _typed(texts: Sequence[str]) -> list[Any]:
+    for kind in (int, float):
+        try:
+            return [kind(text) for text in texts]
+        except ValueError:
+            continue
+    return list(texts)

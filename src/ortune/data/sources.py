@@ -1,0 +1,163 @@
+"""Where samples come from: every kind of source as an iterator of blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ortune.core import imports
+from ortune.core.errors import BadData, OrtuneError
+from ortune.core.facts import TensorSpec
+from ortune.data import blocks, checks, images
+from ortune.data.batches import GROUP, LABEL
+from ortune.data.blocks import Block, Column
+from ortune.data.checks import Note
+
+Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
+_KINDS = (
+    "a folder of .npz, of one .npy or sub-folder per input, or of images; a .npz, .jsonl or image"
+)
+
+
+def open_source(source: Source, inputs: Sequence[TensorSpec], note: Note) -> Iterator[Block]:
+    """Find out what kind of source it is and iterate over its blocks.
+
+    Raises:
+        BadData: It does not exist, is empty or of no known kind.
+    """
+    if callable(source):
+        return _called(source, name(source), inputs)
+    path = Path(source)
+    if not path.exists():
+        if isinstance(source, str) and imports.is_function(source):
+            return _called(imports.function(source), source, inputs)
+        raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or module:function")
+    if path.is_dir():
+        return _folder(path, inputs, note)
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return iter([blocks.npz(path)])
+    if suffix in (".jsonl", ".ndjson"):
+        return _lines(path, inputs)
+    if suffix in images.SUFFIXES:
+        return images.blocks([path], path.parent, inputs, note)
+    if suffix == ".npy" and len(inputs) == 1:
+        return iter([Block(path.name, {inputs[0].name: blocks.npy(path)})])
+    raise BadData(f"{path} is of no kind that is read", fix=f"give {_KINDS}; or module:function")
+
+
+def name(source: Source) -> str:
+    """Return how a source is shown."""
+    if callable(source):
+        own = getattr(source, "__qualname__", type(source).__name__)
+        return f"{getattr(source, '__module__', '')}:{own}"
+    return str(source)
+
+
+def _folder(folder: Path, inputs: Sequence[TensorSpec], note: Note) -> Iterator[Block]:
+    entries = sorted(
+        (p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name
+    )
+    if archives := [p for p in entries if p.suffix == ".npz"]:
+        _leftover(entries, archives, "are .npz", note)
+        return (blocks.npz(path) for path in archives)
+    arrays = [p for p in entries if p.suffix == ".npy"]
+    if parts := arrays + [p for p in entries if p.is_dir() and any(p.glob("*.npy"))]:
+        return _per_input(folder, parts, inputs)
+    nested = [q for p in entries if p.is_dir() for q in sorted(p.iterdir(), key=lambda q: q.name)]
+    for files in (entries, nested):
+        if found := [p for p in files if p.suffix.lower() in images.SUFFIXES and p.is_file()]:
+            return images.blocks(found, folder, inputs, note)
+    raise BadData(
+        f"no samples in {folder}: "
+        + ("it is empty" if not entries else "no file is of a known kind"),
+        fix=f"give {_KINDS}",
+    )
+
+
+def _leftover(entries: Sequence[Path], taken: Sequence[Path], kind: str, note: Note) -> None:
+    others = len(entries) - len(taken)
+    if others:
+        note(f"{len(taken)} files {kind}; {others} others in the folder are not read")
+
+
+def _per_input(
+    folder: Path, parts: Sequence[Path], inputs: Sequence[TensorSpec]
+) -> Iterator[Block]:
+    """Read D/NAME.npy (stacked samples) or D/NAME/*.npy (one block a file, in name order)."""
+    known = checks.by_name(inputs)
+    extra = [part.stem for part in parts if part.stem in (LABEL, GROUP) and part.stem not in known]
+    checks.names(str(folder), [p.stem for p in parts if p.stem not in extra], inputs)
+    stacked = {part.stem: blocks.npy(part) for part in parts if part.is_file()}
+    files = {
+        part.name: sorted(part.glob("*.npy"), key=lambda path: path.name)
+        for part in parts
+        if part.is_dir()
+    }
+    if not files:
+        yield Block(str(folder), stacked)
+        return
+    if mixed := sorted(set(stacked) & set(known)):
+        raise BadData(
+            f"{folder}: {', '.join(mixed)} is one .npy, other inputs are folders",
+            fix="use one form for all inputs",
+        )
+    counts = {name: len(found) for name, found in files.items()}
+    counts |= {name: len(column.read()) for name, column in stacked.items()}
+    if len(set(counts.values())) > 1:
+        spelled = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise BadData(f"{folder}: different numbers of files: {spelled}", fix="give one a sample")
+    beside = {name: column.read() for name, column in stacked.items()}
+    for at, paths in enumerate(zip(*files.values(), strict=True)):
+        columns = {name: blocks.npy(path) for name, path in zip(files, paths, strict=True)}
+        columns |= {name: Column.of(array[at]) for name, array in beside.items()}
+        yield Block(f"{paths[0].parent.name}/{paths[0].name}", columns)
+
+
+def _lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[Block]:
+    with blocks.reading(path), path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            where = f"{path.name} line {number}"
+            try:
+                item = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise BadData(
+                    f"{where} is not JSON: {error.msg} at column {error.colno}",
+                    fix="write one object a line: input name to number or nested lists",
+                ) from None
+            yield _block(item, where, inputs)
+
+
+def _called(
+    function: Callable[[], Iterable[Mapping[str, Any]]],
+    shown: str,
+    inputs: Sequence[TensorSpec],
+) -> Iterator[Block]:
+    try:
+        for at, item in enumerate(function()):
+            yield _block(item, f"{shown} item {at}", inputs)
+    except OrtuneError:
+        raise
+    except Exception as error:
+        raise BadData(
+            f"{shown} fails: {imports.reason(error)}", fix="it takes nothing and yields dicts"
+        ) from error
+
+
+def _block(item: Any, where: str, inputs: Sequence[TensorSpec]) -> Block:
+    if not isinstance(item, Mapping):
+        raise BadData(
+            f"{where} is {type(item).__name__}, not a mapping", fix="give input name: values"
+        )
+    specs = checks.by_name(inputs)
+    return Block(
+        where,
+        {
+            str(key): Column.of(checks.as_array(value, where, specs.get(str(key))))
+            for key, value in item.items()
+        },
+    )

@@ -1,0 +1,157 @@
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ortune.core.errors import BadData
+from ortune.data.feeds import Feeds
+from ortune.data.split import CALIBRATION, FEWEST, Parts, split
+
+
+def feeds(
+    count: int,
+    *,
+    digests: list[str] | None = None,
+    labels: list[Any] | None = None,
+    groups: list[str] | None = None,
+) -> Feeds:
+    return Feeds(
+        Path("none"),
+        count,
+        tuple(digests or [f"d{at}" for at in range(count)]),
+        None if labels is None else tuple(labels),
+        None if groups is None else tuple(groups),
+    )
+
+
+def sizes(parts: Parts) -> tuple[int, int, int]:
+    return len(parts.calibration), len(parts.search), len(parts.final)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(8, (2, 4, 2)), (200, (50, 100, 50)), (512, (128, 256, 128)), (9000, (128, 4500, 4372))],
+)
+def test_shares(count: int, expected: tuple[int, int, int]) -> None:
+    parts = split(feeds(count))
+    assert sizes(parts) == expected
+    assert parts.notes == ()
+    assert not parts.own_calibration
+
+
+@st.composite
+def any_feeds(draw: st.DrawFn) -> Feeds:
+    count = draw(st.integers(FEWEST, 120))
+    pick = st.lists(st.integers(0, draw(st.integers(3, 150))), min_size=count, max_size=count)
+    digests = [f"d{value}" for value in draw(pick)]
+    groups = draw(st.none() | pick.map(lambda values: [str(value) for value in values]))
+    labels = draw(st.none() | st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    return feeds(count, digests=digests, groups=groups, labels=labels)
+
+
+def together(found: Feeds, parts: tuple[tuple[int, ...], ...]) -> None:
+    """No group and no two equal samples are in two parts."""
+    for names in (found.digests, found.groups or ()):
+        seen = [{names[at] for at in part} for part in parts] if names else []
+        for at, one in enumerate(seen):
+            for two in seen[at + 1 :]:
+                assert not one & two
+
+
+@settings(deadline=None, max_examples=200)
+@given(found=any_feeds())
+def test_a_split_is_a_partition_and_groups_never_straddle(found: Feeds) -> None:
+    parts = split(found)
+    three = (parts.calibration, parts.search, parts.final)
+    if parts.notes:
+        assert all(part == tuple(range(found.count)) for part in three)
+        return
+    assert sorted(at for part in three for at in part) == list(range(found.count))
+    assert all(part and list(part) == sorted(part) for part in three)
+    together(found, three)
+
+
+@settings(deadline=None, max_examples=100)
+@given(found=any_feeds())
+def test_so_it_is_with_calibration_apart(found: Feeds) -> None:
+    parts = split(found, feeds(5, digests=[f"other{at}" for at in range(5)]))
+    assert parts.own_calibration
+    assert parts.calibration == (0, 1, 2, 3, 4)
+    if parts.notes:
+        assert parts.search == parts.final == tuple(range(found.count))
+        return
+    assert sorted(parts.search + parts.final) == list(range(found.count))
+    assert parts.search
+    assert parts.final
+    together(found, (parts.search, parts.final))
+
+
+@settings(deadline=None, max_examples=50)
+@given(data=st.data(), count=st.integers(FEWEST, 60))
+def test_the_split_follows_contents_not_order(data: st.DataObject, count: int) -> None:
+    digests = [f"d{at}" for at in range(count)]
+    order = data.draw(st.permutations(digests))
+    one, two = split(feeds(count, digests=digests)), split(feeds(count, digests=order))
+    for part in ("calibration", "search", "final"):
+        assert {digests[at] for at in getattr(one, part)} == {
+            order[at] for at in getattr(two, part)
+        }
+
+
+def test_calibration_never_takes_more_than_its_share() -> None:
+    groups = [str(at // 10) for at in range(2000)]
+    parts = split(feeds(2000, groups=groups))
+    assert CALIBRATION - 10 < len(parts.calibration) <= CALIBRATION
+    assert 980 <= len(parts.search) <= 1000
+
+
+def test_classes_are_spread() -> None:
+    labels = [0] * 300 + [1] * 60 + [2] * 40
+    parts = split(feeds(400, labels=labels))
+    assert sizes(parts) == (100, 200, 100)
+    for part, share in ((parts.calibration, 0.25), (parts.search, 0.5), (parts.final, 0.25)):
+        for label, count in Counter(labels[at] for at in part).items():
+            assert abs(count - share * labels.count(label)) <= 1
+
+
+def test_many_classes_do_not_order_the_split() -> None:
+    labels = [float(at) for at in range(100)]
+    assert split(feeds(100, labels=labels)) == split(feeds(100))
+
+
+def test_sixty_to_forty_with_calibration_apart() -> None:
+    parts = split(feeds(1000), feeds(300, digests=[f"c{at}" for at in range(300)]))
+    assert sizes(parts) == (300, 600, 400)
+
+
+def test_few_samples_are_shared_and_it_says_so() -> None:
+    parts = split(feeds(FEWEST - 1))
+    assert sizes(parts) == (7, 7, 7)
+    assert parts.notes[0].startswith("only 7 samples: calibration, search and final")
+    parts = split(feeds(7), feeds(2, digests=["c0", "c1"]))
+    assert sizes(parts) == (2, 7, 7)
+    assert parts.notes[0].startswith("only 7 samples: search and final")
+
+
+def test_few_groups_are_shared_and_it_says_so() -> None:
+    parts = split(feeds(100, groups=["a", "b"] * 50))
+    assert sizes(parts) == (100, 100, 100)
+    assert "only 2 independent groups" in parts.notes[0]
+
+
+def test_three_large_groups_fill_three_parts() -> None:
+    parts = split(feeds(300, groups=[str(at % 3) for at in range(300)]))
+    assert sizes(parts) == (100, 100, 100)
+    assert parts.notes == ()
+
+
+def test_overlap_with_calibration_is_refused() -> None:
+    apart = feeds(6, digests=["c0", "d4", "c2", "d7", "d1", "d0"])
+    with pytest.raises(BadData) as error:
+        split(feeds(10), apart)
+    assert "4 calibration samples are also in the data" in error.value.what
+    assert "1 = 4, 3 = 7, 4 = 1 and 1 more" in error.value.what
+    assert len(str(error.value).splitlines()) == 2

@@ -1,0 +1,153 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.facts import TensorSpec
+from ortune.data.feeds import Feeds
+from ortune.data.stream import Stream
+from ortune.data.synthetic import make, parse_ranges, parse_shapes
+
+BERT = [
+    TensorSpec("input_ids", "int64", ("batch", "seq")),
+    TensorSpec("attention_mask", "int64", ("batch", "seq")),
+    TensorSpec("token_type_ids", "int64", ("batch", "seq")),
+    TensorSpec("position_ids", "int64", ("batch", "seq")),
+]
+
+
+def one(inputs: list[TensorSpec], out: Path, **options: object) -> dict[str, np.ndarray]:
+    given = {"shapes": {}, "ranges": {}, "count": 2, **options}
+    return Stream(make(inputs, out, **given).stream)[0]  # type: ignore[arg-type]
+
+
+def test_what_names_and_types_stand_for(tmp_path: Path) -> None:
+    found = one(BERT, tmp_path)
+    assert all(array.shape == (1, 16) and array.dtype == np.int64 for array in found.values())
+    assert 0 <= found["input_ids"].min() <= found["input_ids"].max() < 100
+    assert (found["attention_mask"] == 1).all()
+    assert (found["token_type_ids"] == 0).all()
+    assert found["position_ids"].tolist() == [list(range(16))]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "made"),
+    [
+        ("float32", ("n", 3, "h", "w"), (1, 3, 224, 224)),
+        ("uint8", (None, None, None, 3), (1, 224, 224, 3)),
+        ("float16", (2, None, 128), (2, 16, 128)),
+        ("float32", (2, "batch", 128), (2, 1, 128)),
+        ("float32", ("batch", "samples"), (1, 512)),
+        ("float32", ("seq", 8), (16, 8)),
+        ("bfloat16", (None, 4), (1, 4)),
+        ("bool", (None, 4), (1, 4)),
+        ("float64", (), ()),
+        ("int8", (5,), (5,)),
+        ("object", (None, 2), (1, 2)),
+    ],
+)
+def test_inferred_shapes(
+    tmp_path: Path, dtype: str, shape: tuple[object, ...], made: tuple[int, ...]
+) -> None:
+    found = one([TensorSpec("x", dtype, shape)], tmp_path)["x"]  # type: ignore[arg-type]
+    assert found.shape == made
+    assert found.dtype.name == dtype or found.dtype.kind == "U"
+    if dtype == "bool":
+        assert found.all()
+
+
+def test_equal_arguments_equal_samples(tmp_path: Path) -> None:
+    spec = [TensorSpec("x", "float32", ("n", 50))]
+
+    def digests(seed: int) -> tuple[str, ...]:
+        return make(spec, tmp_path, shapes={}, ranges={}, count=3, seed=seed).digests
+
+    assert digests(0) == digests(0)
+    assert len(set(digests(0) + digests(1))) == 6
+
+
+def test_a_given_shape_sets_named_dimensions_everywhere(tmp_path: Path) -> None:
+    found = one(BERT, tmp_path, shapes={"input_ids": (2, 128)})
+    assert {array.shape for array in found.values()} == {(2, 128)}
+
+
+def test_given_ranges_include_both_ends(tmp_path: Path) -> None:
+    inputs = [TensorSpec("n", "int64", (1000,)), TensorSpec("x", "float32", (1000,))]
+    found = one(inputs, tmp_path, ranges={"n": (5, 7), "x": (-2, -1)})
+    assert set(found["n"].tolist()) == {5, 6, 7}
+    assert -2 <= found["x"].min() <= found["x"].max() <= -1
+
+
+def test_it_says_what_it_made_up(tmp_path: Path) -> None:
+    inputs = [TensorSpec("x", "float32", ("n", 3)), TensorSpec("rate", "int64", ())]
+    feeds = make(inputs, tmp_path, shapes={}, ranges={"rate": (16000, 16000)})
+    assert isinstance(feeds, Feeds)
+    assert feeds.synthetic
+    assert feeds.count == len(feeds.digests) == 8
+    assert feeds.notes == (
+        "made up: x float32 [1, 3], standard normal",
+        "made up: rate int64 [], 16000..16000",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"shapes": {"y": (1,)}}, "no input 'y'"),
+        ({"ranges": {"y": (0, 1)}}, "no input 'y'"),
+        ({"shapes": {"x": (1,)}}, "wrong rank: Got 1 [1], expected 2 [n, 3]"),
+        ({"shapes": {"x": (1, 4)}}, "Got [1, 4], expected [n, 3]"),
+        ({"ranges": {"x": (0, 300)}}, "range 0..300 does not fit input 'x' of uint8"),
+        ({"ranges": {"x": (0, 0.5)}}, "does not fit input 'x' of uint8"),
+    ],
+)
+def test_arguments_that_do_not_fit(tmp_path: Path, options: dict[str, object], what: str) -> None:
+    with pytest.raises(BadData) as error:
+        one([TensorSpec("x", "uint8", ("n", 3))], tmp_path, **options)
+    assert what in error.value.what
+    assert len(str(error.value).splitlines()) == 2
+
+
+def test_an_unknown_rank_must_be_given(tmp_path: Path) -> None:
+    spec = [TensorSpec("x", "float32", None)]
+    with pytest.raises(BadData, match="--shape x:"):
+        one(spec, tmp_path)
+    assert one(spec, tmp_path, shapes={"x": ()})["x"].shape == ()
+
+
+def test_shapes_are_parsed() -> None:
+    texts = ["x:1x3x320x320", "input:0:2", "rate:"]
+    assert parse_shapes(texts) == {"x": (1, 3, 320, 320), "input:0": (2,), "rate": ()}
+    assert parse_shapes([]) == {}
+
+
+def test_ranges_are_parsed() -> None:
+    texts = ["ids:0..30521", "x:-1.5..1e3", "input:0:.5..2", "rate:16000"]
+    assert parse_ranges(texts) == {
+        "ids": (0, 30521),
+        "x": (-1.5, 1000),
+        "input:0": (0.5, 2),
+        "rate": (16000, 16000),
+    }
+
+
+@pytest.mark.parametrize("text", ["x", "x:1x", ":1x2", "x:1x-2", "x:axb", "x:1,2", ""])
+def test_shapes_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(BadSettings, match=r"cannot read shape .*\n  fix: write input:1x3x320x320"):
+        parse_shapes([text])
+
+
+@pytest.mark.parametrize("text", ["x", "x:", "x:a..b", "x:1-2", ":1..2", "x:1..", "x:nan"])
+def test_ranges_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(BadSettings, match=r"cannot read range .*\n  fix: "):
+        parse_ranges([text])
+
+
+def test_ranges_and_shapes_that_make_no_sense() -> None:
+    with pytest.raises(BadSettings, match="ends before it begins"):
+        parse_ranges(["x:2..1"])
+    with pytest.raises(BadSettings, match="two ranges for input 'x'"):
+        parse_ranges(["x:1..2", "x:1..2"])
+    with pytest.raises(BadSettings, match="two shapes for input 'x'"):
+        parse_shapes(["x:1", "x:2"])
