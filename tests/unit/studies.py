@@ -89,9 +89,7 @@ def write_golden(made: Study, trial: Trial, model: Path, name: str = "") -> None
 
 
 def job(*sources: Path, names: tuple[str, ...] = ("",)) -> Job:
-    digests = [
-        [name, file.digest(path)] for name, path in zip(names, sources, strict=True)
-    ]
+    digests = [[name, file.digest(path)] for name, path in zip(names, sources, strict=True)]
     return Job(
         model=", ".join(str(path) for path in sources),
         model_digest=codec.digest(digests),

@@ -87,9 +87,7 @@ def _find(study: Study, key: str) -> Trial:
     return trial
 
 
-def _manifest(
-    study: Study, trial: Trial, parts: Content, members: dict[str, Member]
-) -> Manifest:
+def _manifest(study: Study, trial: Trial, parts: Content, members: dict[str, Member]) -> Manifest:
     return Manifest(
         FORMAT,
         __version__,
@@ -132,4 +130,3 @@ def _entry(name: str, how: int) -> zipfile.ZipInfo:
     entry.compress_type = how
     entry.external_attr = 0o644 << 16
     return entry
-

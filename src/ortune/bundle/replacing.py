@@ -12,9 +12,7 @@ from ortune.core.errors import OrtuneError
 
 
 @contextmanager
-def replacing(
-    path: Path, *, force: bool = False, sources: Iterable[Path] = ()
-) -> Iterator[Path]:
+def replacing(path: Path, *, force: bool = False, sources: Iterable[Path] = ()) -> Iterator[Path]:
     """Give a draft path; rename it to `path` on success, remove it on failure.
 
     Args:

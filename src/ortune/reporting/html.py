@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -14,7 +15,7 @@ from ortune.reporting.blocks import Part, gather, numeric
 from ortune.reporting.scatter import outside, svg
 
 _LONG = 32
-"""Letters above which a cell may wrap."""
+"""Letters above which a column's cells may wrap."""
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _LEGEND = {
@@ -78,14 +79,11 @@ def _block(block: Block) -> str:
 
 
 def _table(table: Table) -> str:
-    right = numeric(table)
-    head = "".join(
-        f'<th scope="col"{_class(is_right, False)}>{escape(name)}</th>'
-        for name, is_right in zip(table.columns, right, strict=True)
-    )
+    kinds = _kinds(table)
+    head = _cells("th", table.columns, [kind if kind == "num" else "" for kind in kinds])
     marks = table.marks or ("",) * len(table.rows)
     rows = "\n".join(
-        f"<tr{_named(mark)}>{_cells(row, right)}</tr>"
+        f"<tr{_named(mark)}>{_cells('td', row, kinds)}</tr>"
         for row, mark in zip(table.rows, marks, strict=True)
     )
     return (
@@ -94,15 +92,21 @@ def _table(table: Table) -> str:
     )
 
 
-def _cells(row: tuple[str, ...], right: tuple[bool, ...]) -> str:
+def _kinds(table: Table) -> list[str]:
+    """Return the class of each column: numbers to the right, sentences wrapped."""
+    lengths = [max(map(len, column), default=0) for column in zip(*table.rows, strict=True)]
+    long = lengths or [0] * len(table.columns)
+    return [
+        "num" if right else "long" if length > _LONG else ""
+        for right, length in zip(numeric(table), long, strict=True)
+    ]
+
+
+def _cells(tag: str, row: Sequence[str], kinds: Sequence[str]) -> str:
     return "".join(
-        f"<td{_class(is_right, len(cell) > _LONG)}>{escape(cell)}</td>"
-        for cell, is_right in zip(row, right, strict=True)
+        f"<{tag}{_named(kind)}>{escape(cell)}</{tag}>"
+        for cell, kind in zip(row, kinds, strict=True)
     )
-
-
-def _class(right: bool, long: bool) -> str:
-    return _named("num" if right else "long" if long else "")
 
 
 def _named(name: str) -> str:

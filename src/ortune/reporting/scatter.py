@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TypeAlias
 
 from ortune.core.section import Point, Scatter
 
@@ -14,6 +16,10 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 34, 46
 _CHARACTER, _LINE = 6.3, 14
 """Rough extent of a letter in px at the label's font size."""
 _LONGEST = 44
+
+
+Box: TypeAlias = tuple[float, float, float, float]
+"""Left, top, right, bottom in px."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,8 @@ def _labels(plot: Scatter, x: Axis, y: Axis) -> list[str]:
     """Name what is on the front, the winner and the original, where there is room."""
     dots = [(x.at(p.x), y.at(p.y)) for p in plot.points]
     taken = [(a - 7.0, b - 7.0, a + 7.0, b + 7.0) for a, b in dots]
+    line = [dots[index] for index in plot.front]
+    taken += [box for one, two in itertools.pairwise(line) for box in _along(one, two)]
     named = [i for i, p in enumerate(plot.points) if p.tone in ("win", "original")]
     named += [i for i in plot.front if i not in named]
     parts = []
@@ -136,6 +144,14 @@ def _labels(plot: Scatter, x: Axis, y: Axis) -> list[str]:
     return parts
 
 
+def _along(one: tuple[float, float], two: tuple[float, float]) -> list[Box]:
+    """Return small boxes on a stretch of the front, so that no name is crossed out."""
+    count = max(1, int(math.dist(one, two) / 8))
+    shares = [step / count for step in range(1, count)]
+    places = [(one[0] + s * (two[0] - one[0]), one[1] + s * (two[1] - one[1])) for s in shares]
+    return [(x - 1.0, y - 1.0, x + 1.0, y + 1.0) for x, y in places]
+
+
 def _spots(x: float, y: float, width: float) -> list[tuple[float, float]]:
     sides = (x + 11, x - 11 - width)
     level = [(side, y) for side in sides]
@@ -144,14 +160,12 @@ def _spots(x: float, y: float, width: float) -> list[tuple[float, float]]:
     return level
 
 
-def _fits(box: tuple[float, float, float, float]) -> bool:
+def _fits(box: Box) -> bool:
     left, top, right, bottom = box
     return left > _LEFT and right < _WIDTH and top > _TOP - 12 and bottom < _HEIGHT - _BOTTOM
 
 
-def _overlap(
-    one: tuple[float, float, float, float], two: tuple[float, float, float, float]
-) -> bool:
+def _overlap(one: Box, two: Box) -> bool:
     return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +17,10 @@ from ortune.reporting.blocks import gather, numeric
 _GAP = 2
 _INDENT = 4
 _NARROWEST = 9
+_WORTH = 24
+"""Columns that the last column needs to stay in its row, if it is longer than that."""
+_PIECES = re.compile(r"[^(,+=@/-]+[(,+=@/-]*|[(,+=@/-]+")
+"""Where plans and paths may be broken."""
 _TONES = {"good": "bold green", "warn": "bold yellow", "code": "cyan", "plain": ""}
 _MARKS = {"win": "bold green", "lose": "dim"}
 
@@ -51,7 +55,8 @@ class Grid:
         """Lay the table out for the console's width."""
         table, width = self.table, options.max_width
         natural = _widths(table, len(table.columns))
-        hang = sum(natural) + _GAP * (len(natural) - 1) > width and len(natural) > 2
+        left = width - sum(natural[:-1]) - _GAP * (len(natural) - 1)
+        hang = len(natural) > 1 and left < min(natural[-1], _WORTH)
         shown = len(natural) - hang
         widths = _shrunk(natural[:shown], width)
         right = numeric(table)[:shown]
@@ -63,7 +68,7 @@ class Grid:
             style = _MARKS.get(mark, "")
             yield from _row(row[:shown], widths, right, style)
             if hang and row[-1]:
-                for line in textwrap.wrap(row[-1], width - _INDENT):
+                for line in _wrap(row[-1], max(_NARROWEST, width - _INDENT)):
                     yield Line(" " * _INDENT + line, style=style or "dim")
 
 
@@ -84,10 +89,7 @@ def _shrunk(natural: Sequence[int], width: int) -> list[int]:
 def _row(
     cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], style: str
 ) -> Iterator[Line]:
-    wrapped = [
-        [cell] if cell_len(cell) <= width else textwrap.wrap(cell, width) or [""]
-        for cell, width in zip(cells, widths, strict=True)
-    ]
+    wrapped = [_wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
     for level in range(max(map(len, wrapped))):
         parts = []
         for lines, width, is_right in zip(wrapped, widths, right, strict=True):
@@ -96,3 +98,21 @@ def _row(
             parts.append(space + text if is_right else text + space)
         joined = (" " * _GAP).join(parts).rstrip()
         yield Line(joined, style=style, no_wrap=True, overflow="ignore")
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Break a text into lines of at most `width` columns: at spaces, in long words at joints."""
+    lines = [""]
+    for word in text.split():
+        fits = cell_len(word) <= width
+        gap = " " if lines[-1] else ""
+        for piece in [gap + word] if fits else [gap, *_PIECES.findall(word)]:
+            if cell_len(lines[-1] + piece) > width and lines[-1]:
+                lines.append("")
+                piece = piece.lstrip()
+            while cell_len(piece) > width:
+                head = next(n for n in range(width, 0, -1) if cell_len(piece[:n]) <= width)
+                lines[-1:] = [piece[:head], ""]
+                piece = piece[head:]
+            lines[-1] += piece
+    return [line.rstrip() for line in lines]

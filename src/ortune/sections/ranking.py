@@ -70,6 +70,8 @@ def _row(study: Study, trial: Trial) -> tuple[str, ...]:
 
 def _why(study: Study, trial: Trial) -> str:
     reason = " ".join((trial.why or trial.error or "").split())
-    if trial.key == study.best.key and trial.key != study.baseline.key:
+    if trial.key == study.baseline.key:
+        return ""
+    if trial.key == study.best.key:
         return f"the winner: {reason}"
     return f"{'finalist: ' if trial.phase == 'final' else ''}{reason}"

@@ -9,7 +9,6 @@ from typing import ClassVar
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Edit
-from ortune.sections import _wording as say
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Steps(Section):
 
 def _row(edit: Edit) -> tuple[str, ...]:
     note = edit.note if edit.kept else f"rolled back: {edit.note}"
-    return (edit.step, say.count(edit.count, "edit"), f"{edit.seconds:.1f}", note)
+    return (edit.step, f"{edit.count:,}", f"{edit.seconds:.1f}", note)
 
 
 def _rolled_back(study: Study) -> tuple[tuple[str, ...], ...]:

@@ -31,6 +31,7 @@ class Verdict(Section):
         best = study.best
         yield Text(answer(study), _tone(study, best))
         yield Text(_tried(study))
+        yield Text(_budget(study))
         yield _comparison(study, best)
         yield from (Text(note) for note in study.notes)
 
@@ -79,9 +80,14 @@ def _tried(study: Study) -> str:
     return f"{tried} {_ENDS.get(study.finished, '')}".strip()
 
 
+def _budget(study: Study) -> str:
+    rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
+    parts = ", ".join(f"{number} {part}" for part, number in study.samples.items())
+    return f"Budget: {study.budget}{rule}.{f' Samples: {parts}.' if parts else ''}"
+
+
 def _comparison(study: Study, best: Trial) -> Table:
     trials = [study.baseline] + ([best] if best.key != study.baseline.key else [])
-    budget = f"{study.budget}" + (f" ({study.job.budget_rule})" if study.job.budget_rule else "")
     rows = [
         ("latency, ms", *(_latency(study, trial, best) for trial in trials)),
         ("score", *(_score(trial) for trial in trials)),
@@ -92,11 +98,7 @@ def _comparison(study: Study, best: Trial) -> Table:
         ("peak memory, MB", *(_measured(trial, "peak_rss", 1e6) for trial in trials)),
         ("load, ms", *(_measured(trial, "load_ns", 1e6) for trial in trials)),
         ("first run, ms", *(_measured(trial, "first_ns", 1e6) for trial in trials)),
-        ("budget", budget, *([""] if len(trials) > 1 else [])),
     ]
-    if study.samples:
-        parts = ", ".join(f"{part} {number}" for part, number in study.samples.items())
-        rows.append(("samples", parts, *([""] if len(trials) > 1 else [])))
     return Table(("", "original", "winner")[: len(trials) + 1], tuple(rows))
 
 
