@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from ortune.backends.cpu import Cpu
@@ -73,6 +74,7 @@ def optimize(
     Raises:
         OrtuneError: Model, data, budget or folder cannot be used.
     """
+    began = monotonic()
     models = (model,) if isinstance(model, (str, Path)) else tuple(model)
     targets = read_targets(on)
     for target in targets:
@@ -104,7 +106,7 @@ def optimize(
             _remove(root)
         raise
     exact = data is None and not evaluate
-    aim = Aim(request.seconds, target_speedup, strict, exact)
+    aim = Aim(request.seconds, began, target_speedup, strict, exact)
     search(scene, targets, aim, sink)
     study = read_study(root)
     if study.finished != "interrupted":

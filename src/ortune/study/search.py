@@ -25,8 +25,9 @@ from ortune.study.space import Target, around, merge, plans, trial_key
 
 _FINALISTS = 3
 _PAIRS = 3
-_SEARCH_SHARE = 0.7
-"""Of the time budget; the rest belongs to the finalists and the history."""
+_SEARCH_SHARE = 0.6
+_RUNTIME_SHARE = 0.7
+"""Of the time budget, counted from the start; the rest belongs to finalists and history."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,15 @@ class Aim:
     """When the search may stop, and what it accepts.
 
     Attributes:
-        seconds: Anytime budget, counted from the start of the search.
+        seconds: Anytime budget.
+        began: When the budget began to run, by ``time.monotonic``.
         target_speedup: Stop at the first proved plan whose interval lies above it.
         strict: Accept only proved accuracy.
         exact: Try exact plans only.
     """
 
     seconds: float
+    began: float
     target_speedup: float | None = None
     strict: bool = False
     exact: bool = False
@@ -73,7 +76,6 @@ class _Loop:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.start = time.monotonic()
         self.ledger = Ledger(self.scene.root)
         self.key = job_key(self.scene.job)
         self.worker: Worker | None = None
@@ -94,7 +96,11 @@ class _Loop:
 
     def left(self, share: float = 1.0) -> float:
         """Seconds left of a share of the time budget."""
-        return self.aim.seconds * share - (time.monotonic() - self.start)
+        return self.aim.seconds * share - (time.monotonic() - self.aim.began)
+
+    def pair_seconds(self) -> float:
+        """Seconds of timing a pair gets: 4 of a search of three minutes, 1 of a short one."""
+        return min(4.0, max(1.0, self.aim.seconds / 45))
 
     # --- phases -----------------------------------------------------------------------------
 
@@ -155,7 +161,7 @@ class _Loop:
             found = around(leader.plan, self.targets, self.scene.facts)
             helped: list[Trial] = []
             for index, plan in enumerate([*found, None], 1):
-                if self.left(_SEARCH_SHARE + 0.1) <= 0:
+                if self.left(_RUNTIME_SHARE) <= 0:
                     return "time"
                 if plan is None:
                     if len(helped) < 2:
@@ -231,8 +237,9 @@ class _Loop:
             raise OrtuneError(
                 f"the original stopped running: {error.failure.reason}", fix=error.failure.reproduce
             ) from None
+        effort = Effort(seconds=self.pair_seconds())
         trial = trials.attempt(
-            self.scene, key, plan, files, part, live, Effort(), self.sink, always_score=always_score
+            self.scene, key, plan, files, part, live, effort, self.sink, always_score=always_score
         )
         return self._record(trial)
 
@@ -244,7 +251,7 @@ class _Loop:
         self.sink(TrialStarted(trial.plan, "final", index, total))
         self._rest()
         files = trials.build_all(self.scene, trial.plan, self.sink)
-        effort = Effort(min_blocks=8, max_blocks=20, seconds=4, decide=False)
+        effort = Effort(min_blocks=6, max_blocks=20, seconds=self.pair_seconds(), decide=False)
         return self._record(
             trials.finalist(self.scene, trial, files, _PAIRS, effort, self.sink)
         )
