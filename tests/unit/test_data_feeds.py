@@ -384,6 +384,12 @@ def test_text_inputs(data: Path, tmp_path: Path, spec: str) -> None:
     assert samples(feeds)[0]["t"].tolist() == [["some", "text"]]
 
 
+@pytest.mark.parametrize("dtype", ["seq(float32)", "optional(int64)", ""])
+def test_only_tensors_are_fed(data: Path, tmp_path: Path, dtype: str) -> None:
+    np.savez(data / "a.npz", x=rows(1))
+    refused(data, [TensorSpec("x", dtype, None)], tmp_path, "only tensors can be fed")
+
+
 def test_an_input_of_unknown_rank_takes_anything(data: Path, tmp_path: Path) -> None:
     np.savez(data / "a.npz", x=np.ones((2, 1, 1), np.float32))
     assert read(data, [TensorSpec("x", "float32", None)], tmp_path).count == 2

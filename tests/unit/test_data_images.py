@@ -160,6 +160,17 @@ def test_settings_that_do_not_fit(folder: Path, toml: str, what: str) -> None:
     assert len(str(error.value).splitlines()) == 2
 
 
+def test_the_documented_settings_are_read(folder: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    toml = text.partition("```toml\n")[2].partition("```")[0]
+    found, feeds = tensors(folder, ANY, toml)
+    assert found.shape == (1, 3, 224, 224)
+    assert feeds.notes[0].startswith(
+        "images (preprocess.toml): resized to 256 (shorter side), centre 224x224 cropped, "
+        "bilinear, rgb, (pixel * 0.00392157 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]"
+    )
+
+
 def test_a_file_that_is_no_image(folder: Path) -> None:
     (folder / "b.jpg").write_text("not an image")
     with pytest.raises(BadData, match=r"cannot read .*b\.jpg"):

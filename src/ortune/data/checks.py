@@ -18,6 +18,20 @@ TEXT = frozenset({"object", "str", "string", "str_"})
 """How the dtype of a text input may be named."""
 
 
+def tensors(inputs: Sequence[TensorSpec]) -> None:
+    """Check that every input is a tensor of a known type.
+
+    Raises:
+        BadData: One is a sequence, optional or sparse.
+    """
+    for spec in inputs:
+        if not spec.dtype or "(" in spec.dtype:
+            raise BadData(
+                f"input '{spec.name}' is {spec.dtype or 'untyped'}: only tensors can be fed",
+                fix="export the model with tensor inputs",
+            )
+
+
 def names(where: str, found: Collection[str], inputs: Sequence[TensorSpec]) -> None:
     """Check that exactly the model's inputs are there.
 

@@ -4,7 +4,7 @@ Derived before anything is measured and printed with the rule that fired. The fi
 
 1. **Labels that are class numbers**, and a float output [..., classes] with one row a label and
    more columns than the highest label, of which the baseline gets at least half as many right as
-   guessing among the classes seen would: ``top1>=base-0.01``.
+   guessing among the classes seen (at least two) would: ``top1>=base-0.01``.
 2. **Every output decides**: integers, booleans, text, or class scores: ``agreement>=0.99``.
    Class scores are floats of rank 2 or 3 with 2 to 100,000 columns whose rows sum to 1, or whose
    name contains logit or prob (at rank 2 also score or class).
@@ -90,7 +90,7 @@ def _fits(arrays: Arrays, labels: Sequence[NDArray[Any]]) -> bool:
         int(np.sum(array.reshape(-1, width).astype(np.float64).argmax(1) == label))
         for array, label in pairs
     )
-    return 2 * len(np.unique(every)) * right >= len(every)
+    return 2 * max(2, len(np.unique(every))) * right >= len(every)
 
 
 def _columns(arrays: Arrays) -> int:

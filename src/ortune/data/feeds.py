@@ -69,6 +69,7 @@ def load(
     Raises:
         BadData: The source, a sample or the labels cannot be used; two lines say why.
     """
+    checks.tensors(inputs)
     batches.check(batch, inputs)
     shown = sources.name(source)
     work = _Loading(inputs, labels)

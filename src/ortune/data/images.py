@@ -56,7 +56,7 @@ class Preprocess:
 
     def __str__(self) -> str:
         size = "as they are" if self.resize is None else f"resized to {_times(self.resize)}"
-        crop = "" if self.crop is None else f", centre {_times(self.crop)} cropped"
+        crop = "" if self.crop is None else f", centre {_square(self.crop)} cropped"
         return (
             f"{size}{crop}, {self.interpolation}, {self.channels}, "
             f"(pixel * {self.scale:.6g} - {_spell(self.mean)}) / {_spell(self.std)}, "
@@ -226,7 +226,11 @@ def _typed(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
 
 
 def _times(size: int | tuple[int, int]) -> str:
-    return f"{size} (shorter side)" if isinstance(size, int) else f"{size[0]}x{size[1]}"
+    return f"{size} (shorter side)" if isinstance(size, int) else _square(size)
+
+
+def _square(size: int | tuple[int, int]) -> str:
+    return f"{size}x{size}" if isinstance(size, int) else f"{size[0]}x{size[1]}"
 
 
 def _spell(value: float | tuple[float, ...]) -> str:

@@ -46,6 +46,7 @@ def make(
     Raises:
         BadData: A name is no input, a shape does not fit it, or an input's shape is unknown.
     """
+    checks.tensors(inputs)
     known = checks.by_name(inputs)
     for name in [*shapes, *ranges]:
         if name not in known:
