@@ -33,10 +33,13 @@ class Wanted:
             return True
         if not isinstance(value, np.ndarray) or value.dtype != self.dtype:
             return False
-        if self.rank is None:
-            return True
         shape = value.shape
-        return len(shape) == self.rank and all(shape[axis] == size for axis, size in self.fixed)
+        if self.rank is not None and len(shape) != self.rank:
+            return False
+        for axis, size in self.fixed:  # noqa: SIM110 (a generator costs as much as all the rest)
+            if shape[axis] != size:
+                return False
+        return True
 
 
 def wanted(inputs: Sequence[TensorSpec]) -> dict[str, Wanted]:
