@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ortune.cli import shared
-from ortune.cli.optimize import exit_code, show, summary
+from ortune.cli.optimize import REPEAT, exit_code, show, summary, toml
 from ortune.core.errors import OrtuneError
 
 if TYPE_CHECKING:
@@ -59,6 +59,15 @@ def command(
     folder = Path("ortune-demo") if out is None else out
     _write(sample, folder)
     calibration = folder / "calibration"
+    given = {
+        "models": (folder / "model.onnx",),
+        "data": str(folder / "data"),
+        "calibration": str(calibration) if calibration.is_dir() else None,
+        "budget": sample.budget,
+        "on": on,
+        "time": time,
+        "out": folder / "run",
+    }
     with progress.display(seconds=shared.seconds(time), quiet=quiet, verbose=verbose) as sink:
         study = optimize(
             folder / "model.onnx",
@@ -71,6 +80,7 @@ def command(
             sink=sink,
             command=shared.repeat(),
         )
+    (folder / "run" / REPEAT).write_text(toml(given), encoding="utf-8")
     page = report(study, folder / "report.html", force=True)
     bundle: Path | None = None
     if study.finished != "interrupted":

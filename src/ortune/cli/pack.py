@@ -25,7 +25,6 @@ def command(
       ortune pack run -o small.ortune --trial 3fa9
     """
     from ortune.bundle.pack import pack
-    from ortune.model import file
     from ortune.study.ledger import read_study
 
     study = read_study(run)
@@ -33,10 +32,10 @@ def command(
     path = pack(study, out, trial=trial, force=force)
     chosen = study.best if trial is None else study.find(trial)
     plan = str(chosen.plan) if chosen else ""
-    result = {"run": run, "bundle": path, "plan": plan, "bytes": file.size(path)}
+    result = {"run": run, "bundle": path, "plan": plan, "bytes": path.stat().st_size}
     shared.answer(
         json_to,
         result,
-        lambda: shared.say(f"bundle: {path} ({shared.size(file.size(path))}), {plan}"),
+        lambda: shared.say(f"bundle: {path} ({shared.size(path.stat().st_size)}), {plan}"),
     )
     return 0

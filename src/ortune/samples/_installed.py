@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -25,6 +29,20 @@ def missing(bare: tuple[str, ...], full: tuple[str, ...]) -> str | None:
     if wanted := [item for item in full if not _there(item)]:
         lines.append(f"pip install {' '.join(wanted)}")
     return " && ".join(lines) or None
+
+
+@contextmanager
+def quiet_export() -> Iterator[None]:
+    """Keep the exporter's warnings back: none is about something that a user could change."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _there(name: str) -> bool:

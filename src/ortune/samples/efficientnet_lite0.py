@@ -59,7 +59,8 @@ class EfficientnetLite0(Sample):
         """Export with a dynamic batch; write images float32 [views, 3, 224, 224], label, group."""
         for name in ("data", "calibration"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        _export(folder / "model.onnx")
+        with _installed.quiet_export():
+            _export(folder / "model.onnx")
         photos = sorted(_installed.place("foolbox", "foolbox/data").glob("imagenet_*.jpg"))
         for photo in photos:
             views = _views(photo)

@@ -41,7 +41,8 @@ class Minilm(Sample):
         news = (texts / "lee.cor").read_text("latin-1").splitlines()
         _tokens(folder / "data", reviews)
         _tokens(folder / "calibration", [line.strip() for line in news if line.strip()])
-        _export(folder / "model.onnx")
+        with _installed.quiet_export():
+            _export(folder / "model.onnx")
 
 
 def _tokens(folder: Path, texts: list[str]) -> None:
@@ -93,7 +94,7 @@ def _export(path: Path) -> None:
     mask[1, 9:] = 0
     dims = {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq", max=512)}
     torch.onnx.export(
-        Encoder(),
+        Encoder().eval(),
         (ids, mask, torch.zeros_like(ids)),
         path,
         input_names=list(_NAMES),
