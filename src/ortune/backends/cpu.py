@@ -31,7 +31,7 @@ class Cpu(Backend):
     @property
     def arithmetic(self) -> frozenset[str]:
         """Integer kernels; weight-only integers are expanded when the model loads."""
-        return frozenset({"int8"})
+        return frozenset({"int8", "int8-dynamic"})
 
     def missing(self) -> str | None:
         """Return how to install onnxruntime when it is not there."""

@@ -64,7 +64,11 @@ class Backend(Plugin):
 
     @property
     def arithmetic(self) -> frozenset[str]:
-        """What runs faster here than float32: of ``int8``, ``int8-weights``, ``fp16``."""
+        """What may run faster here than float32.
+
+        ``int8``: static Q/DQ graphs; ``int8-dynamic``: integer products with ranges taken at run time;
+        ``int8-weights``: weights kept as integers until they are used; ``fp16``.
+        """
         return frozenset()
 
     def missing(self) -> str | None:

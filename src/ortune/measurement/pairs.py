@@ -23,7 +23,7 @@ class Effort:
     """How long a pair may take.
 
     Attributes:
-        min_blocks: Blocks before any early stop.
+        min_blocks: Blocks before any early stop, unless they take twice the seconds.
         max_blocks: Blocks at most.
         seconds: Soft limit of timing.
         decide: Stop early when the interval lies wholly on one side of 1 and is narrow enough.
@@ -99,9 +99,10 @@ def time_pair(
         progress(found, len(blocks))
         if effort.decide and found.low > 1.3:
             break
-        if len(blocks) < effort.min_blocks:
+        late = time.monotonic() - until
+        if len(blocks) < effort.min_blocks and late < effort.seconds:
             continue
-        if time.monotonic() > until or (effort.decide and _clear(found)):
+        if late > 0 or (effort.decide and _clear(found)):
             break
     return Pair(tuple(blocks))
 

@@ -36,8 +36,8 @@ from ortune.study.ledger import Header, read_header, write_header
 from ortune.study.scene import Part, Scene
 
 _LOAD_TIMEOUT_S = 300
-_SHARE = 15
-"""Scoring one plan on the search part takes at most this fraction of the time budget (1/15)."""
+_SHARE = 40
+"""Scoring one plan on the search part takes at most this fraction of the time budget (1/40)."""
 
 
 @dataclass(frozen=True)

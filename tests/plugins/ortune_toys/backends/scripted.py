@@ -31,7 +31,7 @@ class Scripted(Backend):
 
     @property
     def arithmetic(self) -> frozenset[str]:
-        return frozenset({"int8", "int8-weights"})
+        return frozenset({"int8", "int8-dynamic", "int8-weights"})
 
     def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
         yield self

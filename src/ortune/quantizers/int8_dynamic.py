@@ -1,0 +1,96 @@
+"""Dynamic int8: weights in integers, activations rounded at run time. Needs no data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.core.errors import Refused
+from ortune.core.facts import Facts
+from ortune.core.observer import Ranges
+from ortune.core.step import Quantizer
+from ortune.model import edit
+from ortune.quantizers._dynamic import Dynamic
+from ortune.quantizers._layers import excluded
+
+RECURRENT_AND_FUSED = ("LSTM", "Attention")
+
+
+@dataclass(frozen=True)
+class Int8Dynamic(Quantizer):
+    """Integer matrix products on activations that are rounded as they come.
+
+    MatMul and Gemm become DynamicQuantizeLinear + MatMulInteger (standard operators, which
+    onnxruntime fuses into one kernel); LSTM becomes DynamicQuantizeLSTM and Attention becomes
+    QAttention, both of onnxruntime alone. A GRU has no such kernel and stays in float. Bodies of
+    If, Loop and Scan are quantized too.
+
+    Attributes:
+        ops: Layers to quantize: MatMul, Gemm, LSTM, Attention.
+        conv: Also make ConvInteger, which is several times slower than float on x86.
+        per_channel: One weight step an output column instead of one a tensor.
+        weights: Signed is the fast pair with the unsigned activations on x86.
+        reduce_range: Weights in 7 bits, for x86 without VNNI, where 8-bit sums saturate.
+        exclude: Node names to leave in float; * and ? match.
+        min_side: Weights with fewer rows or columns stay in float.
+    """
+
+    needs_opset: ClassVar[int] = 11
+
+    ops: tuple[str, ...] = ("MatMul", "Gemm", "LSTM", "Attention")
+    conv: bool = False
+    per_channel: bool = True
+    weights: Literal["s8", "u8"] = "s8"
+    reduce_range: bool = False
+    exclude: tuple[str, ...] = ()
+    min_side: int = 16
+
+    @classmethod
+    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+        """Yield the settings worth a try."""
+        fits = facts.has("MatMul", "Gemm", "LSTM") and not facts.quantized
+        if fits and "int8-dynamic" in backend.arithmetic:
+            yield cls()
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Rewrite the layers and return how many became integer.
+
+        Raises:
+            Refused: No layer of `ops` has a constant float32 weight.
+            BadSettings: A pattern of `exclude` matches nothing.
+        """
+        edit.inline(model)
+        left = excluded(model, self.exclude)
+        ops = (*self.ops, "Conv") if self.conv else self.ops
+        rewriter = Dynamic(
+            model.graph,
+            kind=self.weights,
+            per_channel=self.per_channel,
+            reduce_range=self.reduce_range,
+            min_side=self.min_side,
+        )
+        count, alike = 0, 0
+        for graph in [model.graph, *model.graph.subgraphs()]:
+            for node in [n for n in graph if n.op_type in ops and n not in left]:
+                alike += 1
+                count += rewriter.rewrite(node)
+        if not count:
+            raise Refused(
+                f"no {', '.join(ops)} with a constant float32 weight to quantize",
+                fix="see `ortune inspect` for the model's operators and dtypes",
+            )
+        if rewriter.foreign:
+            model.opset_imports.setdefault("com.microsoft", 1)
+        self._note(model, alike - count)
+        return count
+
+    def _note(self, model: ir.Model, left: int) -> None:
+        if left:
+            edit.note(model, f"{left} layers without a large constant weight stay in float")
+        recurrent = sum(1 for node in edit.every_node(model) if node.op_type == "GRU")
+        if recurrent:
+            edit.note(model, f"{recurrent} GRU stay in float: there is no dynamic kernel")
