@@ -23,7 +23,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_classifier(folder: Path, samples: int = 400) -> tuple[Path, Path]:
-    """Write a trained two-layer classifier and its labelled samples; return model and data folder."""
+    """Write a trained two-layer classifier and labelled samples; return model and data folder."""
     features, labels = digits()
     rng = np.random.default_rng(0)
     hidden = rng.standard_normal((FEATURES, HIDDEN)).astype(np.float32) / 4
@@ -51,7 +51,9 @@ def write_classifier(folder: Path, samples: int = 400) -> tuple[Path, Path]:
     )
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / "classifier.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model
+    )
     data = folder / "data"
     data.mkdir(exist_ok=True)
     np.savez(data / "all.npz", x=features[:samples], label=labels[:samples])

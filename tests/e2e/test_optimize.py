@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.models import write_classifier
 
 import ortune as ot
 from ortune.core.event import Event, TrialDone
 from ortune.core.trial import Status, Verdict
 from ortune.study.ledger import Ledger
-from tests.models import write_classifier
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,12 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def search(task: tuple[Path, Path], out: Path, **more: object) -> ot.Study:
     model, data = task
-    options = {"budget": "top1>=base-0.02", "on": "scripted", "baseline": "scripted", "time": "60s"}
+    options = {
+        "budget": "top1>=base-0.02",
+        "on": "scripted",
+        "baseline": "scripted",
+        "time": "60s",
+    }
     return ot.optimize(model, data=data, out=out, **(options | more))  # type: ignore[arg-type]
 
 
@@ -59,7 +64,9 @@ def test_a_broken_quantizer_is_rejected_although_it_is_not_slower(scripted: ot.S
 
 def test_a_plan_five_percent_slower_is_rejected(task: tuple[Path, Path], tmp_path: Path) -> None:
     study = search(task, tmp_path / "run", on="scripted(slow=1.05)")
-    same = next(t for t in study.trials if t.plan.recipe.name == "as-is" and t is not study.baseline)
+    same = next(
+        t for t in study.trials if t.plan.recipe.name == "as-is" and t is not study.baseline
+    )
     assert same.status is Status.SLOWER
     assert same.ratio is not None
     assert same.ratio.value == pytest.approx(1.05, abs=0.001)
@@ -128,7 +135,9 @@ def test_a_worker_that_dies_is_a_row(
 
 
 def test_without_data_only_exact_plans_are_tried(task: tuple[Path, Path], tmp_path: Path) -> None:
-    study = ot.optimize(task[0], on="scripted", baseline="scripted", time="30s", out=tmp_path / "r")
+    study = ot.optimize(
+        task[0], on="scripted", baseline="scripted", time="30s", out=tmp_path / "r"
+    )
     assert len(study.trials) > 1
     assert not any(t.plan.lossy for t in study.trials)
 
@@ -198,7 +207,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_exits_3(task: tuple[Path, Path], tmp_p
             break
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 3, errors
     assert "Traceback" not in errors
     study = ot.read_study(out)

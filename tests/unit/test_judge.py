@@ -66,7 +66,9 @@ def test_real_valued_records_use_the_bootstrap() -> None:
     assert score.verdict is Verdict.PROVED
     noise = rng.normal(0, 3e-3, 50)
     close = column(0.9991 + noise - noise.mean())
-    assert judge(Budget.parse("cosine>=0.999"), close, column(np.ones(50))).verdict is Verdict.LIKELY
+    assert (
+        judge(Budget.parse("cosine>=0.999"), close, column(np.ones(50))).verdict is Verdict.LIKELY
+    )
 
 
 def test_nan_fails() -> None:

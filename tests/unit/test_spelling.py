@@ -15,7 +15,7 @@ from ortune.core.step import Quantizer
 from ortune.observers.percentile import Percentile
 from ortune.quantizers.int8_static import Int8Static
 
-NAMES = st.text("abcdefghijklmnopqrstuvwxyzABC_-.:/(),=[]\" ", max_size=12)
+NAMES = st.text('abcdefghijklmnopqrstuvwxyzABC_-.:/(),=[]" ', max_size=12)
 
 
 @given(

@@ -12,9 +12,14 @@ from ortune.measurement import stats
 
 
 def pair(
-    rng: np.random.Generator, shift: float, *, blocks: int = 10, sd: float = 0.03, own: float = 0.004
+    rng: np.random.Generator,
+    shift: float,
+    *,
+    blocks: int = 10,
+    sd: float = 0.03,
+    own: float = 0.004,
 ) -> Pair:
-    """Blocks of a candidate that is exp(shift) times as slow, with noise and a pair's own effect."""
+    """Blocks of a candidate exp(shift) times as slow, with noise and a pair's own effect."""
     effect = shift + rng.normal(0, own)
     made = []
     for _ in range(blocks):

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from ortune_toys.backends.crash import Crash
+from ortune_toys.backends.hang import Hang
+from ortune_toys.backends.hog import Hog
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
+from ortune.core.observer import Probe
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.metrics.snr import Snr
 from ortune.observers.min_max import MinMax
-from ortune.core.observer import Probe
-from ortune_toys.backends.crash import Crash
-from ortune_toys.backends.hang import Hang
-from ortune_toys.backends.hog import Hog
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -38,9 +38,9 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def job(model: Path, backend: Backend = Cpu()) -> WorkerJob:
+def job(model: Path, backend: Backend | None = None) -> WorkerJob:
     feeds = {MAIN: model.parent / "feeds.stream"}
-    return WorkerJob({MAIN: model}, backend, feeds, model.parent / "work")
+    return WorkerJob({MAIN: model}, backend or Cpu(), feeds, model.parent / "work")
 
 
 def test_a_worker_loads_runs_times_scores_and_observes(model: Path) -> None:

@@ -67,9 +67,7 @@ def missing(package: str = "onnxruntime") -> str | None:
     return None
 
 
-def options(
-    threads: int, level: str, *, verbose: bool, save_to: Path | None = None
-) -> Any:
+def options(threads: int, level: str, *, verbose: bool, save_to: Path | None = None) -> Any:
     """Return SessionOptions with every default that matters written out."""
     import onnxruntime as ort
 
@@ -138,7 +136,7 @@ def first_line(error: Exception) -> str:
 
 
 _registered: dict[str, bool] = {}
-"""The runtime keeps plug-in libraries for the life of the process and refuses a second registration."""
+"""A plug-in library stays for the life of the process; a second registration is refused."""
 
 
 def plugin_devices(name: str, library: Callable[[], str], ep_name: str, device: str) -> list[Any]:

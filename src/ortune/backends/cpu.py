@@ -40,8 +40,8 @@ class Cpu(Backend):
     def tweaks(self, facts: Facts) -> Iterable[Self]:
         """Yield no SkipLayerNormFusion where there are LayerNorms, one thread, a lower level.
 
-        The fused kernel is slower than its parts on the CPU: leaving it out gained 7-8 % in float32
-        and 17-20 % in int8 on MiniLM and BERT.
+        The fused kernel is slower than its parts on the CPU: leaving it out gained 7-8 % in
+        float32 and 17-20 % in int8 on MiniLM and BERT.
         """
         if facts.has("LayerNormalization", "ReduceMean", "com.microsoft::SkipLayerNormalization"):
             yield replace(self, disable=("SkipLayerNormFusion",))

@@ -66,8 +66,8 @@ class Backend(Plugin):
     def arithmetic(self) -> frozenset[str]:
         """What may run faster here than float32.
 
-        ``int8``: static Q/DQ graphs; ``int8-dynamic``: integer products with ranges taken at run time;
-        ``int8-weights``: weights kept as integers until they are used; ``fp16``.
+        ``int8``: static Q/DQ graphs; ``int8-dynamic``: integer products with ranges taken at run
+        time; ``int8-weights``: weights kept as integers until they are used; ``fp16``.
         """
         return frozenset()
 
@@ -80,7 +80,7 @@ class Backend(Plugin):
         yield self
 
     def tweaks(self, facts: Facts) -> Iterable[Self]:
-        """Yield neighbours of these settings to try around a good plan; none changes numbers more."""
+        """Yield neighbours to try around a good plan; none changes numbers more than it."""
         return ()
 
     @abstractmethod

@@ -50,9 +50,7 @@ def load(base: type[P], name: str) -> type[P]:
     modules = _modules(base.folder)
     if name not in modules:
         close = difflib.get_close_matches(name, modules, n=3) or sorted(modules)
-        raise UnknownPlugin(
-            f"no '{name}' in {base.folder}", fix=f"use one of: {', '.join(close)}"
-        )
+        raise UnknownPlugin(f"no '{name}' in {base.folder}", fix=f"use one of: {', '.join(close)}")
     module = importlib.import_module(modules[name])
     found = [
         item

@@ -88,7 +88,9 @@ def convert(kind: Any, data: Any) -> Any:
     if origin is typing.Literal:
         if data in args:
             return data
-        raise BadSettings(f"{data!r} is not allowed", fix=f"use one of {', '.join(map(str, args))}")
+        raise BadSettings(
+            f"{data!r} is not allowed", fix=f"use one of {', '.join(map(str, args))}"
+        )
     return _plain(kind, data)
 
 
@@ -112,7 +114,7 @@ def _union(args: tuple[Any, ...], data: Any) -> Any:
 def _sequence(args: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
     if not isinstance(data, (list, tuple)):
         raise BadSettings(f"{data!r} is not a list", fix="write [a, b]")
-    if len(args) == 2 and args[1] is Ellipsis or len(args) == 1:
+    if (len(args) == 2 and args[1] is Ellipsis) or len(args) == 1:
         return tuple(convert(args[0], item) for item in data)
     return tuple(convert(arg, item) for arg, item in zip(args, data, strict=True))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self")) -> int:
     """Return the CPUs that threads should be sized by, at least 1.
 
-    The smallest of the affinity mask (which a cpuset narrows) and the cgroup quota rounded up, over
-    the process's own cgroup and its parents (v2 ``cpu.max``, v1 ``cpu.cfs_quota_us``). Elsewhere
-    than on Linux: the CPU count.
+    The smallest of the affinity mask (which a cpuset narrows) and the cgroup quota rounded up,
+    over the process's own cgroup and its parents (v2 ``cpu.max``, v1 ``cpu.cfs_quota_us``).
+    Elsewhere than on Linux: the CPU count.
     """
     try:
         cpus = len(os.sched_getaffinity(0))

@@ -39,7 +39,8 @@ class Facts:
         dynamic: Names of dynamic dimensions of the inputs.
         subgraphs: Bodies of If, Loop and Scan.
         functions: Model-local functions.
-        flops: Floating-point operations of one run at batch 1 (2 per multiply-add), None when unknown.
+        flops: Floating-point operations of one run at batch 1 (2 per multiply-add), None when
+            unknown.
         shapes_from: Rung of the shape ladder that answered: file, symbolic, path, runtime or none.
     """
 

@@ -7,7 +7,7 @@ Grammar::
     value  := plugin | list | JSON number, string, true, false, null
     list   := "[" [ value { "," value } ] "]"
 
-A bare word is a string unless the field wants a plugin. NAME is letters, digits, ``-``, ``_``, ``.``, ``:``.
+A bare word is a string unless the field wants a plugin. NAME is letters, digits and ``-_.:/``.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ class _Reader:
             if not self.take("="):
                 self._fail("'='")
             if key in fields:
-                raise BadSettings(f"field '{key}' is given twice in '{self._text}'", fix="keep one")
+                raise BadSettings(
+                    f"field '{key}' is given twice in '{self._text}'", fix="keep one"
+                )
             fields[key] = self._value()
             if not self.take(",") and not self._peek(")"):
                 self._fail("',' or ')'")

@@ -100,7 +100,7 @@ class Study:
 
     @property
     def best(self) -> Trial:
-        """The fastest finalist whose 99 % interval excludes 1 and whose score holds, else the baseline.
+        """The fastest finalist whose 99 % interval excludes 1 and whose score holds, or baseline.
 
         A search that was cut off before it had finalists offers its verified trials instead.
         """
@@ -120,7 +120,11 @@ class Study:
         latest = {t.key: t for t in self.trials if t.ratio and t.score and not t.error}
         return tuple(
             sorted(
-                (t for t in latest.values() if not any(self._beats(o, t) for o in latest.values())),
+                (
+                    t
+                    for t in latest.values()
+                    if not any(self._beats(o, t) for o in latest.values())
+                ),
                 key=lambda t: t.ratio.value if t.ratio else 1.0,
             )
         )
@@ -129,6 +133,9 @@ class Study:
         if one is two or not (one.ratio and two.ratio and one.score and two.score):
             return False
         sign = 1 if self.budget.metric.higher_is_better else -1
-        better = (one.ratio.value < two.ratio.value, sign * (one.score.value - two.score.value) > 0)
+        better = (
+            one.ratio.value < two.ratio.value,
+            sign * (one.score.value - two.score.value) > 0,
+        )
         worse = (one.ratio.value > two.ratio.value, sign * (one.score.value - two.score.value) < 0)
         return any(better) and not any(worse)

@@ -27,7 +27,15 @@ SETS = (
 )
 """Instruction sets that decide which arithmetic is fast, in Linux' spelling."""
 
-PACKAGES = ("ortune", "onnxruntime", "onnx", "onnx-ir", "onnxscript", "numpy", "onnxruntime-ep-openvino")
+PACKAGES = (
+    "ortune",
+    "onnxruntime",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "numpy",
+    "onnxruntime-ep-openvino",
+)
 
 
 def machine() -> dict[str, str]:

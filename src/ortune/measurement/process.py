@@ -66,7 +66,10 @@ class Worker:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -142,7 +145,8 @@ class Worker:
         if used > self._limit:
             self._process.kill()
             raise self._failed(
-                f"used {used / 2**20:.0f} MB of memory, over the limit of {self._limit / 2**20:.0f} MB"
+                f"used {used / 2**20:.0f} MB of memory, "
+                f"over the limit of {self._limit / 2**20:.0f} MB"
             )
 
     def _death(self) -> str:

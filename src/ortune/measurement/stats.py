@@ -1,8 +1,9 @@
 """Statistics over raw samples: pure functions, computed late.
 
-A *block* is one A B B A turn in which both sides run the same samples; its log-ratio is the trimmed
-mean over entries of log(candidate / baseline). A *pair* is two live processes. Blocks of one pair share the processes'
-memory layout, so a pair has an effect of its own that no number of blocks averages out.
+A *block* is one A B B A turn in which both sides run the same samples; its log-ratio is the
+trimmed mean over entries of log(candidate / baseline). A *pair* is two live processes. Blocks of
+one pair share the processes' memory layout, so a pair has an effect of its own that no number of
+blocks averages out.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def centre(logs: Floats) -> float:
 
 
 def bootstrap(logs: Floats, draws: int = 2000, seed: int = 0) -> float:
-    """Return the bootstrap standard error of `centre` over blocks, with Hesterberg's
-    sqrt(n / (n - 1)) correction for the bootstrap's narrowness (doi:10.1080/00031305.2015.1089789).
+    """Return the bootstrap standard error of `centre` over blocks.
+
+    With Hesterberg's sqrt(n / (n - 1)) for its narrowness (doi:10.1080/00031305.2015.1089789).
     """
     n = len(logs)
     if n < 2:
@@ -103,7 +105,13 @@ def student(confidence: float, df: int) -> float:
 
 def disturbed(pairs: Sequence[Pair]) -> float:
     """Return the share of entries that a busy neighbour disturbed; NaN when it cannot be read."""
-    shares = [w for p in pairs for b in p.blocks for burst in (b.baseline, b.candidate) for w in burst.waited]
+    shares = [
+        w
+        for p in pairs
+        for b in p.blocks
+        for burst in (b.baseline, b.candidate)
+        for w in burst.waited
+    ]
     known = [w for w in shares if w >= 0]
     return sum(w > WAITED for w in known) / len(known) if known else float("nan")
 

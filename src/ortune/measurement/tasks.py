@@ -22,7 +22,7 @@ from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 
 _CHUNK_NS = 2_000_000
-"""Run-queue counters are read around chunks of at least this length: reading costs microseconds."""
+"""Run-queue counters are read around chunks this long: reading them costs microseconds."""
 
 _CALLS = 32
 _CALL_BYTES = 256 * 2**20
@@ -121,8 +121,8 @@ def burst(bench: Bench, at: int, runs: int, each: int = 1, drop: int = 0) -> dic
     """Time `runs` entries of `each` consecutive runs of the cycle, from position `at`.
 
     Both sides of a pair get the same numbers, so entry i ran the same samples on both. The first
-    `drop` runs are not recorded. Run-queue waiting is read around chunks of at least 2 ms and holds
-    for all entries of a chunk.
+    `drop` runs are not recorded. Run-queue waiting is read around chunks of at least 2 ms and
+    holds for all entries of a chunk.
     """
     for position in range(drop):
         session, feeds = bench.call(at + position)
@@ -208,7 +208,9 @@ def observe(
     return {"ranges": ranges, "peak_rss": peak_rss()}
 
 
-def evaluate(bench: Bench, function: str, record: Mapping[str, str] | None = None) -> dict[str, Any]:
+def evaluate(
+    bench: Bench, function: str, record: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Call the user's ``fn(run)`` and return its records.
 
     Args:

@@ -1,16 +1,17 @@
 """The paired accuracy test: is the candidate's score within the budget, and how surely?
 
-Per-sample records of baseline and candidate are compared sample by sample (or group by group: views
-of one photo count as one). Verdicts:
+Per-sample records of baseline and candidate are compared sample by sample (or group by group:
+views of one photo count as one). Verdicts:
 
 * **proved**: the bad end of the 95 % interval is within the budget;
 * **likely**: the estimate is, the interval is not; `needed` samples would prove it;
 * **fails**: the estimate is outside, or is NaN.
 
-Intervals: 0/1 records use Wilson's score interval on the discordant samples, which does not collapse
-when none is discordant (a bootstrap does); other means use a percentile bootstrap over samples or groups;
-a worst-case metric is proved by 59 samples within the limit (Wilks 1941: 95 % of inputs with 95 %
-confidence). A plan of exact steps whose outputs equal the baseline's to 80 dB is proved by construction.
+Intervals: 0/1 records use Wilson's score interval on the discordant samples, which does not
+collapse when none is discordant (a bootstrap does); other means use a percentile bootstrap over
+samples or groups; a worst-case metric is proved by 59 samples within the limit (Wilks 1941: 95 %
+of inputs with 95 % confidence). A plan of exact steps whose outputs equal the baseline's to 80 dB
+is proved by construction.
 """
 
 from __future__ import annotations
@@ -74,9 +75,7 @@ def judge(
         verdict, needed = Verdict.PROVED, None
     else:
         verdict = Verdict.LIKELY
-    return Score(
-        str(metric), value, base, low, high, len(candidate), verdict, needed, basis
-    )
+    return Score(str(metric), value, base, low, high, len(candidate), verdict, needed, basis)
 
 
 def _interval(
@@ -116,7 +115,7 @@ def _binary(records: Floats) -> bool:
 def _wilson(
     candidate: Floats, baseline: Floats, relative: bool, base: float, independent: int
 ) -> tuple[float, float]:
-    """Interval of the candidate's mean; with a relative budget at the baseline's observed score."""
+    """Interval of the mean; with a relative budget at the baseline's observed score."""
     n = len(candidate)
     if not relative:
         return wilson(float(candidate.mean()), independent)
@@ -161,7 +160,7 @@ def _bootstrap(
 def _needed(
     budget: Budget, value: float, base: float, low: float, high: float, independent: int, n: int
 ) -> int | None:
-    """Return the samples at which the interval's bad end would reach the limit: widths shrink by sqrt."""
+    """Return the samples at which the interval's bad end reaches the limit: width ~ 1/sqrt(n)."""
     bound = budget.bound(base)
     bad = low if budget.metric.higher_is_better else high
     gap = abs(value - bound)

@@ -1,9 +1,9 @@
 """Apply a recipe to a model file: load, edit step by step, check each, save.
 
-Every step is a transaction. Structure, names and types are checked after each. Numbers are compared
-once for a run of exact steps; only when that fails are the steps replayed one by one, and the guilty
-one rolled back. A quantizer that cannot do its work fails the build: the plan without it is another
-plan.
+Every step is a transaction. Structure, names and types are checked after each. Numbers are
+compared once for a run of exact steps; only when that fails are the steps replayed one by one, and
+the guilty one rolled back. A quantizer that cannot do its work fails the build: the plan without
+it is another plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ortune.measurement.process import WorkerFailed
 from ortune.model import file, names
 from ortune.model.check import check, signature
 from ortune.recipe import compare
-from ortune.recipe.built import Built, store, stored, steps_key
+from ortune.recipe.built import Built, steps_key, store, stored
 from ortune.recipe.calibrate import calibrate
 
 _CHECKED = 2
@@ -107,8 +107,9 @@ def _extend(
     folder.mkdir(parents=True, exist_ok=True)
     work = _Work(start.path, folder, material, sink)
     edits = list(start.edits)
-    for exact, run in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
-        edits += work.exact(cast(list[Transform], list(run))) if exact else work.lossy_all(list(run))
+    for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
+        run = list(group)
+        edits += work.exact(cast(list[Transform], run)) if exact else work.lossy_all(run)
     path = file.save(work.model, folder / f"{name}.onnx")
     built = Built(path, tuple(edits))
     store(built, name)

@@ -32,7 +32,9 @@ class Built:
 
 def steps_key(steps: Sequence[Step]) -> str:
     """Digest steps and the text of their plugins: an edited plugin builds anew."""
-    return codec.digest([[codec.encode(step), catalog.source_digest(type(step))] for step in steps])
+    return codec.digest(
+        [[codec.encode(step), catalog.source_digest(type(step))] for step in steps]
+    )
 
 
 def stored(cache: Path, name: str, steps: Sequence[Step]) -> Built | None:

@@ -56,7 +56,7 @@ def bench(
     seconds: float = 10,
     sink: Sink = silent,
 ) -> dict[str, Any]:
-    """Time every model on every backend; all run in turns, in several sets of fresh processes.
+    """Time every model on every backend, in turns, in several sets of fresh processes.
 
     Returns:
         ``rows`` (raw nanoseconds included), ``ratios`` of every row's latency to the first row's
@@ -161,9 +161,7 @@ def _ratio(one: _Row, base: _Row) -> Interval:
 def _result(rows: Sequence[_Row]) -> dict[str, Any]:
     ratios: list[Interval | None] = [None if r.error else _ratio(r, rows[0]) for r in rows]
     ratios[0] = Interval(1.0, 1.0, 1.0)
-    order = sorted(
-        (i for i, found in enumerate(ratios) if found), key=lambda i: _value(ratios[i])
-    )
+    order = sorted((i for i, found in enumerate(ratios) if found), key=lambda i: _value(ratios[i]))
     winner = None
     if len(order) > 1 and _ratio(rows[order[0]], rows[order[1]]).high < 1:
         winner = order[0]

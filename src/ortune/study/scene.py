@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core.backend import Backend
 from ortune.core.budget import Budget
+from ortune.core.facts import Facts
 from ortune.core.metric import Metric
 from ortune.core.step import Recipe
 from ortune.core.study import Job
-from ortune.core.facts import Facts
 from ortune.measurement.job import WorkerJob
-from ortune.core.backend import Backend
 from ortune.recipe.build import Material
 
 

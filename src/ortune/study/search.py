@@ -1,4 +1,7 @@
-"""The search: an anytime loop over plans. Phases: baseline, plans, runtime settings, finalists, history."""
+"""The search: an anytime loop over plans.
+
+Phases: baseline, plans, runtime settings, finalists, history.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,14 @@ class _Loop:
         budget, part = self.scene.budget, self.scene.parts["search"]
         value = budget.metric.aggregate(part.records)
         score = Score(
-            str(budget.metric), value, value, value, value, len(part.records), Verdict.PROVED, None,
+            str(budget.metric),
+            value,
+            value,
+            value,
+            value,
+            len(part.records),
+            Verdict.PROVED,
+            None,
             "the original",
         )
         self._record(
@@ -155,7 +165,7 @@ class _Loop:
         return "done"
 
     def _runtime(self, finished: str) -> str:
-        """Try neighbouring runtime settings around the best plans, then those that helped together."""
+        """Try neighbouring runtime settings of the best plans, then those that helped together."""
         leaders = [t for t in self._leaders() if t.key in self.planned][:2]
         for leader in leaders:
             found = around(leader.plan, self.targets, self.scene.facts)
@@ -214,7 +224,7 @@ class _Loop:
     def _try(
         self, plan: Plan, phase: str, index: int, total: int, *, always_score: bool = False
     ) -> Trial | None:
-        """Return the plan's trial, from the ledger or measured now; None when it changes nothing."""
+        """Return the plan's trial, from the ledger or new; None when it changes nothing."""
         key = trial_key(self.key, plan)
         known = self.ledger.find(key, "search")
         if known is not None:
@@ -235,7 +245,8 @@ class _Loop:
             live = self._live()
         except WorkerFailed as error:
             raise OrtuneError(
-                f"the original stopped running: {error.failure.reason}", fix=error.failure.reproduce
+                f"the original stopped running: {error.failure.reason}",
+                fix=error.failure.reproduce,
             ) from None
         effort = Effort(seconds=self.pair_seconds())
         trial = trials.attempt(
@@ -252,9 +263,7 @@ class _Loop:
         self._rest()
         files = trials.build_all(self.scene, trial.plan, self.sink)
         effort = Effort(min_blocks=6, max_blocks=20, seconds=self.pair_seconds(), decide=False)
-        return self._record(
-            trials.finalist(self.scene, trial, files, _PAIRS, effort, self.sink)
-        )
+        return self._record(trials.finalist(self.scene, trial, files, _PAIRS, effort, self.sink))
 
     def _record(self, trial: Trial) -> Trial:
         self.ledger.append(trial)
@@ -301,7 +310,9 @@ class _Loop:
     def _live(self) -> Worker:
         """Return the baseline worker that the search phase times against."""
         if self.worker is None or not self.worker.alive:
-            worker = trials.start(self.scene, self.scene.models, self.scene.job.baseline, "baseline")
+            worker = trials.start(
+                self.scene, self.scene.models, self.scene.job.baseline, "baseline"
+            )
             self.worker = self.stack.enter_context(worker)
             trials.ready(worker)
         return self.worker

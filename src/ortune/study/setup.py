@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ class Request:
     calibration: str | Path | Callable[[], Any] | None = None
     evaluate: str = ""
     budget: str | None = None
-    baseline: Backend = Cpu()
-    workload: Workload = Workload()
+    baseline: Backend = field(default_factory=Cpu)
+    workload: Workload = field(default_factory=Workload)
     shapes: Mapping[str, tuple[int, ...]] | None = None
     ranges: Mapping[str, tuple[float, float]] | None = None
     seconds: float = 180
@@ -176,8 +176,13 @@ class _Preparation:
         if request.whole:
             parts = {"search": tuple(range(found.count)), "final": (0,)}
         digest = codec.digest(
-            [found.digests, codec.encode(found.labels and [str(x) for x in found.labels]),
-             found.groups, own.digests if own else None, self._function_digest()]
+            [
+                found.digests,
+                codec.encode(found.labels and [str(x) for x in found.labels]),
+                found.groups,
+                own.digests if own else None,
+                self._function_digest(),
+            ]
         )
         return {MAIN: found.stream}, found, {MAIN: material}, parts, digest
 
@@ -229,8 +234,10 @@ class _Preparation:
         limit = self.request.memory_limit
         return _Loud(job, timeout_s=_LOAD_TIMEOUT_S, memory_limit=limit)
 
-    def _limited(self, parts: Mapping[str, tuple[int, ...]], quick: int) -> dict[str, tuple[int, ...]]:
-        """Thin a part out when scoring it would eat the search's time; a resumed run keeps its own."""
+    def _limited(
+        self, parts: Mapping[str, tuple[int, ...]], quick: int
+    ) -> dict[str, tuple[int, ...]]:
+        """Thin parts whose scoring would eat the search's time; a resumed run keeps its own."""
         header = read_header(self.root)
         if header is not None:
             return dict(header.parts)
@@ -273,7 +280,9 @@ class _Preparation:
         if self.request.evaluate:
             metric = ScoreMetric(path=self.request.evaluate)
             if self.request.budget is None:
-                return Budget(metric, -0.01, relative=True), "--evaluate: within 0.01 of the baseline"
+                return Budget(
+                    metric, -0.01, relative=True
+                ), "--evaluate: within 0.01 of the baseline"
             given = Budget.parse(self.request.budget)
             if given.metric.name() == "score" or str(given.metric).startswith("function"):
                 given = replace(given, metric=metric)
@@ -319,7 +328,9 @@ class _Preparation:
             budget.metric.records([out], [out], None if labels is None else [labels[i]])[0]
             for i, out in enumerate(stream)
         ]
-        return Part(name, tuple(indices), stream.path, np.asarray(rows, np.float64), labels, groups)
+        return Part(
+            name, tuple(indices), stream.path, np.asarray(rows, np.float64), labels, groups
+        )
 
     def _check_budget(self, budget: Budget, parts: Mapping[str, Part]) -> None:
         for part in parts.values():

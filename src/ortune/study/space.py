@@ -1,4 +1,4 @@
-"""The candidates: tens of plans, best bets first. The order of passes is staged, never searched."""
+"""The candidates: tens of plans, best bets first. The order of passes is never searched."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def clean(facts: Facts) -> Recipe:
 
 
 def recipes(facts: Facts, backend: Backend, *, exact: bool = False) -> Iterator[Recipe]:
-    """Yield the recipes for a backend: as it came, clean, and clean with each quantizer's offers."""
+    """Yield a backend's recipes: as it came, clean, and clean with each quantizer's offers."""
     yield AS_IS
     base = clean(facts)
     if base.steps:

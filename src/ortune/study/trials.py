@@ -132,7 +132,7 @@ def attempt(
 def finalist(
     scene: Scene, trial: Trial, files: Files, pairs: int, effort: Effort, sink: Sink
 ) -> Trial:
-    """Re-measure a plan in fresh pairs of processes and score it on data that the search did not see."""
+    """Re-measure a plan in fresh pairs of processes and score it on held-out data."""
     began = time.perf_counter()
     part = scene.parts["final"]
     taken: list[Pair] = []
@@ -195,14 +195,12 @@ def ready(worker: Worker) -> tuple[int, int, int, Mapping[str, int]]:
 
 def _measure(worker: Worker, baseline: Worker, effort: Effort, sink: Sink) -> Measurement:
     load_ns, first_ns, peak, placement = ready(worker)
-    pair = time_pair(
-        baseline, worker, effort, lambda found, blocks: sink(Timing(found, blocks))
-    )
+    pair = time_pair(baseline, worker, effort, lambda found, blocks: sink(Timing(found, blocks)))
     return Measurement((pair,), load_ns, first_ns, peak, placement)
 
 
 def score(scene: Scene, worker: Worker, plan: Plan, part: Part) -> tuple[Score, ...]:
-    """Score a loaded plan on a part of the data: the budget's metric, then those shown beside it."""
+    """Score a loaded plan on a part of the data: the budget's metric first."""
     if scene.evaluate:
         answer = worker.ask("evaluate", function=scene.evaluate, timeout_s=scene.timeout_s * 10)
         rows = np.asarray(answer["records"][0], np.float64)[list(part.indices)]

@@ -85,7 +85,7 @@ def verify(
     with TemporaryDirectory(prefix="ortune-") as folder:
         scene = prepare(request, Path(folder), silent)
         part = scene.parts["search"]
-        paths = {name: two for name in scene.models}
+        paths = dict.fromkeys(scene.models, two)
         plan = Plan(Recipe(two.name, ()), backend)
         try:
             with trials.start(scene, paths, backend, "verify") as worker:
@@ -97,7 +97,11 @@ def verify(
                 fix="run `ortune inspect` on it",
             ) from None
         return Comparison(
-            scores, scene.budget, scene.job.budget_rule, len(part.indices), data is None and not evaluate
+            scores,
+            scene.budget,
+            scene.job.budget_rule,
+            len(part.indices),
+            data is None and not evaluate,
         )
 
 
@@ -105,12 +109,14 @@ def _same_interface(one: Path, first: Facts, two: Path, second: Facts) -> None:
     names = [{spec.name for spec in facts.outputs} for facts in (first, second)]
     if names[0] != names[1]:
         raise BadModel(
-            f"outputs differ: {one.name} has {sorted(names[0])}, {two.name} has {sorted(names[1])}",
+            f"outputs differ: {one.name} has {sorted(names[0])}, "
+            f"{two.name} has {sorted(names[1])}",
             fix="compare models with the same outputs",
         )
     inputs = [{spec.name for spec in facts.inputs} for facts in (first, second)]
     if inputs[0] != inputs[1]:
         raise BadModel(
-            f"inputs differ: {one.name} has {sorted(inputs[0])}, {two.name} has {sorted(inputs[1])}",
+            f"inputs differ: {one.name} has {sorted(inputs[0])}, "
+            f"{two.name} has {sorted(inputs[1])}",
             fix="compare models with the same inputs",
         )
