@@ -29,7 +29,7 @@ def normalize(model: ir.Model) -> None:
         _merge_domain(graph.opset_imports)
         _sort(graph)
         for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
-            _free_negative(value)
+            _clean_shape(value)
     model.opset_imports.setdefault("", 1)
     if model.ir_version < FIRST_FREE_IR:
         graph = model.graph
@@ -43,11 +43,25 @@ def _merge_domain(imports: dict[str, int]) -> None:
         imports[""] = max(imports.pop("ai.onnx"), imports.get("", 0))
 
 
-def _free_negative(value: ir.Value) -> None:
-    """Some exporters write -1 for a dimension that is not known."""
+def _clean_shape(value: ir.Value) -> None:
+    """A name stands for one size throughout a model; some exporters call all unknown sizes ``?``,
+    or write -1."""
     shape = dims(value.shape)
-    if shape is not None and any(isinstance(dim, int) and dim < 0 for dim in shape):
-        value.shape = ir.Shape(None if isinstance(d, int) and d < 0 else d for d in shape)
+    if shape is None:
+        return
+    clean = [None if _means_nothing(dim) else dim for dim in shape]
+    if clean != list(shape):
+        value.shape = ir.Shape(clean)
+
+
+def _means_nothing(dim: int | str | None) -> bool:
+    if isinstance(dim, int):
+        return dim < 0
+    name = (dim or "").strip().lower()
+    return name in _NO_NAMES or not any(letter.isalpha() for letter in name)
+
+
+_NO_NAMES = frozenset({"none", "null", "unk", "unknown", "dynamic", "dyn", "any"})
 
 
 def _sort(graph: ir.Graph | ir.Function) -> None:

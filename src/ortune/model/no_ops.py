@@ -1,0 +1,207 @@
+"""Which nodes hand an input on unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.model.dims import Item, Known, Partial, overridable
+from ortune.model.edit import attribute, const_array, const_tensor
+from ortune.model.spec import dims
+
+_END = 2**31 - 1
+"""From here on an end of a Slice means the end of the axis: exporters write INT32_MAX or more."""
+
+
+def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+    """Return the input that the node's first output always equals; None when there is none.
+
+    Equal means in value, type and shape, in every run that does not fail.
+    """
+    rule = _RULES.get(node.op_type) if not node.domain else None
+    if rule is None or not node.inputs or node.inputs[0] is None:
+        return None
+    if any(attr.is_ref() for attr in node.attributes.values()):
+        return None
+    if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+        return None
+    if rule(node, known, opset):
+        return node.inputs[0]
+    if node.op_type in _COMMUTE and len(node.inputs) == 2:
+        two, one = node.inputs
+        return one if _is_neutral(node, _COMMUTE[node.op_type], one, two) else None
+    return None
+
+
+_Rule: TypeAlias = Callable[[ir.Node, Known, int], bool]
+
+
+def _always(node: ir.Node, known: Known, opset: int) -> bool:
+    return True
+
+
+def _single(node: ir.Node, known: Known, opset: int) -> bool:
+    return len(node.inputs) == 1
+
+
+def _dropout(node: ir.Node, known: Known, opset: int) -> bool:
+    """Before opset 7 an attribute chose the mode, from 12 on an input does."""
+    if opset < 7:
+        return bool(attribute(node, "is_test", 0))
+    if opset < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
+        return True
+    training = const_array(node.inputs[2])
+    return training is not None and not overridable(node.inputs[2]) and not training.any()
+
+
+def _cast(node: ir.Node, known: Known, opset: int) -> bool:
+    to = attribute(node, "to", None)
+    source = node.inputs[0]
+    return source is not None and source.dtype is not None and to == source.dtype
+
+
+def _cast_like(node: ir.Node, known: Known, opset: int) -> bool:
+    one, two = node.inputs[:2]
+    return one is not None and two is not None and one.dtype is not None and one.dtype == two.dtype
+
+
+def _reshape(node: ir.Node, known: Known, opset: int) -> bool:
+    shape = _dims(node, 0)
+    if opset < 5:
+        to: Partial | None = Partial(tuple(attribute(node, "shape", ())))
+    else:
+        to = known.part(node.inputs[1]) if len(node.inputs) > 1 else None
+    if shape is None or to is None or len(to.items) != len(shape):
+        return False
+    keeps_zero = bool(attribute(node, "allowzero", 0))
+    differ = [
+        item
+        for item, dim in zip(to.items, shape, strict=True)
+        if not (_same(item, dim) or (item == 0 and not keeps_zero))
+    ]
+    # One -1 stands for what is left over, which is then the dimension in its place.
+    solid = all(not isinstance(dim, int) or dim > 0 for dim in shape)
+    return not differ or (differ == [-1] and solid)
+
+
+def _flatten(node: ir.Node, known: Known, opset: int) -> bool:
+    shape = _dims(node, 0)
+    return shape is not None and len(shape) == 2 and attribute(node, "axis", 1) in (1, -1)
+
+
+def _expand(node: ir.Node, known: Known, opset: int) -> bool:
+    shape, to = _dims(node, 0), known.part(node.inputs[1])
+    if shape is None or to is None or len(to.items) > len(shape):
+        return False
+    tail = shape[len(shape) - len(to.items) :]
+    return all(item == 1 or _same(item, dim) for item, dim in zip(to.items, tail, strict=True))
+
+
+def _transpose(node: ir.Node, known: Known, opset: int) -> bool:
+    perm = attribute(node, "perm", None)
+    if perm is not None:
+        return list(perm) == list(range(len(perm)))
+    shape = _dims(node, 0)
+    return shape is not None and len(shape) < 2
+
+
+def _pad(node: ir.Node, known: Known, opset: int) -> bool:
+    if opset < 11:
+        return not any(attribute(node, "pads", attribute(node, "paddings", (1,))))
+    pads = known.part(node.inputs[1]) if len(node.inputs) > 1 else None
+    return pads is not None and all(item == 0 for item in pads.items)
+
+
+def _slice(node: ir.Node, known: Known, opset: int) -> bool:
+    shape = _dims(node, 0)
+    if shape is None:
+        return False
+    if opset < 10:
+        starts: Sequence[Item] = tuple(attribute(node, "starts", ()))
+        ends: Sequence[Item] = tuple(attribute(node, "ends", ()))
+        axes: Sequence[Item] = tuple(attribute(node, "axes", range(len(starts))))
+        steps: Sequence[Item] = (1,) * len(starts)
+    else:
+        given = [known.part(value) for value in node.inputs[1:]]
+        absent = [value is None for value in node.inputs[1:]]
+        if any(g is None and not a for g, a in zip(given, absent, strict=True)) or len(given) < 2:
+            return False
+        starts, ends = (g.items if g is not None else () for g in given[:2])
+        axes = given[2].items if len(given) > 2 and given[2] else tuple(range(len(starts)))
+        steps = given[3].items if len(given) > 3 and given[3] else (1,) * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if start != 0 or step != 1 or not isinstance(axis, int):
+            return False
+        if not -len(shape) <= axis < len(shape):
+            return False
+        dim = shape[axis]
+        far = isinstance(end, int) and (end >= _END or (isinstance(dim, int) and end >= dim))
+        if not far and not _same(end, dim):
+            return False
+    return True
+
+
+def _split(node: ir.Node, known: Known, opset: int) -> bool:
+    return len(node.outputs) == 1
+
+
+def _neutral(number: float) -> _Rule:
+    """Arithmetic with a constant that changes nothing; the constant may not widen the shape."""
+
+    def rule(node: ir.Node, known: Known, opset: int) -> bool:
+        return len(node.inputs) == 2 and _is_neutral(node, number, *node.inputs)
+
+    return rule
+
+
+def _is_neutral(
+    node: ir.Node, number: float, value: ir.Value | None, constant: ir.Value | None
+) -> bool:
+    tensor = const_tensor(constant)
+    shape = dims(value.shape) if value is not None else None
+    if tensor is None or tensor.size != 1 or shape is None or len(tensor.shape) > len(shape):
+        return False
+    if overridable(constant) or attribute(node, "axis", None) is not None:
+        return False
+    array = const_array(constant)
+    return array is not None and array.dtype.kind in "iuf" and bool(np.all(array == number))
+
+
+def _dims(node: ir.Node, index: int) -> tuple[Item, ...] | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return dims(value.shape) if value is not None else None
+
+
+def _same(one: Item, two: Item) -> bool:
+    """A name stands for one size throughout a model; what has no name equals nothing."""
+    return one is not None and one == two
+
+
+_COMMUTE: Mapping[str, float] = {"Add": 0, "Mul": 1}
+
+_RULES: Mapping[str, _Rule] = {
+    "Identity": _always,
+    "Dropout": _dropout,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Expand": _expand,
+    "Transpose": _transpose,
+    "Pad": _pad,
+    "Slice": _slice,
+    "Split": _split,
+    "Concat": _single,
+    "Sum": _single,
+    "Max": _single,
+    "Min": _single,
+    "Mean": _single,
+    "Add": _neutral(0),
+    "Sub": _neutral(0),
+    "Mul": _neutral(1),
+    "Div": _neutral(1),
+    "Pow": _neutral(1),
+}

@@ -1,0 +1,75 @@
+"""Take out of a model what changes nothing: dead nodes, unread weights, copies of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.model.edit import every_graph
+from ortune.model.replace import remove
+
+_SAMPLED = 64
+
+
+def drop_dead(model: ir.Model) -> int:
+    """Remove nodes and initializers that nothing reads, in all graphs, and return how many."""
+    count = 0
+    for graph in reversed(list(every_graph(model))):
+        for node in reversed(list(graph)):
+            if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+                remove(node)
+                count += 1
+    for body in model.graphs():
+        for name, value in list(body.initializers.items()):
+            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+                del body.initializers[name]
+                count += 1
+    return count
+
+
+def share_weights(model: ir.Model) -> int:
+    """Let one of several initializers of the main graph with equal content serve all readers.
+
+    Few elements are compared first, so that weights which differ are hardly read. Defaults of
+    inputs, outputs and strings are left alone.
+
+    Returns:
+        Initializers removed.
+    """
+    groups: dict[tuple[object, ...], list[ir.Value]] = {}
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        fixed = not (value.is_graph_input() or value.is_graph_output())
+        if tensor is not None and fixed and tensor.dtype != ir.DataType.STRING:
+            key = (tensor.dtype, tuple(tensor.shape), tensor.nbytes)
+            groups.setdefault(key, []).append(value)
+    return sum(_share(group) for group in groups.values() if len(group) > 1)
+
+
+def _share(values: Iterable[ir.Value]) -> int:
+    count = 0
+    kept: dict[bytes, list[ir.Value]] = {}
+    for value in values:
+        content = _bytes(value)
+        twins = kept.setdefault(content[:: max(1, content.size // _SAMPLED)].tobytes(), [])
+        twin = next((one for one in twins if np.array_equal(_bytes(one), content)), None)
+        if twin is None:
+            twins.append(value)
+            continue
+        value.replace_all_uses_with(twin)
+        if value.graph is not None and value.name is not None:
+            del value.graph.initializers[value.name]
+        count += 1
+    return count
+
+
+def _bytes(value: ir.Value) -> NDArray[np.uint8]:
+    tensor = value.const_value
+    if tensor is None:
+        raise ValueError(f"'{value.name}' is no constant")
+    if isinstance(tensor, ir.PackedTensor):
+        return tensor.numpy_packed().reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)

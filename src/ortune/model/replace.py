@@ -1,0 +1,32 @@
+"""Put one value in the place of another, whatever reads it, outputs of graphs included."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+
+def forward(old: ir.Value, new: ir.Value) -> bool:
+    """Let everything that reads `old` read `new`; say whether it could be done.
+
+    An output of a graph keeps its name, type and declared shape: `new` takes them over. That can
+    not be done when `new` is an input, a constant, an output already, or of another graph.
+    """
+    graph = old.graph
+    if old.is_graph_output():
+        node = new.producer()
+        if node is None or graph is None or node.graph is not graph or new.is_graph_output():
+            return False
+        name, old.name = old.name, None
+        new.name = name
+        new.type = old.type or new.type
+        new.shape = old.shape if old.shape is not None else new.shape
+        new.metadata_props.update(old.metadata_props)
+        new.doc_string = old.doc_string or new.doc_string
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    return True
+
+
+def remove(node: ir.Node) -> None:
+    """Take a node that nothing reads out of its graph."""
+    if node.graph is not None:
+        node.graph.remove(node, safe=True)

@@ -1,0 +1,43 @@
+"""Raise the version of the ONNX operators a model is written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model.opset import raise_to
+
+
+@dataclass(frozen=True)
+class RaiseOpset(Transform):
+    """The same computation in newer operators, for later steps that need them.
+
+    Nodes whose operator changed between the versions are rewritten by onnx's own adapters; a
+    model of that version or a newer one is left as it is.
+
+    Attributes:
+        to: Version of the default domain.
+    """
+
+    stage: ClassVar[Stage] = Stage.PREPARE
+    automatic: ClassVar[bool] = False
+
+    to: int = 17
+
+    def applies(self, facts: Facts) -> bool:
+        """The model is older."""
+        return facts.opset < self.to
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many nodes changed, the import counted as one.
+
+        Raises:
+            BadModel: An operator has no way to the new version.
+        """
+        if model.opset_imports.get("", 0) >= self.to:
+            return 0
+        return raise_to(model, self.to) + 1

@@ -1,0 +1,112 @@
+"""Fold constants, drop what does nothing, store equal weights once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.step import Stage, Transform
+from ortune.model import edit, fold, names, prune
+from ortune.model.dims import Known, overridable
+from ortune.model.no_ops import passed_on
+from ortune.model.replace import forward, remove
+from ortune.model.symbolic import infer_graph
+
+
+@dataclass(frozen=True)
+class Simplify(Transform):
+    """Smaller graph, same function.
+
+    Local functions are inlined; weights that an exporter listed as inputs become constants; then,
+    until nothing changes: shapes are inferred, what is the same in every run is computed, an If
+    with a known condition gives way to its branch, nodes that hand their input on are taken out,
+    and so is what nothing reads. At last equal weights are stored once. Names of inputs, outputs
+    and all nodes that stay are kept.
+
+    Exact up to the order of float operations on constants, and to the sign of zero (x + 0).
+
+    Attributes:
+        rounds: How often the rules may run at most; they stop at a fixed point.
+    """
+
+    stage: ClassVar[Stage] = Stage.FOLD
+
+    rounds: int = 8
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many edits were made."""
+        count = edit.inline(model) + _weights_as_inputs(model)
+        names.unique(model)
+        for _ in range(self.rounds):
+            edits = _round(model)
+            count += edits
+            if not edits:
+                break
+        return count + prune.share_weights(model)
+
+
+def _round(model: ir.Model) -> int:
+    known = Known()
+    infer_graph(model.graph, model.opset_imports, known)
+    count = fold.fold(model, known)
+    count += fold.take_branches(model, known)
+    count += fold.settle_targets(model, known)
+    count += _drop(model, known)
+    count += _merge_pairs(model)
+    return count + prune.drop_dead(model)
+
+
+def _drop(model: ir.Model, known: Known) -> int:
+    opset = model.opset_imports.get("", 0)
+    count = 0
+    for graph in list(edit.every_graph(model)):
+        for node in list(graph):
+            source = passed_on(node, known, opset)
+            if source is not None and forward(node.outputs[0], source):
+                remove(node)
+                count += 1
+    return count
+
+
+def _merge_pairs(model: ir.Model) -> int:
+    """Join a Transpose after a Transpose, and a Reshape after a Reshape that forgets it."""
+    count = 0
+    for node in edit.every_node(model):
+        before = node.inputs[0].producer() if node.inputs and node.inputs[0] else None
+        if before is None or before.op_type != node.op_type or node.domain or before.domain:
+            continue
+        if node.op_type == "Transpose" and before.graph is node.graph:
+            one, two = (edit.attribute(n, "perm", None) for n in (before, node))
+            if one is not None and two is not None:
+                node.attributes["perm"] = ir.AttrInt64s("perm", [one[i] for i in two])
+                node.replace_input_with(0, before.inputs[0])
+                count += 1
+        elif node.op_type == "Reshape" and before.graph is node.graph and _forgets(node):
+            node.replace_input_with(0, before.inputs[0])
+            count += 1
+    return count
+
+
+def _forgets(node: ir.Node) -> bool:
+    """Say whether the target is constant and copies no dimension of the tensor before."""
+    second = node.inputs[1] if len(node.inputs) > 1 else None
+    to = edit.const_array(second)
+    return to is not None and not overridable(second) and not (to == 0).any()
+
+
+def _weights_as_inputs(model: ir.Model) -> int:
+    """Take initializers out of the inputs where an exporter listed them all.
+
+    A caller could override them, but nobody passes weights; the runtime may not fold what can be
+    overridden. A few among many are meant as defaults of inputs and stay.
+    """
+    graph = model.graph
+    listed = [value for value in graph.inputs if value.is_initializer()]
+    if len(listed) * 2 < len(graph.initializers):
+        return 0
+    given = [value for value in graph.inputs if not value.is_initializer()]
+    graph.inputs.clear()
+    graph.inputs.extend(given)
+    return len(listed)
