@@ -1,8 +1,8 @@
 """What a call of the engine costs beyond the bare session, measured in pairs; prints JSON.
 
 Both sides run the very same onnxruntime session, so that its place in memory is no difference,
-and take turns A B B A, so that clock changes hit both alike. Per model: median nanoseconds of both,
-the difference with its 99 % bootstrap interval, and whether it is under 3 % or 20 us.
+and take turns A B B A, so that clock changes hit both alike. Per model: median nanoseconds of
+each, the difference with its 99 % bootstrap interval, and whether it is under 3 % or 20 us.
 
     python benchmarks/engine_overhead.py
 """

@@ -10,7 +10,7 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.core import catalog
 from ortune.core.section import Block, Heading, Scatter, Section, Table, Text
-from ortune.core.study import Study
+from ortune.core.study import Stage, Study
 from ortune.core.trial import Edit, Interval, Plan, Score, Status, Verdict
 from ortune.reporting.blocks import gather
 from ortune.sections._wording import megabytes, milliseconds, number
@@ -121,8 +121,21 @@ def test_the_count_of_fates(study: Study) -> None:
 def test_original_and_winner_side_by_side(study: Study) -> None:
     found = {row[0]: row[1:] for row in table("verdict", study).rows}
     assert found["latency, ms"] == ("1.000", "0.5000")
+    assert found["score"] == ("cosine 1", "cosine 0.9995")
     assert found["size, MB"] == ("5.4", "1.4")
     assert found["backend"] == ("cpu", "cpu(threads=1)")
+
+
+def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
+    final = (Score("cosine", 0.96, 0.97, 0.95, 0.97, 800, Verdict.PROVED),)
+    made = replace(with_final(study, scores=final), samples={"search": 32, "final": 800})
+    found = {row[0]: row[1:] for row in table("verdict", made).rows}
+    assert found["score"] == ("cosine 0.97", "cosine 0.96")
+    stages = (Stage("baseline", made.baseline.key), Stage("graph", made.best.key))
+    rows = table("history", replace(made, history=stages)).rows
+    assert [row[4] for row in rows] == ["1", "0.9995"]
+    said = [block.text for block in blocks("ranking", made) if isinstance(block, Text)]
+    assert "finalists on the 800 final samples" in said[0]
 
 
 def test_ranking_names_every_plan_once_and_why_it_lost(study: Study) -> None:
@@ -175,8 +188,6 @@ def test_a_score_that_is_not_a_number_is_not_plotted(study: Study) -> None:
 
 
 def test_history_needs_a_change(study: Study) -> None:
-    from ortune.core.study import Stage
-
     first, winner = study.trials[0].key, study.best.key
     made = replace(study, history=(Stage("baseline", first), Stage("runtime", winner)))
     assert [row[:2] for row in table("history", made).rows] == [

@@ -86,6 +86,12 @@ def verdict(trial: Trial) -> str:
     return str(trial.status)
 
 
+def searched(study: Study, trial: Trial) -> Trial:
+    """Return the search's own trial of a plan: scores of one column are on the same samples."""
+    same = (t for t in study.trials if t.key == trial.key and t.phase == "search")
+    return next(same, trial)
+
+
 def latest(study: Study) -> tuple[Trial, ...]:
     """Return one trial a plan, in order of first appearance; the final one where there are two."""
     return tuple({trial.key: trial for trial in study.trials}.values())

@@ -16,7 +16,10 @@ _NAMES = {"runtime": "runtime settings"}
 
 @dataclass(frozen=True)
 class History(Section):
-    """Latency, size and score on the way from the original to the winner; each is measured."""
+    """Latency, size and score on the way from the original to the winner; each is measured.
+
+    Scores are on the search's samples throughout: the final ones are seen by finalists only.
+    """
 
     order: ClassVar[int] = 40
     terminal: ClassVar[bool] = True
@@ -38,6 +41,6 @@ def _row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:
         say.milliseconds(say.latency_ns(trial)),
         say.NONE if trial.key == study.baseline.key else say.ratio(trial),
         say.megabytes(trial.size),
-        say.score(trial),
+        say.score(say.searched(study, trial)),
         str(trial.plan),
     )

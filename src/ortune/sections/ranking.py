@@ -31,6 +31,11 @@ class Ranking(Section):
             tuple(_row(study, trial) for trial in ranked),
             tuple(_mark(study, trial) for trial in ranked),
         )
+        if study.final and study.samples.get("final"):
+            yield Text(
+                f"Scores: finalists on the {study.samples['final']:,} final samples, others on "
+                f"the {study.samples.get('search', 0):,} of the search."
+            )
         for trial in ranked:
             if trial.error and trial.reproduce:
                 yield Text(f"{trial.plan} failed; to repeat it:")

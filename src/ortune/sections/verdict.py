@@ -90,7 +90,7 @@ def _comparison(study: Study, best: Trial) -> Table:
     trials = [study.baseline] + ([best] if best.key != study.baseline.key else [])
     rows = [
         ("latency, ms", *(_latency(study, trial, best) for trial in trials)),
-        ("score", *(_score(trial) for trial in trials)),
+        ("score", *_scores(trials)),
         ("size, MB", *(say.megabytes(trial.size) for trial in trials)),
         ("recipe", *(trial.plan.recipe.name for trial in trials)),
         ("backend", *(str(trial.plan.backend) for trial in trials)),
@@ -109,10 +109,13 @@ def _latency(study: Study, trial: Trial, best: Trial) -> str:
     return say.milliseconds(say.original_ns(best))
 
 
-def _score(trial: Trial) -> str:
-    if trial.score is None:
-        return say.NONE
-    return f"{trial.score.metric} {say.number(trial.score.value)}"
+def _scores(trials: list[Trial]) -> list[str]:
+    """Write both scores on the samples that the last of the trials was scored on."""
+    score = trials[-1].score
+    if score is None:
+        return [say.NONE for _ in trials]
+    values = [score.base, score.value][-len(trials) :]
+    return [f"{score.metric} {say.number(value)}" for value in values]
 
 
 def _placement(trial: Trial) -> str:
