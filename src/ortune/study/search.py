@@ -148,14 +148,14 @@ class _Loop:
         )
 
     def _plans(self) -> str:
-        """Try the plans, best bets first, until the share of the time is used up."""
+        """Try the plans, best bets first, until the share of the time is used up; one at least."""
         scene = self.scene
         found = plans(
             scene.facts, self.targets, scene.job.workload, scene.job.baseline, exact=self.aim.exact
         )
         self.planned = {trial_key(self.key, plan) for plan in found}
         for index, plan in enumerate(found, 1):
-            if self.left(_SEARCH_SHARE) <= 0:
+            if index > 1 and self.left(_SEARCH_SHARE) <= 0:
                 left = len(found) - index + 1
                 self._note(f"time is up: {left} of {len(found)} plans were not tried")
                 return "time"
