@@ -1,0 +1,152 @@
+"""Integer grids: which step and zero point cover a range, and the rounding onto them.
+
+The arithmetic is that of ONNX QuantizeLinear: ``q = saturate(round_half_even(x / scale) + zero)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.observer import Range
+
+Kind: TypeAlias = Literal["u8", "s8"]
+
+DTYPES: dict[Kind, type[np.unsignedinteger[Any] | np.signedinteger[Any]]] = {
+    "u8": np.uint8,
+    "s8": np.int8,
+}
+SMALLEST = 1e-12
+"""A step below this would make products of steps vanish in float32."""
+
+BLOCK = 1 << 22
+"""Elements rounded at a time: the temporary arrays stay small beside the weights."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Steps and zero points, scalars or one a channel.
+
+    Attributes:
+        scale: float32, shape [] or [channels].
+        zero: uint8 or int8, same shape.
+        axis: Channel axis; None for one grid over the tensor.
+    """
+
+    scale: NDArray[np.float32]
+    zero: NDArray[Any]
+    axis: int | None = None
+
+    def quantize(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Round float values of any shape onto the grid, a block of rows at a time."""
+        out = np.empty(values.shape, self.zero.dtype)
+        if not values.size:
+            return out
+        limits = np.iinfo(self.zero.dtype)
+        rows = max(1, BLOCK * len(values) // values.size) if values.ndim else 1
+        scale, zero = self._along(self.scale, values.ndim), self._along(self.zero, values.ndim)
+        for start in range(0, len(values) if values.ndim else 1, rows):
+            part = slice(start, start + rows) if values.ndim else ()
+            cut = part if self.axis == 0 and values.ndim else ()
+            block = np.rint(values[part] / scale[cut]) + zero[cut].astype(np.float32)
+            out[part] = np.clip(block, limits.min, limits.max)
+        return out
+
+    def dequantize(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the float32 values that the integers stand for."""
+        scale, zero = self._along(self.scale, values.ndim), self._along(self.zero, values.ndim)
+        wide = values.astype(np.int32) - zero.astype(np.int32)
+        return np.asarray(wide.astype(np.float32) * scale, np.float32)
+
+    def _along(self, array: NDArray[Any], rank: int) -> NDArray[Any]:
+        if self.axis is None:
+            return array
+        shape = [1] * rank
+        shape[self.axis] = -1
+        return array.reshape(shape)
+
+
+def usable(seen: Range) -> bool:
+    """Say whether a grid can cover the range; an all-zero tensor's cannot."""
+    return max(seen.high, 0.0) - min(seen.low, 0.0) > 255 * SMALLEST
+
+
+def activation(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
+    """Return the grid that covers a range and zero, zero exactly.
+
+    Args:
+        seen: The tensor's values.
+        kind: Integers to use.
+        symmetric: Zero point in the middle (128 or 0) and the same step on both sides.
+    """
+    limits = np.iinfo(DTYPES[kind])
+    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+    if symmetric:
+        scale = np.float32(max(max(-low, high) / 127, SMALLEST))
+        zero = 128.0 if kind == "u8" else 0.0
+    else:
+        scale = np.float32(max((high - low) / 255, SMALLEST))
+        # onnxruntime drops a Clip only if the grid ends within its bounds.
+        while np.float32(255) * scale > np.float32(high - low) and scale > SMALLEST:
+            scale = np.nextafter(scale, np.float32(0))
+        zero = float(np.clip(np.rint(limits.min - low / scale), limits.min, limits.max))
+    return Grid(np.asarray(scale), np.asarray(zero, DTYPES[kind]))
+
+
+def weights(
+    values: NDArray[Any], axis: int | None, kind: Kind = "s8", *, reduce_range: bool = False
+) -> tuple[NDArray[Any], Grid]:
+    """Round weights onto symmetric grids and return the integers with them.
+
+    Args:
+        values: Any float dtype and shape.
+        axis: One grid a slice along this axis; None for one over all.
+        kind: ``u8`` stores the same numbers moved up by 128.
+        reduce_range: Use 7 of the 8 bits: sums of products then fit 16 bits (x86 without VNNI).
+    """
+    grid = weight_grid(values, axis, kind, reduce_range=reduce_range)
+    return grid.quantize(values), grid
+
+
+def weight_grid(
+    values: NDArray[Any], axis: int | None, kind: Kind = "s8", *, reduce_range: bool = False
+) -> Grid:
+    """Return the symmetric grids of weights; see `weights`."""
+    axis = None if axis is None else axis % values.ndim
+    others = tuple(i for i in range(values.ndim) if i != axis) if axis is not None else None
+    top = np.maximum(
+        values.max(axis=others, initial=0.0), -values.min(axis=others, initial=0.0)
+    ).astype(np.float32)
+    # A channel of zeros takes any step; a small one keeps its bias exact.
+    floor = max(float(top.max(initial=0.0)) * 1e-4, SMALLEST)
+    scale = np.asarray(np.maximum(top, floor) / (63 if reduce_range else 127), np.float32)
+    zero = np.full(scale.shape, 128 if kind == "u8" else 0, DTYPES[kind])
+    return Grid(scale, zero, axis)
+
+
+def bias(
+    values: NDArray[Any], x_scale: NDArray[np.float32], grid: Grid
+) -> tuple[NDArray[np.int32], NDArray[np.float32], Grid]:
+    """Round a bias onto the steps of the int32 accumulator, ``scale = x_scale * weight scale``.
+
+    Where the bias would not fit (tiny weights under a large bias), the weight's step grows.
+
+    Args:
+        values: Shape [channels].
+        x_scale: Step of the activation, scalar.
+        grid: The weight's, one step a channel or one for all.
+
+    Returns:
+        The integers, their steps (shape of `grid.scale`), and the weight's grid, widened if need be.
+    """
+    size = np.abs(values.astype(np.float64))
+    size = size if grid.axis is not None else np.asarray(size.max(initial=0.0))
+    needed = size / (float(x_scale) * 2.0**30)
+    wide = np.maximum(grid.scale, needed).astype(np.float32)
+    grid = Grid(wide, grid.zero, grid.axis)
+    scale = np.asarray(np.float32(x_scale) * wide, np.float32)
+    rounded = np.rint(values.astype(np.float64) / scale.astype(np.float64))
+    return rounded.astype(np.int32), scale, grid

@@ -1,0 +1,177 @@
+"""Static int8: quantize / dequantize pairs with ranges from calibration data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import onnx_ir as ir
+
+from ortune.core import catalog
+from ortune.core.backend import Backend
+from ortune.core.errors import Refused
+from ortune.core.facts import Facts
+from ortune.core.observer import Observer, Probe, Ranges
+from ortune.core.step import Quantizer
+from ortune.model import edit
+from ortune.quantizers import _grid
+from ortune.quantizers._layers import Layer, excluded, layers
+from ortune.quantizers._pairs import Pairs
+from ortune.quantizers._placement import Placement, moved, place
+
+_OBSERVER = catalog.load(Observer, "min-max")()
+
+
+@dataclass(frozen=True)
+class Int8Static(Quantizer):
+    """Eight-bit activations and weights, written as Q/DQ pairs that runtimes fuse.
+
+    Attributes:
+        observer: How activation ranges are read off the calibration data.
+        per_channel: One weight step an output channel instead of one a tensor.
+        activations: Unsigned is the fast pair with signed weights on x86; GPUs want s8.
+        symmetric: Activation zero point in the middle; GPUs want it.
+        reduce_range: Weights in 7 bits, for x86 without VNNI, where 8-bit sums saturate.
+        ops: Layers to quantize: Conv, ConvTranspose, MatMul, Gemm.
+        through: Operators between two layers that stay in integers.
+        head: Quantize too the last matrix product of a convolutional network: it takes little time,
+            and rounding it costs as much accuracy as all the rest.
+        keep_first: Convolutions to leave in float, counted from the input.
+        exclude: Node names to leave in float; * and ? match.
+        min_side: MatMul and Gemm with fewer rows or columns stay in float.
+    """
+
+    needs_opset: ClassVar[int] = 13
+
+    observer: Observer = _OBSERVER
+    per_channel: bool = True
+    activations: Literal["u8", "s8"] = "u8"
+    symmetric: bool = False
+    reduce_range: bool = False
+    ops: tuple[str, ...] = ("Conv", "MatMul", "Gemm")
+    through: tuple[str, ...] = (
+        "Add",
+        "AveragePool",
+        "Concat",
+        "DepthToSpace",
+        "Flatten",
+        "GlobalAveragePool",
+        "LeakyRelu",
+        "MaxPool",
+        "Mul",
+        "Reshape",
+        "Resize",
+        "Sigmoid",
+        "Slice",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    )
+    head: bool = False
+    keep_first: int = 0
+    exclude: tuple[str, ...] = ()
+    min_side: int = 16
+
+    @classmethod
+    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+        """Yield the settings worth a try."""
+        if "int8" in backend.arithmetic and not facts.quantized:
+            yield cls()
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the tensors that get a pair; local functions are inlined first."""
+        edit.inline(model)
+        return [Probe(str(v.name), self.observer) for v in self._place(model, None).watched()]
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Put in the pairs and return how many layers became integer.
+
+        Raises:
+            Refused: No layer of `ops` has a constant float32 weight and a usable range.
+            BadSettings: A pattern of `exclude` matches nothing.
+        """
+        edit.inline(model)
+        placement = self._place(model, ranges)
+        if not placement.layers:
+            raise Refused(
+                f"no {', '.join(self.ops)} with a constant float32 weight to quantize",
+                fix="see `ortune inspect` for the model's operators and dtypes",
+            )
+        pairs = Pairs(model.graph, self._grids(placement, ranges))
+        pairs.around_tensors(placement)
+        for layer in placement.layers:
+            pairs.of_weight(layer, per_channel=self.per_channel, reduce_range=self.reduce_range)
+        self._note(model, placement)
+        return len(placement.layers)
+
+    def _grids(self, placement: Placement, ranges: Ranges) -> dict[ir.Value, _grid.Grid]:
+        return {
+            value: _grid.activation(
+                ranges[str(source.name)], self.activations, symmetric=self.symmetric
+            )
+            for value, source in placement.tensors.items()
+        }
+
+    def _place(self, model: ir.Model, ranges: Ranges | None) -> Placement:
+        left = excluded(model, self.exclude)
+        found = [x for x in layers(model.graph, self.ops) if x.node not in left]
+        convolutions = [x for x in found if x.op == "Conv"]
+        first = {x.node for x in convolutions[: self.keep_first]}
+        fit = [x for x in found if x.node not in first and self._worth(x)]
+        if convolutions and not self.head:
+            fit = [x for x in fit if not _is_head(x, {y.node for y in fit})]
+
+        def usable(value: ir.Value) -> bool:
+            if ranges is None:
+                return True
+            seen = next((ranges[str(v.name)] for v in moved(value) if v.name in ranges), None)
+            return seen is not None and _grid.usable(seen)
+
+        return place(model.graph, fit, self.through, usable, left)
+
+    def _worth(self, layer: Layer) -> bool:
+        if layer.op in ("Conv", "ConvTranspose"):
+            return layer.bias is None or edit.const_tensor(layer.bias) is not None
+        if layer.op == "Gemm" and not _plain(layer):
+            return False
+        return min(layer.shape[-2:]) >= self.min_side
+
+    def _note(self, model: ir.Model, placement: Placement) -> None:
+        done = {layer.node for layer in placement.layers}
+        alike = [n for n in edit.every_node(model) if n.op_type in self.ops and n not in done]
+        inside = sum(1 for n in alike if n.graph is not model.graph)
+        if inside:
+            edit.note(model, f"{inside} layers inside If, Loop or Scan bodies stay in float")
+        if len(alike) > inside:
+            edit.note(
+                model, f"{len(alike) - inside} of {len(alike) + len(done)} layers stay in float"
+            )
+
+
+def _is_head(layer: Layer, nodes: set[ir.Node]) -> bool:
+    """A matrix product of one row a sample that no other layer follows."""
+    shape = layer.x.shape
+    one_row = layer.op == "Gemm" or (shape is not None and len(shape) == 2)
+    if layer.convolves or not one_row:
+        return False
+    ahead, seen = [layer.node], {layer.node}
+    while ahead:
+        for reader in ahead.pop().successors():
+            if reader in nodes:
+                return False
+            if reader not in seen:
+                seen.add(reader)
+                ahead.append(reader)
+    return True
+
+
+def _plain(layer: Layer) -> bool:
+    """A Gemm that the integer kernel computes: bias of one row, not scaled."""
+    if layer.bias is None:
+        return True
+    tensor = edit.const_tensor(layer.bias)
+    if tensor is None or edit.attribute(layer.node, "beta", 1.0) != 1.0:
+        return False
+    shape = tuple(tensor.shape.numpy())
+    return bool(shape) and shape[-1] == layer.shape[layer.axis] and shape[-1] == tensor.size
