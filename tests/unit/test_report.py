@@ -18,6 +18,7 @@ from ortune.core.section import Point, Scatter, Table
 from ortune.core.step import Recipe
 from ortune.core.study import Stage, Study
 from ortune.core.trial import Plan
+from ortune.reporting.blocks import numeric
 from ortune.reporting.html import render
 from ortune.reporting.markdown import markdown
 from ortune.reporting.scatter import outside, svg
@@ -189,6 +190,17 @@ def test_plots_of_any_points_are_valid(block: Scatter) -> None:
     assert len(titles) == len(block.points)
     assert all(text and text.startswith("<") for text in titles)
     assert "nan" not in svg(block) and "inf" not in svg(block)
+
+
+def test_the_winner_and_the_original_are_always_named() -> None:
+    block = plot((1.0, 0.999, "original"), (0.76, 0.996, "win"), front=(1, 0))
+    root = ElementTree.fromstring(svg(block))
+    assert {e.text for e in root.iter() if e.get("class") == "label"} == {"<0>", "<1>"}
+
+
+def test_only_numbers_are_set_to_the_right() -> None:
+    rows = (("1.92x", "", "4 edits", "a"), ("-", "", "-1", "2"))
+    assert numeric(Table(("a", "b", "c", "d"), rows)) == (True, False, True, False)
 
 
 def test_a_hopeless_plan_does_not_flatten_the_plot() -> None:

@@ -134,6 +134,8 @@ def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
     stages = (Stage("baseline", made.baseline.key), Stage("graph", made.best.key))
     rows = table("history", replace(made, history=stages)).rows
     assert [row[4] for row in rows] == ["1", "0.9995"]
+    plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
+    assert {point.y for point in plot.points if point.tone == "win"} == {0.9995}
     said = [block.text for block in blocks("ranking", made) if isinstance(block, Text)]
     assert "finalists on the 800 final samples" in said[0]
 

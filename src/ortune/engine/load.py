@@ -187,12 +187,12 @@ def _backend(folder: Path) -> tuple[Backend | None, str]:
     except OrtuneError as error:
         return None, _reason(error)
     missing = backend.missing()
-    return (None, f"to have it: {missing}") if missing else (backend, "")
+    return (None, f"fix: {missing}") if missing else (backend, "")
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OrtuneError):
-        return f"{error.what}; {error.fix}"
+        return f"{error.what}; fix: {error.fix}"
     return f"{type(error).__name__}: {error}"
 
 

@@ -35,11 +35,12 @@ def gather(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
 
 
 def numeric(table: Table) -> tuple[bool, ...]:
-    """Say for each column whether it is set to the right: every cell starts with a digit."""
+    """Say for each column whether it is set to the right: what is in it starts with a digit."""
     return tuple(
-        all(_number(row[index]) for row in table.rows) for index in range(len(table.columns))
+        _numbers([row[index] for row in table.rows]) for index in range(len(table.columns))
     )
 
 
-def _number(cell: str) -> bool:
-    return cell in ("", "-") or cell.lstrip("-+")[:1].isdigit()
+def _numbers(cells: list[str]) -> bool:
+    said = [cell for cell in cells if cell not in ("", "-")]
+    return bool(said) and all(cell.lstrip("-+")[:1].isdigit() for cell in said)

@@ -71,7 +71,8 @@ def _block(block: Block) -> str:
         case Text(text, "code"):
             return f"<pre>{escape(text)}</pre>"
         case Text(text, tone):
-            return f'<p class="{escape(tone)}">{escape(text)}</p>'
+            arrows = text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")  # "->" may be broken in two
+            return f'<p class="{escape(tone)}">{escape(arrows)}</p>'
         case Table():
             return _table(block)
         case Scatter():

@@ -127,20 +127,18 @@ def _labels(plot: Scatter, x: Axis, y: Axis) -> list[str]:
     """Name what is on the front, the winner and the original, where there is room."""
     dots = [(x.at(p.x), y.at(p.y)) for p in plot.points]
     taken = [(a - 7.0, b - 7.0, a + 7.0, b + 7.0) for a, b in dots]
-    line = [dots[index] for index in plot.front]
-    taken += [box for one, two in itertools.pairwise(line) for box in _along(one, two)]
+    ends = itertools.pairwise([dots[index] for index in plot.front])
+    line = [box for one, two in ends for box in _along(one, two)]
     named = [i for i, p in enumerate(plot.points) if p.tone in ("win", "original")]
     named += [i for i in plot.front if i not in named]
     parts = []
     for index in named:
         text = _short(plot.points[index].label)
-        width, (at_x, at_y) = len(text) * _CHARACTER, dots[index]
-        for left, middle in _spots(at_x, at_y, width):
-            box = (left, middle - _LINE / 2, left + width, middle + _LINE / 2)
-            if _fits(box) and not any(_overlap(box, other) for other in taken):
-                taken.append(box)
-                parts.append(_text(left, middle + 4, text, "label"))
-                break
+        spots = _spots(*dots[index], len(text) * _CHARACTER)
+        box = _free(spots, [*taken, *line]) or _free(spots, taken)
+        if box is not None:
+            taken.append(box)
+            parts.append(_text(box[0], box[1] + _LINE / 2 + 4, text, "label"))
     return parts
 
 
@@ -152,12 +150,18 @@ def _along(one: tuple[float, float], two: tuple[float, float]) -> list[Box]:
     return [(x - 1.0, y - 1.0, x + 1.0, y + 1.0) for x, y in places]
 
 
-def _spots(x: float, y: float, width: float) -> list[tuple[float, float]]:
+def _spots(x: float, y: float, width: float) -> list[Box]:
+    """Return places for a name around a point, the best first."""
     sides = (x + 11, x - 11 - width)
-    level = [(side, y) for side in sides]
+    places = [(side, y) for side in sides]
     for step in (17, 30, 43):
-        level += [(left, y + d) for d in (-step, step) for left in (*sides, x - width / 2)]
-    return level
+        places += [(left, y + d) for d in (-step, step) for left in (*sides, x - width / 2)]
+    return [(left, mid - _LINE / 2, left + width, mid + _LINE / 2) for left, mid in places]
+
+
+def _free(spots: Sequence[Box], taken: Sequence[Box]) -> Box | None:
+    free = (box for box in spots if _fits(box) and not any(_overlap(box, t) for t in taken))
+    return next(free, None)
 
 
 def _fits(box: Box) -> bool:

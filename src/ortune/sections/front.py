@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ortune.core.section import Block, Heading, Point, Scatter, Section, Table
@@ -21,10 +21,11 @@ class Front(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield the plot of every scored plan and the table of the front."""
-        shown = [trial for trial in say.latest(study) if _plotted(trial)]
+        shown = [_on_search_samples(study, trial) for trial in say.latest(study)]
+        shown = [trial for trial in shown if _plotted(trial)]
         if len(shown) < 2:
             return
-        front = [trial for trial in study.front() if trial in shown]
+        front = replace(study, trials=tuple(shown)).front()
         metric = str(study.budget.metric)
         better = "higher" if study.budget.metric.higher_is_better else "lower"
         yield Heading("Latency against accuracy")
@@ -39,6 +40,11 @@ class Front(Section):
             tuple(_row(study, trial) for trial in front),
             tuple("win" if trial.key == study.best.key else "" for trial in front),
         )
+
+
+def _on_search_samples(study: Study, trial: Trial) -> Trial:
+    """Give a finalist its score of the search: all scores here are on the same samples."""
+    return replace(trial, scores=say.searched(study, trial).scores)
 
 
 def _plotted(trial: Trial) -> bool:
