@@ -14,10 +14,16 @@ from ortune.core.plugin import Plugin
 
 @dataclass(frozen=True)
 class Range:
-    """The values that a tensor's integer grid shall cover, in the tensor's units."""
+    """The values that a tensor's integer grid shall cover, in the tensor's units.
+
+    Attributes:
+        channels: Lowest and highest value at each index of the last axis, from observers that
+            keep them apart; empty from all others.
+    """
 
     low: float
     high: float
+    channels: tuple[tuple[float, float], ...] = ()
 
 
 Ranges: TypeAlias = Mapping[str, Range]
