@@ -59,18 +59,26 @@ def test_more_pairs_narrow_the_interval() -> None:
 def test_disturbed_entries_are_dropped_on_both_sides() -> None:
     base = Burst((100, 100, 100, 100), (0, 0, 0.5, 0))
     cand = Burst((50, 5000, 50, 50), (0, 0.4, 0, 0))
-    assert stats.block_log(Block(base, cand)) == pytest.approx(math.log(0.5))
+    found = stats.block_logs(Pair((Block(base, cand),) * 6))
+    assert found == pytest.approx([math.log(0.5)] * 6)
     assert stats.disturbed([Pair((Block(base, cand),))]) == pytest.approx(2 / 8)
+
+
+def test_a_few_calm_entries_outweigh_many_disturbed_ones() -> None:
+    base = Burst((100,) * 10, (0.0,) * 10)
+    cand = Burst((50, 50, *(400,) * 8), (0.0, 0.0, *(0.9,) * 8))
+    found = stats.ratio([Pair((Block(base, cand),) * 8)])
+    assert found.value == pytest.approx(0.5)
 
 
 def test_when_everything_is_disturbed_all_entries_count() -> None:
     base = Burst((100, 100, 100), (0.5, 0.5, 0.5))
-    assert stats.calm(base, base).all()
+    assert len(stats.block_logs(Pair((Block(base, base),) * 4))) == 4
 
 
 def test_unreadable_run_queue_drops_nothing() -> None:
     base = Burst((100, 100), (-1.0, -1.0))
-    assert stats.calm(base, base).all()
+    assert stats.calm(Block(base, base)).all()
     assert math.isnan(stats.disturbed([Pair((Block(base, base),))]))
 
 

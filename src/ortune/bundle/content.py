@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.core import codec
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.study import Study
 from ortune.core.trial import Trial
@@ -15,6 +14,7 @@ from ortune.engine.manifest import Golden, Signature
 from ortune.model import file, spec
 from ortune.model.write import SOURCES
 from ortune.study import golden as samples
+from ortune.study.jobs import model_digest
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,7 @@ def sources(study: Study) -> dict[str, Path]:
                 f"the original '{path}' is gone, and a bundle carries it as the fall-back",
                 fix="put it back, or run optimize where it is now",
             )
-    digest = codec.digest([[name, file.digest(path)] for name, path in found.items()])
-    if digest != study.job.model_digest:
+    if model_digest(found) != study.job.model_digest:
         raise OrtuneError(
             f"'{study.job.model}' is not the file that was measured: it changed since",
             fix="run optimize again",

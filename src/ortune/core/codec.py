@@ -116,6 +116,8 @@ def _sequence(args: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
         raise BadSettings(f"{data!r} is not a list", fix="write [a, b]")
     if (len(args) == 2 and args[1] is Ellipsis) or len(args) == 1:
         return tuple(convert(args[0], item) for item in data)
+    if len(args) != len(data):
+        raise BadSettings(f"{data!r} has {len(data)} items", fix=f"give {len(args)}")
     return tuple(convert(arg, item) for arg, item in zip(args, data, strict=True))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
-from ortune.core.trial import Interval, Status, Trial
+from ortune.core.trial import Interval, Status, Trial, Verdict
 from ortune.core.workload import Workload
 
 
@@ -64,6 +64,7 @@ class Study:
         samples: Part of the data -> number of samples.
         notes: What was said while preparing, worth repeating in a report.
         models: Name -> absolute path of the original.
+        strict: Only proved accuracy is accepted.
     """
 
     root: str
@@ -77,6 +78,7 @@ class Study:
     samples: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)
+    strict: bool = False
 
     @property
     def budget(self) -> Budget:
@@ -105,8 +107,14 @@ class Study:
         A search that was cut off before it had finalists offers its verified trials instead.
         """
         pool = self.final or (self.trials if self.finished != "done" else ())
-        fit = [t for t in pool if t.status is Status.OK and t.ratio and t.ratio.high < 1]
+        fit = [t for t in pool if self.accepts(t) and t.ratio and t.ratio.high < 1]
         return min(fit, key=lambda t: t.ratio.value if t.ratio else 1.0, default=self.baseline)
+
+    def accepts(self, trial: Trial) -> bool:
+        """Say whether a trial's accuracy was verified as surely as was asked."""
+        if trial.status is not Status.OK or trial.score is None:
+            return False
+        return trial.score.verdict is Verdict.PROVED or not self.strict
 
     def speedup(self, trial: Trial) -> Interval:
         """Return baseline latency over the trial's, with its 99 % interval; 1 for the baseline."""

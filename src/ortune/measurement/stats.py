@@ -1,7 +1,7 @@
 """Statistics over raw samples: pure functions, computed late.
 
 A *block* is one A B B A turn in which both sides run the same samples; its log-ratio is the
-trimmed mean over entries of log(candidate / baseline). A *pair* is two live processes. Blocks of
+median over entries of log(candidate / baseline). A *pair* is two live processes. Blocks of
 one pair share the processes' memory layout, so a pair has an effect of its own that no number of
 blocks averages out.
 """
@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.trial import Block, Interval, Pair
 
 CONFIDENCE = 0.99
 PAIR_SD = 0.006
@@ -24,27 +24,35 @@ PAIR_SD = 0.006
 PRIOR_DF = 4
 WAITED = 0.02
 """Entries whose threads waited longer than this share for a CPU are dropped."""
+_ENOUGH = 12
 
 Floats = NDArray[np.float64]
 
 
-def calm(one: Burst, two: Burst) -> NDArray[np.bool_]:
-    """Return which entries no neighbour disturbed on either side; all if under a third is left."""
-    fine = (np.asarray(one.waited) <= WAITED) & (np.asarray(two.waited) <= WAITED)
-    return fine if fine.sum() * 3 >= len(fine) else np.ones(len(fine), np.bool_)
+def calm(block: Block) -> NDArray[np.bool_]:
+    """Return which entries no neighbour disturbed on either side."""
+    waited = np.maximum(block.baseline.waited, block.candidate.waited)
+    return np.asarray(waited <= WAITED)
 
 
 def block_logs(pair: Pair) -> Floats:
-    """Return the log-ratio of every block, shape [blocks]."""
-    return np.array([block_log(block) for block in pair.blocks])
+    """Return the log-ratio of every block that counts, shape [blocks].
 
-
-def block_log(block: Block) -> float:
-    """Return the trimmed mean of the entries' log-ratios: entry i ran the same samples on both."""
-    top = np.maximum(np.asarray(block.candidate.latency_ns, np.float64), 1.0)
-    bottom = np.maximum(np.asarray(block.baseline.latency_ns, np.float64), 1.0)
-    keep = calm(block.baseline, block.candidate)
-    return centre(np.log(top[keep] / bottom[keep]))
+    It is the median of the entries' log-ratios: entry i ran the same samples on both sides. Only
+    undisturbed entries count as soon as the pair has a dozen of them in four blocks.
+    """
+    kept = [calm(block) for block in pair.blocks]
+    enough = sum(int(k.sum()) for k in kept) >= _ENOUGH and sum(k.any() for k in kept) >= 4
+    logs = []
+    for block, keep in zip(pair.blocks, kept, strict=True):
+        top = np.maximum(np.asarray(block.candidate.latency_ns, np.float64), 1.0)
+        bottom = np.maximum(np.asarray(block.baseline.latency_ns, np.float64), 1.0)
+        entries = np.log(top / bottom)
+        if enough:
+            entries = entries[keep]
+        if len(entries):
+            logs.append(float(np.median(entries)))
+    return np.array(logs)
 
 
 def centre(logs: Floats) -> float:

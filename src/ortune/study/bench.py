@@ -59,8 +59,8 @@ def bench(
     """Time every model on every backend, in turns, in several sets of fresh processes.
 
     Returns:
-        ``rows`` (raw nanoseconds included), ``ratios`` of every row's latency to the first row's
-        (value, low, high at 99 %), and ``winner``: index of the fastest row, null inside the noise.
+        ``rows`` (raw nanoseconds included), ``ratios`` of each row's latency to the first's
+        (value, low, high at 99 %), and ``winner``: index of the fastest, null inside the noise.
 
     Raises:
         OrtuneError: A model or the data cannot be used, or the first row does not run.

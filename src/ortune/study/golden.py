@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData
@@ -12,7 +13,9 @@ from ortune.core.trial import Trial
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, worker_folder
-from ortune.study.scene import Scene
+
+if TYPE_CHECKING:
+    from ortune.study.scene import Scene
 
 COUNT = 2
 

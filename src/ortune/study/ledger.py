@@ -44,6 +44,7 @@ class Ending:
     finished: str = "interrupted"
     noise: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    strict: bool = False
 
 
 class Ledger:
@@ -129,6 +130,7 @@ def read_study(root: Path) -> Study:
         samples={name: len(part) for name, part in header.parts.items()},
         notes=ending.notes,
         models=header.models,
+        strict=ending.strict,
     )
 
 

@@ -19,8 +19,9 @@ from ortune.core.study import Study
 from ortune.core.workload import Workload
 from ortune.study import golden
 from ortune.study.ledger import read_study
+from ortune.study.request import Request
 from ortune.study.search import Aim, search
-from ortune.study.setup import Request, prepare
+from ortune.study.setup import prepare
 from ortune.study.space import Target
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -89,8 +90,8 @@ def optimize(
         budget=budget,
         baseline=parse(Backend, baseline) if baseline else _baseline(targets),
         workload=Workload(batch=batch),
-        shapes=shapes,
-        ranges=ranges,
+        shapes=shapes or {},
+        ranges=ranges or {},
         seconds=read_seconds(time),
         memory_limit=memory_limit,
         verbose=verbose,

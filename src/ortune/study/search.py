@@ -21,9 +21,9 @@ from ortune.measurement.pairs import Effort, time_pair
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.model import file
 from ortune.study import trials
+from ortune.study.jobs import job_key
 from ortune.study.ledger import Ending, Ledger, write_ending
 from ortune.study.scene import Scene
-from ortune.study.setup import job_key
 from ortune.study.space import Target, around, merge, plans, trial_key
 
 _FINALISTS = 3
@@ -61,7 +61,9 @@ def search(scene: Scene, targets: Sequence[Target], aim: Aim, sink: Sink) -> Non
             finished = loop.run()
         except KeyboardInterrupt:
             sink(Note("interrupted: what was found so far is kept", warning=True))
-        ending = Ending(tuple(loop.history), finished, loop.readings, tuple(loop.notes))
+        ending = Ending(
+            tuple(loop.history), finished, loop.readings, tuple(loop.notes), aim.strict
+        )
         write_ending(scene.root, ending)
 
 

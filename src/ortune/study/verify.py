@@ -21,7 +21,8 @@ from ortune.measurement.process import WorkerFailed
 from ortune.model import facts as model_facts
 from ortune.model import file
 from ortune.study import trials
-from ortune.study.setup import Request, prepare
+from ortune.study.request import Request
+from ortune.study.setup import prepare
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def verify(
         evaluate=evaluate or "",
         budget=budget,
         baseline=Cpu(),
-        shapes=shapes,
-        ranges=ranges,
+        shapes=shapes or {},
+        ranges=ranges or {},
         seconds=3600,
         whole=True,
     )

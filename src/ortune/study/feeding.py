@@ -1,0 +1,120 @@
+"""What the models are fed: the user's samples, made-up ones, or calls that were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.core import codec
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.event import Note, Sink
+from ortune.core.facts import Facts
+from ortune.data import feeds, split, synthetic
+from ortune.data.feeds import Feeds
+from ortune.data.stream import Stream
+from ortune.measurement.job import MAIN
+from ortune.measurement.process import Worker
+from ortune.recipe.build import Material
+from ortune.study.request import Request
+
+_RECORDED = 64
+"""Recorded calls that are used for calibration, spread over all."""
+_SEARCH_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """Samples and how they are divided.
+
+    Attributes:
+        streams: Model name -> stream that timing runs on.
+        materials: Model name -> what builds may use.
+        parts: ``search`` and ``final`` -> indices of samples, or of recorded scores.
+        digest: Of all of it.
+        feeds: The samples; None when calls were recorded.
+    """
+
+    streams: Mapping[str, Path]
+    materials: Mapping[str, Material]
+    parts: Mapping[str, tuple[int, ...]]
+    digest: str
+    feeds: Feeds | None = None
+
+
+def given(request: Request, facts: Facts, folder: Path, sink: Sink) -> Feeding:
+    """Read the user's samples, or make some up when there are none.
+
+    Raises:
+        BadData: They cannot be used with the model, or calibration and evaluation overlap.
+    """
+    if len(request.models) > 1:
+        raise BadSettings(
+            "--data cannot feed several models", fix="leave it out; --evaluate feeds them"
+        )
+    inputs, batch = facts.inputs, request.workload.batch
+    if request.data is None:
+        sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
+        found = synthetic.make(inputs, folder, shapes=request.shapes, ranges=request.ranges)
+    else:
+        found = feeds.load(request.data, inputs, folder, labels=request.labels, batch=batch)
+    own = None
+    if request.calibration is not None:
+        own = feeds.load(request.calibration, inputs, folder / "calibration")
+    divided = split.split(found, own)
+    for text in (*found.notes, *divided.notes):
+        sink(Note(text))
+    parts = {"search": divided.search, "final": divided.final}
+    if request.whole:
+        parts = {"search": tuple(range(found.count)), "final": (0,)}
+    labels = None if found.labels is None else [str(label) for label in found.labels]
+    content = [found.digests, labels, found.groups, own.digests if own else None]
+    return Feeding(
+        {MAIN: found.stream},
+        {MAIN: Material(own or found, () if found.synthetic else divided.calibration)},
+        parts,
+        codec.digest([content, request.functions_digest()]),
+        found,
+    )
+
+
+def recorded(request: Request, worker: Worker, folder: Path) -> Feeding:
+    """Record the calls that the evaluate function makes on the loaded baseline.
+
+    Raises:
+        BadData: It returns nothing, or never runs one of the models.
+    """
+    models = request.names
+    streams = {name: folder / f"{name or 'model'}.stream" for name in models}
+    folder.mkdir(parents=True, exist_ok=True)
+    answer = worker.ask(
+        "evaluate",
+        function=request.evaluate,
+        record={name: str(path.resolve()) for name, path in streams.items()},
+        timeout_s=max(300.0, 2 * request.seconds),
+    )
+    records = answer["records"][0]
+    if not records:
+        raise BadData(f"{request.evaluate} returned no records", fix="return one record a sample")
+    idle = [models[name].stem for name, calls in answer["calls"].items() if not calls]
+    if idle:
+        raise BadData(
+            f"{request.evaluate} never ran {', '.join(idle)}", fix="call every model that is given"
+        )
+    materials = {}
+    for name, path in streams.items():
+        count = len(Stream(path))
+        fed = Feeds(path, count, (), None, None, request.evaluate)
+        materials[name] = Material(fed, spread(count, _RECORDED))
+    cut = len(records) if request.whole else max(1, round(len(records) * _SEARCH_SHARE))
+    parts = {
+        "search": tuple(range(cut)),
+        "final": tuple(range(cut, len(records))) or (len(records) - 1,),
+    }
+    return Feeding(streams, materials, parts, codec.digest([records, request.functions_digest()]))
+
+
+def spread(count: int, limit: int) -> tuple[int, ...]:
+    """Return at most `limit` indices spread over `count`."""
+    taken = min(count, limit)
+    return tuple(i * count // taken for i in range(taken)) if taken else ()

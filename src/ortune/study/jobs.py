@@ -1,0 +1,42 @@
+"""When two searches are the same search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ortune.core import codec
+from ortune.core.study import Job
+from ortune.model import file
+
+
+def model_digest(models: Mapping[str, Path]) -> str:
+    """Digest the files of a job's models, external data included."""
+    return codec.digest([[name, file.digest(path)] for name, path in models.items()])
+
+
+def job_key(job: Job) -> str:
+    """Digest everything a trial depends on beside its plan; the model's path does not count."""
+    return codec.digest(replace(job, model="", budget_rule=""))
+
+
+def different(one: Job, two: Job) -> str:
+    """Return what differs between two jobs in a few words, or an empty text."""
+    said = [
+        f"its {name} is {a}, not {b}"
+        for name, a, b in (
+            ("budget", str(one.budget), str(two.budget)),
+            ("baseline", str(one.baseline), str(two.baseline)),
+            ("batch", one.workload.batch, two.workload.batch),
+        )
+        if a != b
+    ]
+    others = {
+        "model": one.model_digest != two.model_digest,
+        "data": one.data_digest != two.data_digest,
+        "versions": dict(one.versions) != dict(two.versions),
+        "machine": dict(one.machine) != dict(two.machine),
+    }
+    changed = [name for name, differs in others.items() if differs]
+    return ", ".join([*said, *([f"other {' and '.join(changed)}"] if changed else [])])

@@ -1,0 +1,80 @@
+"""What the user asked for, unread."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.errors import BadSettings
+from ortune.core.imports import is_function
+from ortune.core.workload import Workload
+from ortune.measurement.job import MAIN
+
+
+@dataclass(frozen=True)
+class Request:
+    """Models, data and wishes.
+
+    Attributes:
+        models: ONNX files; several are run together by `evaluate`.
+        evaluate: ``pkg.module:function`` that scores running models, or empty.
+        budget: Spelled; None derives it from the outputs.
+        baseline: Where the untouched models run.
+        shapes: Input name -> shape of made-up samples.
+        ranges: Input name -> (low, high) of made-up samples.
+        seconds: Time budget: it limits how many samples are scored.
+        whole: Score all samples as one part: for comparing two given files.
+    """
+
+    models: tuple[Path, ...]
+    data: str | Path | Callable[[], Any] | None = None
+    labels: str | Path | None = None
+    calibration: str | Path | Callable[[], Any] | None = None
+    evaluate: str = ""
+    budget: str | None = None
+    baseline: Backend = field(default_factory=Cpu)
+    workload: Workload = field(default_factory=Workload)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    seconds: float = 180
+    memory_limit: int | None = None
+    verbose: bool = False
+    command: str = ""
+    whole: bool = False
+
+    @property
+    def names(self) -> dict[str, Path]:
+        """Name -> file; the only model is named "".
+
+        Raises:
+            BadSettings: Several models without an evaluate function, or two of one name.
+        """
+        if len(self.models) == 1:
+            return {MAIN: self.models[0]}
+        if not self.evaluate:
+            raise BadSettings(
+                f"{len(self.models)} models are given without --evaluate",
+                fix="give --evaluate pkg.module:function, which runs them together",
+            )
+        found = {path.stem: path for path in self.models}
+        if len(found) < len(self.models):
+            raise BadSettings("two models have the same file name", fix="rename one of them")
+        return found
+
+    def functions_digest(self) -> str:
+        """Digest the sources of the user's functions: an edited one is another job."""
+        named = [self.evaluate, (self.budget or "").partition(">")[0].partition("<")[0].strip()]
+        texts = []
+        for path in filter(is_function, named):
+            with suppress(ImportError, ValueError):
+                spec = importlib.util.find_spec(path.partition(":")[0])
+                if spec and spec.origin:
+                    texts.append(sha256(Path(spec.origin).read_bytes()).hexdigest())
+        return " ".join([self.evaluate, *texts])
