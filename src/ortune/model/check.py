@@ -138,14 +138,22 @@ def _faults(model: ir.Model) -> Iterator[tuple[str, str]]:
         yield "types", _first_line(error)
         return
     for value in (*inferred.graph.value_info, *inferred.graph.output):
-        old, new = _element(declared.get(value.name)), _element(value.type)
-        if old and new and old != new:
-            yield "declared", f"'{value.name}' is declared {old} and computed as {new}"
+        if value.name in declared and (text := _contradiction(declared[value.name], value.type)):
+            yield "declared", f"'{value.name}' {text}"
 
 
-def _element(kind: onnx.TypeProto | None) -> str:
-    number = kind.tensor_type.elem_type if kind is not None else 0
-    return onnx.TensorProto.DataType.Name(number).lower() if number else ""
+def _contradiction(old: onnx.TypeProto, new: onnx.TypeProto) -> str | None:
+    one, two = old.tensor_type, new.tensor_type
+    if one.elem_type and two.elem_type and one.elem_type != two.elem_type:
+        names = [onnx.TensorProto.DataType.Name(t.elem_type).lower() for t in (one, two)]
+        return f"is declared {names[0]} and computed as {names[1]}"
+    if not one.HasField("shape") or not two.HasField("shape"):
+        return None
+    shapes = [
+        tuple(d.dim_value if d.HasField("dim_value") else None for d in t.shape.dim)
+        for t in (one, two)
+    ]
+    return None if _agree(*shapes) else f"is declared {shapes[0]} and computed as {shapes[1]}"
 
 
 def _first_line(error: Exception) -> str:

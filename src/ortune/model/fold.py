@@ -125,7 +125,7 @@ def _lift(node: ir.Node, editor: Editor) -> int:
 
 
 def _constant(editor: Editor, value: ir.Value, array: NDArray[Any]) -> ir.Value:
-    return editor.constant(f"{value.name}_folded", np.ascontiguousarray(array))
+    return editor.constant(f"{value.name}_folded", np.asarray(array, order="C"))
 
 
 def _results(node: ir.Node, known: Known, opset: int) -> list[NDArray[Any]] | None:
