@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 from ortune.cli import shared
-from ortune.core.errors import OrtuneError, UnknownPlugin
+from ortune.core.errors import BadData, OrtuneError, UnknownPlugin
 
 if TYPE_CHECKING:
     from ortune.core.event import Sink
-    from ortune.core.facts import Facts
     from ortune.core.step import Step
     from ortune.data.feeds import Feeds
     from ortune.recipe.built import Built
+
+_LINE = 240
+_MADE_UP = 4
+"""Samples to compare numbers on when none are given."""
 
 
 @shared.verb(shared.Verb)
@@ -54,15 +58,13 @@ def command(
     from ortune.cli import progress
     from ortune.core.step import Recipe
     from ortune.model import file
-    from ortune.model.facts import facts
     from ortune.recipe.build import build
 
     shared.free(out, force, model)
     recipe = Recipe("apply", tuple(step(text) for text in steps))
     sink = progress.lines(verbose)
-    found = facts(file.load(model))
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        feeds = samples(found, data, shapes, ranges, Path(folder), sink)
+        feeds = samples(model, data, shapes, ranges, Path(folder), sink)
         built = build(model, recipe, out, feeds=feeds, sink=sink)
     before, after = file.size(model), file.size(built.path)
     result = {
@@ -100,32 +102,64 @@ def step(text: str) -> Step:
 
 
 def samples(
-    found: Facts,
+    model: Path,
     data: str | None,
     shapes: Sequence[str],
     ranges: Sequence[str],
     folder: Path,
     sink: Sink,
 ) -> Feeds | None:
-    """Return the user's samples, or made-up ones to check with; None when none can be made."""
+    """Return the user's samples, or made-up ones to check with; None when none of those run."""
     from ortune.core.event import Note
     from ortune.data import feeds, synthetic
+    from ortune.model import file
+    from ortune.model.facts import facts
 
+    inputs = facts(file.load(model)).inputs
     if data is not None:
-        return feeds.load(data, found.inputs, folder)
+        found = feeds.load(data, inputs, folder)
+        for text in found.notes:
+            sink(Note(text))
+        return found
     try:
-        return synthetic.make(
-            found.inputs,
+        found = synthetic.make(
+            inputs,
             folder,
             shapes=shared.shape_map(shapes),
             ranges=shared.range_map(ranges),
-            count=2,
+            count=_MADE_UP,
         )
+        _try(model, found, folder)
     except OrtuneError as error:
         if shapes or ranges:
             raise
-        sink(Note(f"numbers are not compared: {error.what}", warning=True))
+        what = textwrap.shorten(error.what, _LINE, placeholder=" ...")
+        sink(Note(f"numbers are not compared: {what}", warning=True))
         return None
+    for text in found.notes:
+        sink(Note(text))
+    return found
+
+
+def _try(model: Path, found: Feeds, folder: Path) -> None:
+    """Run the model once on made-up samples.
+
+    Raises:
+        BadData: It does not take them.
+    """
+    from ortune.backends.cpu import Cpu
+    from ortune.measurement.job import MAIN, WorkerJob
+    from ortune.measurement.process import WorkerFailed, ask_once
+
+    out = folder.resolve() / "try"
+    job = WorkerJob({MAIN: model.resolve()}, Cpu(), {MAIN: found.stream.resolve()}, out)
+    try:
+        ask_once(job, ("first", {}))
+    except WorkerFailed as error:
+        raise BadData(
+            f"{model.name} does not run on made-up samples: {error.failure.reason}",
+            fix="give --data, or --shape and --range of its inputs",
+        ) from None
 
 
 def _show(built: Built, before: int, after: int) -> None:

@@ -98,7 +98,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         before = facts(file.load(model))
-        feeds = samples(before, data, shapes, ranges, folder, sink)
+        feeds = samples(model, data, shapes, ranges, folder, sink)
         made = _converting.make(model, order, feeds, folder, sink)
         weights, scores = _converting.check(model, made.path, order, feeds, folder, sink)
         file.save(file.load(made.path), out)

@@ -34,15 +34,14 @@ def missing(bare: tuple[str, ...], full: tuple[str, ...]) -> str | None:
 @contextmanager
 def quiet_export() -> Iterator[None]:
     """Keep the exporter's warnings back: none is about something that a user could change."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        logging.disable(before)
 
 
 def _there(name: str) -> bool:
