@@ -1,0 +1,192 @@
+"""Every bad input of `ortune optimize`: two lines on stderr, exit 2, nothing written."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.external_data_helper import convert_model_to_external_data
+from tests.models import write_classifier
+
+from ortune.cli.main import main
+
+Change = Callable[[Path, Path], list[str]]
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> tuple[Path, Path]:
+    return write_classifier(tmp_path / "task", samples=20)
+
+
+def no_file(model: Path, data: Path) -> list[str]:
+    model.unlink()
+    return []
+
+
+def not_a_model(model: Path, data: Path) -> list[str]:
+    model.write_text("hello")
+    return []
+
+
+def truncated(model: Path, data: Path) -> list[str]:
+    model.write_bytes(model.read_bytes()[:-500])
+    return []
+
+
+def external(model: Path, location: str) -> Path:
+    proto = onnx.load(model)
+    convert_model_to_external_data(proto, location=location, size_threshold=0)
+    onnx.save(proto, model)
+    return model.parent / location
+
+
+def missing_external_data(model: Path, data: Path) -> list[str]:
+    external(model, "weights.bin").unlink()
+    return []
+
+
+def external_data_outside(model: Path, data: Path) -> list[str]:
+    inner = external(model, "weights.bin")
+    inner.rename(model.parent.parent / "weights.bin")
+    proto = onnx.load(model, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../weights.bin"
+    model.write_bytes(proto.SerializeToString())
+    return []
+
+
+def samples(data: Path, **arrays: np.ndarray) -> None:
+    for path in data.glob("*.npz"):
+        path.unlink()
+    np.savez(data / "all.npz", **arrays)  # type: ignore[arg-type]
+
+
+def unknown_input(model: Path, data: Path) -> list[str]:
+    samples(data, pixels=np.zeros((4, 64), np.float32))
+    return []
+
+
+def wrong_rank(model: Path, data: Path) -> list[str]:
+    samples(data, x=np.zeros((4, 8, 8), np.float32))
+    return []
+
+
+def wrong_shape(model: Path, data: Path) -> list[str]:
+    samples(data, x=np.zeros((4, 63), np.float32))
+    return []
+
+
+def wrong_dtype(model: Path, data: Path) -> list[str]:
+    samples(data, x=np.zeros((4, 64), np.int64))
+    return []
+
+
+def nan(model: Path, data: Path) -> list[str]:
+    samples(data, x=np.full((4, 64), np.nan, np.float32))
+    return []
+
+
+def empty_folder(model: Path, data: Path) -> list[str]:
+    for path in data.glob("*.npz"):
+        path.unlink()
+    return []
+
+
+def overlap(model: Path, data: Path) -> list[str]:
+    return ["--calibration", str(data)]
+
+
+CASES: list[tuple[Change, str]] = [
+    (no_file, "is not there"),
+    (not_a_model, "not an ONNX model"),
+    (truncated, "cut off"),
+    (missing_external_data, "weights.bin"),
+    (external_data_outside, "outside"),
+    (unknown_input, "pixels"),
+    (wrong_rank, "expected"),
+    (wrong_shape, "expected"),
+    (wrong_dtype, "expected"),
+    (nan, "NaN"),
+    (empty_folder, "no samples"),
+    (overlap, "calibration"),
+    (lambda m, d: ["--budget", "accuracy>=0.9"], "no 'accuracy'"),
+    (lambda m, d: ["--budget", "top1>=0.99999"], "the original itself scores"),
+    (lambda m, d: ["--on", "gpu"], "no 'gpu'"),
+    (lambda m, d: ["--on", "cpu(threads=many)"], "many"),
+    (lambda m, d: ["--time", "soon"], "soon"),
+    (lambda m, d: ["--evaluate", "no_such_module:f"], "no_such_module"),
+    (lambda m, d: ["--labels", "nowhere.npy"], "nowhere.npy"),
+    (lambda m, d: ["-o", str(m)], "classifier.onnx"),
+    (lambda m, d: ["-o", "/proc/nowhere/run"], "/proc/nowhere"),
+    (lambda m, d: ["--frobnicate"], "--frobnicate"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), CASES, ids=[said for _, said in CASES])
+def test_bad_input_is_two_lines_and_writes_nothing(
+    task: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Change,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, data = task
+    extra = change(model, data)
+    out = [] if "-o" in extra else ["-o", "run"]
+    before = {p: p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()}
+    on = [] if "--on" in extra else ["--on", "cpu"]
+    words = ["optimize", str(model), "--data", str(data), "--quiet", "--time", "5s"]
+    code = main([*words, *on, *out, *extra])
+    errors = capsys.readouterr().err
+    lines = [line for line in errors.splitlines() if line.strip()]
+    assert code == 2, errors
+    assert said in errors
+    assert len(lines) >= 2
+    assert lines[-2].startswith("ortune optimize: ")
+    assert lines[-1].startswith("  fix: ")
+    after = {p: p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()}
+    assert before == after, "something was written"
+
+
+def test_dtype_errors_name_both_sides(
+    task: tuple[Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model, data = task
+    wrong_dtype(model, data)
+    main(["optimize", str(model), "--data", str(data), "-o", str(tmp_path / "r"), "--quiet"])
+    errors = capsys.readouterr().err
+    assert "Got" in errors
+    assert "int64" in errors
+    assert "expected" in errors
+    assert "float32" in errors
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file-size limits stand in for a full disk")
+def test_a_full_disk_is_two_lines(task: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = task
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, 1 << 12))
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import signal,sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+         "from ortune.cli.main import main; sys.exit(main(sys.argv[1:]))",
+         "optimize", str(model), "--data", str(data), "-o", str(tmp_path / "run"), "--quiet"],
+        capture_output=True, text=True, check=False, preexec_fn=limit, env=dict(os.environ),
+    )  # fmt: skip
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert lines[-1].startswith("  fix: ")
+    assert not (tmp_path / "run" / "header.json").exists()
