@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -179,12 +178,18 @@ def test_a_full_disk_is_two_lines(task: tuple[Path, Path], tmp_path: Path) -> No
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, 1 << 12))
 
+    code = (
+        "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "from ortune.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["optimize", str(model), "--data", str(data), "-o", str(tmp_path / "run"), "--quiet"]
     done = subprocess.run(
-        [sys.executable, "-c", "import signal,sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-         "from ortune.cli.main import main; sys.exit(main(sys.argv[1:]))",
-         "optimize", str(model), "--data", str(data), "-o", str(tmp_path / "run"), "--quiet"],
-        capture_output=True, text=True, check=False, preexec_fn=limit, env=dict(os.environ),
-    )  # fmt: skip
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit,
+    )
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
