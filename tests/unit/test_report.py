@@ -110,7 +110,7 @@ def test_html_is_escaped(study: Study) -> None:
 def test_html_says_the_answer_first(study: Study) -> None:
     words = [word.strip() for word in parsed(render(study)).words if word.strip()]
     page = words[words.index("toy.onnx", 2) + 1 :]
-    assert page[0].startswith("1.92x faster than the original")
+    assert page[0].startswith("1.92x as fast as the original")
 
 
 def test_both_colour_schemes(study: Study) -> None:
@@ -133,7 +133,7 @@ def test_the_terminal_keeps_its_width(study: Study, width: int) -> None:
 
 def test_the_terminal_starts_with_the_answer_and_names_every_plan(study: Study) -> None:
     text = "\n".join(lines(study, 80))
-    assert text.startswith("1.92x faster than the original")
+    assert text.startswith("1.92x as fast as the original")
     for word in ("fp16 @ cpu", "leaves the budget", "SIGSEGV", "run/workers/4/job.json"):
         assert word in text
 

@@ -66,7 +66,7 @@ def test_all_are_found_in_order(study: Study) -> None:
 
 def test_the_first_line_is_the_answer(study: Study) -> None:
     assert first_line(study) == (
-        "1.92x faster than the original (99 % interval 1.87-1.96), "
+        "1.92x as fast as the original (99 % interval 1.87-1.96), "
         "accuracy kept: cosine 1 -> 0.9995, proved"
     )
     assert blocks("verdict", study)[0] == Text(first_line(study), "good")

@@ -79,4 +79,18 @@ def _why(study: Study, trial: Trial) -> str:
         return ""
     if trial.key == study.best.key:
         return f"the winner: {reason}"
+    if trial.status is Status.OK and trial.ratio is not None and trial.ratio.high < 1:
+        reason = _beaten(study, trial)
     return f"{'finalist: ' if trial.phase == 'final' else ''}{reason}"
+
+
+def _beaten(study: Study, trial: Trial) -> str:
+    """Say why a plan that is faster than the original is not the winner."""
+    if not study.accepts(trial):
+        return "its accuracy is likely, not proved, and --strict was asked"
+    best = study.best
+    if best.key == study.baseline.key or best.ratio is None or trial.ratio is None:
+        return "faster here, not confirmed in fresh pairs"
+    if trial.ratio.low > best.ratio.high:
+        return f"beaten by the winner's {say.times(study.speedup(best))}"
+    return "not apart from the winner beyond the noise"

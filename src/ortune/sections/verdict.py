@@ -44,7 +44,7 @@ def answer(study: Study) -> str:
             return "the original stays: no plan was tried"
         return "the original stays: nothing was faster within the budget"
     speed = study.speedup(best)
-    faster = f"{say.times(speed)} faster than the original (99 % interval {say.span(speed)})"
+    faster = f"{say.times(speed)} as fast as the original (99 % interval {say.span(speed)})"
     confirmed = "" if best.phase == "final" else ", measured once and not yet confirmed"
     return f"{faster}, {_accuracy(best)}{confirmed}"
 

@@ -189,13 +189,15 @@ class _Loop:
         return finished
 
     def _finals(self, finished: str) -> str:
-        """Re-measure the best in fresh pairs on held-out data."""
+        """Re-measure the best in fresh pairs on held-out data, but not those already beaten."""
         chosen = self._leaders()[:_FINALISTS]
         for index, trial in enumerate(chosen, 1):
-            if index > 1 and self.left() <= 0 and self._winner() is not None:
+            winner = self._winner()
+            if winner is not None and self.left() <= 0:
                 self._note(f"time is up: {len(chosen) - index + 1} finalists were not re-measured")
                 return "time"
-            self._final(trial, index, len(chosen))
+            if winner is None or not apart(winner, trial):
+                self._final(trial, index, len(chosen))
         return finished
 
     def _history(self) -> None:
@@ -344,6 +346,11 @@ class _Loop:
 def quicker(one: Trial, two: Trial) -> bool:
     """Whether one plan's estimate is below another's by more than 1 %."""
     return bool(one.ratio and two.ratio and one.ratio.value < 0.99 * two.ratio.value)
+
+
+def apart(one: Trial, two: Trial) -> bool:
+    """Whether one plan is faster than another beyond both their intervals."""
+    return bool(one.ratio and two.ratio and one.ratio.high < two.ratio.low)
 
 
 def together(leader: Trial, helped: Sequence[Trial]) -> Plan:
