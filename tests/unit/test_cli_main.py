@@ -116,3 +116,17 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.Verbs, "get_command", lambda self, ctx, name: broken)
     with pytest.raises(ZeroDivisionError):
         cli.main(["doctor"])
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    code = "from ortune.cli.main import main; import sys; sys.exit(main(['doctor', '--help']))"
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    running.stdout.close()
+    assert running.stderr is not None
+    said = running.stderr.read()
+    running.stderr.close()
+    running.wait()
+    assert "Traceback" not in said

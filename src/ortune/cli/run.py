@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -56,15 +57,22 @@ def command(
 
     if out is not None and out.suffix == ".npz":
         shared.free(out, force, path)
+    backend = _backend(on, opt_level)
     start = time.perf_counter_ns()
-    with load(path, on=_backend(on, opt_level)) as engine:
-        load_ns = time.perf_counter_ns() - start
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", RuntimeWarning)
+        engine = load(path, on=backend)
+    load_ns = time.perf_counter_ns() - start
+    for warning in said:
+        shared.remark(f"warning: {warning.message}")
+    with engine:
         results, taken = _run(engine, inputs)
         written = None if out is None else _write(out, results, force)
         result = {
             "path": path,
             "backend": str(engine.backend),
             "fallback": engine.fallback or None,
+            "warnings": [str(warning.message) for warning in said],
             "placement": engine.placement(),
             "samples": len(results),
             "load_ns": load_ns,
