@@ -137,7 +137,11 @@ def command(
     (root / REPEAT).write_text(toml(given), encoding="utf-8")
     page = report(study, root / "report.html", force=True)
     shared.answer(json_to, summary(study, page), lambda: show(study, page))
-    return exit_code(study, target_speedup, strict)
+    code = exit_code(study, target_speedup, strict)
+    if code == NO:
+        asked = f"{target_speedup:g} times as fast" if target_speedup else "proved accuracy"
+        shared.remark(f"not reached: {asked}; the best is {study.speedup(study.best).value:.2f}x")
+    return code
 
 
 def toml(given: Mapping[str, Any]) -> str:
