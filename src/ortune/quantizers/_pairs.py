@@ -13,6 +13,7 @@ from ortune.quantizers import _grid
 from ortune.quantizers._grid import Grid
 from ortune.quantizers._layers import Layer, discard_weight
 from ortune.quantizers._placement import Placement
+from ortune.quantizers._smooth import Smoothing
 
 
 class Pairs:
@@ -21,13 +22,22 @@ class Pairs:
     Args:
         graph: The main graph.
         grids: Tensor -> its grid.
+        smooth: Activation -> what is done to it first.
     """
 
-    def __init__(self, graph: ir.Graph, grids: Mapping[ir.Value, Grid]) -> None:
+    def __init__(
+        self,
+        graph: ir.Graph,
+        grids: Mapping[ir.Value, Grid],
+        smooth: Mapping[ir.Value, Smoothing],
+    ) -> None:
         self._graph = graph
         self._grids = grids
+        self._smooth = smooth
         self._editor = edit.Editor(graph)
-        self._weights: dict[tuple[ir.Value, int | None], tuple[ir.Value, Grid]] = {}
+        self._weights: dict[
+            tuple[ir.Value, int | None, ir.Value | None], tuple[ir.Value, Grid]
+        ] = {}
         self._steps: dict[ir.Node, NDArray[np.float32]] = {}
 
     def around_tensors(self, placement: Placement) -> None:
@@ -44,6 +54,8 @@ class Pairs:
                     self._editor.constant(f"{source.name}_zero", grid.zero),
                 )
             seen = self._guard(value) if value in placement.guarded else value
+            if value in self._smooth and (factor := self._smooth[value].factor) is not None:
+                seen = self._divide(value, factor)
             self._pair(
                 value, seen, *shared[source], readers, all_readers=value in placement.replaced
             )
@@ -59,6 +71,18 @@ class Pairs:
         producer = value.producer()
         assert producer is not None
         edit.insert_after(producer, made)
+        return made.outputs[0]
+
+    def _divide(self, value: ir.Value, factor: NDArray[np.float32]) -> ir.Value:
+        """Divide an activation's channels, in front of its pair."""
+        held = self._editor.constant(f"{value.name}_factor", (1 / factor).astype(np.float32))
+        made = self._editor.node("Mul", [value, held], name=f"{value.name}_smooth")
+        made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
+        producer = value.producer()
+        if producer is None:
+            edit.insert_first(self._graph, made)
+        else:
+            edit.insert_after(producer, made)
         return made.outputs[0]
 
     def _pair(
@@ -102,9 +126,12 @@ class Pairs:
     def of_weight(self, layer: Layer, *, per_channel: bool, reduce_range: bool) -> None:
         """Store a layer's weight and bias as integers behind DequantizeLinear."""
         axis = layer.axis if per_channel and (len(layer.shape) == 2 or layer.convolves) else None
-        key = (layer.weight, axis)
+        smooth = self._smooth.get(layer.x)
+        key = (layer.weight, axis, None if smooth is None else layer.x)
         if key not in self._weights:
             array = layer.array()
+            if smooth is not None:
+                array = smooth.scaled(layer, array)
             grid = _grid.weight_grid(array, axis, reduce_range=reduce_range)
             wide = self._bias(layer, grid)
             value = self._stored(str(layer.weight.name), wide.quantize(array), wide)
@@ -112,29 +139,54 @@ class Pairs:
         else:
             value, grid = self._weights[key]
             self._bias(layer, grid)
-        if layer.op == "MatMul":
-            self._added(layer, grid)
-        old = layer.weight
+        last = self._added(layer, grid) if layer.op == "MatMul" else layer.node
+        if smooth is not None and smooth.split:
+            self._beside(layer, smooth.split, last)
         layer.node.replace_input_with(1, value)
-        discard_weight(old)
+        discard_weight(layer.weight)
 
     def _bias(self, layer: Layer, grid: Grid) -> Grid:
         """Round the layer's bias and return the weight's grid that it needs."""
         return grid if layer.bias is None else self._rounded_bias(layer, layer.node, 2, grid)
 
-    def _added(self, layer: Layer, grid: Grid) -> None:
+    def _added(self, layer: Layer, grid: Grid) -> ir.Node:
         """Round the bias added behind a MatMul where onnxruntime joins the two to one Gemm.
 
         It does so for matrices and for tensors of fixed shape; a Gemm with a float bias would
         stay in float.
+
+        Returns:
+            The last node of the layer: the Add, or the MatMul when no bias follows it.
         """
         shape, uses = layer.x.shape, tuple(layer.node.outputs[0].uses())
-        joined = shape is not None and (len(shape) == 2 or shape.is_static())
-        if not joined or len(uses) != 1 or uses[0].node.op_type != "Add":
-            return
+        if len(uses) != 1 or uses[0].node.op_type != "Add":
+            return layer.node
         array = edit.const_array(uses[0].node.inputs[1 - uses[0].idx])
-        if array is not None and array.shape == (layer.shape[-1],):
+        if array is None or array.shape != (layer.shape[-1],):
+            return layer.node
+        if shape is not None and (len(shape) == 2 or shape.is_static()):
             self._rounded_bias(layer, uses[0].node, 1 - uses[0].idx, grid)
+        return uses[0].node
+
+    def _beside(self, layer: Layer, split: tuple[int, ...], last: ir.Node) -> None:
+        """Add the float product of a few channels to what the layer makes."""
+        index = self._editor.constant(f"{layer.x.name}_far", np.asarray(split, np.int64))
+        rows = np.take(layer.array(), split, axis=1 - layer.axis)
+        held = self._editor.constant(
+            f"{layer.weight.name}_far", np.ascontiguousarray(rows if layer.axis == 1 else rows.T)
+        )
+        name = str(layer.node.name)
+        far = self._editor.node("Gather", [layer.x, index], {"axis": -1}, name=f"{name}_take")
+        part = self._editor.node("MatMul", [far.outputs[0], held], name=f"{name}_far")
+        result = last.outputs[0]
+        uses = tuple(result.uses())
+        total = self._editor.node("Add", [result, part.outputs[0]], name=f"{name}_sum")
+        total.outputs[0].shape, total.outputs[0].type = result.shape, result.type
+        edit.insert_after(last, far, part, total)
+        for node, at in uses:
+            node.replace_input_with(at, total.outputs[0])
+        if result.is_graph_output():
+            self._take_output(result, total.outputs[0])
 
     def _rounded_bias(self, layer: Layer, node: ir.Node, index: int, grid: Grid) -> Grid:
         old = node.inputs[index]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -19,8 +19,11 @@ from ortune.quantizers import _grid
 from ortune.quantizers._layers import Layer, excluded, layers
 from ortune.quantizers._pairs import Pairs
 from ortune.quantizers._placement import Placement, moved, place
+from ortune.quantizers._smooth import Smoothing, smoothable, smoothing
+from ortune.quantizers._upsample import upsample
 
 _OBSERVER = catalog.load(Observer, "min-max")()
+_CHANNELS = catalog.load(Observer, "channels")()
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,15 @@ class Int8Static(Quantizer):
         through: Operators between two layers that stay in integers.
         head: Quantize too the last matrix product of a convolutional network: it takes little time,
             and rounding it costs as much accuracy as all the rest.
+        upsample: Write ConvTranspose as Conv and DepthToSpace, which have integer kernels in
+            onnxruntime; OpenVINO has one for ConvTranspose itself (add it to `ops` there).
         keep_first: Convolutions to leave in float, counted from the input.
         exclude: Node names to leave in float; * and ? match.
         min_side: MatMul and Gemm with fewer rows or columns stay in float.
+        smooth: Share of an activation's outlying channels that moves into the weights, 0 to 1;
+            0.75 suits transformers. Ranges of matrix products are then the whole extent.
+        split: Outlying channels, at most, that a float product beside the integer one takes over
+            where a layer narrows (the last product of a transformer's MLP).
     """
 
     needs_opset: ClassVar[int] = 13
@@ -69,9 +78,12 @@ class Int8Static(Quantizer):
         "Unsqueeze",
     )
     head: bool = False
+    upsample: bool = True
     keep_first: int = 0
     exclude: tuple[str, ...] = ()
     min_side: int = 16
+    smooth: float = 0.0
+    split: int = 0
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
@@ -80,9 +92,17 @@ class Int8Static(Quantizer):
             yield cls()
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return the tensors that get a pair; local functions are inlined first."""
-        edit.inline(model)
-        return [Probe(str(v.name), self.observer) for v in self._place(model, None).watched()]
+        """Return the tensors that get a pair.
+
+        Local functions are inlined and transposed convolutions rewritten first, exactly.
+        """
+        self._prepare(model)
+        placement = self._place(model, None)
+        smooth = smoothable(placement) if self.smooth or self.split else {}
+        return [
+            Probe(str(value.name), _CHANNELS if value in smooth else self.observer)
+            for value in placement.watched()
+        ]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Put in the pairs and return how many layers became integer.
@@ -91,26 +111,50 @@ class Int8Static(Quantizer):
             Refused: No layer of `ops` has a constant float32 weight and a usable range.
             BadSettings: A pattern of `exclude` matches nothing.
         """
-        edit.inline(model)
+        self._prepare(model)
         placement = self._place(model, ranges)
         if not placement.layers:
             raise Refused(
                 f"no {', '.join(self.ops)} with a constant float32 weight to quantize",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
-        pairs = Pairs(model.graph, self._grids(placement, ranges))
+        factors = self._factors(placement, ranges)
+        pairs = Pairs(
+            model.graph,
+            self._grids(placement, ranges, factors),
+            factors,
+        )
         pairs.around_tensors(placement)
         for layer in placement.layers:
             pairs.of_weight(layer, per_channel=self.per_channel, reduce_range=self.reduce_range)
         self._note(model, placement)
         return len(placement.layers)
 
-    def _grids(self, placement: Placement, ranges: Ranges) -> dict[ir.Value, _grid.Grid]:
-        return {
-            value: _grid.activation(
-                ranges[str(source.name)], self.activations, symmetric=self.symmetric
-            )
+    def _prepare(self, model: ir.Model) -> None:
+        edit.inline(model)
+        if self.upsample and "ConvTranspose" not in self.ops:
+            upsample(model)
+
+    def _factors(self, placement: Placement, ranges: Ranges) -> dict[ir.Value, Smoothing]:
+        if not self.smooth and not self.split:
+            return {}
+        found = {
+            value: smoothing(ranges[str(value.name)], readers, alpha=self.smooth, most=self.split)
+            for value, readers in smoothable(placement).items()
+            if value.name in ranges
+        }
+        return {value: factors for value, factors in found.items() if factors is not None}
+
+    def _grids(
+        self, placement: Placement, ranges: Ranges, factors: Mapping[ir.Value, Smoothing]
+    ) -> dict[ir.Value, _grid.Grid]:
+        seen = {
+            value: factors[value].seen if value in factors else ranges[str(source.name)]
             for value, source in placement.tensors.items()
+        }
+        return {
+            value: _grid.activation(found, self.activations, symmetric=self.symmetric)
+            for value, found in seen.items()
         }
 
     def _place(self, model: ir.Model, ranges: Ranges | None) -> Placement:
