@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ortune.core import codec
@@ -21,6 +21,8 @@ from ortune.study.request import Request
 _RECORDED = 64
 """Recorded calls that are used for calibration, spread over all."""
 _SEARCH_SHARE = 0.6
+CALIBRATION = "calibration"
+"""The part that quantizers observe."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,13 @@ class Feeding:
     parts: Mapping[str, tuple[int, ...]]
     digest: str
     feeds: Feeds | None = None
+
+    def divided(self, parts: Mapping[str, tuple[int, ...]]) -> Feeding:
+        """Return the same samples with other parts, calibration among them."""
+        materials = dict(self.materials)
+        if MAIN in materials:
+            materials[MAIN] = replace(materials[MAIN], calibration=parts[CALIBRATION])
+        return replace(self, parts=parts, materials=materials)
 
 
 def given(request: Request, facts: Facts, folder: Path, sink: Sink) -> Feeding:

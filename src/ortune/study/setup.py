@@ -22,7 +22,7 @@ from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.model import facts as model_facts
 from ortune.model import file
 from ortune.study import budgeting, feeding
-from ortune.study.feeding import Feeding
+from ortune.study.feeding import CALIBRATION, Feeding
 from ortune.study.jobs import different, model_digest
 from ortune.study.ledger import Header, read_header, write_header
 from ortune.study.request import Request
@@ -59,8 +59,8 @@ def prepare(request: Request, root: Path, sink: Sink) -> Scene:
             records: Records | None = _records(request, worker)
         else:
             records = None
-            kept = header.parts if header else _thinned(fed.parts, request.seconds, quick, sink)
-            fed = replace(fed, parts=kept)
+            kept = header.parts if header else _thinned(fed, request.seconds, quick, sink)
+            fed = fed.divided(kept)
             _save_outputs(worker, work, fed.parts, request.seconds)
     outputs = None if request.evaluate else Stream(_expected(work, "search"))
     budget, rule = budgeting.choose(request, fed, outputs)
@@ -114,23 +114,23 @@ def _start(request: Request, root: Path, streams: Mapping[str, Path]) -> Worker:
 
 
 def _thinned(
-    parts: Mapping[str, tuple[int, ...]], seconds: float, quick_ns: int, sink: Sink
+    fed: Feeding, seconds: float, quick_ns: int, sink: Sink
 ) -> dict[str, tuple[int, ...]]:
-    """Thin parts whose scoring would eat the search's time."""
+    """Thin parts whose calibration or scoring would eat the search's time."""
     allowed = max(20, int(seconds * 1e9 / _SHARE / max(quick_ns, 1)))
     made = {}
-    for name, indices in parts.items():
+    for name, indices in {**fed.parts, CALIBRATION: fed.materials[MAIN].calibration}.items():
         made[name] = tuple(indices[i] for i in feeding.spread(len(indices), allowed))
         if len(made[name]) < len(indices):
-            text = f"{name}: {len(made[name])} of {len(indices)} samples are scored, for time"
-            sink(Note(text))
+            sink(Note(f"{name}: {len(made[name])} of {len(indices)} samples are used, for time"))
     return made
 
 
 def _save_outputs(
     worker: Worker, work: Path, parts: Mapping[str, Sequence[int]], seconds: float
 ) -> None:
-    for name, indices in parts.items():
+    for name in ("search", "final"):
+        indices = parts[name]
         worker.ask(
             "score",
             indices=list(indices),
