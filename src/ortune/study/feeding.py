@@ -115,12 +115,15 @@ def recorded(request: Request, worker: Worker, folder: Path) -> Feeding:
         count = len(Stream(path))
         fed = Feeds(path, count, (), None, None, request.evaluate)
         materials[name] = Material(fed, spread(count, _RECORDED))
-    cut = len(records) if request.whole else max(1, round(len(records) * _SEARCH_SHARE))
-    parts = {
-        "search": tuple(range(cut)),
-        "final": tuple(range(cut, len(records))) or (len(records) - 1,),
-    }
-    return Feeding(streams, materials, parts, codec.digest([records, request.functions_digest()]))
+    parts = record_parts(len(records), whole=request.whole)
+    digest = codec.digest([len(records), request.functions_digest()])
+    return Feeding(streams, materials, parts, digest)
+
+
+def record_parts(count: int, *, whole: bool) -> dict[str, tuple[int, ...]]:
+    """Divide an evaluate function's records, in order: neighbours of a sequence stay together."""
+    cut = count if whole else max(1, round(count * _SEARCH_SHARE))
+    return {"search": tuple(range(cut)), "final": tuple(range(cut, count)) or (count - 1,)}
 
 
 def spread(count: int, limit: int) -> tuple[int, ...]:

@@ -51,14 +51,15 @@ def prepare(request: Request, root: Path, sink: Sink) -> Scene:
     else:
         fed = feeding.given(request, facts[MAIN], work, sink)
     header = read_header(root)
+    records: Records | None = None
     with _start(request, root, fed.streams) as worker:
         worker.ask("load")
         first_ns = int(worker.ask("first")["first_ns"])
         quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
         if request.evaluate:
-            records: Records | None = _records(request, worker)
+            records = _records(request, worker)
+            fed = replace(fed, parts=feeding.record_parts(len(records), whole=request.whole))
         else:
-            records = None
             kept = header.parts if header else _thinned(fed, request.seconds, quick, sink)
             fed = fed.divided(kept)
             _save_outputs(worker, work, fed.parts, request.seconds)
