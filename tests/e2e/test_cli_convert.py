@@ -143,7 +143,7 @@ def test_apply_takes_steps_in_order(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.onnx"
-    steps = ["simplify", "int8-static(observer=percentile(p=99.9))"]
+    steps = ["simplify", "int8-static(observer=percentile(p=99.9), head=true)"]
     data = ["--data", str(digits / "calibration")]
     args = ["apply", str(digits / "model.onnx"), *steps, *data, "-o", str(out), "--json"]
     assert main(args) == 0

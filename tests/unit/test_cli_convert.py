@@ -61,12 +61,12 @@ def test_level_all_is_warned_of_where_it_binds_to_hardware() -> None:
 
 def test_int8_with_data_is_static() -> None:
     (step,) = converting.quantizers(Order("int8", static=True, per_channel=False))
-    assert str(step) == "int8-static(per_channel=false)"
+    assert str(step) == "int8-static(per_channel=false, head=true)"
 
 
 def test_int8_for_a_gpu_is_symmetric() -> None:
     (step,) = converting.quantizers(Order("int8", "gpu", static=True, reduce_range=True))
-    assert str(step) == "int8-static(activations=s8, symmetric=true, reduce_range=true)"
+    assert str(step) == "int8-static(activations=s8, symmetric=true, reduce_range=true, head=true)"
 
 
 def test_int8_without_data_is_dynamic_then_weights() -> None:

@@ -175,7 +175,7 @@ def quantizers(order: Order) -> tuple[Step, ...]:
     grid = {"per_channel": order.per_channel, "reduce_range": order.reduce_range}
     if order.static:
         gpu = {"activations": "s8", "symmetric": True} if order.target == "gpu" else {}
-        return (_quantizer("int8-static", **grid, **gpu),)
+        return (_quantizer("int8-static", head=True, **grid, **gpu),)
     dynamic = _quantizer("int8-dynamic", conv=order.dynamic_conv, **grid)
     return (dynamic, _quantizer("int8-weights"))
 
