@@ -140,7 +140,8 @@ def bias(
         grid: The weight's, one step a channel or one for all.
 
     Returns:
-        The integers, their steps (shape of `grid.scale`), and the weight's grid, widened if need be.
+        The integers, their steps (shape of `grid.scale`), and the weight's grid, widened if
+        need be.
     """
     size = np.abs(values.astype(np.float64))
     size = size if grid.axis is not None else np.asarray(size.max(initial=0.0))

@@ -16,6 +16,7 @@ from ortune.model import edit
 from ortune.quantizers._types import Kind, bodies, formal, schema
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
+HALVES = frozenset({"tensor(float16)", "seq(tensor(float16))"})
 LARGEST = 65504.0
 SMALLEST_NORMAL = 2.0**-14
 MASK = 1e30
@@ -43,7 +44,7 @@ FIXED = frozenset(
 
 @dataclass(frozen=True)
 class Wish:
-    """Whether each float input is read, and each float output written, in half; None: not float."""
+    """Whether each input is read, and each output written, in half; None where it is not float."""
 
     inputs: tuple[bool | None, ...]
     outputs: tuple[bool | None, ...]

@@ -17,8 +17,6 @@ from ortune.model import edit
 from ortune.quantizers._dynamic import Dynamic
 from ortune.quantizers._layers import excluded
 
-RECURRENT_AND_FUSED = ("LSTM", "Attention")
-
 
 @dataclass(frozen=True)
 class Int8Dynamic(Quantizer):
@@ -51,10 +49,14 @@ class Int8Dynamic(Quantizer):
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
-        """Yield the settings worth a try."""
-        fits = facts.has("MatMul", "Gemm", "LSTM") and not facts.quantized
-        if fits and "int8-dynamic" in backend.arithmetic:
+        """Yield all layers, and the recurrent ones alone: the last product costs accuracy."""
+        if "int8-dynamic" not in backend.arithmetic or facts.quantized:
+            return
+        products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
+        if facts.has("LSTM", "com.microsoft::Attention") or products > 1:
             yield cls()
+        if facts.has("LSTM") and products:
+            yield cls(ops=("LSTM",))
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Rewrite the layers and return how many became integer.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import onnx_ir as ir
@@ -25,6 +25,9 @@ from ortune.quantizers._upsample import upsample
 _OBSERVER = catalog.load(Observer, "min-max")()
 _CHANNELS = catalog.load(Observer, "channels")()
 
+MANY = 20
+"""Convolutions of a network deep enough to leave the first few in float."""
+
 
 @dataclass(frozen=True)
 class Int8Static(Quantizer):
@@ -38,8 +41,8 @@ class Int8Static(Quantizer):
         reduce_range: Weights in 7 bits, for x86 without VNNI, where 8-bit sums saturate.
         ops: Layers to quantize: Conv, ConvTranspose, MatMul, Gemm.
         through: Operators between two layers that stay in integers.
-        head: Quantize too the last matrix product of a convolutional network: it takes little time,
-            and rounding it costs as much accuracy as all the rest.
+        head: Quantize too the last matrix product of a convolutional network: it takes little
+            time, and rounding it costs as much accuracy as all the rest.
         upsample: Write ConvTranspose as Conv and DepthToSpace, which have integer kernels in
             onnxruntime; OpenVINO has one for ConvTranspose itself (add it to `ops` there).
         keep_first: Convolutions to leave in float, counted from the input.
@@ -87,9 +90,20 @@ class Int8Static(Quantizer):
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
-        """Yield the settings worth a try."""
-        if "int8" in backend.arithmetic and not facts.quantized:
-            yield cls()
+        """Yield plain rounding, and what helps the kind of network: a transformer's outliers
+        split off, or the first convolutions left in float.
+        """
+        if "int8" not in backend.arithmetic or facts.quantized:
+            return
+        base = cls()
+        if "int8-weights" in backend.arithmetic and facts.has("ConvTranspose"):
+            base = cls(ops=(*base.ops, "ConvTranspose"), upsample=False)
+        if facts.has("MatMul", "Gemm") and facts.has("Softmax", "LayerNormalization"):
+            yield replace(base, smooth=0.75, split=4)
+        if facts.has(*base.ops):
+            yield base
+        if facts.ops.get("Conv", 0) >= MANY:
+            yield replace(base, keep_first=3)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that get a pair.
