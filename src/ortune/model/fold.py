@@ -149,10 +149,14 @@ def _size(node: ir.Node) -> int:
     total = 0
     for value in node.outputs:
         shape = dims(value.shape)
-        if shape is not None and value.dtype is not None:
+        if shape is not None and value.dtype not in (None, ir.DataType.STRING):
             items = [dim for dim in shape if isinstance(dim, int)]
-            total += int(np.prod(items, dtype=np.int64)) * max(1, value.dtype.bitwidth // 8)
+            total += int(np.prod(items, dtype=np.int64)) * _width(value.dtype)
     return total
+
+
+def _width(dtype: ir.DataType | None) -> int:
+    return max(1, dtype.bitwidth // 8) if dtype else 1
 
 
 def _freed(node: ir.Node) -> int:

@@ -30,7 +30,8 @@ def normalize(model: ir.Model) -> None:
         _sort(graph)
         for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
             _clean_shape(value)
-    model.opset_imports.setdefault("", 1)
+    if not model.opset_imports:
+        model.opset_imports[""] = 1  # files older than IR 3 do not say
     if model.ir_version < FIRST_FREE_IR:
         graph = model.graph
         given = [value for value in graph.inputs if not value.is_initializer()]

@@ -27,8 +27,8 @@ _PAGE = 4096
 def write(model: ir.Model, path: Path, external_above: int) -> Path:
     """See `ortune.model.file.save`."""
     data = path.with_name(f"{path.name}.data")
-    _refuse_sources(model, path, data)
     outside = weight_bytes(model) > external_above
+    _refuse_sources(model, path, *([data] if outside else []))
     part, data_part = (p.with_name(f".{p.name}.{os.getpid()}.part") for p in (path, data))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,8 @@ def write(model: ir.Model, path: Path, external_above: int) -> Path:
         ) from error
     finally:
         for left in (part, data_part):
-            left.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
     return path
 
 
@@ -69,9 +70,9 @@ def weight_bytes(model: ir.Model) -> int:
     return total
 
 
-def _refuse_sources(model: ir.Model, path: Path, data: Path) -> None:
+def _refuse_sources(model: ir.Model, *targets: Path) -> None:
     sources = {Path(source).resolve() for source in model.graph.meta.get(SOURCES, ())}
-    for target in (path, data):
+    for target in targets:
         if target.resolve() in sources:
             raise OrtuneError(
                 f"{target} is the model that was read", fix="give another output path"
