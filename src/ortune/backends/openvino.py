@@ -1,34 +1,30 @@
-"""Intel's OpenVINO as a plug-in provider of stock onnxruntime."""
+"""OpenVINO: through its onnxruntime plug-in, or by its own runtime where that has no device."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from ortune.backends import _ort
+from ortune.backends import _openvino_native as native
+from ortune.backends import _openvino_plugin as plugin
 from ortune.core.backend import Backend, Session
-from ortune.core.cpus import effective_cpus
-from ortune.core.errors import BackendMissing
+from ortune.core.cpus import effective_cpus, instruction_sets
 from ortune.core.facts import Facts
 from ortune.core.workload import Workload
 
-_PACKAGE = "onnxruntime-ep-openvino"
-_NO_DEVICE = (
-    "use --on cpu: the installed plug-in takes Intel CPUs only (microsoft/onnxruntime PR#31981)"
-)
+_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+_FP16 = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
 
 
 @dataclass(frozen=True)
 class Openvino(Backend):
     """CPU execution by OpenVINO.
+
+    The plug-in provider is used where it offers a device; it takes Intel CPUs only. Elsewhere the
+    ``openvino`` package runs the model itself. The placement says which of the two it was.
 
     Attributes:
         threads: Threads inside one inference; 0 takes the CPUs this process may really use.
@@ -36,7 +32,7 @@ class Openvino(Backend):
             where the CPU has it.
     """
 
-    provider: ClassVar[str] = "OpenVINOExecutionProvider"
+    provider: ClassVar[str] = plugin.PROVIDER
 
     precision: Literal["f32", "bf16", "f16"] = "f32"
 
@@ -51,71 +47,37 @@ class Openvino(Backend):
         return frozenset({"int8", "int8-weights"})
 
     def missing(self) -> str | None:
-        """Return the line that installs the plug-in, or None when it is there."""
-        if reason := _ort.missing():
-            return reason
-        if importlib.util.find_spec("onnxruntime_ep_openvino") is None:
-            return f"pip install {_PACKAGE}"
-        return _probe()
+        """Return what to install, or None when one of the two ways is open."""
+        reason = plugin.missing()
+        return None if reason is None or native.installed() else reason
 
     def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
-        """Yield the three precisions: f16 is 12-19 dB cleaner than bf16, but may overflow."""
-        yield replace(self, precision="f16")
+        """Yield the 16-bit precisions that this CPU computes in, then f32.
+
+        f16 is as fast as bf16 and 12-19 dB cleaner, but overflows on some models. Without fp16
+        arithmetic the f16 hint runs as bf16.
+        """
+        sets = instruction_sets()
+        if sets & _FP16 or not sets:
+            yield replace(self, precision="f16")
+        if sets & _BF16 and not sets & _FP16:
+            yield replace(self, precision="bf16")
         yield self
-        yield replace(self, precision="bf16")
+        if sets & _BF16 and sets & _FP16:
+            yield replace(self, precision="bf16")
 
     def tweaks(self, facts: Facts) -> Iterable[Self]:
         """Yield one thread."""
         yield replace(self, threads=1)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        """Open a session whose options go through ``load_config``; elsewhere they are ignored."""
-        made = _ort.options(self.threads, "all", verbose=verbose)
-        made.add_provider_for_devices(
-            self._devices()[:1], {"load_config": json.dumps(self._load())}
-        )
-        return _ort.session(path, made, provider=self.provider)
-
-    def _load(self) -> dict[str, dict[str, str]]:
-        return {
-            "CPU": {
-                "INFERENCE_NUM_THREADS": str(self.threads or effective_cpus()),
-                "INFERENCE_PRECISION_HINT": self.precision,
-                "PERFORMANCE_HINT": "LATENCY",
-            }
+        """Open a session with every option that matters written out."""
+        threads = self.threads or effective_cpus()
+        options = {
+            "INFERENCE_NUM_THREADS": str(threads),
+            "INFERENCE_PRECISION_HINT": self.precision,
+            "PERFORMANCE_HINT": "LATENCY",
         }
-
-    def _devices(self) -> list[Any]:
-        try:
-            import onnxruntime_ep_openvino as plugin
-        except ImportError:
-            raise BackendMissing(
-                "backend 'openvino' is not installed", fix=f"pip install {_PACKAGE}"
-            ) from None
-        found = _ort.plugin_devices(
-            "openvino", plugin.get_library_path, plugin.get_ep_name(), "CPU"
-        )
-        if not found:
-            raise BackendMissing("the OpenVINO plug-in offers no device here", fix=_NO_DEVICE)
-        return found
-
-
-@cache
-def _probe() -> str | None:
-    """Register the plug-in in a process of its own and ask for its devices.
-
-    A registration holds for the life of a process, and a broken library could end it.
-    """
-    code = (
-        "from ortune.backends.openvino import Openvino\n"
-        "from ortune.core.errors import OrtuneError\n"
-        "try:\n    Openvino()._devices()\n"
-        "except OrtuneError as error:\n    print(error.fix)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return f"the installed plug-in does not load: {last}"
-    return done.stdout.strip() or None
+        if plugin.missing() is None:
+            return plugin.session(path, threads, options, verbose=verbose)
+        return native.session(path, options)

@@ -52,8 +52,6 @@ class Backend(Plugin):
     provider: ClassVar[str] = ""
     automatic: ClassVar[bool] = True
     """Part of ``--on auto``."""
-    stands_in_for: ClassVar[str] = ""
-    """A backend that makes this one needless where it runs: ``--on auto`` takes only one."""
 
     threads: int = 0
 

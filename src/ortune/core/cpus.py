@@ -1,9 +1,10 @@
-"""How many CPUs this process may really use: affinity, cpuset and cgroup quota."""
+"""The CPUs: how many this process may really use, and what arithmetic they have."""
 
 from __future__ import annotations
 
 import math
 import os
+from functools import cache
 from pathlib import Path
 
 
@@ -20,6 +21,27 @@ def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc
         return os.cpu_count() or 1
     quotas = [math.ceil(q) for folder in _groups(root, proc) if (q := _quota(folder)) is not None]
     return max(1, min([cpus, *quotas]))
+
+
+@cache
+def instruction_sets() -> frozenset[str]:
+    """Return the CPU's flags in Linux' spelling, such as ``avx512_vnni``; empty where unknown."""
+    return frozenset(_cpuinfo("flags", "Features").split())
+
+
+@cache
+def cpu_model() -> str:
+    """Return the CPU's model name, or an empty text where it cannot be read."""
+    return _cpuinfo("model name")
+
+
+def _cpuinfo(*keys: str) -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in pairs if key.strip() in keys), "")
 
 
 def _groups(root: Path, proc: Path) -> list[Path]:

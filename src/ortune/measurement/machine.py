@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ortune.core.cpus import effective_cpus
+from ortune.core.cpus import cpu_model, effective_cpus, instruction_sets
 
 SETS = (
     "avx2",
@@ -35,14 +35,15 @@ PACKAGES = (
     "onnxscript",
     "numpy",
     "onnxruntime-ep-openvino",
+    "openvino",
 )
 
 
 def machine() -> dict[str, str]:
     """Return what results depend on: CPU model, instruction sets, effective CPUs, system."""
-    model, flags = _cpuinfo()
+    flags = instruction_sets()
     return {
-        "cpu": model or platform.processor() or platform.machine(),
+        "cpu": cpu_model() or platform.processor() or platform.machine(),
         "instruction sets": " ".join(name for name in SETS if name in flags) or "unknown",
         "effective cpus": str(effective_cpus()),
         "system": f"{platform.system()} {platform.machine()}",
@@ -73,17 +74,6 @@ def noise() -> Mapping[str, str]:
         total = sum(map(int, fields[1:9]))
         found["stolen CPU time since boot"] = f"{100 * int(fields[8]) / max(1, total):.2f} %"
     return found
-
-
-def _cpuinfo() -> tuple[str, frozenset[str]]:
-    model, flags = "", frozenset[str]()
-    for line in _read("/proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name" and not model:
-            model = value.strip()
-        if key.strip() in ("flags", "Features") and not flags:
-            flags = frozenset(value.split())
-    return model, flags
 
 
 def _read(path: str) -> str:

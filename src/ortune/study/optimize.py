@@ -123,8 +123,7 @@ def read_targets(on: str) -> list[Target]:
         return [Target(backend, given) for backend, given in parse_list(Backend, on)]
     every = [catalog.load(Backend, name) for name in catalog.names(Backend)]
     made = [cls() for cls in every if cls.automatic]
-    here = {backend.name(): backend for backend in made if backend.missing() is None}
-    return [Target(backend) for backend in here.values() if backend.stands_in_for not in here]
+    return [Target(backend) for backend in made if backend.missing() is None]
 
 
 def read_seconds(text: str | float) -> float:
