@@ -139,7 +139,7 @@ def test_palette_and_alpha_become_rgb(folder: Path) -> None:
     ("toml", "what"),
     [
         ("colour = 1", "preprocess.toml: Preprocess has no field 'colour'"),
-        ("resize = [1, 2, 3]", "take two numbers"),
+        ("resize = [1, 2, 3]", "[1, 2, 3] has 3 items"),
         ("layout = 'CHWN'", "'CHWN' is not allowed"),
         ("mean = [1.0, 2.0]", "mean has 2 numbers for 3 channels"),
         ("input = 'x'", "images for the input 'x'"),

@@ -53,7 +53,7 @@ def test_a_worker_loads_runs_times_scores_and_observes(model: Path) -> None:
         assert len(scored["records"][0]) == 2
         assert stream.Stream(model.parent / "o")[0]["y"].tolist() == [[6.0] * 4]
         seen = worker.ask("observe", indices=[0, 4], probes=[Probe("y", MinMax())])
-        assert seen["ranges"]["y"] == {"low": 0.0, "high": 8.0}
+        assert seen["ranges"]["y"] == {"low": 0.0, "high": 8.0, "channels": []}
         assert worker.ask("describe")["shapes"] == {"y": ["float32", [1, 4]]}
 
 

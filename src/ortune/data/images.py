@@ -97,11 +97,6 @@ def _settings(
         settings = codec.build(Preprocess, fields)
     except BadSettings as error:
         raise BadData(f"{folder / SETTINGS}: {error.what}", fix=error.fix) from None
-    except ValueError:
-        raise BadData(
-            f"{folder / SETTINGS}: resize and crop take two numbers, [height, width]",
-            fix="write [224, 224], or one number",
-        ) from None
     source = SETTINGS if given else f"no {SETTINGS}, so by default"
     note(f"images ({source}): {settings}")
     return settings, spec
