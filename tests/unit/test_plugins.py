@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 
 import pytest
 
-from ortune.core import catalog, codec, spelling
-from ortune.core.plugin import Plugin
+from ortune import testing
+from ortune.backends.cpu import Cpu
+from ortune.core import catalog
 
-ENTRIES = [
-    (folder, name) for folder in catalog.BASES for name in catalog.names(catalog.base_of(folder))
-]
 HEAVY = {"onnx_ir", "onnxscript", "onnxruntime", "torch", "onnx", "PIL", "openvino"}
 
 
 def test_every_folder_has_entries() -> None:
-    assert {folder for folder, _ in ENTRIES} == set(catalog.BASES)
+    assert {folder for folder, _ in testing.entries()} == set(catalog.BASES)
 
 
-@pytest.mark.parametrize(("folder", "name"), ENTRIES)
+@pytest.mark.parametrize(("folder", "name"), testing.entries())
 def test_contract(folder: str, name: str) -> None:
-    base = catalog.base_of(folder)
-    cls: type[Plugin] = catalog.load(base, name)
-    assert cls.__dataclass_params__.frozen, "a plugin is frozen"  # type: ignore[attr-defined]
-    assert (cls.__doc__ or "").strip(), "a plugin says what it does"
-    fields = dataclasses.fields(cls)
-    assert all(f.default is not dataclasses.MISSING for f in fields), "every field has a default"
-    documented = "\n".join(c.__doc__ or "" for c in cls.__mro__)
-    assert all(f"{f.name}:" in documented for f in fields), "Attributes: documents every field"
-    made = cls()
-    again = codec.decode(base, json.loads(json.dumps(codec.encode(made))))
-    assert again == made
-    assert hash(again) == hash(made)
-    assert spelling.parse(base, str(made)) == made
-    assert cls.name() == name
+    testing.check_contract(folder, name)
+
+
+def test_a_plugin_that_breaks_the_contract_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Bad(Cpu):
+        """Says nothing of its field."""
+
+        extra: int = 0
+
+    monkeypatch.setattr(catalog, "load", lambda base, name: Bad)
+    with pytest.raises(AssertionError, match="leaves out extra"):
+        testing.check_contract("backends", "cpu")
 
 
 def test_backends_and_metrics_import_nothing_heavy() -> None:
