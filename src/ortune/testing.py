@@ -29,7 +29,7 @@ def entries() -> list[tuple[str, str]]:
 
 
 def check_contract(folder: str, name: str) -> None:
-    """Check one plugin: frozen, documented, all fields with defaults, read back from text and JSON.
+    """Check one plugin: frozen, documented, all defaults given, the same through text and JSON.
 
     Raises:
         AssertionError: It breaks the contract; the message says how.
