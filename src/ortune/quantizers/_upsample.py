@@ -113,7 +113,7 @@ def _rewrite(editor: edit.Editor, node: ir.Node) -> bool:
         inputs.append(editor.constant(f"{layer.bias.name}_phases", repeated))
     padding = [rows.first, columns.first, rows.last, columns.last]
     attributes = {"kernel_shape": made.shape[2:], "pads": padding}
-    conv = editor.node("Conv", inputs, attributes, name=f"{node.name}_phases")
+    conv = editor.node("Conv", inputs, attributes, name=f"{node.outputs[0].name}_phases")
     _interleave(editor, node, conv, strides[0])
     discard_weight(layer.weight)
     edit.discard(layer.bias)
@@ -139,15 +139,17 @@ def _interleave(editor: edit.Editor, node: ir.Node, conv: ir.Node, stride: int) 
         inputs = [conv.outputs[0], *activation.inputs[1:]]
         attributes = dict(activation.attributes)
         chain.append(
-            editor.node(activation.op_type, inputs, attributes, name=f"{activation.name}_phases")
+            editor.node(activation.op_type, inputs, attributes, name=f"{end.name}_phases")
         )
     spread = editor.node(
         "DepthToSpace",
         [chain[-1].outputs[0]],
         {"blocksize": stride, "mode": "CRD"},
-        name=f"{node.name}_spread",
+        name=f"{end.name}_spread",
     )
     result = spread.outputs[0]
+    for made in chain:
+        made.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     edit.insert_before(activation or node, *chain, spread)
     result.shape, result.type = end.shape, end.type
     name = end.name

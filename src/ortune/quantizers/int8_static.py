@@ -17,6 +17,7 @@ from ortune.core.step import Quantizer
 from ortune.model import edit
 from ortune.quantizers import _grid
 from ortune.quantizers._layers import Layer, excluded, layers
+from ortune.quantizers._packed import Packer
 from ortune.quantizers._pairs import Pairs
 from ortune.quantizers._placement import Placement, moved, place
 from ortune.quantizers._smooth import Smoothing, smoothable, smoothing
@@ -133,14 +134,18 @@ class Int8Static(Quantizer):
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         factors = self._factors(placement, ranges)
-        pairs = Pairs(
-            model.graph,
-            self._grids(placement, ranges, factors),
+        grids = self._grids(placement, ranges, factors)
+        editor = edit.Editor(model.graph)
+        Pairs(editor, grids, factors).put(placement)
+        packer = Packer(
+            editor,
+            {value: grid.scale for value, grid in grids.items()},
             factors,
+            per_channel=self.per_channel,
+            reduce_range=self.reduce_range,
         )
-        pairs.around_tensors(placement)
         for layer in placement.layers:
-            pairs.of_weight(layer, per_channel=self.per_channel, reduce_range=self.reduce_range)
+            packer.pack(layer)
         self._note(model, placement)
         return len(placement.layers)
 

@@ -1,0 +1,101 @@
+"""Toy models, calibration and comparison for the tests of quantizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ortune.core.observer import Probe, Range
+from ortune.core.step import Quantizer
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def model_of(text: str, weights: Arrays | None = None) -> ir.Model:
+    """Parse ONNX text; `weights` become initializers of the names that the text leaves open."""
+    proto = onnx.parser.parse_model(text)
+    for name, array in (weights or {}).items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    proto = onnx.shape_inference.infer_shapes(proto, check_type=True)
+    return ir.from_proto(proto)
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:
+    """Return float32 normal numbers."""
+    values = np.random.default_rng(seed).standard_normal(shape) * scale
+    return values.astype(np.float32)
+
+
+def run(model: ir.Model, feeds: Arrays, level: str = "ENABLE_ALL") -> list[np.ndarray]:
+    """Check a model and run it."""
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    return unchecked(model, feeds, level)
+
+
+def unchecked(model: ir.Model, feeds: Arrays, level: str) -> list[np.ndarray]:
+    """Run a model whose value types may be incomplete."""
+    proto = ir.to_proto(model)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return [np.asarray(value) for value in session.run(None, dict(feeds))]
+
+
+def observe(
+    model: ir.Model, probes: Sequence[Probe], samples: Sequence[Arrays]
+) -> dict[str, Range]:
+    """Answer probes as the calibration run does."""
+    watched = model.clone()
+    made = {v.name: v for node in watched.graph for v in node.outputs}
+    known = {v.name for v in (*watched.graph.inputs, *watched.graph.outputs)}
+    for probe in probes:
+        if probe.tensor not in known:
+            watched.graph.outputs.append(made[probe.tensor])
+    names = [value.name for value in watched.graph.outputs]
+    state = {probe.tensor: probe.observer.start() for probe in probes}
+    for turn in range(max((probe.observer.passes for probe in probes), default=0)):
+        for sample in samples:
+            values = unchecked(watched, sample, "ENABLE_BASIC")
+            seen = dict(zip(names, values, strict=True)) | dict(sample)
+            for tensor, watch in state.items():
+                watch.update(turn, seen[tensor])
+    return {tensor: watch.result() for tensor, watch in state.items()}
+
+
+def quantize(model: ir.Model, step: Quantizer, samples: Sequence[Arrays] = ()) -> int:
+    """Calibrate and apply a step in place."""
+    probes = step.probes(model)
+    return step.apply(model, observe(model, probes, samples))
+
+
+def snr(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Return the signal-to-noise ratio in dB."""
+    wide = expected.astype(np.float64)
+    noise = ((wide - actual) ** 2).sum()
+    return float(10 * np.log10((wide**2).sum() / max(noise, 1e-30)))
+
+
+def optimized(model: ir.Model, folder: Path, level: str = "ENABLE_ALL") -> list[str]:
+    """Return the operators that onnxruntime makes of a model."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
+    ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return [node.op_type for node in onnx.load(folder / "optimized.onnx").graph.node]
+
+
+def ops(model: ir.Model) -> list[str]:
+    """Return the operators of all graphs."""
+    return [node.op_type for node in model.graph.all_nodes()]
