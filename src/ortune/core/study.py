@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ortune.core.backend import Backend
@@ -10,6 +10,8 @@ from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.trial import Interval, Status, Trial, Verdict
 from ortune.core.workload import Workload
+
+_EQUAL = 1.01
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,11 @@ class Study:
         A search that was cut off before it had finalists offers its verified trials instead.
         """
         pool = self.final or (self.trials if self.finished != "done" else ())
-        fit = [t for t in pool if self.accepts(t) and t.ratio and t.ratio.high < 1]
-        return min(fit, key=lambda t: t.ratio.value if t.ratio else 1.0, default=self.baseline)
+        return winner(pool, strict=self.strict) or self.baseline
 
     def accepts(self, trial: Trial) -> bool:
         """Say whether a trial's accuracy was verified as surely as was asked."""
-        if trial.status is not Status.OK or trial.score is None:
-            return False
-        return trial.score.verdict is Verdict.PROVED or not self.strict
+        return accepted(trial, strict=self.strict)
 
     def speedup(self, trial: Trial) -> Interval:
         """Return baseline latency over the trial's, with its 99 % interval; 1 for the baseline."""
@@ -147,3 +146,26 @@ class Study:
         )
         worse = (one.ratio.value > two.ratio.value, sign * (one.score.value - two.score.value) < 0)
         return any(better) and not any(worse)
+
+
+def accepted(trial: Trial, *, strict: bool) -> bool:
+    """Say whether a trial ran and kept the budget; `strict` wants that proved."""
+    if trial.status is not Status.OK or trial.score is None:
+        return False
+    return trial.score.verdict is Verdict.PROVED or not strict
+
+
+def winner(trials: Iterable[Trial], *, strict: bool) -> Trial | None:
+    """Return the fastest accepted trial whose interval excludes 1, or None.
+
+    Among those within 1 % of the fastest the simplest counts: exact before lossy, then the fewest
+    steps.
+    """
+    fit = [t for t in trials if accepted(t, strict=strict) and t.ratio and t.ratio.high < 1]
+    best = min((t.ratio.value for t in fit if t.ratio), default=0.0)
+    near = [t for t in fit if t.ratio and t.ratio.value <= best * _EQUAL]
+    return min(
+        near,
+        key=lambda t: (t.plan.lossy, len(t.plan.recipe.steps), t.ratio.value if t.ratio else 1.0),
+        default=None,
+    )

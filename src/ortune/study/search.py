@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted
 from ortune.core.step import AS_IS, Recipe, Transform
-from ortune.core.study import Stage
+from ortune.core.study import Stage, accepted, winner
 from ortune.core.trial import Interval, Measurement, Plan, Score, Status, Trial, Verdict
 from ortune.measurement import stats
 from ortune.measurement.machine import noise
@@ -192,36 +192,36 @@ class _Loop:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten."""
         chosen = self._leaders()[:_FINALISTS]
         for index, trial in enumerate(chosen, 1):
-            winner = self._winner()
-            if winner is not None and self.left() <= 0:
+            leader = self._winner()
+            if leader is not None and self.left() <= 0:
                 self._note(f"time is up: {len(chosen) - index + 1} finalists were not re-measured")
                 return "time"
-            if winner is None or not apart(winner, trial):
+            if leader is None or not apart(leader, trial):
                 self._final(trial, index, len(chosen))
         return finished
 
     def _history(self) -> None:
         """Measure what each kind of change brought on the way to the winner."""
-        winner = self._winner()
+        best = self._winner()
         first = self.ledger.trials[0]
         self.history.append(Stage("baseline", first.key))
-        if winner is None:
+        if best is None:
             return
         base = self.scene.job.baseline
-        exact = tuple(s for s in winner.plan.recipe.steps if isinstance(s, Transform))
+        exact = tuple(s for s in best.plan.recipe.steps if isinstance(s, Transform))
         steps = [("graph", Plan(Recipe("clean", exact), base))] if exact else []
-        if winner.plan.recipe.lossy:
-            steps.append(("quantization", Plan(winner.plan.recipe, base)))
+        if best.plan.recipe.lossy:
+            steps.append(("quantization", Plan(best.plan.recipe, base)))
         for name, plan in steps:
-            if trial_key(self.key, plan) == winner.key:
+            if trial_key(self.key, plan) == best.key:
                 continue
             trial = self._try(plan, "history", 1, 1, always_score=True)
             if trial is not None and trial.ratio is not None:
                 self.history.append(Stage(name, trial.key))
-        last = "quantization" if winner.plan.backend == base else "runtime"
-        if not winner.plan.recipe.lossy and winner.plan.backend == base:
+        last = "quantization" if best.plan.backend == base else "runtime"
+        if not best.plan.recipe.lossy and best.plan.backend == base:
             last = "graph"
-        self.history.append(Stage(last, winner.key))
+        self.history.append(Stage(last, best.key))
 
     # --- one plan ---------------------------------------------------------------------------
 
@@ -286,9 +286,7 @@ class _Loop:
     # --- judgement --------------------------------------------------------------------------
 
     def _accepted(self, trial: Trial) -> bool:
-        if trial.status is not Status.OK or trial.score is None:
-            return False
-        return trial.score.verdict is Verdict.PROVED or not self.aim.strict
+        return accepted(trial, strict=self.aim.strict)
 
     def _leaders(self) -> list[Trial]:
         """Return verified plans that may be faster than the original, fastest first."""
@@ -302,12 +300,8 @@ class _Loop:
         return sorted(quick, key=lambda t: t.ratio.value if t.ratio else 1.0)
 
     def _winner(self) -> Trial | None:
-        fit = [
-            t
-            for t in self.ledger.trials
-            if t.phase == "final" and self._accepted(t) and t.ratio and t.ratio.high < 1
-        ]
-        return min(fit, key=lambda t: t.ratio.value if t.ratio else 1.0, default=None)
+        finals = (t for t in self.ledger.trials if t.phase == "final")
+        return winner(finals, strict=self.aim.strict)
 
     # --- surroundings -----------------------------------------------------------------------
 
