@@ -14,6 +14,7 @@ from ortune.model import prune
 from ortune.model.edit import Editor
 from ortune.model.match import enclosed, maker, near, other, reader, scalar_for
 from ortune.model.replace import forward
+from ortune.model.shapes import infer
 
 _NEEDS = 20
 
@@ -45,6 +46,7 @@ class FuseGelu(Transform):
         """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < _NEEDS:
             return 0
+        infer(model)
         editor = Editor(model.graph)
         count = 0
         for graph in (model.graph, *model.graph.subgraphs()):

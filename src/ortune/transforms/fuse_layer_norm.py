@@ -14,6 +14,7 @@ from ortune.model.dims import overridable
 from ortune.model.edit import Editor, attribute, const_array, const_tensor
 from ortune.model.match import enclosed, maker, near, number, other, reader
 from ortune.model.replace import forward
+from ortune.model.shapes import infer
 from ortune.model.spec import dims
 
 _NEEDS = 17
@@ -46,6 +47,7 @@ class FuseLayerNorm(Transform):
         """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < _NEEDS:
             return 0
+        infer(model)
         editor = Editor(model.graph)
         count = 0
         for graph in (model.graph, *model.graph.subgraphs()):

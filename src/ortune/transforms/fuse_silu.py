@@ -13,6 +13,7 @@ from ortune.model import prune
 from ortune.model.edit import attribute
 from ortune.model.match import near, scalar_for
 from ortune.model.rewrite import rewrite
+from ortune.model.shapes import infer
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class FuseSilu(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were rewritten."""
+        infer(model)
         count = rewrite(model, _swish, _sigmoid, _plain) + rewrite(model, _swish, _scaled)
         count += rewrite(model, [_quotient, _product], _sigmoid, _is_sigmoid)
         if count:

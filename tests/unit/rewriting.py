@@ -1,0 +1,101 @@
+"""Apply a transform to a toy model and compare what runs before and after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import parser
+
+from ortune.core.step import Transform
+from ortune.model import file
+from ortune.model.check import check, signature
+
+Arrays = Mapping[str, NDArray]
+
+
+def model_of(text: str) -> ir.Model:
+    """Load ONNX text the way a file is loaded."""
+    return loaded(parser.parse_model(text))
+
+
+def loaded(proto: onnx.ModelProto) -> ir.Model:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "m.onnx"
+        path.write_bytes(proto.SerializeToString())
+        return file.load(path)
+
+
+def ops(model: ir.Model) -> dict[str, int]:
+    """Operator -> number of nodes, in all graphs."""
+    return dict(Counter(node.op_type for node in model.graph.all_nodes()))
+
+
+def run(model: ir.Model, feeds: Arrays, *, disabled: bool = True) -> list[NDArray]:
+    """Run on onnxruntime, as written or as it optimizes by itself."""
+    level = ort.GraphOptimizationLevel
+    options = _options(level.ORT_DISABLE_ALL if disabled else level.ORT_ENABLE_EXTENDED)
+    with TemporaryDirectory() as folder:
+        path = file.save(model, Path(folder) / "m.onnx")
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return list(session.run(None, dict(feeds)))
+
+
+def optimized_nodes(model: ir.Model) -> int:
+    """Count the nodes that onnxruntime is left with after its own fusions."""
+    options = _options(ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
+    with TemporaryDirectory() as folder:
+        path = file.save(model, Path(folder) / "m.onnx")
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        found = file.load(options.optimized_model_filepath)
+        return sum(1 for _ in found.graph.all_nodes())
+
+
+def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    options.graph_optimization_level = level
+    return options
+
+
+def transformed(
+    source: str | ir.Model,
+    step: Transform,
+    feeds: Sequence[Arrays],
+    *,
+    tolerance: float = 1e-6,
+) -> tuple[ir.Model, int]:
+    """Apply a step, check all invariants, compare the outputs on every feed, and return both.
+
+    As written and after onnxruntime's own fusions the outputs must agree within `tolerance` of
+    the largest value, and the runtime must not be left with more nodes than before.
+    """
+    before = source if isinstance(source, ir.Model) else model_of(source)
+    after = before.clone()
+    count = step.apply(after)
+    check(after, signature(before), step.name())
+    for given in feeds:
+        wanted = run(before, given)
+        for disabled in (True, False):
+            for one, two in zip(wanted, run(after, given, disabled=disabled), strict=True):
+                assert one.shape == two.shape and one.dtype == two.dtype
+                if one.dtype.kind == "f":
+                    scale = float(np.abs(one).max(initial=0)) or 1.0
+                    np.testing.assert_allclose(two / scale, one / scale, rtol=0, atol=tolerance)
+                else:
+                    np.testing.assert_array_equal(two, one)
+    assert optimized_nodes(after) <= optimized_nodes(before)
+    return after, count
+
+
+def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
