@@ -84,6 +84,9 @@ class Dynamic:
 
     def _conv(self, layer: Layer) -> bool:
         """ConvInteger has an onnxruntime kernel for unsigned weights and one zero point alone."""
+        bias = edit.const_array(layer.bias)
+        if layer.bias is not None and bias is None:
+            return False
         node, rounded = layer.node, self._round(layer.node, layer.x)
         array = layer.array()
         grid = _grid.weight_grid(
@@ -98,9 +101,6 @@ class Dynamic:
         result = self._scaled(
             node, "ConvInteger", integers, rounded.scale, scale, dict(node.attributes)
         )
-        bias = edit.const_array(layer.bias)
-        if layer.bias is not None and bias is None:
-            return False
         if bias is not None:
             held = self._editor.constant(f"{stem}_bias", bias.reshape(shape))
             result = self._before(node, "Add", [result, held])

@@ -99,9 +99,10 @@ class Int8Static(Quantizer):
         base = cls()
         if "int8-weights" in backend.arithmetic and facts.has("ConvTranspose"):
             base = cls(ops=(*base.ops, "ConvTranspose"), upsample=False)
-        if facts.has("MatMul", "Gemm") and facts.has("Softmax", "LayerNormalization"):
+        products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
+        if products > 1 and facts.has("Softmax", "LayerNormalization"):
             yield replace(base, smooth=0.75, split=4)
-        if facts.has(*base.ops):
+        if facts.has("Conv", "ConvTranspose") or products > 1:
             yield base
         if facts.ops.get("Conv", 0) >= MANY:
             yield replace(base, keep_first=3)

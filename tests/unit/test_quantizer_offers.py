@@ -1,0 +1,74 @@
+"""What each kind of network is offered on each kind of backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from ortune.core import catalog
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.step import Quantizer
+
+CPU = frozenset({"int8", "int8-dynamic"})
+OPENVINO = frozenset({"int8", "int8-weights"})
+HALF = frozenset({"fp16"})
+
+
+@dataclass(frozen=True)
+class Made(Backend):
+    can: frozenset[str] = frozenset()
+
+    @property
+    def arithmetic(self) -> frozenset[str]:
+        return self.can
+
+    def open(self, path, *, verbose=False):  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+
+def offers(can: frozenset[str], ops: dict[str, int]) -> list[str]:
+    facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
+    classes = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
+    return [str(step) for cls in classes for step in cls.offers(facts, Made(can=can))]
+
+
+CNN = {"Conv": 49, "Add": 9, "Gemm": 1}
+TRANSFORMER = {"MatMul": 48, "Softmax": 6, "LayerNormalization": 12}
+WITH_TRANSPOSED = "ops=[Conv, MatMul, Gemm, ConvTranspose]"
+RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
+
+
+@pytest.mark.parametrize(
+    ("can", "ops", "expected"),
+    [
+        (CPU, CNN, ["int8-static", "int8-static(keep_first=3)"]),
+        (
+            CPU,
+            TRANSFORMER,
+            [
+                "int8-dynamic",
+                "int8-static(smooth=0.75, split=4)",
+                "int8-static",
+                "int8-weights(ops=[MatMul, Gather])",
+            ],
+        ),
+        (CPU, RECURRENT, ["int8-dynamic", "int8-dynamic(ops=[LSTM])"]),
+        (
+            OPENVINO,
+            CNN | {"ConvTranspose": 2},
+            [
+                f"int8-static({WITH_TRANSPOSED}, upsample=false)",
+                f"int8-static({WITH_TRANSPOSED}, upsample=false, keep_first=3)",
+                "int8-weights",
+            ],
+        ),
+        (HALF, CNN, ["fp16"]),
+        (CPU, {"Relu": 3}, []),
+        (frozenset(), TRANSFORMER, []),
+        (CPU | OPENVINO | HALF, CNN | {"QuantizeLinear": 5}, []),
+    ],
+)
+def test_offers(can: frozenset[str], ops: dict[str, int], expected: list[str]) -> None:
+    assert offers(can, ops) == expected
