@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +87,8 @@ def _show(found: Comparison) -> None:
             (
                 score.metric,
                 f"{score.value:.6g}",
-                f"{score.base:.6g}",
-                f"[{score.low:.6g}, {score.high:.6g}]",
+                "-" if math.isnan(score.base) else f"{score.base:.6g}",
+                "-" if math.isnan(score.low) else f"[{score.low:.6g}, {score.high:.6g}]",
                 score.verdict or "",
                 score.basis,
             )

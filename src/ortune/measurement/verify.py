@@ -126,7 +126,7 @@ def _wilson(
     delta = won - lost
     down = math.hypot(lost_high - lost, won - won_low)
     up = math.hypot(lost - lost_low, won_high - won)
-    return base + delta - down, base + delta + up
+    return max(0.0, base + delta - down), min(1.0, base + delta + up)
 
 
 def wilson(p: float, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
