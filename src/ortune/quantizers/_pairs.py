@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -65,6 +65,20 @@ class Pairs:
         edit.insert_after(producer, made)
         return made.outputs[0]
 
+    def _share(self, rounded: ir.Value, uses: Sequence[tuple[ir.Node, int]]) -> None:
+        """Give several float readers one float tensor, through a Sum of one.
+
+        onnxruntime repeats a DequantizeLinear for every reader: what reads it twice, such as GELU
+        in primitive operators, would not be fused any more.
+        """
+        made = self._editor.node("Sum", [rounded], name=f"{rounded.name}_shared")
+        made.outputs[0].shape, made.outputs[0].type = rounded.shape, rounded.type
+        producer = rounded.producer()
+        assert producer is not None
+        edit.insert_after(producer, made)
+        for node, index in uses:
+            node.replace_input_with(index, made.outputs[0])
+
     def _divide(self, value: ir.Value, factor: NDArray[np.float32]) -> ir.Value:
         """Divide an activation's channels, in front of its pair."""
         held = self._editor.constant(f"{value.name}_factor", (1 / factor).astype(np.float32))
@@ -101,6 +115,10 @@ class Pairs:
             edit.insert_first(self._editor.graph, q, d)
         else:
             edit.insert_after(producer, q, d)
+        outside = [use for use in uses if use.node not in readers]
+        if len(outside) > 1:
+            self._share(rounded, outside)
+            uses = [use for use in uses if use.node in readers]
         for node, index in uses:
             node.replace_input_with(index, rounded)
         if all_readers and value.is_graph_output():

@@ -16,6 +16,7 @@ from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.step import Quantizer
 from ortune.model import edit
 from ortune.quantizers import _grid
+from ortune.quantizers._fold import fold
 from ortune.quantizers._layers import Layer, excluded, layers
 from ortune.quantizers._packed import Packer
 from ortune.quantizers._pairs import Pairs
@@ -110,7 +111,8 @@ class Int8Static(Quantizer):
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that get a pair.
 
-        Local functions are inlined and transposed convolutions rewritten first, exactly.
+        First local functions are inlined, scales and biases behind convolutions folded into them,
+        and transposed convolutions rewritten, all exactly.
         """
         self._prepare(model)
         placement = self._place(model, None)
@@ -152,6 +154,7 @@ class Int8Static(Quantizer):
 
     def _prepare(self, model: ir.Model) -> None:
         edit.inline(model)
+        fold(model)
         if self.upsample and "ConvTranspose" not in self.ops:
             upsample(model)
 
@@ -184,7 +187,7 @@ class Int8Static(Quantizer):
         first = {x.node for x in convolutions[: self.keep_first]}
         fit = [x for x in found if x.node not in first and self._worth(x)]
         if convolutions and not self.head:
-            fit = [x for x in fit if not _is_head(x, {y.node for y in fit})]
+            fit = [x for x in fit if not _is_head(x, {y.node for y in found})]
 
         def usable(value: ir.Value) -> bool:
             if ranges is None:
