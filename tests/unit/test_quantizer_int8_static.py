@@ -452,3 +452,94 @@ def test_transposed_convolutions_as_they_are() -> None:
     assert error(model, step, [{"x": normal(1, 6, 8, 8)}]) > 30
     weight = next(n for n in model.graph if n.op_type == "ConvTranspose").inputs[1].producer()
     assert weight.attributes["axis"].value == 1
+
+
+def test_what_follows_a_convolution_is_folded_into_it(tmp_path: Path) -> None:
+    model = model_of(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1,4,8,8] x) => (float[1,6,8,8] y) {
+          a = Conv(x, w1)
+          b = Identity(a)
+          c = Add(shift, b)
+          d = Mul(c, scale)
+          e = BatchNormalization(d, gamma, beta, mean, variance)
+          f = Relu(e)
+          g = Conv(f, w2, b2)
+          h = Sub(g, one)
+          y = Div(h, scale)
+        }""",
+        {
+            "w1": normal(6, 4, 1, 1, seed=1),
+            "w2": normal(6, 6, 1, 1, seed=2),
+            "b2": normal(6, seed=3),
+            "shift": normal(1, 6, 1, 1, seed=4),
+            "scale": np.full((6, 1, 1), 2.0, np.float32),
+            "one": np.ones((1,), np.float32),
+            "gamma": normal(6, seed=5),
+            "beta": normal(6, seed=6),
+            "mean": normal(6, seed=7),
+            "variance": np.abs(normal(6, seed=8)) + 0.5,
+        },
+    )
+    feed = {"x": normal(1, 4, 8, 8)}
+    before = run(model, feed)[0]
+    Int8Static().probes(model)
+    assert ops(model) == ["Conv", "Relu", "Conv"]
+    assert snr(before, run(model, feed)[0]) > 100
+    assert error(model, Int8Static(), [feed]) > 30
+    assert optimized(model, tmp_path).count("QLinearConv") == 2
+
+
+@pytest.mark.parametrize("behind", ["Add(a, other)", "Add(a, table)", "Sub(one, a)", "Mul(a, a)"])
+def test_what_is_not_one_number_a_channel_is_not_folded(behind: str) -> None:
+    model = model_of(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[1,4,8,8] x, float[1,6,1,1] other) => (float[1,6,8,8] y) {{
+          a = Conv(x, w)
+          y = {behind}
+        }}""",
+        {"w": normal(6, 4, 1, 1), "table": normal(1, 6, 1, 8), "one": np.ones(1, np.float32)},
+    )
+    feed = {"x": normal(1, 4, 8, 8), "other": normal(1, 6, 1, 1)}
+    before = run(model, feed)[0]
+    Int8Static().probes(model)
+    assert len(model.graph) == 2
+    assert np.array_equal(before, run(model, feed)[0])
+
+
+def test_gelu_behind_a_convolution_is_still_fused(tmp_path: Path) -> None:
+    model = model_of(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1,4,8,8] x) => (float[1,4,8,8] y) {
+          a = Conv(x, w)
+          root = Constant<value = float {1.4142135}>()
+          one = Constant<value = float {1}>()
+          half = Constant<value = float {0.5}>()
+          b = Div(a, root)
+          c = Erf(b)
+          d = Add(c, one)
+          e = Mul(a, d)
+          f = Mul(e, half)
+          y = Conv(f, w)
+        }""",
+        {"w": normal(4, 4, 1, 1)},
+    )
+    assert error(model, Int8Static(), [{"x": normal(1, 4, 8, 8)}]) > 30
+    found = optimized(model, tmp_path)
+    assert "Gelu" in found
+    assert "Erf" not in found
+
+
+def test_a_head_of_two_products_is_quantized_but_for_the_last() -> None:
+    model = model_of(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[b,4,4,4] x) => (float[b,10] y) {
+          a = Conv(x, w)
+          f = Flatten(a)
+          h = Gemm(f, w1)
+          r = Relu(h)
+          y = Gemm(r, w2)
+        }""",
+        {"w": normal(4, 4, 1, 1), "w1": normal(64, 32), "w2": normal(32, 10)},
+    )
+    assert quantize(model, Int8Static(), [{"x": normal(1, 4, 4, 4)}]) == 2

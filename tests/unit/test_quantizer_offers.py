@@ -43,7 +43,16 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
 @pytest.mark.parametrize(
     ("can", "ops", "expected"),
     [
-        (CPU, CNN, ["int8-static", "int8-static(keep_first=3)"]),
+        (
+            CPU,
+            CNN,
+            [
+                "int8-static",
+                "int8-static(observer=percentile)",
+                "int8-static(keep_first=3)",
+            ],
+        ),
+        (CPU, {"Conv": 2, "Gemm": 1}, ["int8-static"]),
         (
             CPU,
             TRANSFORMER,
@@ -60,6 +69,7 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
             CNN | {"ConvTranspose": 2},
             [
                 f"int8-static({WITH_TRANSPOSED}, upsample=false)",
+                f"int8-static(observer=percentile, {WITH_TRANSPOSED}, upsample=false)",
                 f"int8-static({WITH_TRANSPOSED}, upsample=false, keep_first=3)",
                 "int8-weights",
             ],

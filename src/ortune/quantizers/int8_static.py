@@ -92,8 +92,10 @@ class Int8Static(Quantizer):
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
-        """Yield plain rounding, and what helps the kind of network: a transformer's outliers
-        split off, or the first convolutions left in float.
+        """Yield plain rounding, and what may help the kind of network.
+
+        For transformers outliers are smoothed and split off; deep convolutional networks are
+        also tried with clipped ranges and with the first convolutions in float.
         """
         if "int8" not in backend.arithmetic or facts.quantized:
             return
@@ -106,6 +108,7 @@ class Int8Static(Quantizer):
         if facts.has("Conv", "ConvTranspose") or products > 1:
             yield base
         if facts.ops.get("Conv", 0) >= MANY:
+            yield replace(base, observer=catalog.load(Observer, "percentile")())
             yield replace(base, keep_first=3)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
