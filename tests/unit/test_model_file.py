@@ -441,3 +441,20 @@ def test_models_that_break_the_rules(tmp_path: Path) -> None:
         with pytest.raises(BadModel, match=wanted) as caught:
             file.load(write(tmp_path, text))
         assert len(str(caught.value).splitlines()) == 2
+
+
+def test_maps_are_refused(tmp_path: Path) -> None:
+    kind = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(1, []))
+    graph = helper.make_graph(
+        [helper.make_node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 2])],
+        [helper.make_value_info("z", helper.make_sequence_type_proto(kind))],
+    )
+    opsets = [helper.make_opsetid("ai.onnx.ml", 1), helper.make_opsetid("", 17)]
+    path = tmp_path / "m.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    )
+    with pytest.raises(BadModel, match="'z' is a map, not a tensor"):
+        file.load(path)

@@ -41,7 +41,7 @@ class Facts:
         functions: Model-local functions.
         flops: Floating-point operations of one run at batch 1 (2 per multiply-add), None when
             unknown.
-        shapes_from: Rung of the shape ladder that answered: file, symbolic, path, runtime or none.
+        shapes_from: Rung of the shape ladder that answered: file, symbolic, onnx, runtime or none.
     """
 
     ops: Mapping[str, int]

@@ -40,11 +40,12 @@ def load(path: Path | str) -> ir.Model:
     path = Path(path)
     proto = _outline(path)
     found = external.files(path, proto)
+    _refuse_maps(path, proto)
     normal.densify(proto)
     try:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:
-        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        reason = str(_root(error)).strip().splitlines()[0]
         raise BadModel(
             f"{path} is not a valid model: {reason}",
             fix="export it again; onnx.checker.check_model tells more",
@@ -115,6 +116,23 @@ def _outline(path: Path) -> onnx.ModelProto:
     if not proto.HasField("graph"):
         raise BadModel(f"{path} is not an ONNX model: it has no graph", fix=_GIVE)
     return proto
+
+
+def _refuse_maps(path: Path, proto: onnx.ModelProto) -> None:
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField(
+            "map_type"
+        ):
+            raise BadModel(
+                f"{path}: '{value.name}' is a map, not a tensor",
+                fix="export plain tensors, as with zipmap=False in skl2onnx",
+            )
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 _GIVE = "give an .onnx file"

@@ -12,6 +12,7 @@ from ortune.model.edit import every_graph
 from ortune.model.replace import remove
 
 _SAMPLED = 64
+_PIECE = 1 << 24
 
 
 def drop_dead(model: ir.Model) -> int:
@@ -55,7 +56,7 @@ def _share(values: Iterable[ir.Value]) -> int:
     for value in values:
         content = _bytes(value)
         twins = kept.setdefault(content[:: max(1, content.size // _SAMPLED)].tobytes(), [])
-        twin = next((one for one in twins if np.array_equal(_bytes(one), content)), None)
+        twin = next((one for one in twins if _equal(_bytes(one), content)), None)
         if twin is None:
             twins.append(value)
             continue
@@ -64,6 +65,12 @@ def _share(values: Iterable[ir.Value]) -> int:
             del value.graph.initializers[value.name]
         count += 1
     return count
+
+
+def _equal(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> bool:
+    """Compare in pieces: NumPy makes an array of truth values as long as what it compares."""
+    pieces = range(0, one.size, _PIECE)
+    return all(np.array_equal(one[at : at + _PIECE], two[at : at + _PIECE]) for at in pieces)
 
 
 def _bytes(value: ir.Value) -> NDArray[np.uint8]:

@@ -67,7 +67,7 @@ def _infer(node: ir.Node, opsets: Mapping[str, int], known: Known) -> None:
             _input_data(node, known),
             opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
         )
-    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except Exception:  # no schema, or inputs it does not like: onnx raises many kinds
         return
     for value in node.outputs:
         if value.name and value.name in found:
@@ -75,6 +75,8 @@ def _infer(node: ir.Node, opsets: Mapping[str, int], known: Known) -> None:
 
 
 def _take(value: ir.Value, proto: onnx.TypeProto) -> None:
+    if proto.HasField("map_type"):
+        return  # onnx_ir has no such type
     if value.type is None:
         value.type = ir.serde.deserialize_type_proto_for_type(proto)
     shape = dims(ir.serde.deserialize_type_proto_for_shape(proto))
