@@ -16,8 +16,6 @@ from ortune.model.match import enclosed, maker, near, other, reader, scalar_for
 from ortune.model.replace import forward
 from ortune.model.shapes import infer
 
-_NEEDS = 20
-
 
 @dataclass(frozen=True)
 class FuseGelu(Transform):
@@ -37,14 +35,16 @@ class FuseGelu(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
+    needs_opset: ClassVar[int] = 20
+    """Lowest default-domain opset that has the operator."""
 
     def applies(self, facts: Facts) -> bool:
         """The opset knows Gelu and there is an Erf or a Tanh."""
-        return facts.opset >= _NEEDS and facts.has("Erf", "Tanh")
+        return facts.opset >= self.needs_opset and facts.has("Erf", "Tanh")
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        if model.opset_imports.get("", 0) < _NEEDS:
+        if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
         infer(model)
         editor = Editor(model.graph)

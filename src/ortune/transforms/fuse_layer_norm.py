@@ -17,8 +17,6 @@ from ortune.model.replace import forward
 from ortune.model.shapes import infer
 from ortune.model.spec import dims
 
-_NEEDS = 17
-
 
 @dataclass(frozen=True)
 class FuseLayerNorm(Transform):
@@ -37,15 +35,17 @@ class FuseLayerNorm(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
+    needs_opset: ClassVar[int] = 17
+    """Lowest default-domain opset that has the operator."""
 
     def applies(self, facts: Facts) -> bool:
         """The opset knows LayerNormalization and the parts are there."""
         parts = facts.has("ReduceMean") and facts.has("Sqrt") and facts.has("Sub")
-        return facts.opset >= _NEEDS and parts
+        return facts.opset >= self.needs_opset and parts
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        if model.opset_imports.get("", 0) < _NEEDS:
+        if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
         infer(model)
         editor = Editor(model.graph)

@@ -1,0 +1,74 @@
+"""Weights of gigabytes cost address space, not memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ortune.model import file
+from ortune.model.check import check, signature
+from ortune.model.facts import facts
+
+_MIB = 1 << 20
+
+
+def chain(folder: Path, layers: int, width: int) -> Path:
+    """Write matrix products in a row, the weights in a file of zeros that takes no space."""
+    held, nodes = [], []
+    for index in range(layers):
+        size = width * width * 4
+        tensor = TensorProto(name=f"w{index}", data_type=1, dims=[width, width], data_location=1)
+        for key, value in (("location", "m.bin"), ("offset", index * size), ("length", size)):
+            tensor.external_data.add(key=key, value=str(value))
+        held.append(tensor)
+        nodes.append(helper.make_node("MatMul", [f"x{index}", f"w{index}"], [f"x{index + 1}"]))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, ["n", width])],
+        [helper.make_tensor_value_info(f"x{layers}", TensorProto.FLOAT, ["n", width])],
+        held,
+    )
+    with (folder / "m.bin").open("wb") as data:
+        data.truncate(layers * width * width * 4)
+    path = folder / "m.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    )
+    return path
+
+
+def test_four_gigabytes_are_described_without_being_read(tmp_path: Path) -> None:
+    path = chain(tmp_path, layers=64, width=4096)
+    tracemalloc.start()
+    try:
+        model = file.load(path)
+        found = facts(model)
+        check(model, signature(model), "nothing")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert file.size(path) > 4 << 30
+    assert found.weight_bytes == 4 << 30 and found.flops == 2 * 64 * 4096 * 4096
+    assert peak < 20 * _MIB
+
+
+def test_saving_makes_no_second_copy(tmp_path: Path) -> None:
+    path = chain(tmp_path, layers=4, width=4096)
+    model = file.load(path)
+    for above in (10**9, 10**6):
+        tracemalloc.start()
+        try:
+            saved = file.save(model, tmp_path / "out" / "n.onnx", external_above=above)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert file.size(saved) > 256 * _MIB and peak < 20 * _MIB
+    weight = file.load(saved).graph.initializers["w3"].const_value
+    assert weight is not None and not np.asarray(weight.numpy())[-1].any()
+    onnx.checker.check_model(saved)
