@@ -151,6 +151,44 @@ def test_quantized_parts_stay() -> None:
     assert types(model)["d"] == ir.DataType.FLOAT
 
 
+def test_casts_of_half_to_other_types_keep_their_type() -> None:
+    model = model_of(
+        head("""g (float[n] x) => (int64[n] y, double[n] z) {
+          a = Abs(x)
+          y = Cast<to = 7>(a)
+          z = Cast<to = 11>(a)
+        }""")
+    )
+    feed = {"x": np.array([1.5, 7.0], np.float32)}
+    before = run(model, feed)
+    Fp16().apply(model, {})
+    after = run(model, feed)
+    assert [array.dtype for array in after] == [np.int64, np.float64]
+    assert np.array_equal(before[0], after[0])
+
+
+def test_scattered_sums_stay_float32() -> None:
+    model = model_of(
+        head("""g (float[4] x, int64[2,1] at, float[2] u) => (float[4] y) {
+          a = Neg(x)
+          y = ScatterND<reduction = "add">(a, at, u)
+        }""")
+    )
+    feed = {"x": normal(4), "at": np.array([[1], [1]]), "u": normal(2)}
+    assert error(model, feed) > 50
+
+
+def test_optional_values_are_refused() -> None:
+    model = model_of(
+        head("""g (float[n] x) => (float[n] y) {
+          o = Optional(x)
+          y = OptionalGetElement(o)
+        }""")
+    )
+    with pytest.raises(Refused, match="Optional"):
+        Fp16().apply(model, {})
+
+
 IF = head("""g (float[n,4] x, bool c) => (float[n,4] y) <float[4] w = {1,2,3,4}> {
   a = Neg(x)
   r = If(c) <

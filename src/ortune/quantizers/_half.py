@@ -16,6 +16,9 @@ from ortune.model import edit
 from ortune.quantizers._types import Kind, bodies, formal, schema
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
+CONTROL = ("If", "Loop", "Scan")
+"""Operators whose bodies are converted with them."""
+
 HALVES = frozenset({"tensor(float16)", "seq(tensor(float16))"})
 LARGEST = 65504.0
 SMALLEST_NORMAL = 2.0**-14
@@ -28,9 +31,14 @@ BIASED = ("BatchNormalization", "Conv", "ConvTranspose", "Gemm", "LayerNormaliza
 FIXED = frozenset(
     {
         "Bernoulli",
+        "BitCast",
+        "BlackmanWindow",
         "DequantizeLinear",
         "DynamicQuantizeLinear",
         "EyeLike",
+        "HammingWindow",
+        "HannWindow",
+        "MelWeightMatrix",
         "Multinomial",
         "QuantizeLinear",
         "RandomNormal",
@@ -87,7 +95,11 @@ class Halver:
         for index, value in enumerate(graph.outputs):
             self._border(graph, index, value, half=not keep_io)
 
-    def _body(self, graph: ir.Graph) -> None:
+    def _body(self, graph: ir.Graph, *, open_to_half: bool) -> None:
+        """Convert a body; one that must stay float32 still casts what it captures."""
+        if not open_to_half:
+            self._nodes(graph, open_to_half=False)
+            return
         for value in graph.inputs:
             self._make_half(value)
         self._nodes(graph)
@@ -95,13 +107,13 @@ class Halver:
             if self._kinds.get(value) is Kind.FLOAT and value not in self._halves:
                 graph.outputs[index] = self._cast_at_end(graph, value, HALF)
 
-    def _nodes(self, graph: ir.Graph) -> None:
+    def _nodes(self, graph: ir.Graph, *, open_to_half: bool = True) -> None:
         for node in list(graph):
             if node.op_type == "Constant" and not node.domain:
                 continue
-            wish = self._wish(node)
+            wish = self._wish(node, open_to_half=open_to_half)
             for body in bodies(node):
-                self._body(body)
+                self._body(body, open_to_half=node.op_type in CONTROL)
             for index, half in enumerate(wish.inputs):
                 value = node.inputs[index]
                 if half is not None and value is not None:
@@ -111,30 +123,27 @@ class Halver:
                     self._make_half(value)
             self.count += wish.half
             self.kept += not wish.half and any(x is not None for x in wish.outputs)
-            if wish.half:
+            if any(wish.outputs):
                 self._attributes(node)
 
-    def _wish(self, node: ir.Node) -> Wish:
+    def _wish(self, node: ir.Node, *, open_to_half: bool) -> Wish:
         given = [None if v is None else self._kinds.get(v, Kind.OTHER) for v in node.inputs]
         inputs = [kind in (Kind.FLOAT, Kind.FLOATS) for kind in given]
         outputs = [self._kinds[v] is not Kind.OTHER for v in node.outputs]
-        if any(True for _ in bodies(node)):
+        if not open_to_half:
+            allowed_in, allowed_out = [False] * len(inputs), [False] * len(outputs)
+        elif node.op_type in CONTROL and not node.domain:
             allowed_in, allowed_out = [True] * len(inputs), [True] * len(outputs)
         else:
             allowed_in, allowed_out = self._allowed(node)
-        return Wish(
-            tuple(
-                ok if is_float else None for is_float, ok in zip(inputs, allowed_in, strict=True)
-            ),
-            tuple(
-                ok if is_float else None for is_float, ok in zip(outputs, allowed_out, strict=True)
-            ),
-        )
+        return Wish(_where(inputs, allowed_in), _where(outputs, allowed_out))
 
     def _allowed(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
         """Say per input and output whether the schema has float16 there and the constants fit."""
         known = schema(node.op_type, node.domain, self._versions.get(node.domain, 1))
-        blocked = node.op_type in self._block or _crashes(node) or not self._fits(node)
+        blocked = bool(node.domain) or node.op_type in self._block
+        blocked = blocked or any(True for _ in bodies(node))
+        blocked = blocked or _scatters_sums(node) or _crashes(node) or not self._fits(node)
         if known is None or blocked:
             return [False] * len(node.inputs), [False] * len(node.outputs)
         variables = {
@@ -246,6 +255,12 @@ def _fit(array: NDArray[Any], *, may_vanish: bool) -> bool:
     return may_vanish or largest == 0 or largest >= SMALLEST_NORMAL or np.isnan(largest)
 
 
+def _scatters_sums(node: ir.Node) -> bool:
+    """onnxruntime's CPU kernels scatter float16, but do not add or multiply it."""
+    scatters = node.op_type in ("ScatterElements", "ScatterND")
+    return scatters and edit.attribute(node, "reduction", "none") != "none"
+
+
 def _crashes(node: ir.Node) -> bool:
     """A Transpose that moves the batch inwards and feeds a MatMul, or that MatMul.
 
@@ -270,6 +285,10 @@ def _moves_batch(node: ir.Node) -> bool:
     order = list(edit.attribute(node, "perm", ())) if node.op_type == "Transpose" else []
     rank = len(order)
     return rank > 2 and order[:-2] == list(range(1, rank - 1)) and 0 in order[-2:]
+
+
+def _where(floats: Sequence[bool], allowed: Sequence[bool]) -> tuple[bool | None, ...]:
+    return tuple(ok if is_float else None for is_float, ok in zip(floats, allowed, strict=True))
 
 
 def _in_variables(

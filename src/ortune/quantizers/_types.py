@@ -20,6 +20,10 @@ class Kind(enum.Enum):
     OTHER = "other"
 
 
+LIKE = ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike")
+"""Operators whose output has the input's type unless an attribute names another."""
+
+
 @functools.cache
 def schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
     """Return the operator's schema, or None outside the ONNX domains."""
@@ -86,6 +90,8 @@ def _outputs(node: ir.Node, found: dict[ir.Value, Kind], versions: dict[str, int
     count = len(node.outputs)
     if (by_attribute := _by_attribute(node)) is not None:
         return [by_attribute] * count
+    if node.op_type in LIKE and node.inputs[0] is not None:
+        return [found.get(node.inputs[0], Kind.OTHER)]
     if inner := list(bodies(node)):
         skip = {"Loop": 1}.get(node.op_type, 0)
         made = [found.get(value, Kind.OTHER) for value in inner[0].outputs[skip:]]
@@ -126,6 +132,8 @@ def _by_attribute(node: ir.Node) -> Kind | None:
             return Kind.FLOATS if is_float else Kind.OTHER
         case "RandomNormal" | "RandomUniform":
             dtype = ir.DataType(edit.attribute(node, "dtype", 1))
+        case op if op in LIKE and "dtype" in node.attributes:
+            dtype = ir.DataType(edit.attribute(node, "dtype", 0))
         case _:
             return None
     return Kind.FLOAT if dtype == ir.DataType.FLOAT else Kind.OTHER

@@ -17,6 +17,9 @@ from ortune.model import edit
 from ortune.quantizers._half import Halver
 from ortune.quantizers._types import kinds
 
+CAST_OPSET = 13
+"""Opset of the Casts in a model that has no standard operators yet."""
+
 
 @dataclass(frozen=True)
 class Fp16(Quantizer):
@@ -49,6 +52,13 @@ class Fp16(Quantizer):
             Refused: No node can, or a sequence would have to change its type on the way.
         """
         edit.inline(model)
+        optional = [n for n in edit.every_node(model) if n.op_type.startswith("Optional")]
+        if optional:
+            raise Refused(
+                f"{optional[0].op_type} '{optional[0].name}' holds a value of optional type",
+                fix="leave fp16 out",
+            )
+        model.opset_imports.setdefault("", CAST_OPSET)
         halver = Halver(model, kinds(model), self.block)
         halver.main(model.graph, keep_io=self.keep_io)
         if not halver.count:
