@@ -139,6 +139,7 @@ class Int8Static(Quantizer):
                 f"no {', '.join(self.ops)} with a constant float32 weight to quantize",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
+        self._note(model, placement)
         factors = self._factors(placement, ranges)
         grids = self._grids(placement, ranges, factors)
         editor = edit.Editor(model.graph)
@@ -152,7 +153,6 @@ class Int8Static(Quantizer):
         )
         for layer in placement.layers:
             packer.pack(layer)
-        self._note(model, placement)
         return len(placement.layers)
 
     def _prepare(self, model: ir.Model) -> None:
