@@ -39,6 +39,8 @@ class Transform(Plugin):
     folder: ClassVar[str] = "transforms"
     stage: ClassVar[Stage]
     automatic: ClassVar[bool] = True
+    needs_opset: ClassVar[int] = 0
+    """Lowest default-domain opset it can write for; the search raises older models first."""
 
     def applies(self, facts: Facts) -> bool:
         """Test cheaply, from op counts alone; False leaves it out of the default recipe."""

@@ -71,13 +71,37 @@ def bench(
     for backend in backends:
         if reason := backend.missing():
             raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
+    contestants = [(path, backend) for path in paths for backend in backends]
+    return race(
+        contestants,
+        data=data,
+        shapes=shapes,
+        ranges=ranges,
+        batch=batch,
+        seconds=seconds,
+        sink=sink,
+    )
+
+
+def race(
+    contestants: Sequence[tuple[Path, Backend]],
+    *,
+    data: str | Path | Callable[[], Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    batch: int = 0,
+    seconds: float = 10,
+    sink: Sink = silent,
+) -> dict[str, Any]:
+    """Time pairs of model and backend as `bench` does; the first is the measure of the others."""
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
-        rows = []
-        for index, path in enumerate(paths):
+        streams: dict[Path, Path] = {}
+        for path in dict.fromkeys(path for path, _ in contestants):
             facts = model_facts.facts(file.load(path))
-            stream = _stream(facts, root / f"{index}", data, shapes, ranges, sink)
-            rows += [_Row(path, backend, stream) for backend in backends]
+            own = root / f"{len(streams)}"
+            streams[path] = _stream(facts, own, data, shapes, ranges, sink)
+        rows = [_Row(path, backend, streams[path]) for path, backend in contestants]
         for _ in range(_RESTARTS):
             _turn(rows, root, batch, seconds / _RESTARTS)
     return _result(rows)

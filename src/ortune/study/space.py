@@ -35,10 +35,16 @@ class Target:
 
 
 def clean(facts: Facts) -> Recipe:
-    """Return every automatic transform that applies, in stage order, then name order."""
+    """Return every automatic transform that applies, in stage order, then name order.
+
+    A model of an older opset than they write for is raised first, as a verified step.
+    """
     every = [catalog.load(Transform, name) for name in catalog.names(Transform)]
     made = [cls() for cls in every if cls.automatic]
     fit = sorted((t for t in made if t.applies(facts)), key=lambda t: (t.stage, t.name()))
+    needed = max((t.needs_opset for t in fit), default=0)
+    if needed > facts.opset:
+        fit.insert(0, codec.build(catalog.load(Transform, "raise-opset"), {"to": needed}))
     return Recipe("clean", tuple(fit))
 
 

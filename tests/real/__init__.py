@@ -1,0 +1,1 @@
+"""Real pretrained models with real labels."""

@@ -1,0 +1,1 @@
+"""One file = one real job: the folder listing is the catalog."""

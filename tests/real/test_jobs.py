@@ -1,0 +1,48 @@
+"""Each real model once as a real job; the whole search, on all backends, is marked long."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+import ortune as ot
+from tests.real.check import check
+from tests.real.task import Task
+
+JOBS = sorted(p.stem for p in (Path(__file__).parent / "jobs").glob("*.py") if p.stem[0] != "_")
+
+
+@pytest.fixture(params=JOBS)
+def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
+    job = importlib.import_module(f"tests.real.jobs.{request.param}")
+    if reason := job.missing():
+        pytest.skip(reason)
+    made: Task = job.task(tmp_path)
+    return made
+
+
+def search(task: Task, folder: Path, on: str, time: str) -> ot.Study:
+    return ot.optimize(
+        task.models,
+        data=task.data,
+        calibration=task.calibration,
+        evaluate=task.evaluate,
+        budget=task.budget,
+        on=on,
+        time=time,
+        out=folder / "run",
+    )
+
+
+def test_a_short_search_is_never_slower_and_never_wrong(task: Task, tmp_path: Path) -> None:
+    study = search(task, tmp_path, task.on, "8s")
+    assert len(study.trials) > 1
+    check(study, task, tmp_path)
+
+
+@pytest.mark.long
+def test_a_whole_search_is_never_slower_and_never_wrong(task: Task, tmp_path: Path) -> None:
+    study = search(task, tmp_path, "auto", "90s")
+    check(study, task, tmp_path)
