@@ -3,8 +3,8 @@
     python -m benchmarks.aa [--times 40] [--beside-neighbour]
 
 A packaged model runs against itself, as finalists do: three fresh pairs of processes each time.
-The spread of single pairs estimates `stats.PAIR_SD`. The twin is the same runs with every latency of
-the candidate 5 % longer. Results: ``benchmarks/results/aa.json``.
+The spread of single pairs estimates `stats.PAIR_SD`. The twin is the same runs with every latency
+of the candidate 5 % longer. Results: ``benchmarks/results/aa.json``.
 """
 
 from __future__ import annotations
