@@ -48,6 +48,11 @@ class Order:
         """Only our own rewrites: onnxruntime's would store float32 weights or CPU operators."""
         return self.target == "gpu" or self.precision == "fp16"
 
+    @property
+    def folds(self) -> bool:
+        """Weights of convolutions are kept as integers and widened when the model loads."""
+        return self.precision == "int8" and not self.static and not self.dynamic_conv
+
     def check(self) -> None:
         """Refuse what cannot be had, before anything is read.
 
@@ -124,6 +129,7 @@ def make(model: Path, order: Order, feeds: Feeds | None, folder: Path, sink: Sin
     from ortune.model import file
     from ortune.model.facts import facts
     from ortune.recipe.build import build
+    from ortune.transforms.dequantize_at_load import DequantizeAtLoad
 
     found = facts(file.load(model))
     _convertible(model, order, found)
@@ -150,6 +156,9 @@ def make(model: Path, order: Order, feeds: Feeds | None, folder: Path, sink: Sin
         raise refused[0]
     if order.target == "cpu" and order.level != "disabled" and not order.portable:
         path = optimize_offline(path, order.level, folder / model.name)
+    if lossy and order.folds:
+        folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
+        path, edits = folded.path, edits + folded.edits
     return Converted(path, edits)
 
 

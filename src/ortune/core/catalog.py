@@ -85,9 +85,13 @@ def base_of(folder: str) -> type[Plugin]:
 
 @cache
 def source_digest(cls: type[Plugin]) -> str:
-    """Digest a plugin's source file: results of an older text are not reused."""
+    """Digest a plugin's file and the private ones beside it: results of older texts are stale."""
     path = inspect.getsourcefile(cls)
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] if path else ""
+    if path is None:
+        return ""
+    shared = sorted(Path(path).parent.glob("_[!_]*.py"))
+    texts = b"".join(file.read_bytes() for file in (Path(path), *shared))
+    return hashlib.sha256(texts).hexdigest()[:16]
 
 
 @cache

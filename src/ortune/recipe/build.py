@@ -25,6 +25,7 @@ from ortune.data.feeds import Feeds
 from ortune.measurement.process import WorkerFailed
 from ortune.model import file, names
 from ortune.model.check import check, signature
+from ortune.model.edit import take_notes
 from ortune.recipe import compare
 from ortune.recipe.built import Built, steps_key, store, stored
 from ortune.recipe.calibrate import calibrate
@@ -161,9 +162,10 @@ class _Work:
             ranges = dict(calibrate(self.model, probes, stream, indices, folder))
         count = step.apply(self.model, ranges)
         check(self.model, self._before, step.name())
-        edit = Edit(str(step), count, seconds=time.perf_counter() - start)
-        self._sink(StepDone(edit))
-        return [*edits, edit]
+        note = take_notes(self.model)
+        done = Edit(str(step), count, note=note, seconds=time.perf_counter() - start)
+        self._sink(StepDone(done))
+        return [*edits, done]
 
     def _apply(self, step: Transform) -> Edit:
         start, backup = time.perf_counter(), self.model.clone()
