@@ -106,7 +106,7 @@ def command(
         sink(
             Note(
                 "convolutions keep int8 weights in the file and run at float32's speed: "
-                "Cast and Mul widen them when the model loads (a DequantizeLinear would in every run)"
+                "Cast and Mul widen them once, at load (DequantizeLinear would in every run)"
             )
         )
     result = {
