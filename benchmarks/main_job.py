@@ -144,15 +144,16 @@ def _row(
         "p50_ns": row.get("p50_ns"),
         "size": row["size"],
         "scores": {},
+        "holds": [],
     }
-    for label, budget in (("all", case.budget), ("cpu", case.cpu_budget)):
+    for budget in dict.fromkeys((case.budget, case.cpu_budget)):
         try:
             found = ot.verify(model, entry.model, data=data, budget=budget, on=str(entry.backend))
         except OrtuneError as error:
             made["error"] = error.what
-            continue
+            break
         made["scores"] |= {s.metric: s.value for s in found.scores}
-        made[f"holds_{label}"] = found.verdict is not Verdict.FAILS
+        made["holds"].append(budget if found.verdict is not Verdict.FAILS else "")
     return made
 
 
@@ -179,19 +180,19 @@ def show(name: str, case: dict[str, Any]) -> None:
         scores = ", ".join(f"{k} {v:.4g}" for k, v in row["scores"].items())
         value, low, high = (row["ratio"][key] for key in ("value", "low", "high"))
         print(f"  {row['name'][:60]:60} {value:.3f} [{low:.3f}, {high:.3f}]  {scores}")
-    for label, key, aim in (("all backends", "all", "aim"), ("cpu", "cpu", "cpu_aim")):
-        own, best = _standing(case, label, key)
+    for label, key, aim in (("all backends", "budget", "aim"), ("cpu", "cpu_budget", "cpu_aim")):
+        own, best = _standing(case, label, case[key])
         if own and best:
             mine, theirs = own["ratio"]["value"], best["ratio"]["value"]
             print(f"  {label}: {mine:.3f} (aim {case[aim]}), {mine / theirs:.3f} of the best")
             print(f"    contestant within the budget: {best['name']} {theirs:.3f}")
 
 
-def _standing(case: dict[str, Any], label: str, key: str) -> tuple[Any, Any]:
+def _standing(case: dict[str, Any], label: str, budget: str) -> tuple[Any, Any]:
     usable = [r for r in case["rows"] if r.get("ratio") and not r.get("error")]
     own = next((r for r in usable if r["name"].startswith(f"ortune, {label}")), None)
-    rivals = [r for r in usable if not r["name"].startswith("ortune") and r.get(f"holds_{key}")]
-    if key == "cpu":
+    rivals = [r for r in usable if not r["name"].startswith("ortune") and budget in r["holds"]]
+    if label == "cpu":
         rivals = [r for r in rivals if r["backend"].startswith("cpu")]
     return own, min(rivals, key=lambda r: r["ratio"]["value"], default=None)
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "shapes"
-_CALIBRATION, _SAMPLES = 24, 64
+_CALIBRATION, _SAMPLES = 24, 24
 
 
 class Bottleneck(nn.Module):
