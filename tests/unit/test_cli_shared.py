@@ -138,30 +138,3 @@ def test_bytes(text: str, count: int) -> None:
 def test_what_is_no_size() -> None:
     with pytest.raises(OrtuneError, match="size"):
         shared.bytes_of("lots")
-
-
-def test_shapes() -> None:
-    assert shared.shape_map(["x:1x3x320", "a:b:2", "scale:"]) == {
-        "x": (1, 3, 320),
-        "a:b": (2,),
-        "scale": (),
-    }
-
-
-@pytest.mark.parametrize("text", ["x", ":1x3", "x:1x", "x:1,3", "x:-1x3"])
-def test_what_is_no_shape(text: str) -> None:
-    with pytest.raises(OrtuneError, match="--shape"):
-        shared.shape_map([text])
-
-
-def test_ranges() -> None:
-    assert shared.range_map(["ids:0..30521", "x:-1.5..1e3"]) == {
-        "ids": (0, 30521),
-        "x": (-1.5, 1000),
-    }
-
-
-@pytest.mark.parametrize("text", ["x", "x:1", "x:2..1", ":0..1", "x:a..b", "x:nan..1"])
-def test_what_is_no_range(text: str) -> None:
-    with pytest.raises(OrtuneError, match="--range"):
-        shared.range_map([text])

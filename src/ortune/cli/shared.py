@@ -279,35 +279,14 @@ def bytes_of(text: str) -> int:
 
 
 def shape_map(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Read ``--shape`` values: ``x:1x3x320x320`` is input x; ``x:`` is a scalar.
+    """Read ``--shape`` values; see `ortune.data.synthetic.parse_shapes`."""
+    from ortune.data import synthetic
 
-    Raises:
-        OrtuneError: One of them is not a shape.
-    """
-    found = {}
-    for text in texts:
-        name, colon, dims = text.rpartition(":")
-        if not name or not colon or not re.fullmatch(r"(\d+(x\d+)*)?", dims):
-            raise OrtuneError(f"cannot read --shape '{text}'", fix="write input:1x3x320x320")
-        found[name] = tuple(int(dim) for dim in dims.split("x") if dim)
-    return found
+    return synthetic.parse_shapes(texts)
 
 
 def range_map(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Read ``--range`` values: ``ids:0..30521`` holds both ends.
+    """Read ``--range`` values; see `ortune.data.synthetic.parse_ranges`."""
+    from ortune.data import synthetic
 
-    Raises:
-        OrtuneError: One of them is not a range.
-    """
-    found = {}
-    for text in texts:
-        name, _, ends = text.rpartition(":")
-        low, dots, high = ends.partition("..")
-        try:
-            pair = float(low), float(high)
-        except ValueError:
-            dots = ""
-        if not name or not dots or not pair[0] <= pair[1]:
-            raise OrtuneError(f"cannot read --range '{text}'", fix="write input:0..30521")
-        found[name] = pair
-    return found
+    return synthetic.parse_ranges(texts)

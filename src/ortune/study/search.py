@@ -21,10 +21,12 @@ from ortune.measurement.pairs import Effort, time_pair
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.model import file
 from ortune.study import trials
+from ortune.study.building import build_all
+from ortune.study.choosing import apart, quicker, reaches, together
 from ortune.study.jobs import job_key
 from ortune.study.ledger import Ending, Ledger, write_ending
 from ortune.study.scene import Scene
-from ortune.study.space import Target, around, merge, plans, trial_key
+from ortune.study.space import Target, around, plans, trial_key
 
 _FINALISTS = 3
 _PAIRS = 3
@@ -236,7 +238,7 @@ class _Loop:
             return known
         self.sink(TrialStarted(plan, phase, index, total))
         try:
-            files = trials.build_all(self.scene, plan, self.sink)
+            files = build_all(self.scene, plan, self.sink)
         except OrtuneError as error:
             return self._record(trials.failed(key, plan, error))
         if plan.recipe.steps and not files.changed:
@@ -265,7 +267,7 @@ class _Loop:
             return known
         self.sink(TrialStarted(trial.plan, "final", index, total))
         self._rest()
-        files = trials.build_all(self.scene, trial.plan, self.sink)
+        files = build_all(self.scene, trial.plan, self.sink)
         effort = Effort(min_blocks=6, max_blocks=20, seconds=self.pair_seconds(), decide=False)
         return self._record(trials.finalist(self.scene, trial, files, _PAIRS, effort, self.sink))
 
@@ -335,29 +337,3 @@ class _Loop:
         self.readings["runs disturbed by neighbours"] = known
         after = noise()
         self.readings["load average at the end"] = after.get("load average", "unknown")
-
-
-def quicker(one: Trial, two: Trial) -> bool:
-    """Whether one plan's estimate is below another's by more than 1 %."""
-    return bool(one.ratio and two.ratio and one.ratio.value < 0.99 * two.ratio.value)
-
-
-def apart(one: Trial, two: Trial) -> bool:
-    """Whether one plan is faster than another beyond both their intervals."""
-    return bool(one.ratio and two.ratio and one.ratio.high < two.ratio.low)
-
-
-def together(leader: Trial, helped: Sequence[Trial]) -> Plan:
-    """Return the plan with all settings that helped on their own."""
-    backend = leader.plan.backend
-    for trial in helped:
-        backend = merge(backend, trial.plan.backend, leader.plan.backend)
-    return Plan(leader.plan.recipe, backend)
-
-
-def reaches(trial: Trial, wanted: float) -> bool:
-    """Whether a finalist is proved to be at least `wanted` times as fast."""
-    proved = trial.score is not None and trial.score.verdict is Verdict.PROVED
-    return bool(
-        trial.status is Status.OK and proved and trial.ratio and trial.ratio.high <= 1 / wanted
-    )

@@ -1,19 +1,18 @@
-"""Take one plan from recipe to trial: build, load, time against the baseline, score, judge."""
+"""Take one built plan to a trial: load, time against the baseline, score, judge."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ortune.core.backend import Backend
-from ortune.core.errors import OrtuneError, Refused
+from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink, Timing
 from ortune.core.trial import (
-    Edit,
     Interval,
     Measurement,
     Pair,
@@ -24,56 +23,15 @@ from ortune.core.trial import (
     Verdict,
 )
 from ortune.measurement import stats
+from ortune.measurement.job import Failure
 from ortune.measurement.pairs import Effort, time_pair
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.verify import Evidence, judge
-from ortune.model import file
-from ortune.recipe.build import build_in
+from ortune.study.building import Files
 from ortune.study.scene import Part, Scene, shown_beside
 
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """The built models of a plan."""
-
-    paths: Mapping[str, Path]
-    edits: tuple[Edit, ...]
-    size: int
-    changed: bool
-    artefact: str
-
-
-def build_all(scene: Scene, plan: Plan, sink: Sink) -> Files:
-    """Build every model of the job by the plan's recipe.
-
-    A quantizer that finds nothing in one of several models leaves that model cleaned.
-
-    Raises:
-        OrtuneError: Nothing could be built.
-    """
-    cache = scene.root / "artefacts"
-    paths: dict[str, Path] = {}
-    edits: list[Edit] = []
-    refused: OrtuneError | None = None
-    changed = False
-    for name, source in scene.models.items():
-        try:
-            built = build_in(cache, source, plan.recipe, scene.materials[name], sink=sink)
-        except Refused as error:
-            refused, paths[name] = error, source
-            continue
-        paths[name], changed = built.path, changed or built.changed
-        edits += built.edits
-    if refused is not None and not changed:
-        raise refused
-    artefact = ""
-    if changed:
-        folder = next(p.parent for n, p in paths.items() if p != scene.models[n])
-        artefact = str(folder.relative_to(scene.root))
-    return Files(paths, tuple(edits), sum(map(file.size, paths.values())), changed, artefact)
 
 
 def attempt(
@@ -89,55 +47,26 @@ def attempt(
     always_score: bool = False,
 ) -> Trial:
     """Measure and judge a built plan against a live baseline. Whatever happens is a trial."""
-    began = time.perf_counter()
+    began, blank = time.perf_counter(), _blank(key, plan, part.name, files)
+    scores: tuple[Score, ...] = ()
     try:
         with start(scene, files.paths, plan.backend, part.name) as worker:
             measurement = _measure(worker, baseline, effort, sink)
-            ratio = stats.ratio(measurement.pairs)
-            scores: tuple[Score, ...] = ()
-            if always_score or ratio.low < HOPELESS:
+            if always_score or stats.ratio(measurement.pairs).low < HOPELESS:
                 scores = score(scene, worker, plan, part)
     except WorkerFailed as error:
-        return Trial(
-            key,
-            plan,
-            part.name,
-            Status.FAILED,
-            size=files.size,
-            edits=files.edits,
-            artefact=files.artefact,
-            why=error.failure.reason,
-            error=error.failure.reason,
-            reproduce=error.failure.reproduce,
-            seconds=time.perf_counter() - began,
-        )
-    status, why = conclude(scene, ratio, scores)
-    return Trial(
-        key,
-        plan,
-        part.name,
-        status,
-        ratio,
-        scores,
-        files.size,
-        measurement,
-        files.edits,
-        files.artefact,
-        why,
-        reproduce=worker.reproduce,
-        seconds=time.perf_counter() - began,
-    )
+        return _died(blank, error.failure, began)
+    return _judged(scene, blank, measurement, scores, worker.reproduce, began)
 
 
 def finalist(
     scene: Scene, trial: Trial, files: Files, pairs: int, effort: Effort, sink: Sink
 ) -> Trial:
     """Re-measure a plan in fresh pairs of processes and score it on held-out data."""
-    began = time.perf_counter()
-    part = scene.parts["final"]
+    began, part = time.perf_counter(), scene.parts["final"]
+    blank = _blank(trial.key, trial.plan, part.name, files)
     taken: list[Pair] = []
     scores: tuple[Score, ...] = ()
-    first: Measurement | None = None
     try:
         for turn in range(pairs):
             with (
@@ -147,42 +76,56 @@ def finalist(
                 ready(baseline)
                 measurement = _measure(worker, baseline, effort, sink)
                 taken += measurement.pairs
-                first = first or measurement
                 if turn == 0:
+                    first = measurement
                     scores = score(scene, worker, trial.plan, part)
     except WorkerFailed as error:
-        return Trial(
-            trial.key,
-            trial.plan,
-            "final",
-            Status.FAILED,
-            size=files.size,
-            edits=trial.edits,
-            artefact=trial.artefact,
-            why=error.failure.reason,
-            error=error.failure.reason,
-            reproduce=error.failure.reproduce,
-        )
-    ratio = stats.ratio(taken)
-    status, why = conclude(scene, ratio, scores)
-    if first is None:
-        raise AssertionError("a finalist is measured in at least one pair")
-    measured = Measurement(
-        tuple(taken), first.load_ns, first.first_ns, first.peak_rss, first.placement
-    )
+        return _died(blank, error.failure, began)
+    measured = replace(first, pairs=tuple(taken))
+    return _judged(scene, blank, measured, scores, worker.reproduce, began)
+
+
+def _blank(key: str, plan: Plan, phase: str, files: Files) -> Trial:
+    """Return a trial that knows its files and nothing measured."""
     return Trial(
-        trial.key,
-        trial.plan,
-        "final",
-        status,
-        ratio,
-        scores,
-        files.size,
-        measured,
-        trial.edits,
-        trial.artefact,
-        why,
-        reproduce=worker.reproduce,
+        key,
+        plan,
+        phase,
+        Status.FAILED,
+        size=files.size,
+        edits=files.edits,
+        artefact=files.artefact,
+    )
+
+
+def _died(blank: Trial, failure: Failure, began: float) -> Trial:
+    return replace(
+        blank,
+        why=failure.reason,
+        error=failure.reason,
+        reproduce=failure.reproduce,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _judged(
+    scene: Scene,
+    blank: Trial,
+    measurement: Measurement,
+    scores: tuple[Score, ...],
+    reproduce: str,
+    began: float,
+) -> Trial:
+    ratio = stats.ratio(measurement.pairs)
+    status, why = conclude(scene, ratio, scores)
+    return replace(
+        blank,
+        status=status,
+        ratio=ratio,
+        scores=scores,
+        measurement=measurement,
+        why=why,
+        reproduce=reproduce,
         seconds=time.perf_counter() - began,
     )
 

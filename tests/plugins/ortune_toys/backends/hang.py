@@ -6,12 +6,10 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from numpy.typing import NDArray
-
-from ortune.core.backend import Backend, Session, Tensors
-from ortune_toys.backends._fake import Fake, opened
+from ortune.core.backend import Backend, Session
+from ortune_toys.backends._fake import fake
 
 
 @dataclass(frozen=True)
@@ -25,10 +23,4 @@ class Hang(Backend):
     automatic: ClassVar[bool] = False
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        return opened(_Session())
-
-
-class _Session(Fake):
-    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        time.sleep(600)
-        return {}
+        return fake(lambda: time.sleep(600))

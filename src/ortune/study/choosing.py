@@ -1,0 +1,34 @@
+"""How one trial stands to another: pure functions over records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ortune.core.trial import Plan, Status, Trial, Verdict
+from ortune.study.space import merge
+
+
+def quicker(one: Trial, two: Trial) -> bool:
+    """Whether one plan's estimate is below another's by more than 1 %."""
+    return bool(one.ratio and two.ratio and one.ratio.value < 0.99 * two.ratio.value)
+
+
+def apart(one: Trial, two: Trial) -> bool:
+    """Whether one plan is faster than another beyond both their intervals."""
+    return bool(one.ratio and two.ratio and one.ratio.high < two.ratio.low)
+
+
+def together(leader: Trial, helped: Sequence[Trial]) -> Plan:
+    """Return the plan with all settings that helped on their own."""
+    backend = leader.plan.backend
+    for trial in helped:
+        backend = merge(backend, trial.plan.backend, leader.plan.backend)
+    return Plan(leader.plan.recipe, backend)
+
+
+def reaches(trial: Trial, wanted: float) -> bool:
+    """Whether a finalist is proved to be at least `wanted` times as fast."""
+    proved = trial.score is not None and trial.score.verdict is Verdict.PROVED
+    return bool(
+        trial.status is Status.OK and proved and trial.ratio and trial.ratio.high <= 1 / wanted
+    )
