@@ -137,7 +137,7 @@ def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
     plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
     assert {point.y for point in plot.points if point.tone == "win"} == {0.9995}
     said = [block.text for block in blocks("ranking", made) if isinstance(block, Text)]
-    assert "finalists on the 800 final samples" in said[0]
+    assert "finalists on all 800 samples" in said[0]
 
 
 def test_ranking_names_every_plan_once_and_why_it_lost(study: Study) -> None:

@@ -11,6 +11,8 @@ from ortune.core.errors import BadSettings
 from ortune.core.metric import Metric
 
 _TEXT = re.compile(r"(?P<metric>.+?)\s*(?P<sign>>=|<=)\s*(?P<limit>.+)")
+_ROUNDING = 1e-9
+"""``base-0.01`` in binary is not exactly what two counts differ by."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
@@ -34,8 +36,8 @@ class Budget:
 
     def admits(self, score: float, base: float) -> bool:
         """Return False for NaN: a variant that cannot be scored is not within the budget."""
-        bound = self.bound(base)
-        return score >= bound if self.metric.higher_is_better else score <= bound
+        bound, slack = self.bound(base), _ROUNDING * max(1.0, abs(base))
+        return score >= bound - slack if self.metric.higher_is_better else score <= bound + slack
 
     @classmethod
     def parse(cls, text: str) -> Self:

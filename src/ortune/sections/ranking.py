@@ -31,9 +31,10 @@ class Ranking(Section):
             tuple(_row(study, trial) for trial in ranked),
             tuple(_mark(study, trial) for trial in ranked),
         )
-        if study.final and study.samples.get("final"):
+        scored = {t.score.samples for t in study.final if t.score}
+        if scored and scored != {study.samples.get("search", 0)}:
             yield Text(
-                f"Scores: finalists on the {study.samples['final']:,} final samples, others on "
+                f"Scores: finalists on all {max(scored):,} samples, others on "
                 f"the {study.samples.get('search', 0):,} of the search."
             )
         for trial in ranked:

@@ -74,6 +74,12 @@ class Scene:
         """The accuracy budget."""
         return self.job.budget
 
+    def evaluation(self) -> tuple[Part, ...]:
+        """Return what finalists are judged on: the search's part and the part held out from it."""
+        search, final = self.parts["search"], self.parts["final"]
+        held_out = not set(final.indices) & set(search.indices)
+        return (search, final) if held_out else (search,)
+
     def worker_job(self, models: Mapping[str, Path], backend: Backend, folder: Path) -> WorkerJob:
         """Return the job that opens these models on a backend."""
         return WorkerJob(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink, Timing
+from ortune.core.metric import Metric
 from ortune.core.trial import (
     Interval,
     Measurement,
@@ -62,9 +64,8 @@ def attempt(
 def finalist(
     scene: Scene, trial: Trial, files: Files, pairs: int, effort: Effort, sink: Sink
 ) -> Trial:
-    """Re-measure a plan in fresh pairs of processes and score it on held-out data."""
-    began, part = time.perf_counter(), scene.parts["final"]
-    blank = _blank(trial.key, trial.plan, part.name, files)
+    """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples."""
+    began, blank = time.perf_counter(), _blank(trial.key, trial.plan, "final", files)
     taken: list[Pair] = []
     scores: tuple[Score, ...] = ()
     try:
@@ -78,7 +79,7 @@ def finalist(
                 taken += measurement.pairs
                 if turn == 0:
                     first = measurement
-                    scores = score(scene, worker, trial.plan, part)
+                    scores = score(scene, worker, trial.plan, *scene.evaluation())
     except WorkerFailed as error:
         return _died(blank, error.failure, began)
     measured = replace(first, pairs=tuple(taken))
@@ -142,31 +143,42 @@ def _measure(worker: Worker, baseline: Worker, effort: Effort, sink: Sink) -> Me
     return Measurement((pair,), load_ns, first_ns, peak, placement)
 
 
-def score(scene: Scene, worker: Worker, plan: Plan, part: Part) -> tuple[Score, ...]:
-    """Score a loaded plan on a part of the data: the budget's metric first."""
+def score(scene: Scene, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score, ...]:
+    """Score a loaded plan on parts of the data together: the budget's metric first."""
+    base = np.concatenate([part.records for part in parts])
+    groups = [name for part in parts for name in part.groups or ()] or None
     if scene.evaluate:
         answer = worker.ask("evaluate", function=scene.evaluate, timeout_s=scene.timeout_s * 10)
-        rows = np.asarray(answer["records"][0], np.float64)[list(part.indices)]
-        return (judge(scene.budget, rows, part.records, part.groups),)
-    beside = shown_beside(scene.budget)
-    answer = worker.ask(
-        "score",
-        indices=list(part.indices),
-        metrics=[scene.budget.metric, *beside],
-        expected=str(part.expected),
-        labels=_plain(part.labels),
-        timeout_s=max(scene.timeout_s, 20 * len(part.indices) * scene.base_ns / 1e9),
-    )
-    tables = [np.asarray(rows, np.float64) for rows in answer["records"]]
+        indices = [index for part in parts for index in part.indices]
+        rows = np.asarray(answer["records"][0], np.float64)[indices]
+        return (judge(scene.budget, rows, base, groups),)
+    metrics = [scene.budget.metric, *shown_beside(scene.budget)]
+    found = [_records(scene, worker, metrics, part) for part in parts]
+    tables = [np.concatenate(rows) for rows in zip(*found, strict=True)]
     others = [
         Score(str(m), m.aggregate(t), float("nan"), float("nan"), float("nan"), len(t))
-        for m, t in zip(beside, tables[1:], strict=True)
+        for m, t in zip(metrics[1:], tables[1:], strict=True)
     ]
     snr = next((s.value for s in others if s.metric == "snr"), None)
     if snr is None and scene.budget.metric.name() == "snr":
         snr = scene.budget.metric.aggregate(tables[0])
     evidence = Evidence(exact=not plan.lossy, snr_db=snr)
-    return (judge(scene.budget, tables[0], part.records, part.groups, evidence), *others)
+    return (judge(scene.budget, tables[0], base, groups, evidence), *others)
+
+
+def _records(
+    scene: Scene, worker: Worker, metrics: Sequence[Metric], part: Part
+) -> list[NDArray[np.float64]]:
+    """Return one table of records a metric."""
+    answer = worker.ask(
+        "score",
+        indices=list(part.indices),
+        metrics=metrics,
+        expected=str(part.expected),
+        labels=_plain(part.labels),
+        timeout_s=max(scene.timeout_s, 20 * len(part.indices) * scene.base_ns / 1e9),
+    )
+    return [np.asarray(rows, np.float64) for rows in answer["records"]]
 
 
 def conclude(scene: Scene, ratio: Interval, scores: tuple[Score, ...]) -> tuple[Status, str]:
