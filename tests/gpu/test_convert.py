@@ -15,7 +15,7 @@ MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 
 pytestmark = pytest.mark.skipif(
     "CUDAExecutionProvider" not in onnxruntime.get_available_providers(),
-    reason="this onnxruntime has no CUDA provider: pip install onnxruntime-gpu, on a machine with one",
+    reason="no CUDA provider here: it takes onnxruntime-gpu and a device",
 )
 
 
