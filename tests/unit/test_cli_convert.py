@@ -87,6 +87,7 @@ def test_no_precision_has_no_lossy_step() -> None:
         ("int8", {"int8": 4, "float32": 2}, {"QLinearConv": 1}, True),
         ("int8", {"int8": 4}, {"com.microsoft::QAttention": 1}, True),
         ("int8", {"int8": 4}, {"Gather": 1}, False),
+        ("int8", {"int8": 4}, {"Cast": 1, "Mul": 1, "Conv": 1}, True),
         ("int8", {"float32": 16}, {"QuantizeLinear": 1}, False),
         ("fp32", {"float32": 16}, {"Conv": 1}, True),
         ("fp32", {"bfloat16": 16}, {"Conv": 1}, False),

@@ -97,3 +97,21 @@ def test_exact_plans_with_equal_outputs_are_proved_by_few_samples() -> None:
 def test_wilson_against_a_worked_value() -> None:
     low, high = wilson(0.5, 100)
     assert (low, high) == (pytest.approx(0.4038, abs=1e-3), pytest.approx(0.5962, abs=1e-3))
+
+
+def test_worst_case_metrics_count_groups_once() -> None:
+    records = column(np.full(60, 0.001))
+    groups = [f"photo{i // 10}" for i in range(60)]
+    budget = Budget.parse("max-error<=0.01")
+    assert judge(budget, records, records * 0, groups).verdict is Verdict.LIKELY
+
+
+def test_equal_outputs_are_not_successes_of_a_yes_or_no() -> None:
+    same = column(np.ones(50))
+    assert judge(Budget.parse("cosine>=0.999"), same, same).verdict is Verdict.PROVED
+    assert judge(Budget.parse("agreement>=0.99"), same, same).verdict is Verdict.LIKELY
+
+
+def test_a_budget_is_met_exactly_in_spite_of_binary_fractions() -> None:
+    assert Budget.parse("top1>=base-0.01").admits(0.875, 0.885)
+    assert not Budget.parse("top1>=base-0.01").admits(0.870, 0.885)

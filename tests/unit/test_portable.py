@@ -28,6 +28,8 @@ print(len(names))
 
 
 def test_every_module_imports_without_posix() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from ortune.core.observer import Probe
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.tasks import Bench
 from ortune.metrics.snr import Snr
 from ortune.observers.min_max import MinMax
 
@@ -95,3 +97,17 @@ def test_a_file_that_is_no_model_is_a_value(model: Path) -> None:
     model.write_bytes(b"not a model")
     with Worker(job(model)) as worker, pytest.raises(WorkerFailed, match="does not load"):
         worker.ask("load")
+
+
+def test_a_round_of_several_models_holds_their_calls_in_proportion(model: Path) -> None:
+    few, many = model.parent / "few.stream", model.parent / "many.stream"
+    for path, count in ((few, 2), (many, 6)):
+        stream.write(path, ({"x": np.zeros((1, 4), np.float32)} for _ in range(count)))
+    both = {"one": model, "two": model}
+    work = WorkerJob(both, Cpu(), {"one": few, "two": many}, model.parent / "work")
+    with ExitStack() as stack:
+        bench = Bench(work, stack)
+        bench.open()
+        rounds = bench.rounds(limit=32)
+    assert len(rounds) == 2
+    assert all(len(calls) == 1 + 3 for calls in rounds)

@@ -244,10 +244,11 @@ def check_types(order: Order, found: Facts) -> None:
         BadModel: It does not.
     """
     held = found.precisions
+    folded = order.folds and found.has("Cast") and found.has("Mul")
     integers = held.get("int8", 0) + held.get("uint8", 0)
     good = {
         "fp16": held.get("float16", 0) > held.get("float32", 0),
-        "int8": integers > 0 and any(_INTEGER.search(op) for op in found.ops),
+        "int8": integers > 0 and (folded or any(_INTEGER.search(op) for op in found.ops)),
         "fp32": not {"float16", "bfloat16"} & set(held),
     }
     if order.precision is not None and not good[order.precision]:

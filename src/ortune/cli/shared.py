@@ -31,7 +31,7 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Bind the optional value of ``--json`` before click can take a model for it."""
-        ctx.meta[_GIVEN] = list(args)
+        remember(ctx, args)
         words: list[str] = []
         rest = list(args)
         while rest:
@@ -109,6 +109,11 @@ batch = click.option(
 )
 force = click.option("--force", is_flag=True, help="Overwrite an existing output.")
 quiet = click.option("--quiet", is_flag=True, help="Plain lines instead of the live display.")
+
+
+def remember(ctx: click.Context, args: Sequence[str]) -> None:
+    """Keep the words as they were given, for `repeat`; the first call counts."""
+    ctx.meta.setdefault(_GIVEN, list(args))
 
 
 def repeat() -> str:

@@ -27,8 +27,7 @@ def function(path: str) -> Callable[..., Any]:
     if not is_function(path):
         raise BadSettings(f"cannot read '{path}'", fix="write pkg.module:function")
     module, _, name = path.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    here_counts()
     try:
         found = getattr(importlib.import_module(module), name, None)
     except Exception as error:
@@ -42,6 +41,12 @@ def function(path: str) -> Callable[..., Any]:
         )
     checked: Callable[..., Any] = found
     return checked
+
+
+def here_counts() -> None:
+    """Let modules in the current folder be imported, as they are by ``python -m``."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
 
 
 def reason(error: BaseException) -> str:

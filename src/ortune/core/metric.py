@@ -22,12 +22,14 @@ class Metric(Plugin):
         higher_is_better: Direction.
         needs_labels: Scored against labels; otherwise against the baseline's outputs.
         worst_case: The aggregate is the worst sample, so a mean's interval does not apply.
+        continuous: A record of exactly 1 means equal outputs, not one success of a yes-or-no.
     """
 
     folder: ClassVar[str] = "metrics"
     higher_is_better: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = False
     worst_case: ClassVar[bool] = False
+    continuous: ClassVar[bool] = False
 
     @abstractmethod
     def records(

@@ -25,6 +25,7 @@ class Job:
         budget: Derived or given.
         budget_rule: How it was derived; empty when given.
         baseline: The backend of the untouched model.
+        on: The backends that were searched, as asked.
         versions: Distribution -> version of what results depend on.
         machine: CPU model, instruction sets, effective CPUs.
     """
@@ -38,6 +39,7 @@ class Job:
     baseline: Backend
     versions: Mapping[str, str]
     machine: Mapping[str, str]
+    on: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,12 @@ class Study:
 
         A search that was cut off before it had finalists offers its verified trials instead.
         """
-        pool = self.final or (self.trials if self.finished != "done" else ())
-        return winner(pool, strict=self.strict) or self.baseline
+        found = winner(self.final, strict=self.strict)
+        if found is None and self.finished != "done":
+            judged = {trial.key for trial in self.final}
+            rest = [trial for trial in self.trials if trial.key not in judged]
+            found = winner(rest, strict=self.strict)
+        return found or self.baseline
 
     def accepts(self, trial: Trial) -> bool:
         """Say whether a trial's accuracy was verified as surely as was asked."""

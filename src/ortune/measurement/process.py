@@ -28,9 +28,10 @@ _LAST_LINES = 4
 class WorkerFailed(Exception):
     """A worker crashed, hung, exceeded its memory or reported an error. Carries the value."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: Failure, worker: Worker) -> None:
         super().__init__(failure.reason)
         self.failure = failure
+        self.worker = worker
 
 
 class Worker:
@@ -162,7 +163,7 @@ class Worker:
         return f"the worker ended with exit code {code}{tail}"
 
     def _failed(self, reason: str) -> WorkerFailed:
-        return WorkerFailed(Failure(reason, self.reproduce))
+        return WorkerFailed(Failure(reason, self.reproduce), self)
 
 
 def ask_once(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,11 @@ from ortune.measurement.job import MAIN, WorkerJob
 _CHUNK_NS = 2_000_000
 """Run-queue counters are read around chunks this long: reading them costs microseconds."""
 
-_CALLS = 32
-_CALL_BYTES = 256 * 2**20
+_ROUNDS = 32
+_ROUND_BYTES = 256 * 2**20
+
+Round: TypeAlias = list[tuple[Session, Tensors]]
+"""Calls that are timed as one."""
 
 
 class Bench:
@@ -36,7 +39,7 @@ class Bench:
         self._stack = stack
         self.sessions: dict[str, Session] = {}
         self.feeds = {name: stream.Stream(path) for name, path in job.feeds.items()}
-        self._calls: list[tuple[Session, Tensors]] = []
+        self._rounds: list[Round] = []
 
     def open(self) -> None:
         """Open every model once."""
@@ -53,22 +56,34 @@ class Bench:
         """Return one sample, as one run takes it."""
         return self.feeds[name][index]
 
-    def calls(self, limit: int) -> list[tuple[Session, Tensors]]:
-        """Return the runs that timing cycles through: every model, spread over its feeds."""
-        found: list[tuple[Session, Tensors]] = []
-        for name, feeds in self.feeds.items():
-            size = max(1, sum(array.nbytes for array in feeds[0].values()))
-            count = max(1, min(limit, len(feeds), _CALL_BYTES // size))
-            for turn in range(count):
-                index = turn * len(feeds) // count
-                found.append((self.sessions[name], self._stacked(name, index)))
-        return found
+    def rounds(self, limit: int) -> list[Round]:
+        """Return what timing cycles through, spread over the feeds.
 
-    def call(self, position: int) -> tuple[Session, Tensors]:
-        """Return the run at a position of the endless timing cycle."""
-        if not self._calls:
-            self._calls = self.calls(limit=_CALLS)
-        return self._calls[position % len(self._calls)]
+        A round is one call of the only model. Of several models it holds calls of each, as many
+        as its share of the recorded calls, so that a round's time stands for the whole job's.
+        """
+        fewest = min(len(feeds) for feeds in self.feeds.values())
+        size = sum(
+            array.nbytes * len(feeds) // fewest
+            for feeds in self.feeds.values()
+            for array in feeds[0].values()
+        )
+        count = max(1, min(limit, fewest, _ROUND_BYTES // max(1, size)))
+        return [
+            [
+                (self.sessions[name], self._stacked(name, start + k))
+                for name, feeds in self.feeds.items()
+                for start in [turn * len(feeds) // count]
+                for k in range(len(feeds) // fewest)
+            ]
+            for turn in range(count)
+        ]
+
+    def round(self, position: int) -> Round:
+        """Return the round at a position of the endless timing cycle."""
+        if not self._rounds:
+            self._rounds = self.rounds(limit=_ROUNDS)
+        return self._rounds[position % len(self._rounds)]
 
     def _stacked(self, name: str, index: int) -> Tensors:
         feeds = self.feeds[name]
@@ -110,7 +125,7 @@ def first(bench: Bench) -> dict[str, Any]:
     """Run the first inference, which allocates and packs."""
     clock = bench.any().clock
     taken = 0
-    for session, feeds in bench.calls(limit=1):
+    for session, feeds in bench.rounds(limit=1)[0]:
         start = clock()
         session.run(feeds)
         taken += clock() - start
@@ -118,21 +133,21 @@ def first(bench: Bench) -> dict[str, Any]:
 
 
 def burst(bench: Bench, at: int, runs: int, each: int = 1, drop: int = 0) -> dict[str, Any]:
-    """Time `runs` entries of `each` consecutive runs of the cycle, from position `at`.
+    """Time `runs` entries of `each` consecutive rounds of the cycle, from position `at`.
 
     Both sides of a pair get the same numbers, so entry i ran the same samples on both. The first
-    `drop` runs are not recorded. Run-queue waiting is read around chunks of at least 2 ms and
+    `drop` rounds are not recorded. Run-queue waiting is read around chunks of at least 2 ms and
     holds for all entries of a chunk.
     """
     for position in range(drop):
-        session, feeds = bench.call(at + position)
-        session.run(feeds)
+        for session, feeds in bench.round(at + position):
+            session.run(feeds)
     clock, waiting = bench.any().clock, bench.any().waited
     latency: list[int] = []
     waited: list[float] = []
     chunk_start, chunk_wait = clock(), waiting()
     for index in range(runs):
-        calls = [bench.call(at + index * each + k) for k in range(each)]
+        calls = [call for k in range(each) for call in bench.round(at + index * each + k)]
         start = clock()
         for session, feeds in calls:
             session.run(feeds)

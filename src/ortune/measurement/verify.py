@@ -85,14 +85,14 @@ def _interval(
     value, base = metric.aggregate(candidate), metric.aggregate(baseline)
     if n == 0 or math.isnan(value):
         return math.nan, math.nan, None, "not a number"
+    members = _members(groups, n)
     if metric.worst_case:
-        if n >= WILKS:
-            return value, value, None, f"all {n} samples within (Wilks)"
+        if len(members) >= WILKS:
+            return value, value, None, f"all {len(members)} independent samples within (Wilks)"
         worst = -math.inf if metric.higher_is_better else math.inf
         ends = (worst, value) if metric.higher_is_better else (value, worst)
-        return *ends, WILKS, f"{n} samples"
-    members = _members(groups, n)
-    if _binary(candidate) and _binary(baseline):
+        return *ends, WILKS * n // len(members), f"{len(members)} independent samples"
+    if not metric.continuous and _binary(candidate) and _binary(baseline):
         low, high = _wilson(candidate[:, 0], baseline[:, 0], budget.relative, base, len(members))
         basis = f"Wilson on discordant samples, {len(members)} independent"
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ class Cosine(Metric):
     Attributes:
         output: The only output that counts; empty takes all.
     """
+
+    continuous: ClassVar[bool] = True
 
     output: str = ""
 

@@ -143,11 +143,7 @@ def _turn(rows: Sequence[_Row], root: Path, batch: int, seconds: float) -> None:
                 live[index] = worker
             except WorkerFailed as error:
                 row.error = error.failure.reason
-        if 0 not in live:
-            raise BadModel(
-                f"{rows[0].model} does not run on {rows[0].backend}: {rows[0].error}",
-                fix="check the model, the data and the backend",
-            )
+        _first_lives(rows, live)
         _blocks(rows, live, seconds)
 
 
@@ -159,8 +155,24 @@ def _ready(row: _Row, worker: Worker) -> None:
     row.placement = loaded["placement"]
 
 
-def _blocks(rows: Sequence[_Row], live: Mapping[int, Worker], seconds: float) -> None:
-    quick = {index: warm(worker) for index, worker in live.items()}
+def _first_lives(rows: Sequence[_Row], live: Mapping[int, Worker]) -> None:
+    """Refuse a race without its measure."""
+    if 0 not in live:
+        raise BadModel(
+            f"{rows[0].model} does not run on {rows[0].backend}: {rows[0].error}",
+            fix="check the model, the data and the backend",
+        )
+
+
+def _blocks(rows: Sequence[_Row], live: dict[int, Worker], seconds: float) -> None:
+    quick: dict[int, int] = {}
+    for index, worker in list(live.items()):
+        try:
+            quick[index] = warm(worker)
+        except WorkerFailed as error:
+            rows[index].error = error.failure.reason
+            del live[index]
+    _first_lives(rows, live)
     size = pace(max(quick.values()), min(quick.values()))
     cost = 2 * size.span * sum(quick.values()) / 1e9
     count = max(4, min(30, round(seconds / max(cost, 1e-6))))

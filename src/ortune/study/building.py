@@ -28,7 +28,7 @@ class Files:
 def build_all(scene: Scene, plan: Plan, sink: Sink) -> Files:
     """Build every model of the job by the plan's recipe.
 
-    A quantizer that finds nothing in one of several models leaves that model cleaned.
+    A quantizer that finds nothing in one of several models leaves that model as it came.
 
     Raises:
         OrtuneError: Nothing could be built.

@@ -114,7 +114,8 @@ def recorded(request: Request, worker: Worker, folder: Path) -> Feeding:
     for name, path in streams.items():
         count = len(Stream(path))
         fed = Feeds(path, count, (), None, None, request.evaluate)
-        materials[name] = Material(fed, spread(count, _RECORDED))
+        seen = max(1, round(count * _SEARCH_SHARE))
+        materials[name] = Material(fed, spread(seen, _RECORDED))
     parts = record_parts(len(records), whole=request.whole)
     digest = codec.digest([len(records), request.functions_digest()])
     return Feeding(streams, materials, parts, digest)

@@ -28,6 +28,7 @@ def different(one: Job, two: Job) -> str:
         for name, a, b in (
             ("budget", str(one.budget), str(two.budget)),
             ("baseline", str(one.baseline), str(two.baseline)),
+            ("--on", one.on, two.on),
             ("batch", one.workload.batch, two.workload.batch),
         )
         if a != b

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ class Ledger:
 
     def __init__(self, root: Path) -> None:
         self._path = root / "ledger.jsonl"
+        _cut(self._path)
         self.trials = _read(self._path)
 
     def find(self, key: str, phase: str) -> Trial | None:
@@ -73,15 +75,48 @@ class Ledger:
         self.trials.append(trial)
 
 
-def _read(path: Path) -> list[Trial]:
-    """Read whole lines and cut off a torn last one."""
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold a run's folder for one search; freed by the system when the process dies.
+
+    Where there is no ``fcntl`` nothing is held.
+
+    Raises:
+        BadData: Another search is at work in it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (root / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadData(
+                f"another search is at work in {root}",
+                fix="wait for it, or choose another -o folder",
+            ) from None
+        yield
+
+
+def _cut(path: Path) -> None:
+    """Cut off a torn last line: its writer died."""
     if not path.is_file():
-        return []
+        return
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     if whole < len(data):
         with path.open("r+b") as file:
             file.truncate(whole)
+
+
+def _read(path: Path) -> list[Trial]:
+    """Read whole lines; a last one that is being written is left out."""
+    if not path.is_file():
+        return []
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
     try:
         return [codec.decode(Trial, json.loads(line)) for line in data[:whole].splitlines()]
     except (json.JSONDecodeError, OrtuneError) as error:

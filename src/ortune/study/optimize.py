@@ -18,7 +18,7 @@ from ortune.core.spelling import parse, parse_list
 from ortune.core.study import Study
 from ortune.core.workload import Workload
 from ortune.study import golden
-from ortune.study.ledger import read_study
+from ortune.study.ledger import locked, read_study
 from ortune.study.request import Request
 from ortune.study.search import Aim, search
 from ortune.study.setup import prepare
@@ -96,19 +96,21 @@ def optimize(
         memory_limit=memory_limit,
         verbose=verbose,
         command=command,
+        on=on.strip(),
     )
     root = Path(out)
     fresh = not root.exists()
     make_folder(root)
-    try:
-        scene = prepare(request, root, sink)
-    except OrtuneError:
-        if fresh:
-            _remove(root)
-        raise
-    exact = data is None and not evaluate
-    aim = Aim(request.seconds, began, target_speedup, strict, exact)
-    search(scene, targets, aim, sink)
+    with locked(root):
+        try:
+            scene = prepare(request, root, sink)
+        except OrtuneError:
+            if fresh:
+                _remove(root)
+            raise
+        exact = data is None and not evaluate
+        aim = Aim(request.seconds, began, target_speedup, strict, exact)
+        search(scene, targets, aim, sink)
     study = read_study(root)
     if study.finished != "interrupted":
         golden.write(study, scene)
@@ -160,7 +162,7 @@ def make_folder(root: Path) -> None:
             )
         return
     try:
-        root.mkdir(parents=True)
+        (root / "workers").mkdir(parents=True)
     except OSError as error:
         raise BadSettings(
             f"cannot make the folder {root}: {error.strerror}", fix="choose another -o folder"

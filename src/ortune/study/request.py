@@ -13,7 +13,7 @@ from typing import Any
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
-from ortune.core.imports import is_function
+from ortune.core.imports import here_counts, is_function
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN
 
@@ -29,6 +29,7 @@ class Request:
         baseline: Where the untouched models run.
         shapes: Input name -> shape of made-up samples.
         ranges: Input name -> (low, high) of made-up samples.
+        on: The backends to search, as spelled.
         seconds: Time budget: it limits how many samples are scored.
         whole: Score all samples as one part: for comparing two given files.
     """
@@ -47,6 +48,7 @@ class Request:
     memory_limit: int | None = None
     verbose: bool = False
     command: str = ""
+    on: str = ""
     whole: bool = False
 
     @property
@@ -56,6 +58,11 @@ class Request:
         Raises:
             BadSettings: Several models without an evaluate function, or two of one name.
         """
+        if self.evaluate and self.data is None and (self.calibration or self.labels):
+            raise BadSettings(
+                "--calibration and --labels go with --data; --evaluate brings its own samples",
+                fix="leave them out, or give --data too",
+            )
         if len(self.models) == 1:
             return {MAIN: self.models[0]}
         if not self.evaluate:
@@ -70,6 +77,7 @@ class Request:
 
     def functions_digest(self) -> str:
         """Digest the sources of the user's functions: an edited one is another job."""
+        here_counts()
         named = [self.evaluate, (self.budget or "").partition(">")[0].partition("<")[0].strip()]
         texts = []
         for path in filter(is_function, named):

@@ -76,9 +76,7 @@ class Scene:
 
     def evaluation(self) -> tuple[Part, ...]:
         """Return what finalists are judged on: the search's part and the part held out from it."""
-        search, final = self.parts["search"], self.parts["final"]
-        held_out = not set(final.indices) & set(search.indices)
-        return (search, final) if held_out else (search,)
+        return together(self.parts)
 
     def worker_job(self, models: Mapping[str, Path], backend: Backend, folder: Path) -> WorkerJob:
         """Return the job that opens these models on a backend."""
@@ -91,6 +89,13 @@ class Scene:
             self.path,
             self.verbose,
         )
+
+
+def together(parts: Mapping[str, Part]) -> tuple[Part, ...]:
+    """Return the search's part, and the final one unless it is of the same samples."""
+    search, final = parts["search"], parts["final"]
+    held_out = not set(final.indices) & set(search.indices)
+    return (search, final) if held_out else (search,)
 
 
 def shown_beside(budget: Budget) -> list[Metric]:

@@ -61,7 +61,14 @@ def search(scene: Scene, targets: Sequence[Target], aim: Aim, sink: Sink) -> Non
         finished = "interrupted"
         try:
             finished = loop.run()
+        except WorkerFailed as error:
+            raise OrtuneError(
+                f"the original stopped running: {error.failure.reason}",
+                fix=f"run the same command again; to see it alone: {error.failure.reproduce}",
+            ) from None
         except KeyboardInterrupt:
+            if not loop.ledger.trials:
+                raise
             sink(Note("interrupted: what was found so far is kept", warning=True))
         ending = Ending(
             tuple(loop.history), finished, loop.readings, tuple(loop.notes), aim.strict
@@ -247,13 +254,7 @@ class _Loop:
                 self._note(f"{plan.recipe.name}: nothing to change, not tried")
             return None
         part = self.scene.parts["search"]
-        try:
-            live = self._live()
-        except WorkerFailed as error:
-            raise OrtuneError(
-                f"the original stopped running: {error.failure.reason}",
-                fix=error.failure.reproduce,
-            ) from None
+        live = self._live()
         effort = Effort(seconds=self.pair_seconds())
         trial = trials.attempt(
             self.scene, key, plan, files, part, live, effort, self.sink, always_score=always_score
@@ -288,7 +289,8 @@ class _Loop:
     # --- judgement --------------------------------------------------------------------------
 
     def _accepted(self, trial: Trial) -> bool:
-        return accepted(trial, strict=self.aim.strict)
+        """Whether a plan is worth a finalist's place: proof may come with all samples."""
+        return accepted(trial, strict=False)
 
     def _leaders(self) -> list[Trial]:
         """Return verified plans that may be faster than the original, fastest first."""

@@ -26,7 +26,8 @@ from ortune.study.feeding import CALIBRATION, Feeding
 from ortune.study.jobs import different, model_digest
 from ortune.study.ledger import Header, read_header, write_header
 from ortune.study.request import Request
-from ortune.study.scene import Part, Scene
+from ortune.study.scene import Part, Scene, together
+from ortune.study.tables import table
 
 _TIMEOUT_S = 300.0
 _SHARE = 40
@@ -41,7 +42,9 @@ def prepare(request: Request, root: Path, sink: Sink) -> Scene:
     Raises:
         OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.
     """
-    models = request.names
+    models, header = request.names, read_header(root)
+    if header is not None:
+        _same_job(root, header, request)
     facts = {name: model_facts.facts(file.load(path)) for name, path in models.items()}
     work = root / "data"
     if request.evaluate and request.data is None:
@@ -50,17 +53,17 @@ def prepare(request: Request, root: Path, sink: Sink) -> Scene:
             fed = feeding.recorded(request, worker, work)
     else:
         fed = feeding.given(request, facts[MAIN], work, sink)
-    header = read_header(root)
+    _same_data(root, header, fed)
     records: Records | None = None
     with _start(request, root, fed.streams) as worker:
-        worker.ask("load")
+        load_ns = int(worker.ask("load")["load_ns"])
         first_ns = int(worker.ask("first")["first_ns"])
         quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
         if request.evaluate:
             records = _records(request, worker)
             fed = replace(fed, parts=feeding.record_parts(len(records), whole=request.whole))
         else:
-            kept = header.parts if header else _thinned(fed, request.seconds, quick, sink)
+            kept = header.parts if header else _thinned(request, fed, quick, sink)
             fed = fed.divided(kept)
             _save_outputs(worker, work, fed.parts, request.seconds)
     outputs = None if request.evaluate else Stream(_expected(work, "search"))
@@ -68,22 +71,24 @@ def prepare(request: Request, root: Path, sink: Sink) -> Scene:
     if rule:
         sink(Note(f"budget {budget} ({rule})"))
     parts = {name: _part(name, fed, budget, records, work) for name in ("search", "final")}
-    budgeting.check(budget, parts)
+    budgeting.check(budget, together(parts))
     job = _job(request, fed, budget, rule)
     paths = {name: str(path.resolve()) for name, path in models.items()}
-    together = joined(list(facts.values()))
-    _claim(root, header, Header(job, together, request.command, paths, fed.parts))
+    whole = joined(list(facts.values()))
+    _claim(root, header, Header(job, whole, request.command, paths, fed.parts))
     return Scene(
         root=root,
         job=job,
-        facts=together,
+        facts=whole,
         models=models,
         feeds=fed.streams,
         materials=fed.materials,
         parts=parts,
         evaluate=request.evaluate,
         base_ns=quick,
-        timeout_s=min(_TIMEOUT_S, max(20.0, request.seconds / 3, 40 * first_ns / 1e9)),
+        timeout_s=min(
+            _TIMEOUT_S, max(20.0, request.seconds / 3, (10 * load_ns + 40 * first_ns) / 1e9)
+        ),
         memory_limit=request.memory_limit,
         verbose=request.verbose,
     )
@@ -98,7 +103,7 @@ class _Loud(Worker):
         except WorkerFailed as error:
             raise BadData(
                 f"the original does not run: {error.failure.reason}",
-                fix=f"check model and data; to repeat: {error.failure.reproduce}",
+                fix="check the model, the data and the baseline's backend; -v shows the log",
             ) from None
 
 
@@ -115,11 +120,13 @@ def _start(request: Request, root: Path, streams: Mapping[str, Path]) -> Worker:
 
 
 def _thinned(
-    fed: Feeding, seconds: float, quick_ns: int, sink: Sink
+    request: Request, fed: Feeding, quick_ns: int, sink: Sink
 ) -> dict[str, tuple[int, ...]]:
     """Thin parts whose calibration or scoring would eat the search's time."""
-    allowed = max(20, int(seconds * 1e9 / _SHARE / max(quick_ns, 1)))
+    allowed = max(20, int(request.seconds * 1e9 / _SHARE / max(quick_ns, 1)))
     made = {}
+    if request.whole:
+        return {**fed.parts, CALIBRATION: ()}
     for name, indices in {**fed.parts, CALIBRATION: fed.materials[MAIN].calibration}.items():
         made[name] = tuple(indices[i] for i in feeding.spread(len(indices), allowed))
         if len(made[name]) < len(indices):
@@ -148,7 +155,7 @@ def _expected(work: Path, part: str) -> Path:
 def _records(request: Request, worker: Worker) -> Records:
     timeout_s = max(_TIMEOUT_S, request.seconds)
     answer = worker.ask("evaluate", function=request.evaluate, timeout_s=timeout_s)
-    return np.asarray(answer["records"][0], np.float64)
+    return table(answer["records"][0])
 
 
 def _part(name: str, fed: Feeding, budget: Budget, records: Records | None, work: Path) -> Part:
@@ -177,20 +184,47 @@ def _job(request: Request, fed: Feeding, budget: Budget, rule: str) -> Job:
         budget_rule=rule,
         workload=request.workload,
         baseline=request.baseline,
+        on=request.on,
         versions=versions(),
         machine=machine(),
     )
+
+
+def _same_job(root: Path, known: Header, request: Request) -> None:
+    """Refuse another job's folder before anything in it is touched."""
+    asked = replace(
+        known.job,
+        model_digest=model_digest(request.names),
+        workload=request.workload,
+        baseline=request.baseline,
+        on=request.on,
+        versions=versions(),
+        machine=machine(),
+    )
+    if request.budget is not None and not request.evaluate:
+        asked = replace(asked, budget=Budget.parse(request.budget))
+    _refuse(root, different(known.job, asked))
+
+
+def _same_data(root: Path, known: Header | None, fed: Feeding) -> None:
+    if known is not None:
+        _refuse(root, different(known.job, replace(known.job, data_digest=fed.digest)))
+
+
+def _refuse(root: Path, changed: str) -> None:
+    if changed:
+        raise BadSettings(
+            f"{root} holds the run of another job: {changed}",
+            fix="choose another -o folder, or remove that one",
+        )
 
 
 def _claim(root: Path, known: Header | None, header: Header) -> None:
     """Write the header of a new run, or check that the folder's run is of the same job."""
     if known is None:
         write_header(root, header)
-    elif changed := different(known.job, header.job):
-        raise BadSettings(
-            f"{root} holds the run of another job: {changed}",
-            fix="choose another -o folder, or remove that one",
-        )
+    else:
+        _refuse(root, different(known.job, header.job))
 
 
 def joined(found: Sequence[Facts]) -> Facts:

@@ -31,6 +31,7 @@ from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.verify import Evidence, judge
 from ortune.study.building import Files
 from ortune.study.scene import Part, Scene, shown_beside
+from ortune.study.tables import table
 
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
@@ -57,7 +58,11 @@ def attempt(
             if always_score or stats.ratio(measurement.pairs).low < HOPELESS:
                 scores = score(scene, worker, plan, part)
     except WorkerFailed as error:
+        if error.worker is baseline:
+            raise
         return _died(blank, error.failure, began)
+    except OrtuneError as error:
+        return _died(blank, Failure(error.what, worker.reproduce), began)
     return _judged(scene, blank, measurement, scores, worker.reproduce, began)
 
 
@@ -81,7 +86,11 @@ def finalist(
                     first = measurement
                     scores = score(scene, worker, trial.plan, *scene.evaluation())
     except WorkerFailed as error:
+        if error.worker is baseline:
+            raise
         return _died(blank, error.failure, began)
+    except OrtuneError as error:
+        return _died(blank, Failure(error.what, worker.reproduce), began)
     measured = replace(first, pairs=tuple(taken))
     return _judged(scene, blank, measured, scores, worker.reproduce, began)
 
@@ -150,8 +159,8 @@ def score(scene: Scene, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score
     if scene.evaluate:
         answer = worker.ask("evaluate", function=scene.evaluate, timeout_s=scene.timeout_s * 10)
         indices = [index for part in parts for index in part.indices]
-        rows = np.asarray(answer["records"][0], np.float64)[indices]
-        return (judge(scene.budget, rows, base, groups),)
+        rows = table(answer["records"][0], sum(len(p.indices) for p in scene.evaluation()))
+        return (judge(scene.budget, rows[indices], base, groups),)
     metrics = [scene.budget.metric, *shown_beside(scene.budget)]
     found = [_records(scene, worker, metrics, part) for part in parts]
     tables = [np.concatenate(rows) for rows in zip(*found, strict=True)]
