@@ -40,7 +40,8 @@ def study(*trials: Trial, finished: str = "done") -> Study:
     [
         (study(), None, False, 0),
         (study(FAST), None, True, 0),
-        (study(FAST), 1.7, False, 0),
+        (study(FAST), 1.6, False, 0),
+        (study(FAST), 1.9, False, 1),
         (study(FAST), 2.5, False, 1),
         (study(), 1.5, False, 1),
         (study(), None, True, 0),
