@@ -15,7 +15,7 @@ import contextlib
 import json
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, overload
 
@@ -30,37 +30,60 @@ _ALIGN = 64
 
 
 def write(path: Path, samples: Iterable[Tensors]) -> int:
-    """Write the samples one by one and return their number; the file appears when all are in.
+    """Write the samples one by one and return their number; see `writing`."""
+    count = 0
+    with writing(path) as add:
+        for sample in samples:
+            add(sample)
+            count += 1
+    return count
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Callable[[Tensors], None]]:
+    """Give a function that adds one sample; the file appears when all are in.
 
     Takes every NumPy dtype but structured ones, and ml_dtypes' by name. Text is kept with a fixed
     width; an array of Python objects is taken only when all of them are text. Only one sample and
-    the index are in memory. A failure leaves nothing behind, no folder either.
+    the index are in memory.
 
     Raises:
         BadData: An array holds Python objects.
         OrtuneError: The file cannot be written.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    made = [folder for folder in path.absolute().parents if not folder.exists()]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
+        with _written(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = draft.open("wb")
+        with file:
             writer = _Writer(file)
-            for sample in samples:
-                writer.add(sample)
-            writer.close()
-        draft.replace(path)
-    except BaseException as error:
-        for leave in (draft.unlink, *(folder.rmdir for folder in made)):
-            with contextlib.suppress(OSError):
-                leave()
-        if isinstance(error, OSError):
-            raise OrtuneError(
-                f"cannot write {path}: {error.strerror or error}",
-                fix="free space there, or choose another folder",
-            ) from error
-        raise
-    return len(writer.samples)
+
+            def add(sample: Tensors) -> None:
+                with _written(path):
+                    writer.add(sample)
+
+            yield add
+            with _written(path):
+                writer.close()
+                file.flush()
+        with _written(path):
+            draft.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Say of a failing write which file it was; errors of the caller pass by."""
+    try:
+        yield
+    except OSError as error:
+        raise OrtuneError(
+            f"cannot write {path}: {error.strerror or error}",
+            fix="free space there, or choose another folder",
+        ) from error
 
 
 class Stream(Sequence[dict[str, NDArray[Any]]]):

@@ -233,23 +233,26 @@ def evaluate(
         function: ``pkg.module:name``.
         record: Model name -> stream file that receives the inputs of its calls.
     """
-    taken: dict[str, list[dict[str, NDArray[Any]]]] = {name: [] for name in bench.sessions}
+    calls = dict.fromkeys(bench.sessions, 0)
+    with ExitStack() as files:
+        writers = {
+            name: files.enter_context(stream.writing(Path(path)))
+            for name, path in (record or {}).items()
+        }
 
-    def runner(name: str) -> Callable[..., dict[str, NDArray[Any]]]:
-        def run(**inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-            if record:
-                taken[name].append({key: np.array(value) for key, value in inputs.items()})
-            return bench.sessions[name].run(inputs)
+        def runner(name: str) -> Callable[..., dict[str, NDArray[Any]]]:
+            def run(**inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+                calls[name] += 1
+                if name in writers:
+                    writers[name](inputs)
+                return bench.sessions[name].run(inputs)
 
-        return run
+            return run
 
-    runners = {name: runner(name) for name in bench.sessions}
-    given = runners[MAIN] if MAIN in runners else Runners(runners)
-    found = imports.function(function)(given)
-    rows = [[float(x) for x in np.atleast_1d(np.asarray(row, np.float64))] for row in found]
-    for name, path in (record or {}).items():
-        stream.write(Path(path), taken[name])
-    calls = {name: len(rows) for name, rows in taken.items()}
+        runners = {name: runner(name) for name in bench.sessions}
+        given = runners[MAIN] if MAIN in runners else Runners(runners)
+        found = imports.function(function)(given)
+        rows = [[float(x) for x in np.atleast_1d(np.asarray(row, np.float64))] for row in found]
     return {"records": [rows], "calls": calls, "peak_rss": peak_rss()}
 
 
