@@ -45,13 +45,14 @@ def writing(path: Path) -> Iterator[Callable[[Tensors], None]]:
 
     Takes every NumPy dtype but structured ones, and ml_dtypes' by name. Text is kept with a fixed
     width; an array of Python objects is taken only when all of them are text. Only one sample and
-    the index are in memory.
+    the index are in memory. A failure leaves nothing behind, no folder either.
 
     Raises:
         BadData: An array holds Python objects.
         OrtuneError: The file cannot be written.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    made = [folder for folder in path.absolute().parents if not folder.exists()]
     try:
         with _written(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,9 +70,11 @@ def writing(path: Path) -> Iterator[Callable[[Tensors], None]]:
                 file.flush()
         with _written(path):
             draft.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
+    except BaseException:
+        for leave in (draft.unlink, *(folder.rmdir for folder in made)):
+            with contextlib.suppress(OSError):
+                leave()
+        raise
 
 
 @contextlib.contextmanager
