@@ -18,7 +18,7 @@ from tests.models import write_classifier
 import ortune as ot
 from ortune.core.event import Event, TrialDone
 from ortune.core.trial import Status, Verdict
-from ortune.study.ledger import Ledger
+from ortune.study.ledger import Ledger, locked
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,24 @@ def test_another_job_in_the_same_folder_is_refused(
 ) -> None:
     with pytest.raises(ot.OrtuneError, match="another job: its budget is"):
         search(task, Path(scripted.root), budget="top1>=base-0.05")
+
+
+def test_other_data_are_refused_and_leave_the_run_as_it_was(
+    task: tuple[Path, Path], scripted: ot.Study, tmp_path: Path
+) -> None:
+    model, data = task
+    arrays = dict(np.load(data / "all.npz"))
+    np.savez(tmp_path / "fewer.npz", **{name: values[:50] for name, values in arrays.items()})
+    kept = Path(scripted.root, "data", "feeds.stream").read_bytes()
+    with pytest.raises(ot.OrtuneError, match="another job: other data"):
+        search((model, tmp_path / "fewer.npz"), Path(scripted.root))
+    assert Path(scripted.root, "data", "feeds.stream").read_bytes() == kept
+    assert not Path(scripted.root, "data.part").exists()
+
+
+def test_two_searches_do_not_share_a_folder(task: tuple[Path, Path], scripted: ot.Study) -> None:
+    with locked(Path(scripted.root)), pytest.raises(ot.OrtuneError, match="another search"):
+        search(task, Path(scripted.root))
 
 
 def test_target_speedup_stops_early(task: tuple[Path, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +43,20 @@ class Feeding:
     parts: Mapping[str, tuple[int, ...]]
     digest: str
     feeds: Feeds | None = None
+
+    def settled(self, folder: Path) -> Feeding:
+        """Move the samples' folder to its place and return the same samples there."""
+        draft = min((p.parent for p in self.streams.values()), key=lambda p: len(p.parts))
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+        materials = {}
+        for name, material in self.materials.items():
+            if material.feeds is not None:
+                stream = folder / material.feeds.stream.relative_to(draft)
+                material = replace(material, feeds=replace(material.feeds, stream=stream))
+            materials[name] = material
+        streams = {name: folder / p.relative_to(draft) for name, p in self.streams.items()}
+        return replace(self, streams=streams, materials=materials)
 
     def divided(self, parts: Mapping[str, tuple[int, ...]]) -> Feeding:
         """Return the same samples with other parts, calibration among them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,13 +48,7 @@ def prepare(request: Request, root: Path, sink: Sink) -> Scene:
         _same_job(root, header, request)
     facts = {name: model_facts.facts(file.load(path)) for name, path in models.items()}
     work = root / "data"
-    if request.evaluate and request.data is None:
-        with _start(request, root, {}) as worker:
-            worker.ask("load")
-            fed = feeding.recorded(request, worker, work)
-    else:
-        fed = feeding.given(request, facts[MAIN], work, sink)
-    _same_data(root, header, fed)
+    fed = _fed(request, facts, root, header, sink).settled(work)
     records: Records | None = None
     with _start(request, root, fed.streams) as worker:
         load_ns = int(worker.ask("load")["load_ns"])
@@ -190,6 +185,28 @@ def _job(request: Request, fed: Feeding, budget: Budget, rule: str) -> Job:
     )
 
 
+def _fed(
+    request: Request, facts: Mapping[str, Facts], root: Path, known: Header | None, sink: Sink
+) -> Feeding:
+    """Read or record the samples beside those of an earlier run, and check that they agree."""
+    draft = root / "data.part"
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        if request.evaluate and request.data is None:
+            with _start(request, root, {}) as worker:
+                worker.ask("load")
+                fed = feeding.recorded(request, worker, draft)
+        else:
+            fed = feeding.given(request, facts[MAIN], draft, sink)
+        if known is not None:
+            asked = replace(known.job, data_digest=fed.digest)
+            _refuse(root, different(known.job, asked))
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return fed
+
+
 def _same_job(root: Path, known: Header, request: Request) -> None:
     """Refuse another job's folder before anything in it is touched."""
     asked = replace(
@@ -204,11 +221,6 @@ def _same_job(root: Path, known: Header, request: Request) -> None:
     if request.budget is not None and not request.evaluate:
         asked = replace(asked, budget=Budget.parse(request.budget))
     _refuse(root, different(known.job, asked))
-
-
-def _same_data(root: Path, known: Header | None, fed: Feeding) -> None:
-    if known is not None:
-        _refuse(root, different(known.job, replace(known.job, data_digest=fed.digest)))
 
 
 def _refuse(root: Path, changed: str) -> None:
