@@ -132,7 +132,9 @@ def test_models_of_old_exporters(tmp_path: Path) -> None:
     assert tally.run >= 138 and tally.edited >= 17
 
 
-@pytest.mark.parametrize("to", [13, 17, 20, 23])
+@pytest.mark.parametrize(
+    "to", [13, 17, *(pytest.param(to, marks=pytest.mark.long) for to in (20, 23))]
+)
 def test_raising_the_opset(tmp_path: Path, to: int) -> None:
     """Also of 120 models that old exporters wrote in opset 6 to 12."""
     cases = [*backend.node_cases(), *backend.exported_cases()]
