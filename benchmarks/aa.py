@@ -3,8 +3,8 @@
     python -m benchmarks.aa [--times 40] [--beside-neighbour]
 
 A packaged model runs against itself, as finalists do: three fresh pairs of processes each time.
-The spread of single pairs estimates `stats.PAIR_SD`. The twin is the same runs with every latency
-of the candidate 5 % longer. Results: ``benchmarks/results/aa.json``.
+What single pairs spread beyond their own error estimates `stats.PAIR_SD`. The twin is the same
+runs with every latency of the candidate 5 % longer. Results: ``benchmarks/results/aa.json``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.core.trial import Block, Burst, Interval, Pair
@@ -44,7 +45,8 @@ def main() -> None:
         runs = [_pairs(Path(folder)) for _ in range(asked.times)]
     equal = [stats.ratio(pairs) for pairs in runs]
     twins = [stats.ratio([_slowed(pair) for pair in pairs]) for pairs in runs]
-    singles = [stats.centre(stats.block_logs(pair)) for pairs in runs for pair in pairs]
+    logs = [stats.block_logs(pair) for pairs in runs for pair in pairs]
+    singles = np.array([[stats.centre(one), stats.bootstrap(one)] for one in logs])
     found = {
         "times": asked.times,
         "pairs each": PAIRS,
@@ -52,10 +54,13 @@ def main() -> None:
         "slow twin": SLOWER,
         "twin called slower": sum(r.low > 1 for r in twins),
         "twin called faster": sum(r.high < 1 for r in twins),
-        "standard deviation of a pair's log-ratio": float(np.std(singles, ddof=1)),
+        "standard deviation of a pair's log-ratio": float(np.std(singles[:, 0], ddof=1)),
+        "standard deviation of the pair's own effect": _effect(singles),
+        "prior of it": stats.PAIR_SD,
         "median half-width": float(np.median([math.log(r.high / r.low) / 2 for r in equal])),
         "disturbed runs": stats.disturbed([p for pairs in runs for p in pairs]),
         "ratios": [_plain(r) for r in equal],
+        "log-ratios of pairs and their errors": singles.round(6).tolist(),
         "noise": dict(noise()),
     }
     path = HERE / "results" / "aa.json"
@@ -63,7 +68,7 @@ def main() -> None:
     label = "beside a busy neighbour" if asked.beside_neighbour else "alone"
     known |= {"machine": machine(), "versions": versions(), label: found}
     path.write_text(json.dumps(known, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in found.items() if k != "ratios"}, indent=1))
+    print(json.dumps({k: v for k, v in found.items() if not isinstance(v, list)}, indent=1))
 
 
 def _pairs(root: Path) -> list[Pair]:
@@ -87,6 +92,12 @@ def _worker(root: Path) -> Worker:
         stream.write(feeds, ({"image": rng.standard_normal(shape, np.float32)} for _ in range(8)))
     job = WorkerJob({MAIN: model}, Cpu(threads=1), {MAIN: feeds}, worker_folder(root / "w", "aa"))
     return Worker(job)
+
+
+def _effect(singles: NDArray[np.float64]) -> float:
+    """Return what is left of the spread without the error within pairs; the true mean is 0."""
+    beyond = float(np.mean(singles[:, 0] ** 2) - np.mean(singles[:, 1] ** 2))
+    return math.sqrt(max(0.0, beyond))
 
 
 def _slowed(pair: Pair) -> Pair:

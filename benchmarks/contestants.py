@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,10 +79,11 @@ def _made(name, path, backend, make, model, calibration) -> Contestant:  # type:
 def _static(model: Path, out: Path, calibration: Path) -> None:
     logging.disable(logging.WARNING)
     ready = out.with_name("prepared.onnx")
-    try:
-        quant_pre_process(str(model), str(ready), skip_symbolic_shape=False)
-    except Exception:
-        quant_pre_process(str(model), str(ready), skip_symbolic_shape=True)
+    with chdir(out.parent):  # the tool leaves files in the current folder
+        try:
+            quant_pre_process(str(model), str(ready), skip_symbolic_shape=False)
+        except Exception:
+            quant_pre_process(str(model), str(ready), skip_symbolic_shape=True)
     quantize_static(
         str(ready),
         str(out),

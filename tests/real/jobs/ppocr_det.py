@@ -15,7 +15,7 @@ from tests.real import task as tasks
 from tests.real.rendered import Box
 from tests.real.task import Run, Task, installed
 
-PAGES = 4
+PAGES = 3
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 

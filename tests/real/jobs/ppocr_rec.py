@@ -15,7 +15,7 @@ from tests.real import rendered
 from tests.real import task as tasks
 from tests.real.task import Run, Task, installed
 
-LINES = 48
+LINES = 32
 
 
 def missing() -> str | None:
