@@ -19,7 +19,7 @@ from ortune.core.observer import Probe
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
-from ortune.measurement.tasks import Bench
+from ortune.measurement.workbench import Workbench
 from ortune.metrics.snr import Snr
 from ortune.observers.min_max import MinMax
 
@@ -106,7 +106,7 @@ def test_a_round_of_several_models_holds_their_calls_in_proportion(model: Path) 
     both = {"one": model, "two": model}
     work = WorkerJob(both, Cpu(), {"one": few, "two": many}, model.parent / "work")
     with ExitStack() as stack:
-        bench = Bench(work, stack)
+        bench = Workbench(work, stack)
         bench.open()
         rounds = bench.rounds(limit=32)
     assert len(rounds) == 2

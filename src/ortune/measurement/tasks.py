@@ -7,109 +7,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.core import codec, imports
-from ortune.core.backend import Session, Tensors
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.observer import Probe
 from ortune.data import stream
-from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.job import MAIN
+from ortune.measurement.workbench import Workbench
 
 _CHUNK_NS = 2_000_000
 """Run-queue counters are read around chunks this long: reading them costs microseconds."""
 
-_ROUNDS = 32
-_ROUND_BYTES = 256 * 2**20
 
-Round: TypeAlias = list[tuple[Session, Tensors]]
-"""Calls that are timed as one."""
-
-
-class Bench:
-    """The live state of a worker: sessions and feeds."""
-
-    def __init__(self, job: WorkerJob, stack: ExitStack) -> None:
-        self.job = job
-        self._stack = stack
-        self.sessions: dict[str, Session] = {}
-        self.feeds = {name: stream.Stream(path) for name, path in job.feeds.items()}
-        self._rounds: list[Round] = []
-
-    def open(self) -> None:
-        """Open every model once."""
-        for name, path in self.job.models.items():
-            if name not in self.sessions:
-                opened = self.job.backend.open(path, verbose=self.job.verbose)
-                self.sessions[name] = self._stack.enter_context(opened)
-
-    def any(self) -> Session:
-        """Return the first session: its clock times all."""
-        return next(iter(self.sessions.values()))
-
-    def sample(self, index: int, name: str = MAIN) -> dict[str, NDArray[Any]]:
-        """Return one sample, as one run takes it."""
-        return self.feeds[name][index]
-
-    def rounds(self, limit: int) -> list[Round]:
-        """Return what timing cycles through, spread over the feeds.
-
-        A round is one call of the only model. Of several models it holds calls of each, as many
-        as its share of the recorded calls, so that a round's time stands for the whole job's.
-        """
-        fewest = min(len(feeds) for feeds in self.feeds.values())
-        size = sum(
-            array.nbytes * len(feeds) // fewest
-            for feeds in self.feeds.values()
-            for array in feeds[0].values()
-        )
-        count = max(1, min(limit, fewest, _ROUND_BYTES // max(1, size)))
-        return [
-            [
-                (self.sessions[name], self._stacked(name, start + k))
-                for name, feeds in self.feeds.items()
-                for start in [turn * len(feeds) // count]
-                for k in range(len(feeds) // fewest)
-            ]
-            for turn in range(count)
-        ]
-
-    def round(self, position: int) -> Round:
-        """Return the round at a position of the endless timing cycle."""
-        if not self._rounds:
-            self._rounds = self.rounds(limit=_ROUNDS)
-        return self._rounds[position % len(self._rounds)]
-
-    def _stacked(self, name: str, index: int) -> Tensors:
-        feeds = self.feeds[name]
-        if self.job.batch <= 1:
-            return {key: np.array(value) for key, value in feeds[index].items()}
-        rows = [feeds[(index + k) % len(feeds)] for k in range(self.job.batch)]
-        return stack(rows)
-
-
-def stack(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
-    """Concatenate samples along their first dimension; 0-d tensors are taken once."""
-    made = {}
-    for name, first in rows[0].items():
-        if first.ndim == 0:
-            made[name] = np.array(first)
-            continue
-        if any(row[name].shape[1:] != first.shape[1:] for row in rows):
-            raise BadData(
-                f"samples of input '{name}' differ in shape and cannot be batched",
-                fix="pad the samples to one shape, or leave --batch out",
-            )
-        made[name] = np.concatenate([row[name] for row in rows])
-    return made
-
-
-def load(bench: Bench) -> dict[str, Any]:
+def load(bench: Workbench) -> dict[str, Any]:
     """Open the sessions: load time and placement."""
     start = time.perf_counter_ns()
     bench.open()
@@ -121,7 +37,7 @@ def load(bench: Bench) -> dict[str, Any]:
     return {"load_ns": taken, "placement": placement}
 
 
-def first(bench: Bench) -> dict[str, Any]:
+def first(bench: Workbench) -> dict[str, Any]:
     """Run the first inference, which allocates and packs."""
     clock = bench.any().clock
     taken = 0
@@ -132,7 +48,7 @@ def first(bench: Bench) -> dict[str, Any]:
     return {"first_ns": taken, "peak_rss": peak_rss()}
 
 
-def burst(bench: Bench, at: int, runs: int, each: int = 1, drop: int = 0) -> dict[str, Any]:
+def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) -> dict[str, Any]:
     """Time `runs` entries of `each` consecutive rounds of the cycle, from position `at`.
 
     Both sides of a pair get the same numbers, so entry i ran the same samples on both. The first
@@ -162,7 +78,7 @@ def burst(bench: Bench, at: int, runs: int, each: int = 1, drop: int = 0) -> dic
 
 
 def score(
-    bench: Bench,
+    bench: Workbench,
     indices: Sequence[int],
     metrics: Sequence[Mapping[str, Any]],
     expected: str | None = None,
@@ -203,7 +119,7 @@ def score(
 
 
 def observe(
-    bench: Bench, indices: Sequence[int], probes: Sequence[Mapping[str, Any]]
+    bench: Workbench, indices: Sequence[int], probes: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Answer every probe: as many passes over the samples as the slowest observer needs."""
     wanted = [codec.decode(Probe, dict(data)) for data in probes]
@@ -224,7 +140,7 @@ def observe(
 
 
 def evaluate(
-    bench: Bench, function: str, record: Mapping[str, str] | None = None
+    bench: Workbench, function: str, record: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Call the user's ``fn(run)`` and return its records.
 
@@ -260,13 +176,13 @@ class Runners(dict[str, Callable[..., dict[str, NDArray[Any]]]]):
     """What an evaluate function gets for several models: ``run["decoder"](**inputs)``."""
 
 
-def describe(bench: Bench, index: int = 0) -> dict[str, Any]:
+def describe(bench: Workbench, index: int = 0) -> dict[str, Any]:
     """Run one sample and return dtype and shape of every output: the last rung of the ladder."""
     outputs = bench.sessions[MAIN].run(bench.sample(index))
     return {"shapes": {name: [str(a.dtype), list(a.shape)] for name, a in outputs.items()}}
 
 
-def optimize_offline(bench: Bench, out: str) -> dict[str, Any]:
+def optimize_offline(bench: Workbench, out: str) -> dict[str, Any]:
     """Let the runtime rewrite the model file at the backend's level and write it to `out`."""
     backend = bench.job.backend
     if not isinstance(backend, Cpu):

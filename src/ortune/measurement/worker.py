@@ -20,7 +20,8 @@ from typing import IO, Any
 from ortune.core import codec
 from ortune.core.errors import OrtuneError
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.tasks import TASKS, Bench
+from ortune.measurement.tasks import TASKS
+from ortune.measurement.workbench import Workbench
 
 _PR_SET_PDEATHSIG = 1
 
@@ -32,14 +33,14 @@ def main(path: str) -> int:
     job = codec.decode(WorkerJob, json.loads(Path(path).read_text(encoding="utf-8")))
     sys.path[:0] = [p for p in job.path if p not in sys.path]
     with ExitStack() as stack:
-        bench = Bench(job, stack)
+        bench = Workbench(job, stack)
         for command in _commands():
             answers.write(json.dumps(_answer(bench, command)) + "\n")
             answers.flush()
     return 0
 
 
-def _answer(bench: Bench, command: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {key: value for key, value in command.items() if key != "do"}
     try:
         return TASKS[str(command["do"])](bench, **arguments)
