@@ -55,7 +55,80 @@ class Scatter:
     front: tuple[int, ...] = ()
 
 
-Block: TypeAlias = Heading | Text | Table | Scatter
+@dataclass(frozen=True)
+class Bar:
+    """One row of a bar chart.
+
+    Attributes:
+        label: What it stands for.
+        parts: Lengths of its stacked segments, none negative, in the chart's unit.
+        note: Written behind the bar, such as ``1.20 ms, 34 %``.
+        tone: win, lose, or empty: of a bar of one segment.
+    """
+
+    label: str
+    parts: tuple[float, ...]
+    note: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars from zero, first bar on top; with several segments they are stacked.
+
+    Attributes:
+        unit: What the lengths are, such as ``ms a run``.
+        bars: At most some thirty.
+        segments: Names of the segments, the same for all bars; one needs no name.
+    """
+
+    unit: str
+    bars: tuple[Bar, ...]
+    segments: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One series of a line chart, its points in order of x.
+
+    Attributes:
+        name: In the legend.
+        points: (x, y); on a logarithmic axis above zero.
+        tone: win, lose, roof (a limit drawn in the ink's colour), or empty for the next colour.
+    """
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Series against a common x, straight between their points, with marked points over them.
+
+    Attributes:
+        x_label: Quantity and unit.
+        y_label: Quantity and unit.
+        lines: The series.
+        marks: Points with names: written beside them in this order while there is room, always in
+            the tool tip. Their tone picks the colour: win, lose, original, or one of `legend`.
+        log_x: Logarithmic x axis; every x is above zero.
+        log_y: Logarithmic y axis; every y is above zero.
+        legend: Tone of marks -> its meaning, in the order of colours.
+        named: How many marks may be named at most.
+    """
+
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...]
+    marks: tuple[Point, ...] = ()
+    log_x: bool = False
+    log_y: bool = False
+    legend: tuple[tuple[str, str], ...] = ()
+    named: int = 8
+
+
+Block: TypeAlias = Heading | Text | Table | Scatter | Bars | Lines
 
 
 @dataclass(frozen=True)

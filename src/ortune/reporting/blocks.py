@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortune.core import catalog
-from ortune.core.section import Block, Section, Table
+from ortune.core.section import Bars, Block, Section, Table
 from ortune.core.study import Study
 
 
@@ -32,6 +32,18 @@ def gather(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
     ordered = sorted(shown, key=lambda one: (one.order, one.name()))
     parts = (Part(one.name(), tuple(one.blocks(study))) for one in ordered)
     return tuple(part for part in parts if part.blocks)
+
+
+def tabled(chart: Bars) -> Table:
+    """Return a bar chart as a table: label, a column a segment, the notes where there are any."""
+    single = len(chart.segments) == 1
+    columns = ("", *([chart.unit] if single else [f"{s} ({chart.unit})" for s in chart.segments]))
+    noted = any(bar.note for bar in chart.bars)
+    rows = tuple(
+        (bar.label, *(f"{part:.4g}" for part in bar.parts), *([bar.note] if noted else []))
+        for bar in chart.bars
+    )
+    return Table((*columns, *([""] if noted else [])), rows)
 
 
 def numeric(table: Table) -> tuple[bool, ...]:

@@ -9,15 +9,18 @@ from importlib.resources import files
 from pathlib import Path
 
 from ortune import __version__
-from ortune.core.section import Block, Heading, Scatter, Table, Text
+from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
 from ortune.core.study import Study
+from ortune.reporting import bars, lines, scatter
 from ortune.reporting.blocks import Part, gather, numeric
-from ortune.reporting.scatter import outside, svg
 
 _LONG = 32
 """Letters above which a column's cells may wrap."""
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_DOT = '<circle class="{}" cx="6" cy="6" r="4.5"/>'
+_BOX = '<rect class="bar {}" x="1" y="1" width="10" height="10"/>'
+_DASH = '<path class="line {}" d="M0 6h12"/>'
 _LEGEND = {
     "win": "winner",
     "original": "original",
@@ -29,8 +32,15 @@ _LEGEND = {
 
 def render(study: Study) -> str:
     """Return the whole page; everything that comes from the study is escaped."""
-    name = escape(", ".join(Path(one).name for one in study.job.model.split(", ")))
-    body = "\n".join(_section(part) for part in gather(study))
+    name = ", ".join(Path(one).name for one in study.job.model.split(", "))
+    foot = "Every number comes from the run's ledger, which keeps the raw samples."
+    return page(name, gather(study), foot)
+
+
+def page(title: str, parts: Sequence[Part], foot: str = "") -> str:
+    """Return parts as a page of their own, everything in them escaped."""
+    name = escape(title)
+    body = "\n".join(_section(part) for part in parts)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -47,7 +57,7 @@ def render(study: Study) -> str:
 <main>
 <header><p>ortune {escape(__version__)}</p><h1>{name}</h1></header>
 {body}
-<footer>Every number comes from the run's ledger, which keeps the raw samples.</footer>
+<footer>{escape(foot)}</footer>
 </main>
 </body>
 </html>
@@ -77,6 +87,10 @@ def _block(block: Block) -> str:
             return _table(block)
         case Scatter():
             return _scatter(block)
+        case Bars():
+            return _bars(block)
+        case Lines():
+            return _lines(block)
 
 
 def _table(table: Table) -> str:
@@ -116,12 +130,38 @@ def _named(name: str) -> str:
 
 def _scatter(plot: Scatter) -> str:
     shown = {p.tone or ("best" if i in plot.front else "other") for i, p in enumerate(plot.points)}
-    keys = "".join(
-        f'<span><svg viewBox="0 0 12 12" aria-hidden="true"><circle class="{kind}" cx="6" cy="6"'
-        f' r="4.5"/></svg>{text}</span>'
-        for kind, text in _LEGEND.items()
-        if kind in shown
-    )
-    if outside(plot):
-        keys += "<span>triangles lie beyond the axes</span>"
-    return f'<div class="box plot" tabindex="0">{svg(plot)}</div><div class="legend">{keys}</div>'
+    keys = [_key(_DOT.format(kind), text) for kind, text in _LEGEND.items() if kind in shown]
+    if scatter.outside(plot):
+        keys.append("<span>triangles lie beyond the axes</span>")
+    return _plot(scatter.svg(plot), keys)
+
+
+def _bars(chart: Bars) -> str:
+    kinds = [bars.segment_class(chart, index) for index in range(len(chart.segments))]
+    named = zip(kinds, chart.segments, strict=True) if len(chart.segments) > 1 else ()
+    return _plot(bars.svg(chart), [_key(_BOX.format(kind), name) for kind, name in named])
+
+
+def _lines(chart: Lines) -> str:
+    keys = [
+        _key(_DASH.format(lines.line_class(chart, line)), line.name)
+        for line in chart.lines
+        if line.name
+    ]
+    shown = {mark.tone for mark in chart.marks}
+    keys += [
+        _key(_DOT.format("mark " + lines.mark_class(chart, tone)), text)
+        for tone, text in chart.legend
+        if tone in shown
+    ]
+    return _plot(lines.svg(chart), keys)
+
+
+def _plot(drawn: str, keys: Sequence[str]) -> str:
+    legend = f'<div class="legend">{"".join(keys)}</div>' if keys else ""
+    return f'<div class="box plot" tabindex="0">{drawn}</div>{legend}'
+
+
+def _key(sign: str, text: str) -> str:
+    mark = f'<svg viewBox="0 0 12 12" aria-hidden="true">{sign}</svg>'
+    return f"<span>{mark}{escape(text)}</span>"

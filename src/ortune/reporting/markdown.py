@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from ortune.core.section import Block, Heading, Scatter, Table, Text
+from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
 from ortune.core.study import Study
-from ortune.reporting.blocks import gather, numeric
+from ortune.reporting.blocks import Part, gather, numeric, tabled
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 
 def markdown(study: Study) -> str:
-    """Return the whole report; a plot is left out, as its table follows."""
-    parts = [_block(block) for part in gather(study) for block in part.blocks]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    """Return the whole report."""
+    return written(gather(study))
+
+
+def written(parts: Sequence[Part]) -> str:
+    """Return parts as one text; bars become tables, other plots are left out for their tables."""
+    found = [_block(block) for part in parts for block in part.blocks]
+    return "\n\n".join(text for text in found if text) + "\n"
 
 
 def _block(block: Block) -> str:
@@ -27,7 +33,9 @@ def _block(block: Block) -> str:
             return f"**{_plain(text)}**" if tone in ("good", "warn") else _plain(text)
         case Table():
             return _table(block)
-        case Scatter():
+        case Bars():
+            return _table(tabled(block))
+        case Scatter() | Lines():
             return ""
 
 

@@ -3,50 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
-from typing import TypeAlias
 
 from ortune.core.section import Point, Scatter
+from ortune.reporting.axis import Axis
+from ortune.reporting.canvas import CHARACTER, LINE, along, around, free, grid, shortened, spots
+from ortune.reporting.canvas import text as words
 
 _WIDTH, _HEIGHT = 760, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 34, 46
-_CHARACTER, _LINE = 6.3, 14
-"""Rough extent of a letter in px at the label's font size."""
-_LONGEST = 44
-
-
-Box: TypeAlias = tuple[float, float, float, float]
-"""Left, top, right, bottom in px."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A linear scale; values beyond its ends are drawn at the ends."""
-
-    low: float
-    high: float
-    start: float
-    stop: float
-
-    def at(self, value: float) -> float:
-        """Return the place of a value in px."""
-        inside = min(max(value, self.low), self.high)
-        return self.start + (inside - self.low) / (self.high - self.low) * (self.stop - self.start)
-
-    def holds(self, value: float) -> bool:
-        """Whether a value is drawn at its own place."""
-        return self.low <= value <= self.high
-
-    def ticks(self, about: int = 6) -> list[float]:
-        """Return round values, spaced 1, 2 or 5 times a power of ten."""
-        rough = (self.high - self.low) / about
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(power * unit for unit in (1, 2, 5, 10) if power * unit >= rough)
-        first = math.ceil(self.low / step - 1e-9)
-        return [n * step for n in range(first, math.floor(self.high / step + 1e-9) + 1)]
+_FRAME = (_LEFT, _TOP - 12, _WIDTH, _HEIGHT - _BOTTOM)
 
 
 def svg(plot: Scatter) -> str:
@@ -56,7 +23,7 @@ def svg(plot: Scatter) -> str:
     label = escape(f"{plot.y_label} against {plot.x_label}")
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">',
-        *_grid(plot, x, y),
+        *grid(x, y, plot.x_label, plot.y_label),
         _line(plot, x, y),
         *(_mark(point, index in plot.front, x, y) for index, point in enumerate(plot.points)),
         *_labels(plot, x, y),
@@ -83,29 +50,6 @@ def _axis(values: Sequence[tuple[float, str]], start: float, stop: float) -> Axi
     return Axis(low - pad, high + pad, start, stop)
 
 
-def _grid(plot: Scatter, x: Axis, y: Axis) -> list[str]:
-    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    parts = []
-    for value in x.ticks():
-        at = x.at(value)
-        parts.append(f'<path class="grid" d="M{at:.1f} {_TOP}V{bottom}"/>')
-        parts.append(_text(at, bottom + 18, _tick(value, x), "tick middle"))
-    for value in y.ticks():
-        at = y.at(value)
-        parts.append(f'<path class="grid" d="M{_LEFT} {at:.1f}H{right}"/>')
-        parts.append(_text(_LEFT - 8, at + 4, _tick(value, y), "tick end"))
-    parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>')
-    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 6, plot.x_label, "title middle"))
-    parts.append(_text(8, 16, plot.y_label, "title"))
-    return parts
-
-
-def _tick(value: float, axis: Axis) -> str:
-    digits = max(0, 2 - math.floor(math.log10(axis.high - axis.low)))
-    text = f"{value:.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
 def _line(plot: Scatter, x: Axis, y: Axis) -> str:
     places = [plot.points[index] for index in plot.front]
     path = " ".join(f"{x.at(p.x):.1f},{y.at(p.y):.1f}" for p in places)
@@ -126,56 +70,17 @@ def _mark(point: Point, front: bool, x: Axis, y: Axis) -> str:
 def _labels(plot: Scatter, x: Axis, y: Axis) -> list[str]:
     """Name what is on the front, the winner and the original, where there is room."""
     dots = [(x.at(p.x), y.at(p.y)) for p in plot.points]
-    taken = [(a - 7.0, b - 7.0, a + 7.0, b + 7.0) for a, b in dots]
+    taken = [around(a, b) for a, b in dots]
     ends = itertools.pairwise([dots[index] for index in plot.front])
-    line = [box for one, two in ends for box in _along(one, two)]
+    line = [box for one, two in ends for box in along(one, two)]
     named = [i for i, p in enumerate(plot.points) if p.tone in ("win", "original")]
     named += [i for i in plot.front if i not in named]
     parts = []
     for index in named:
-        text = _short(plot.points[index].label)
-        spots = _spots(*dots[index], len(text) * _CHARACTER)
-        box = _free(spots, [*taken, *line]) or _free(spots, taken)
+        name = shortened(plot.points[index].label)
+        places = spots(*dots[index], len(name) * CHARACTER)
+        box = free(places, [*taken, *line], _FRAME) or free(places, taken, _FRAME)
         if box is not None:
             taken.append(box)
-            parts.append(_text(box[0], box[1] + _LINE / 2 + 4, text, "label"))
+            parts.append(words(box[0], box[1] + LINE / 2 + 4, name, "label"))
     return parts
-
-
-def _along(one: tuple[float, float], two: tuple[float, float]) -> list[Box]:
-    """Return small boxes on a stretch of the front, so that no name is crossed out."""
-    count = max(1, int(math.dist(one, two) / 8))
-    shares = [step / count for step in range(1, count)]
-    places = [(one[0] + s * (two[0] - one[0]), one[1] + s * (two[1] - one[1])) for s in shares]
-    return [(x - 1.0, y - 1.0, x + 1.0, y + 1.0) for x, y in places]
-
-
-def _spots(x: float, y: float, width: float) -> list[Box]:
-    """Return places for a name around a point, the best first."""
-    sides = (x + 11, x - 11 - width)
-    places = [(side, y) for side in sides]
-    for step in (17, 30, 43):
-        places += [(left, y + d) for d in (-step, step) for left in (*sides, x - width / 2)]
-    return [(left, mid - _LINE / 2, left + width, mid + _LINE / 2) for left, mid in places]
-
-
-def _free(spots: Sequence[Box], taken: Sequence[Box]) -> Box | None:
-    free = (box for box in spots if _fits(box) and not any(_overlap(box, t) for t in taken))
-    return next(free, None)
-
-
-def _fits(box: Box) -> bool:
-    left, top, right, bottom = box
-    return left > _LEFT and right < _WIDTH and top > _TOP - 12 and bottom < _HEIGHT - _BOTTOM
-
-
-def _overlap(one: Box, two: Box) -> bool:
-    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _text(x: float, y: float, text: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'

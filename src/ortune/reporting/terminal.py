@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text as Line
 
-from ortune.core.section import Block, Heading, Scatter, Table, Text
+from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
 from ortune.core.study import Study
-from ortune.reporting.blocks import gather, numeric
+from ortune.reporting.blocks import Part, gather, numeric
 
 _GAP = 2
 _INDENT = 4
@@ -22,13 +22,18 @@ _WORTH = 24
 _PIECES = re.compile(r"[^(,+=@/-]+[(,+=@/-]*|[(,+=@/-]+")
 """Where plans and paths may be broken."""
 _TONES = {"good": "bold green", "warn": "bold yellow", "code": "cyan", "plain": ""}
+_SHADES = "█▒░▓"
 _MARKS = {"win": "bold green", "lose": "dim"}
 
 
 def terminal(study: Study) -> list[RenderableType]:
     """Return what a console prints; widths are chosen when it prints."""
-    blocks = [block for part in gather(study, terminal=True) for block in part.blocks]
-    return [item for block in blocks for item in _block(block)]
+    return printed(gather(study, terminal=True))
+
+
+def printed(parts: Sequence[Part]) -> list[RenderableType]:
+    """Return what a console prints of some parts; plots but bars are left out for their tables."""
+    return [item for part in parts for block in part.blocks for item in _block(block)]
 
 
 def _block(block: Block) -> Iterator[RenderableType]:
@@ -41,7 +46,9 @@ def _block(block: Block) -> Iterator[RenderableType]:
             yield Line(text, style=_TONES.get(tone, ""))
         case Table():
             yield Grid(block)
-        case Scatter():
+        case Bars():
+            yield Chart(block)
+        case Scatter() | Lines():
             return
 
 
@@ -70,6 +77,42 @@ class Grid:
             if hang and row[-1]:
                 for line in _wrap(row[-1], max(_NARROWEST, width - _INDENT)):
                     yield Line(" " * _INDENT + line, style=style or "dim")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Bars of block characters that fit the console's width; stacked segments differ in shade."""
+
+    bars: Bars
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lay the bars out for the console's width."""
+        chart, width = self.bars, options.max_width
+        label = min(max((cell_len(bar.label) for bar in chart.bars), default=0), width // 3)
+        note = min(max((cell_len(bar.note) for bar in chart.bars), default=0), width // 3)
+        room = max(1, width - label - note - 2 * _GAP)
+        longest = max((sum(bar.parts) for bar in chart.bars), default=0.0) or 1.0
+        for bar in chart.bars:
+            drawn, so_far, cells = "", 0.0, 0
+            for index, part in enumerate(bar.parts):
+                so_far += part
+                end = round(so_far / longest * room)
+                drawn += _SHADES[index % len(_SHADES)] * (end - cells)
+                cells = end
+            name = _cut(bar.label, label)
+            text = f"{name}{' ' * (label - cell_len(name) + _GAP)}{drawn}{' ' * (room - cells)}"
+            yield Line(f"{text}{' ' * _GAP}{_cut(bar.note, note)}".rstrip(), no_wrap=True)
+        keys = [f"{_SHADES[i % len(_SHADES)]} {name}" for i, name in enumerate(chart.segments)]
+        legend = "  ".join(keys) + ", " if len(keys) > 1 else ""
+        for line in _wrap(f"{legend}{chart.unit}", width):
+            yield Line(line, style="dim")
+
+
+def _cut(text: str, width: int) -> str:
+    flat = " ".join(text.split())
+    while cell_len(flat) > width:
+        flat = flat[:-2] + "…" if len(flat) > 1 else ""
+    return flat
 
 
 def _widths(table: Table, columns: int) -> list[int]:

@@ -1,0 +1,82 @@
+"""What plots share: text as SVG, and places for names where nothing else is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import TypeAlias
+
+from ortune.reporting.axis import Axis
+
+CHARACTER, LINE = 6.3, 14
+"""Rough extent of a letter in px at the label's font size."""
+_LONGEST = 44
+
+Box: TypeAlias = tuple[float, float, float, float]
+"""Left, top, right, bottom in px."""
+
+
+def text(x: float, y: float, words: str, kind: str) -> str:
+    """Write escaped text at a place."""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
+
+
+def grid(x: Axis, y: Axis, x_label: str, y_label: str) -> list[str]:
+    """Draw grid lines, ticks, both axes and their titles. `y` runs upwards."""
+    left, right, top, bottom = x.start, x.stop, y.stop, y.start
+    parts = []
+    for value in x.ticks():
+        at = x.at(value)
+        parts.append(f'<path class="grid" d="M{at:.1f} {top}V{bottom}"/>')
+        parts.append(text(at, bottom + 18, x.tick(value), "tick middle"))
+    for value in y.ticks():
+        at = y.at(value)
+        parts.append(f'<path class="grid" d="M{left} {at:.1f}H{right}"/>')
+        parts.append(text(left - 8, at + 4, y.tick(value), "tick end"))
+    parts.append(f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>')
+    parts.append(text((left + right) / 2, bottom + 40, x_label, "title middle"))
+    parts.append(text(8, 16, y_label, "title"))
+    return parts
+
+
+def along(one: tuple[float, float], two: tuple[float, float]) -> list[Box]:
+    """Return small boxes on a straight line, so that no name is crossed out by it."""
+    count = max(1, int(math.dist(one, two) / 8))
+    shares = [step / count for step in range(1, count)]
+    places = [(one[0] + s * (two[0] - one[0]), one[1] + s * (two[1] - one[1])) for s in shares]
+    return [(x - 1.0, y - 1.0, x + 1.0, y + 1.0) for x, y in places]
+
+
+def around(x: float, y: float) -> Box:
+    """Return the box that a mark covers."""
+    return (x - 7.0, y - 7.0, x + 7.0, y + 7.0)
+
+
+def spots(x: float, y: float, width: float) -> list[Box]:
+    """Return places for a name around a point, the best first."""
+    sides = (x + 11, x - 11 - width)
+    places = [(side, y) for side in sides]
+    for step in (17, 30, 43):
+        places += [(left, y + d) for d in (-step, step) for left in (*sides, x - width / 2)]
+    return [(left, mid - LINE / 2, left + width, mid + LINE / 2) for left, mid in places]
+
+
+def free(places: Sequence[Box], taken: Sequence[Box], frame: Box) -> Box | None:
+    """Return the first place inside the frame that overlaps nothing taken."""
+    fit = (box for box in places if _inside(box, frame))
+    return next((box for box in fit if not any(_overlap(box, t) for t in taken)), None)
+
+
+def shortened(words: str, longest: int = _LONGEST) -> str:
+    """Cut a label to a length."""
+    return words if len(words) <= longest else words[: longest - 1] + "…"
+
+
+def _inside(box: Box, frame: Box) -> bool:
+    left, top, right, bottom = box
+    return left > frame[0] and top > frame[1] and right < frame[2] and bottom < frame[3]
+
+
+def _overlap(one: Box, two: Box) -> bool:
+    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]

@@ -1,0 +1,160 @@
+"""Bars and lines: valid SVG of any values, in every writer, and text that stays inside."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from ortune.core.section import Bar, Bars, Block, Line, Lines, Point
+from ortune.reporting import bars, lines
+from ortune.reporting.axis import Axis, short, spanning
+from ortune.reporting.blocks import Part
+from ortune.reporting.html import page
+from ortune.reporting.markdown import written
+from ortune.reporting.terminal import printed
+
+HOSTILE = "<img src=x onerror=alert(1)> \"q\" 'a' & | `tick` [bold]x[/bold]"
+TIMES = Bars(
+    "ms a run",
+    (Bar("Conv", (3.0, 1.0), "4 ms"), Bar("MatMul", (1.0, 0.0), "1 ms"), Bar(HOSTILE, (0.0, 0.5))),
+    ("at the roof", "above it"),
+)
+ROOF = Lines(
+    "operations a byte",
+    "operations a second",
+    (Line("roof", ((0.1, 1e9), (10.0, 1e11), (1e3, 1e11)), "roof"), Line("b", ((0.1, 1e8),))),
+    (Point(1.0, 5e9, "conv", "near"), Point(1.1, 5e9, HOSTILE, "far")),
+    log_x=True,
+    log_y=True,
+    legend=(("near", "near the roof"), ("far", "far from it"), ("none", "not there")),
+)
+
+
+def html(block: Block) -> str:
+    return page("t", (Part("p", (block,)),))
+
+
+def shown(block: Block, width: int) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    for item in printed((Part("p", (block,)),)):
+        console.print(item)
+    return out.getvalue().splitlines()
+
+
+def rects(chart: Bars) -> list[tuple[float, float]]:
+    root = ElementTree.fromstring(bars.svg(chart))
+    found = [e for e in root.iter() if e.tag.endswith("rect")]
+    return [(float(e.get("x", "")), float(e.get("width", ""))) for e in found]
+
+
+def test_bars_start_at_zero_and_their_segments_are_stacked_in_proportion() -> None:
+    (a, wide), (b, narrow), (c, other), *_ = rects(TIMES)
+    assert b == pytest.approx(a + wide, abs=0.2) and c == a
+    assert wide == pytest.approx(3 * narrow, rel=0.01) and other == pytest.approx(narrow, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        Bars("ms", ()),
+        Bars("ms", (Bar("", (0.0,)),)),
+        Bars("ms", (Bar("x" * 300, (1e-12,), "n" * 300), Bar("y", (1e12,)))),
+    ],
+)
+def test_any_bars_are_valid_and_inside(chart: Bars) -> None:
+    assert "nan" not in bars.svg(chart)
+    assert all(x >= 0 and width >= 0 and x + width <= 760 for x, width in rects(chart))
+
+
+def circles(chart: Lines) -> list[ElementTree.Element]:
+    root = ElementTree.fromstring(lines.svg(chart))
+    return [e for e in root.iter() if e.tag.endswith("circle")]
+
+
+def test_a_power_law_is_straight_on_logarithmic_axes() -> None:
+    points = tuple(Point(10.0**n, 100.0 ** (n + 1), str(n)) for n in range(4))
+    found = circles(Lines("x", "y", (), points, log_x=True, log_y=True))
+    places = [(float(e.get("cx", "")), float(e.get("cy", ""))) for e in found]
+    slopes = {
+        round((b[1] - a[1]) / (b[0] - a[0]), 2) for a, b in zip(places, places[1:], strict=False)
+    }
+    assert len(slopes) == 1
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        Lines("x", "y", ()),
+        Lines("x", "y", (Line("", ()),)),
+        Lines("x", "y", (Line("flat", ((0.0, 0.0), (1.0, 0.0))),)),
+        Lines("x", "y", (Line("one", ((1e9, 1e-9),)),), log_x=True, log_y=True),
+        Lines("x", "y", (Line("bad", ((1.0, math.nan), (2.0, 1.0))),), log_x=True),
+        Lines("x", "y", (Line("zero", ((0.0, 0.0), (2.0, 1.0))),), log_x=True, log_y=True),
+        Lines("x", "y", tuple(Line(str(n), ((0.0, n), (1.0, n))) for n in range(15))),
+    ],
+)
+def test_any_lines_are_valid(chart: Lines) -> None:
+    drawn = lines.svg(chart)
+    ElementTree.fromstring(drawn)
+    assert not re.search(r"\b(nan|inf)\b", drawn)
+    html(chart)
+
+
+def test_marks_take_the_colour_of_their_meaning_and_only_seen_meanings_are_in_the_legend() -> None:
+    near, far = circles(ROOF)
+    assert near.get("class") == "mark s0" and far.get("class") == "mark s1"
+    assert "far from it" in html(ROOF) and "not there" not in html(ROOF)
+
+
+def test_no_more_marks_are_named_than_asked_but_all_have_tips() -> None:
+    points = tuple(Point(float(n), float(n), f"name{n}") for n in range(30))
+    root = ElementTree.fromstring(lines.svg(Lines("x", "y", (), points, named=3)))
+    labels = [e for e in root.iter() if e.get("class") == "label"]
+    tips = [e for e in root.iter() if e.tag.endswith("title")]
+    assert [e.text for e in labels] == ["name0", "name1", "name2"]
+    assert len(tips) == 30
+
+
+@pytest.mark.parametrize("block", [TIMES, ROOF])
+def test_names_from_outside_are_escaped(block: Block) -> None:
+    assert "<img" not in html(block) and "&lt;img" in html(block)
+    assert "<img" not in written((Part("p", (block,)),)).replace("\\<img", "")
+
+
+@pytest.mark.parametrize("width", [30, 40, 80, 160])
+def test_bars_on_a_terminal_keep_its_width_and_proportion(width: int) -> None:
+    found = shown(TIMES, width)
+    assert all(cell_len(line) <= width for line in found)
+    conv, matmul, _, *legend = found
+    assert sum(map(conv.count, "█▒")) >= 3 * sum(map(matmul.count, "█▒"))
+    assert "at the roof" in "".join(legend)
+
+
+def test_bars_become_a_table_in_markdown() -> None:
+    text = written((Part("p", (TIMES,)),))
+    assert text.splitlines()[2].split(" | ")[1:] == ["3", "1", "4 ms |"]
+
+
+def test_round_ticks() -> None:
+    assert Axis(0.0, 10.0, 0, 1).ticks() == [0, 2, 4, 6, 8, 10]
+    assert Axis(0.5, 2e4, 0, 1, log=True).ticks() == [1, 10, 100, 1e3, 1e4]
+    assert Axis(0.9, 12.0, 0, 1, log=True).ticks() == [1, 2, 5, 10]
+    assert len(Axis(1e-9, 1e12, 0, 1, log=True).ticks()) <= 9
+    assert [short(v) for v in (0.05, 20, 5000, 2.5e6, 1e9, 3e12)] == [
+        "0.05",
+        "20",
+        "5k",
+        "2.5M",
+        "1G",
+        "3T",
+    ]
+    axis = spanning([5.0], 0, 1, log=True)
+    assert axis.low < 5.0 < axis.high
