@@ -24,7 +24,8 @@ import ortune as ot
 from benchmarks.contestants import Contestant, contestants
 from ortune.core.errors import OrtuneError
 from ortune.core.trial import Verdict
-from ortune.measurement.machine import machine, noise, versions
+from ortune.measurement import noise
+from ortune.measurement.machine import machine, versions
 from ortune.study.bench import race
 from ortune.study.golden import built_model
 
@@ -74,7 +75,7 @@ def main() -> None:
     known = json.loads(path.read_text())["cases"] if path.is_file() else {}
     for name in asked.names or CASES:
         known[name] = run(CASES[name], asked.time)
-        about = {"machine": machine(), "versions": versions(), "noise": dict(noise())}
+        about = {"machine": machine(), "versions": versions(), "noise": noise.now()}
         path.write_text(json.dumps({**about, "threads": THREADS, "cases": known}, indent=1) + "\n")
     for name, case in known.items():
         show(name, case)

@@ -19,8 +19,10 @@ for name in names:
     if name != "ortune.measurement.worker":
         importlib.import_module(name)
 from ortune.core.cpus import effective_cpus
-from ortune.measurement.machine import machine, noise
-assert effective_cpus() >= 1 and machine()["cpu"] and noise()
+from ortune.measurement import noise
+from ortune.measurement.machine import machine
+assert effective_cpus() >= 1 and machine()["cpu"] and noise.now()
+assert noise.between(noise.snapshot(), noise.snapshot()).readings()
 from ortune.measurement.tasks import peak_rss
 assert peak_rss() == 0
 print(len(names))

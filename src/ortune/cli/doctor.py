@@ -71,7 +71,8 @@ def command(json_to: str | None, verbose: bool) -> int:
       ortune doctor
       ortune doctor --json
     """
-    from ortune.measurement.machine import machine, noise, versions
+    from ortune.measurement import noise
+    from ortune.measurement.machine import machine, versions
 
     backends = probe(verbose)
     samples = _samples()
@@ -81,7 +82,7 @@ def command(json_to: str | None, verbose: bool) -> int:
         "cpus": cpus(),
         "memory": memory(),
         "disk_free": _disk(),
-        "noise": noise(),
+        "noise": noise.now(),
         "backends": backends,
         "samples": samples,
         "problems": problems(_installed(RUNTIMES)),

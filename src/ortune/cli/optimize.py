@@ -185,6 +185,8 @@ def summary(study: Study, page: Path) -> dict[str, object]:
         "trials": [row(trial) for trial in study.trials],
         "history": study.history,
         "noise": study.noise,
+        "too_noisy": study.too_noisy,
+        "advice": study.advice,
         "samples": study.samples,
         "notes": study.notes,
         "command": study.command,

@@ -19,7 +19,7 @@ def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc
         cpus = len(os.sched_getaffinity(0))
     except AttributeError:
         return os.cpu_count() or 1
-    quotas = [math.ceil(q) for folder in _groups(root, proc) if (q := _quota(folder)) is not None]
+    quotas = [math.ceil(q) for folder in groups(root, proc) if (q := _quota(folder)) is not None]
     return max(1, min([cpus, *quotas]))
 
 
@@ -44,7 +44,8 @@ def _cpuinfo(*keys: str) -> str:
     return next((value.strip() for key, _, value in pairs if key.strip() in keys), "")
 
 
-def _groups(root: Path, proc: Path) -> list[Path]:
+def groups(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self")) -> list[Path]:
+    """Return the folders of the process's own CPU cgroup and its parents, v1 and v2."""
     try:
         lines = (proc / "cgroup").read_text().splitlines()
     except OSError:

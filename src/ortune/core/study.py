@@ -64,6 +64,8 @@ class Study:
         finished: ``done``, ``time`` (budget used up), ``target`` (target speed-up reached) or
             ``interrupted``.
         noise: Readings that say how far the machine could be trusted.
+        advice: What was wrong with the machine meanwhile, and what to change; the worst first.
+        too_noisy: So much was wrong that the verdict does not count.
         command: The command line that repeats it.
         samples: Part of the data -> number of samples.
         notes: What was said while preparing, worth repeating in a report.
@@ -83,6 +85,8 @@ class Study:
     notes: tuple[str, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)
     strict: bool = False
+    advice: tuple[str, ...] = ()
+    too_noisy: bool = False
 
     @property
     def budget(self) -> Budget:

@@ -6,18 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ortune.core.section import Block, Heading, Section, Table
+from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 
 
 @dataclass(frozen=True)
 class Noise(Section):
-    """Readings taken before and after; an A/A ratio away from 1 says that numbers may be off."""
+    """What disturbed the run and what to change; then the readings over the whole run."""
 
     order: ClassVar[int] = 60
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the readings."""
-        if study.noise:
-            yield Heading("Noise")
-            yield Table(("reading", "value"), tuple(study.noise.items()))
+        """Yield the advice first, then the readings."""
+        if not study.noise:
+            return
+        yield Heading("Noise")
+        for text in study.advice:
+            yield Text(text[:1].upper() + text[1:] + ".", "warn")
+        yield Table(("reading", "value"), tuple(study.noise.items()))

@@ -30,6 +30,8 @@ class Verdict(Section):
         """Yield the answer first."""
         best = study.best
         yield Text(answer(study), _tone(study, best))
+        if study.too_noisy:
+            yield Text(f"This machine was too noisy for a verdict: {study.advice[0]}.", "warn")
         yield Text(_tried(study))
         yield Text(_budget(study))
         yield _comparison(study, best)

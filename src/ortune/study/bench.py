@@ -19,9 +19,9 @@ from ortune.core.spelling import parse_list
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.data import feeds as data_feeds
 from ortune.data import synthetic
-from ortune.measurement import stats
+from ortune.measurement import noise, stats
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.machine import machine, noise, versions
+from ortune.measurement.machine import machine, versions
 from ortune.measurement.pairs import burst, join, pace, warm
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.model import facts as model_facts
@@ -209,7 +209,7 @@ def _result(rows: Sequence[_Row]) -> dict[str, Any]:
         "winner": winner,
         "machine": machine(),
         "versions": versions(),
-        "noise": dict(noise()),
+        "noise": noise.now(),
     }
 
 

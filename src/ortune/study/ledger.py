@@ -46,6 +46,8 @@ class Ending:
     noise: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     strict: bool = False
+    advice: tuple[str, ...] = ()
+    too_noisy: bool = False
 
 
 class Ledger:
@@ -166,6 +168,8 @@ def read_study(root: Path) -> Study:
         notes=ending.notes,
         models=header.models,
         strict=ending.strict,
+        advice=ending.advice,
+        too_noisy=ending.too_noisy,
     )
 
 

@@ -15,8 +15,7 @@ from ortune.core.event import Note, Sink, TrialDone, TrialStarted
 from ortune.core.step import AS_IS, Recipe, Transform
 from ortune.core.study import Stage, accepted, winner
 from ortune.core.trial import Interval, Measurement, Plan, Score, Status, Trial, Verdict
-from ortune.measurement import stats
-from ortune.measurement.machine import noise
+from ortune.measurement import noise, stats
 from ortune.measurement.pairs import Effort, time_pair
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.model import file
@@ -71,7 +70,13 @@ def search(scene: Scene, targets: Sequence[Target], aim: Aim, sink: Sink) -> Non
                 raise
             sink(Note("interrupted: what was found so far is kept", warning=True))
         ending = Ending(
-            tuple(loop.history), finished, loop.readings, tuple(loop.notes), aim.strict
+            tuple(loop.history),
+            finished,
+            loop.readings,
+            tuple(loop.notes),
+            aim.strict,
+            tuple(map(str, loop.judgement.advice)),
+            loop.judgement.too_noisy,
         )
         write_ending(scene.root, ending)
 
@@ -93,12 +98,13 @@ class _Loop:
         self.ledger = Ledger(self.scene.root)
         self.key = job_key(self.scene.job)
         self.worker: Worker | None = None
+        self.before = noise.snapshot()
+        self.judgement = noise.Judgement(False, ())
         self.unchanged: set[str] = set()
         self.planned: set[str] = set()
 
     def run(self) -> str:
         """Run every phase and say how it ended."""
-        self.readings |= noise()
         self._baseline()
         finished = self._plans()
         if finished != "target":
@@ -332,10 +338,12 @@ class _Loop:
     def _readings(self) -> None:
         pairs = [p for t in self.ledger.trials if t.measurement for p in t.measurement.pairs]
         first = self.ledger.trials[0].measurement
-        if first is not None:
-            self.readings["A/A ratio of the original to itself"] = str(stats.ratio(first.pairs))
+        equal = stats.ratio(first.pairs) if first is not None else None
+        if equal is not None:
+            self.readings["A/A ratio of the original to itself"] = str(equal)
         share = stats.disturbed(pairs)
         known = "not readable here" if share != share else f"{100 * share:.1f} %"
         self.readings["runs disturbed by neighbours"] = known
-        after = noise()
-        self.readings["load average at the end"] = after.get("load average", "unknown")
+        record = noise.between(self.before, noise.snapshot())
+        self.readings |= record.readings()
+        self.judgement = noise.judge(record, share, equal)
