@@ -83,9 +83,7 @@ def test_a_power_law_is_straight_on_logarithmic_axes() -> None:
     points = tuple(Point(10.0**n, 100.0 ** (n + 1), str(n)) for n in range(4))
     found = circles(Lines("x", "y", (), points, log_x=True, log_y=True))
     places = [(float(e.get("cx", "")), float(e.get("cy", ""))) for e in found]
-    slopes = {
-        round((b[1] - a[1]) / (b[0] - a[0]), 2) for a, b in zip(places, places[1:], strict=False)
-    }
+    slopes = {round((b[1] - a[1]) / (b[0] - a[0]), 2) for a, b in itertools.pairwise(places)}
     assert len(slopes) == 1
 
 
