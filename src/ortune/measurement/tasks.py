@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +18,8 @@ from ortune.core.metric import Metric
 from ortune.core.observer import Probe
 from ortune.data import stream
 from ortune.measurement.job import MAIN
+from ortune.measurement.memory import peak_rss
+from ortune.measurement.usage import footprint, rest, usage
 from ortune.measurement.workbench import Workbench
 
 _CHUNK_NS = 2_000_000
@@ -191,16 +192,6 @@ def optimize_offline(bench: Workbench, out: str) -> dict[str, Any]:
     return {}
 
 
-def peak_rss() -> int:
-    """Return this process's peak resident set in bytes, 0 where it cannot be read."""
-    try:
-        import resource
-    except ImportError:
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "load": load,
     "first": first,
@@ -210,6 +201,9 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "evaluate": evaluate,
     "describe": describe,
     "optimize": optimize_offline,
+    "usage": usage,
+    "footprint": footprint,
+    "rest": rest,
 }
 
 

@@ -1,0 +1,151 @@
+"""Energy counters of the machine: RAPL for CPU packages, NVML for GPUs.
+
+They count for the whole package or board, neighbours included: read them around runs of an
+otherwise idle machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+_POWERCAP = Path("/sys/class/powercap")
+_NVML = ("libnvidia-ml.so.1", "nvml.dll")
+
+
+class Counter(Protocol):
+    """One counter of energy."""
+
+    @property
+    def name(self) -> str:
+        """What it counts for, such as ``package-0``."""
+        ...
+
+    @property
+    def wraps(self) -> int:
+        """Microjoules after which it starts at 0 again; 0 for never."""
+        ...
+
+    def read(self) -> int:
+        """Return microjoules since some start."""
+        ...
+
+
+@dataclass(frozen=True)
+class Energy:
+    """The counters that can be read here.
+
+    Attributes:
+        counters: May be empty.
+        why: Why there is none of a kind; one text for each kind that is missing.
+    """
+
+    counters: tuple[Counter, ...]
+    why: tuple[str, ...]
+
+    def read(self) -> dict[str, int]:
+        """Return microjoules of every counter."""
+        return {counter.name: counter.read() for counter in self.counters}
+
+    def spent(self, before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
+        """Return joules of every counter between two readings, less than one wrap apart."""
+        found = {}
+        for counter in self.counters:
+            used = after[counter.name] - before[counter.name]
+            found[counter.name] = (used + counter.wraps if used < 0 else used) / 1e6
+        return found
+
+
+@dataclass(frozen=True)
+class _Zone:
+    """A powercap zone: ``energy_uj`` and ``max_energy_range_uj`` (Linux power capping docs)."""
+
+    name: str
+    path: Path
+    wraps: int
+
+    def read(self) -> int:
+        return int((self.path / "energy_uj").read_text())
+
+
+def energy(root: Path = _POWERCAP, libraries: Sequence[str] = _NVML) -> Energy:
+    """Find what can be read on this machine."""
+    zones, no_zone = _zones(root)
+    boards, no_board = _boards(libraries)
+    return Energy((*zones, *boards), tuple(why for why in (no_zone, no_board) if why))
+
+
+def _zones(root: Path) -> tuple[list[Counter], str]:
+    """Packages and their memory; the parts of a package are in its own count already."""
+    found: list[Counter] = []
+    denied = False
+    for folder in sorted(root.glob("intel-rapl:*")):
+        try:
+            name = (folder / "name").read_text().strip()
+            if not name.startswith("package") and name != "dram":
+                continue
+            wraps = int((folder / "max_energy_range_uj").read_text())
+            owner = _package(folder) if name == "dram" else ""
+            zone = _Zone(f"{owner}{name}", folder, wraps)
+            zone.read()
+        except PermissionError:
+            denied = True
+            continue
+        except (OSError, ValueError):
+            continue
+        found.append(zone)
+    if found:
+        return found, ""
+    if denied:
+        return [], "RAPL: energy_uj may be read by root alone"
+    return [], "RAPL: no CPU package shows a counter here (virtual machines seldom do)"
+
+
+def _package(folder: Path) -> str:
+    """The zone of memory lies in its package's: ``intel-rapl:0:1`` in ``intel-rapl:0``."""
+    owner = folder.parent / folder.name.rpartition(":")[0] / "name"
+    return f"{owner.read_text().strip()}-" if owner.exists() else ""
+
+
+class _Board:
+    """A GPU's counter in millijoules (nvmlDeviceGetTotalEnergyConsumption, Volta and later)."""
+
+    wraps = 0
+
+    def __init__(self, library: Any, index: int) -> None:
+        self.name = f"gpu-{index}"
+        self._library = library
+        self._handle = ctypes.c_void_p()
+        _check(library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self._handle)))
+        self.read()
+
+    def read(self) -> int:
+        found = ctypes.c_ulonglong()
+        _check(
+            self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle, ctypes.byref(found))
+        )
+        return found.value * 1000
+
+
+def _boards(libraries: Sequence[str]) -> tuple[list[Counter], str]:
+    for name in libraries:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        try:
+            _check(library.nvmlInit_v2())
+            count = ctypes.c_uint()
+            _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+            return [_Board(library, index) for index in range(count.value)], ""
+        except (OSError, AttributeError) as error:
+            return [], f"NVML: {error}"
+    return [], "NVML: no NVIDIA driver"
+
+
+def _check(code: int) -> None:
+    if code:
+        raise OSError(f"the driver answers with error {code}")
