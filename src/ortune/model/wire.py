@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeAlias
 
 HELD = "<in the model file>"
@@ -39,6 +40,10 @@ _NESTED: dict[str, dict[int, str]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
     "tensor": {9: "raw"},
 }
+_GRAPH, _INITIALIZER, _INPUT, _OUTPUT = 7, 5, 11, 12
+_VALUE_NAME, _TENSOR_NAME = 1, 8
+"""Numbers of `model.graph`, three fields of the graph, and the `name` of a ValueInfoProto and of a
+TensorProto."""
 _MODEL_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26})
 
 
@@ -52,6 +57,31 @@ def outline(data: Bytes) -> bytes:
         Malformed: These are not the bytes of a ModelProto.
     """
     return _rebuild(data, 0, len(data), "model")
+
+
+def interface(path: Path) -> tuple[list[str], list[str]]:
+    """Return the names of a file's inputs that a caller must give, and of its outputs, in order.
+
+    For workers, which import no ONNX library for it.
+
+    Raises:
+        Malformed: The file is no serialized ModelProto.
+    """
+    names: dict[int, list[str]] = {_INITIALIZER: [], _INPUT: [], _OUTPUT: []}
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for start, stop in _payloads(data, 0, len(data), _GRAPH):
+            for number in names:
+                inner = _TENSOR_NAME if number == _INITIALIZER else _VALUE_NAME
+                for at, end in _payloads(data, start, stop, number):
+                    found = [data[a:b].decode() for a, b in _payloads(data, at, end, inner)]
+                    names[number] += found[:1]
+    held = set(names[_INITIALIZER])
+    return [name for name in names[_INPUT] if name not in held], names[_OUTPUT]
+
+
+def _payloads(data: Bytes, start: int, end: int, wanted: int) -> list[tuple[int, int]]:
+    fields = _fields(data, start, end)
+    return [(body, stop) for number, _, _, body, stop in fields if number == wanted]
 
 
 def varint(value: int) -> bytes:
