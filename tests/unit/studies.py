@@ -29,11 +29,11 @@ from ortune.core.trial import (
     Trial,
     Verdict,
 )
-from ortune.core.workload import Workload
 from ortune.data import stream
 from ortune.measurement.machine import machine, versions
 from ortune.metrics.cosine import Cosine
 from ortune.model import file
+from ortune.workloads.latency import Latency
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> {
@@ -96,7 +96,7 @@ def job(*sources: Path, names: tuple[str, ...] = ("",)) -> Job:
         data_digest="d" * 16,
         budget=Budget(Cosine(), 0.999),
         budget_rule="embeddings: the cosine to the original's",
-        workload=Workload(),
+        workload=Latency(),
         baseline=Cpu(),
         versions=versions(),
         machine=machine(),

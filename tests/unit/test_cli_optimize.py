@@ -17,11 +17,11 @@ from ortune.core.facts import Facts
 from ortune.core.step import AS_IS, Recipe
 from ortune.core.study import Job, Study
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
-from ortune.core.workload import Workload
 from ortune.metrics.cosine import Cosine
+from ortune.workloads.latency import Latency
 
 BUDGET = Budget(Cosine(), 0.999)
-JOB = Job("m.onnx", "d", "d", BUDGET, "", Workload(), Cpu(), {}, {})
+JOB = Job("m.onnx", "d", "d", BUDGET, "", Latency(), Cpu(), {}, {})
 FACTS = Facts({}, 0, 0, 0, {}, 17, 8, (), ())
 BASE = Trial("base", Plan(AS_IS, Cpu()), "search", Status.OK, Interval(1, 1, 1))
 SCORE = Score("cosine", 1.0, 1.0, 1.0, 1.0, 9, Verdict.PROVED)

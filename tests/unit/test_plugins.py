@@ -41,7 +41,7 @@ def test_backends_and_metrics_import_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "from ortune.core import catalog\n"
-        "for folder in ('backends', 'metrics', 'observers'):\n"
+        "for folder in ('backends', 'metrics', 'observers', 'workloads'):\n"
         "    base = catalog.base_of(folder)\n"
         "    for name in catalog.names(base): catalog.load(base, name)\n"
         "print(','.join(sorted(m for m in sys.modules if '.' not in m)))"

@@ -24,6 +24,7 @@ BASES = {
     "observers": "ortune.core.observer:Observer",
     "backends": "ortune.core.backend:Backend",
     "metrics": "ortune.core.metric:Metric",
+    "workloads": "ortune.core.workload:Workload",
     "sections": "ortune.core.section:Section",
     "samples": "ortune.core.sample:Sample",
 }

@@ -2,18 +2,166 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from ortune.core.errors import BadSettings
+from ortune.core.plugin import Plugin
+
+if TYPE_CHECKING:
+    from ortune.core.backend import Backend, Session, Tensors
+
+_CYCLE = 32
+
+
+class Lane(Protocol):
+    """One session of every model, driven by one thread at a time."""
+
+    def calls(self, position: int) -> Sequence[tuple[Session, Tensors]]:
+        """Return the calls at a position of the endless cycle of samples: timed as one run."""
+        ...
+
+    def clock(self) -> int:
+        """Monotonic nanoseconds of this lane's session."""
+        ...
+
+    def until(self, moment: int) -> None:
+        """Wait until the lane's clock shows a moment."""
+        ...
+
+    def waited(self) -> int:
+        """Nanoseconds that all threads of the process stood in the run queue; -1 if unknown."""
+        ...
+
+
+class Rig(Protocol):
+    """What a worker gives a workload to drive."""
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """As many lanes as the workload asked for, open."""
+        ...
+
+    @property
+    def shapes(self) -> Sequence[str]:
+        """The shape of every run of the cycle, such as ``1x16``."""
+        ...
+
+    @property
+    def out(self) -> Path:
+        """A folder for what the drive writes."""
+        ...
+
+    def fresh(self) -> AbstractContextManager[Lane]:
+        """Open a lane whose sessions have not run yet."""
+        ...
 
 
 @dataclass(frozen=True)
-class Workload:
-    """What one timed run is.
+class Span:
+    """What a burst is to run: the same for both sides of a pair.
+
+    Attributes:
+        at: First position of the cycle.
+        runs: Entries.
+        each: Consecutive runs behind one entry.
+        drop: Runs before them that do not count.
+    """
+
+    at: int
+    runs: int
+    each: int = 1
+    drop: int = 0
+
+    @property
+    def total(self) -> int:
+        """Runs that count."""
+        return self.runs * self.each
+
+
+@dataclass(frozen=True)
+class Driven:
+    """What a burst brought.
+
+    Attributes:
+        latency_ns: One entry a run or group of runs, nanoseconds; of a span always as many,
+            whatever the backend.
+        waited: For each entry the share of the time that threads stood in the run queue;
+            negative when it cannot be read.
+        runs: Runs of the whole burst, those that do not count included.
+        details: What `Workload.results` makes its numbers of; plain JSON.
+    """
+
+    latency_ns: Sequence[int]
+    waited: Sequence[float]
+    runs: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Workload(Plugin):
+    """Drives loaded sessions and says what an entry of a measurement is.
 
     Attributes:
         batch: Samples stacked into one run; 0 takes them as the data has them.
-        goal: What is minimised. Only latency is searched today.
     """
 
+    folder: ClassVar[str] = "workloads"
+    measure: ClassVar[str] = "latency"
+    """What an entry is, in the words of a report."""
+
     batch: int = 0
-    goal: Literal["latency"] = "latency"
+
+    def __post_init__(self) -> None:
+        demand(self.batch >= 0, "batch", self.batch, "0 or more")
+
+    def missing(self) -> str | None:
+        """Return why it cannot be driven here and how to fix that; None when it can."""
+        return None
+
+    def lanes(self, backend: Backend) -> int:
+        """Return how many lanes run side by side on a backend."""
+        return 1
+
+    def splits(self, cpus: int) -> tuple[int, ...]:
+        """Return the thread counts that a search must try, best bet first; none by default."""
+        return ()
+
+    def cycle(self, shapes: Sequence[str]) -> Sequence[int]:
+        """Return which samples are run, in order, given the shape of each.
+
+        By default at most 32, spread over the data.
+        """
+        return spread(len(shapes), _CYCLE)
+
+    @abstractmethod
+    def drive(self, rig: Rig, span: Span) -> Driven:
+        """Run a span and time it."""
+
+    def results(
+        self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return the workload's own numbers over all entries and all bursts' details.
+
+        ``notes`` among them is a list of sentences for the reader.
+        """
+        return {}
+
+
+def spread(count: int, limit: int) -> range | list[int]:
+    """Return at most `limit` indices, spread over `count`."""
+    return range(count) if count <= limit else [k * count // limit for k in range(limit)]
+
+
+def demand(holds: bool, name: str, value: object, wanted: str) -> None:
+    """Refuse a field's value.
+
+    Raises:
+        BadSettings: It does not hold.
+    """
+    if not holds:
+        raise BadSettings(f"{name}={value} is not allowed", fix=f"give {wanted}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ortune.core.backend import Backend
+from ortune.core.workload import Workload
+from ortune.workloads.latency import Latency
 
 MAIN = ""
 """Name of the only model where a job has one."""
@@ -21,7 +23,7 @@ class WorkerJob:
         backend: Opens every model.
         feeds: Name -> stream file of its samples, absolute; may be empty.
         out: Folder for what the worker writes, absolute.
-        batch: Samples stacked into one run; 0 or 1 takes each as it is.
+        workload: How timed runs are driven, and how many samples are stacked into one.
         path: Folders put first on the import path, for functions of the user.
         verbose: The runtime logs to stderr.
     """
@@ -30,7 +32,7 @@ class WorkerJob:
     backend: Backend
     feeds: Mapping[str, Path]
     out: Path
-    batch: int = 0
+    workload: Workload = field(default_factory=Latency)
     path: tuple[str, ...] = ()
     verbose: bool = False
 

@@ -57,12 +57,12 @@ class Pace:
 
 def warm(worker: Worker) -> int:
     """Run until latencies settle; return the quickest run in ns."""
-    quick = min(worker.ask("burst", at=0, runs=2)["latency_ns"])
-    spent = 2 * quick
+    answer = worker.ask("burst", at=0, runs=2)
+    quick, spent = min(answer["latency_ns"]), answer["spent_ns"]
     while spent < _WARM_NS:
         runs = max(2, min(500, _WARM_NS // 4 // max(quick, 1)))
-        latency = worker.ask("burst", at=0, runs=runs)["latency_ns"]
-        quick, spent = min(quick, *latency), spent + sum(latency)
+        answer = worker.ask("burst", at=0, runs=runs)
+        quick, spent = min(quick, *answer["latency_ns"]), spent + answer["spent_ns"]
     return int(quick)
 
 

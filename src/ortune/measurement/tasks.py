@@ -17,13 +17,11 @@ from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.observer import Probe
 from ortune.data import stream
+from ortune.measurement.driving import burst, details, first
 from ortune.measurement.job import MAIN
 from ortune.measurement.memory import peak_rss
 from ortune.measurement.usage import footprint, rest, usage
 from ortune.measurement.workbench import Workbench
-
-_CHUNK_NS = 2_000_000
-"""Run-queue counters are read around chunks this long: reading them costs microseconds."""
 
 
 def load(bench: Workbench) -> dict[str, Any]:
@@ -36,46 +34,6 @@ def load(bench: Workbench) -> dict[str, Any]:
         for provider, count in opened.placement().items():
             placement[provider] = placement.get(provider, 0) + count
     return {"load_ns": taken, "placement": placement}
-
-
-def first(bench: Workbench) -> dict[str, Any]:
-    """Run the first inference, which allocates and packs."""
-    clock = bench.any().clock
-    taken = 0
-    for session, feeds in bench.rounds(limit=1)[0]:
-        start = clock()
-        session.run(feeds)
-        taken += clock() - start
-    return {"first_ns": taken, "peak_rss": peak_rss()}
-
-
-def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) -> dict[str, Any]:
-    """Time `runs` entries of `each` consecutive rounds of the cycle, from position `at`.
-
-    Both sides of a pair get the same numbers, so entry i ran the same samples on both. The first
-    `drop` rounds are not recorded. Run-queue waiting is read around chunks of at least 2 ms and
-    holds for all entries of a chunk.
-    """
-    for position in range(drop):
-        for session, feeds in bench.round(at + position):
-            session.run(feeds)
-    clock, waiting = bench.any().clock, bench.any().waited
-    latency: list[int] = []
-    waited: list[float] = []
-    chunk_start, chunk_wait = clock(), waiting()
-    for index in range(runs):
-        calls = [call for k in range(each) for call in bench.round(at + index * each + k)]
-        start = clock()
-        for session, feeds in calls:
-            session.run(feeds)
-        end = clock()
-        latency.append((end - start) // each)
-        if end - chunk_start >= _CHUNK_NS or index == runs - 1:
-            now = waiting()
-            share = (now - chunk_wait) / max(1, end - chunk_start) if chunk_wait >= 0 else -1.0
-            waited += [round(share, 4)] * (len(latency) - len(waited))
-            chunk_start, chunk_wait = clock(), now
-    return {"latency_ns": latency, "waited": waited}
 
 
 def score(
@@ -196,6 +154,7 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "load": load,
     "first": first,
     "burst": burst,
+    "details": details,
     "score": score,
     "observe": observe,
     "evaluate": evaluate,

@@ -26,6 +26,7 @@ from ortune.measurement.pairs import burst, join, pace, warm
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.model import facts as model_facts
 from ortune.model import file
+from ortune.workloads.latency import Latency
 
 _RESTARTS = 3
 
@@ -135,7 +136,7 @@ def _turn(rows: Sequence[_Row], root: Path, batch: int, seconds: float) -> None:
                 row.backend,
                 {MAIN: row.stream},
                 worker_folder(root / "workers", "bench"),
-                batch,
+                Latency(batch=batch),
             )
             worker = stack.enter_context(Worker(job))
             try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ortune.core import codec
+from ortune.core import catalog, codec
 from ortune.core.study import Job
 from ortune.model import file
 
@@ -18,7 +18,8 @@ def model_digest(models: Mapping[str, Path]) -> str:
 
 def job_key(job: Job) -> str:
     """Digest everything a trial depends on beside its plan; the model's path does not count."""
-    return codec.digest(replace(job, model="", budget_rule=""))
+    source = catalog.source_digest(type(job.workload))
+    return codec.digest([replace(job, model="", budget_rule=""), source])
 
 
 def different(one: Job, two: Job) -> str:
@@ -29,7 +30,7 @@ def different(one: Job, two: Job) -> str:
             ("budget", str(one.budget), str(two.budget)),
             ("baseline", str(one.baseline), str(two.baseline)),
             ("--on", one.on, two.on),
-            ("batch", one.workload.batch, two.workload.batch),
+            ("workload", str(one.workload), str(two.workload)),
         )
         if a != b
     ]

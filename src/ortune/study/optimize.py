@@ -12,6 +12,7 @@ from typing import Any
 from ortune.backends.cpu import Cpu
 from ortune.core import catalog
 from ortune.core.backend import Backend
+from ortune.core.cpus import effective_cpus
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.spelling import parse, parse_list
@@ -40,6 +41,7 @@ def optimize(
     time: str | float = "3m",
     target_speedup: float | None = None,
     strict: bool = False,
+    workload: str | Workload = "latency",
     batch: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
@@ -63,7 +65,8 @@ def optimize(
         time: Seconds, or ``90s``, ``3m``, ``1h``.
         target_speedup: Stop at the first proved plan that is this many times as fast.
         strict: Accept proved accuracy only.
-        batch: Samples stacked into one timed run; 0 takes them as they are.
+        workload: How it will be used, such as ``throughput``: the winner depends on it.
+        batch: Samples stacked into one timed run; short for the workload's own field.
         shapes: Input name -> shape, for made-up samples.
         ranges: Input name -> (low, high), for made-up samples.
         out: The run's folder; a run of the same job is resumed.
@@ -76,8 +79,10 @@ def optimize(
         OrtuneError: Model, data, budget or folder cannot be used.
     """
     began = monotonic()
+    driven = read_workload(workload, batch)
     models = (model,) if isinstance(model, (str, Path)) else tuple(model)
-    targets = read_targets(on)
+    splits = driven.splits(effective_cpus())
+    targets = [replace(target, splits=splits) for target in read_targets(on)]
     for target in targets:
         if reason := target.backend.missing():
             raise BackendMissing(f"backend '{target.backend.name()}' cannot run here", fix=reason)
@@ -89,7 +94,7 @@ def optimize(
         evaluate=evaluate or "",
         budget=budget,
         baseline=parse(Backend, baseline) if baseline else _baseline(targets),
-        workload=Workload(batch=batch),
+        workload=driven,
         shapes=shapes or {},
         ranges=ranges or {},
         seconds=read_seconds(time),
@@ -126,6 +131,22 @@ def read_targets(on: str) -> list[Target]:
     every = [catalog.load(Backend, name) for name in catalog.names(Backend)]
     made = [cls() for cls in every if cls.automatic]
     return [Target(backend) for backend in made if backend.missing() is None]
+
+
+def read_workload(text: str | Workload, batch: int = 0) -> Workload:
+    """Read ``--workload`` and put ``--batch`` into it.
+
+    Raises:
+        BadSettings: It cannot be driven here, or says another batch itself.
+    """
+    found = text if isinstance(text, Workload) else parse(Workload, text)
+    if reason := found.missing():
+        raise BadSettings(f"workload '{found.name()}' cannot be driven here", fix=reason)
+    if batch and found.batch not in (0, batch):
+        raise BadSettings(
+            f"--batch {batch} contradicts --workload '{found}'", fix="say it in one place"
+        )
+    return replace(found, batch=batch) if batch else found
 
 
 def read_seconds(text: str | float) -> float:

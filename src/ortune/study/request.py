@@ -16,6 +16,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.imports import here_counts, is_function
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN
+from ortune.workloads.latency import Latency
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Request:
     evaluate: str = ""
     budget: str | None = None
     baseline: Backend = field(default_factory=Cpu)
-    workload: Workload = field(default_factory=Workload)
+    workload: Workload = field(default_factory=Latency)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     seconds: float = 180

@@ -85,7 +85,7 @@ class Scene:
             backend,
             {name: path.resolve() for name, path in self.feeds.items()},
             folder.resolve(),
-            self.job.workload.batch,
+            self.job.workload,
             self.path,
             self.verbose,
         )

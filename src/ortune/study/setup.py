@@ -29,6 +29,7 @@ from ortune.study.ledger import Header, read_header, write_header
 from ortune.study.request import Request
 from ortune.study.scene import Part, Scene, together
 from ortune.study.tables import table
+from ortune.workloads.latency import Latency
 
 _TIMEOUT_S = 300.0
 _SHARE = 40
@@ -108,7 +109,7 @@ def _start(request: Request, root: Path, streams: Mapping[str, Path]) -> Worker:
         request.baseline,
         {name: path.resolve() for name, path in streams.items()},
         worker_folder(root.resolve() / "workers", "setup"),
-        request.workload.batch,
+        Latency(batch=request.workload.batch),
         verbose=request.verbose,
     )
     return _Loud(job, timeout_s=_TIMEOUT_S, memory_limit=request.memory_limit)

@@ -15,22 +15,35 @@ from ortune.core.workload import Workload
 
 @dataclass(frozen=True)
 class Target:
-    """A backend to search on and the fields that the user pinned."""
+    """A backend to search on and the fields that the user pinned.
+
+    Attributes:
+        splits: Thread counts that the workload wants tried, best bet first; 0 is all CPUs.
+    """
 
     backend: Backend
     pinned: frozenset[str] = frozenset()
+    splits: tuple[int, ...] = ()
 
     def pin(self, variant: Backend) -> Backend:
         """Put the pinned values back into a variant."""
         return replace(variant, **{name: getattr(self.backend, name) for name in self.pinned})
 
     def variants(self, facts: Facts, workload: Workload) -> list[Backend]:
-        """Return the option sets to try with every recipe."""
-        return list(dict.fromkeys(self.pin(v) for v in self.backend.variants(facts, workload)))
+        """Return the option sets to try with every recipe.
+
+        Of the splits the best bet and the one on all CPUs; the others are tweaks.
+        """
+        found = self.backend.variants(facts, workload)
+        wanted = dict.fromkeys((*self.splits[:1], *self.splits[-1:]))
+        if wanted:
+            found = [replace(v, threads=threads) for v in found for threads in wanted]
+        return list(dict.fromkeys(self.pin(v) for v in found))
 
     def tweaks(self, backend: Backend, facts: Facts) -> list[Backend]:
         """Return neighbours of a plan's settings within the pins."""
-        found = dict.fromkeys(self.pin(v) for v in backend.tweaks(facts))
+        split = [replace(backend, threads=threads) for threads in self.splits]
+        found = dict.fromkeys(self.pin(v) for v in [*split, *backend.tweaks(facts)])
         return [v for v in found if v != backend]
 
 

@@ -1,0 +1,57 @@
+"""Lanes side by side: a thread each, and what several workloads measure around them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ortune.core.workload import Lane
+
+T = TypeVar("T")
+
+
+def run(lane: Lane, position: int) -> None:
+    """Run the calls of one position."""
+    for session, feeds in lane.calls(position):
+        session.run(feeds)
+
+
+def side_by_side(lanes: Sequence[Lane], work: Callable[[Lane], T]) -> list[T]:
+    """Do `work` on every lane at once and return the results in the lanes' order.
+
+    The first lane is driven by the calling thread. The first error is raised when all are done.
+    """
+    found: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def act(index: int) -> None:
+        try:
+            found[index] = work(lanes[index])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=act, args=(k,)) for k in range(1, len(lanes))]
+    for thread in threads:
+        thread.start()
+    act(0)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [found[index] for index in range(len(lanes))]
+
+
+class Waiting:
+    """Share of the time since its making that threads of the process stood in the run queue."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._clock, self._before = lane.clock(), lane.waited()
+
+    def share(self) -> float:
+        """Return the share; -1 where it cannot be read."""
+        if self._before < 0:
+            return -1.0
+        taken = max(1, self._lane.clock() - self._clock)
+        return round((self._lane.waited() - self._before) / taken, 4)

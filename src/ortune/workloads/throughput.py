@@ -1,0 +1,118 @@
+"""Sessions side by side, each always busy: how many inferences a second come out."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ortune.core.backend import Backend
+from ortune.core.cpus import effective_cpus
+from ortune.core.workload import Driven, Lane, Rig, Span, Workload, demand
+from ortune.workloads import _lanes
+from ortune.workloads._tails import tails
+
+
+@dataclass(frozen=True)
+class Throughput(Workload):
+    """Sessions side by side in one process, each always busy: an entry is time per run of all.
+
+    A lane's rate is its counted runs over the time it took for them; the rates add up, and an
+    entry is one over their sum. Lanes that are through first go on until all are, so that every
+    counted run had the same company. All entries of a burst are equal.
+
+    Attributes:
+        batch: Samples stacked into one run; 0 takes them as the data has them.
+        sessions: Sessions side by side; 0 takes as many as fit: CPUs over threads of the backend.
+    """
+
+    measure: ClassVar[str] = "time per inference"
+
+    sessions: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            BadSettings: Fewer than no sessions.
+        """
+        super().__post_init__()
+        demand(self.sessions >= 0, "sessions", self.sessions, "0 or more; 0 is as many as fit")
+
+    def lanes(self, backend: Backend) -> int:
+        """Return the sessions asked for, or as many as fit."""
+        cpus = effective_cpus()
+        return self.sessions or max(1, cpus // (backend.threads or cpus))
+
+    def splits(self, cpus: int) -> tuple[int, ...]:
+        """Return one thread a session first, then two, four and so on, and 0: all CPUs."""
+        return (*(2**k for k in range(cpus.bit_length()) if 2**k < cpus), 0)
+
+    def drive(self, rig: Rig, span: Span) -> Driven:
+        """Let the lanes take the span's runs from one queue."""
+        lanes = rig.lanes
+        total = max(span.total, len(lanes))
+        race = _Race(span.at, total, span.drop, len(lanes))
+        waiting = _lanes.Waiting(lanes[0])
+        taken = _lanes.side_by_side(lanes, race.run)
+        rates = [len(ns) / max(1, sum(ns)) for ns in taken]
+        entry = max(1, round(1 / sum(rates)))
+        details = {"sessions": len(lanes), "runs_ns": [ns for one in taken for ns in one]}
+        share = waiting.share()
+        return Driven([entry] * span.runs, [share] * span.runs, race.runs, details)
+
+    def results(
+        self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return inferences a second, the sessions, and how long a run took among the others."""
+        runs = [ns for one in details for ns in one["runs_ns"]]
+        mean = sum(latency_ns) / max(1, len(latency_ns))
+        return {
+            "throughput_per_s": 1e9 / mean * max(1, self.batch) if mean else None,
+            "sessions": details[0]["sessions"] if details else None,
+            **tails(runs, "run"),
+        }
+
+
+class _Race:
+    """One burst: a queue of runs that several lanes take from."""
+
+    def __init__(self, at: int, total: int, drop: int, lanes: int) -> None:
+        self._at, self._total, self._drop, self._lanes = at, total, drop, lanes
+        self._tickets: Iterator[int] = itertools.count()
+        self._through: list[Lane] = []
+        self._company: list[Lane] = []
+        self._start = threading.Barrier(lanes)
+
+    @property
+    def runs(self) -> int:
+        """Runs of all lanes, those that do not count included."""
+        return self._total + self._drop * self._lanes + len(self._company)
+
+    def run(self, lane: Lane) -> list[int]:
+        """Take runs until none is left; return the nanoseconds of each that was taken."""
+        try:
+            taken = self._counted(lane)
+            self._through.append(lane)
+            while len(self._through) < self._lanes and not self._start.broken:
+                _lanes.run(lane, self._at)
+                self._company.append(lane)
+        except BaseException:
+            self._start.abort()
+            raise
+        return taken
+
+    def _counted(self, lane: Lane) -> list[int]:
+        for k in range(self._drop):
+            _lanes.run(lane, self._at + k)
+        self._start.wait()
+        taken: list[int] = []
+        last = lane.clock()
+        while (ticket := next(self._tickets)) < self._total:
+            _lanes.run(lane, self._at + ticket)
+            now = lane.clock()
+            taken.append(now - last)
+            last = now
+        return taken
