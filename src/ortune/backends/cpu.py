@@ -2,31 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from ortune.backends import _ort
-from ortune.core.backend import Backend, Session
+from ortune.backends import _affinity, _beyond_keys, _ort, _ort_record, _probe, _values
+from ortune.core.backend import Backend, Recording, Session
+from ortune.core.cpus import effective_cpus
 from ortune.core.facts import Facts
+
+_RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 @dataclass(frozen=True)
 class Cpu(Backend):
-    """CPU execution by onnxruntime.
+    """CPU execution by onnxruntime. Every default is the runtime's own, threads apart.
 
     Attributes:
         threads: Threads inside one operator; 0 takes the CPUs this process may really use.
         level: How far the runtime may rewrite the graph when it loads it.
         disable: Graph optimizers to leave out, by the runtime's names.
+        spin: Idle threads turn in a loop for a while before they sleep: quick to find new work,
+            at the cost of the CPU that they turn on. Off repairs threads beside a busy neighbour.
+        spin_us: How long they turn, microseconds; 0 leaves the runtime's fixed count of turns.
+        spin_backoff: Pauses between two looks for work grow up to this many; 1 is no growth.
+        parallel: Run independent operators side by side, for graphs with branches.
+        inter_threads: Threads that operators are spread over when `parallel`; 0 takes the CPUs.
+        arena: Keep freed memory of activations for the next run.
+        arena_growth: How the arena grows: in powers of two (quick), or as requested (small).
+        memory_pattern: Plan all activations of a run with known shapes as one block.
+        prepack: Reorder weights for the kernels at load; off saves memory and costs time.
+        flush_denormals: Take floats below 1.2e-38 for 0, inputs and results. Changes numbers.
+            It holds for the thread that opens the session and those started from it later.
+        block_base: Split work into ever smaller blocks by this base, against threads of unequal
+            speed; 0 splits evenly. The runtime's advice is 4.
+        affinity: CPUs of each thread but the caller's, counted from 1: ``2;3-4`` for 3 threads.
+        fast_gelu: Approximate Gelu by its tanh form. Changes numbers.
+        cast_chains: Drop casts to a type and back. Changes numbers.
+        config: Any other session key, as ``key=value``.
     """
 
     provider: ClassVar[str] = "CPUExecutionProvider"
 
     level: Literal["disabled", "basic", "extended", "all"] = "all"
     disable: tuple[str, ...] = ()
+    spin: bool = True
+    spin_us: int = 0
+    spin_backoff: int = 1
+    parallel: bool = False
+    inter_threads: int = 0
+    arena: bool = True
+    arena_growth: Literal["power-of-two", "as-requested"] = "power-of-two"
+    memory_pattern: bool = True
+    prepack: bool = True
+    flush_denormals: bool = False
+    block_base: int = 0
+    affinity: str = ""
+    fast_gelu: bool = False
+    cast_chains: bool = False
+    config: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _values.at_least(0, threads=self.threads, inter_threads=self.inter_threads)
+        _values.at_least(0, spin_us=self.spin_us, block_base=self.block_base)
+        _values.at_least(1, spin_backoff=self.spin_backoff)
+        _affinity.parse(self.affinity)
+        _values.pairs(self.config, _OWN)
+
+    @property
+    def lossy(self) -> bool:
+        """Flushing and approximating change numbers; what a free key does is not known."""
+        return self.flush_denormals or self.fast_gelu or self.cast_chains or bool(self.config)
 
     @property
     def arithmetic(self) -> frozenset[str]:
@@ -34,30 +82,172 @@ class Cpu(Backend):
         return frozenset({"int8", "int8-dynamic"})
 
     def missing(self) -> str | None:
-        """Return how to install onnxruntime when it is not there."""
-        return _ort.missing()
+        """Return how to install onnxruntime when it is not there.
 
-    def tweaks(self, facts: Facts) -> Iterable[Self]:
-        """Yield no SkipLayerNormFusion where there are LayerNorms, one thread, a lower level.
-
-        The fused kernel is slower than its parts on the CPU: leaving it out gained 7-8 % in
-        float32 and 17-20 % in int8 on MiniLM and BERT.
+        Raises:
+            BadSettings: The installed one does not know a key that is set.
         """
-        if facts.has("LayerNormalization", "ReduceMean", "com.microsoft::SkipLayerNormalization"):
-            yield replace(self, disable=("SkipLayerNormFusion",))
-        yield replace(self, threads=1)
-        yield replace(self, level="extended")
+        reason = _ort.missing()
+        if reason is None:
+            _probe.demand(self.entries())
+        return reason
+
+    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+        """Return neighbours by setting, those that are worth most first.
+
+        The fused SkipLayerNorm is slower than its parts on the CPU: leaving it out gained 7-8 %
+        in float32 and 17-20 % in int8 on MiniLM and BERT. Spinning, splitting and pinning are of
+        several threads only. Denormals are offered first where weights hold them, and last where
+        a recurrence may decay into them.
+        """
+        cpus = effective_cpus()
+        several = min(self.threads or cpus, cpus) > 1
+        counts = _values.thread_counts(cpus)
+        normed = facts.has(
+            "LayerNormalization", "ReduceMean", "com.microsoft::SkipLayerNormalization"
+        )
+        flush = [replace(self, flush_denormals=True)]
+        found: dict[str, list[Self]] = {
+            "flush_denormals": flush if facts.denormals else [],
+            "disable": [replace(self, disable=("SkipLayerNormFusion",))] if normed else [],
+            "threads": [self._with_threads(n) for n in counts if n != (self.threads or cpus)],
+        }
+        if several:
+            found["spin"] = self._spins()
+        found["level"] = [replace(self, level="extended")]
+        if several:
+            found["block_base"] = [replace(self, block_base=4)]
+            found["parallel"] = [replace(self, parallel=True, inter_threads=cpus)]
+            pinned = _affinity.workers(self.threads or cpus)
+            found["affinity"] = [replace(self, affinity=pinned)] if pinned else []
+        found["memory_pattern"] = [replace(self, memory_pattern=False)]
+        found["arena"] = [
+            replace(self, arena_growth="as-requested"),
+            replace(self, arena=False, arena_growth="power-of-two"),
+        ]
+        found["prepack"] = [replace(self, prepack=False)]
+        if facts.has("Gelu", "Erf", "com.microsoft::Gelu"):
+            found["fast_gelu"] = [replace(self, fast_gelu=True)]
+        if facts.has("Cast"):
+            found["cast_chains"] = [replace(self, cast_chains=True)]
+        if facts.has(*_RECURRENT) and not facts.denormals:
+            found["flush_denormals"] = found.pop("flush_denormals") + flush
+        return found
+
+    def _with_threads(self, count: int) -> Self:
+        """Change the count and drop what depends on it."""
+        if count > 1:
+            return replace(self, threads=count, affinity="")
+        alone = replace(self, threads=1, affinity="", block_base=0, parallel=False)
+        return replace(alone, inter_threads=0, spin=True, spin_us=0, spin_backoff=1)
+
+    def _spins(self) -> list[Self]:
+        """No spinning, short, short and polite, polite: each in place of the present one."""
+        plain = replace(self, spin=True, spin_us=0, spin_backoff=1)
+        return [
+            replace(plain, spin=False),
+            replace(plain, spin_us=100),
+            replace(plain, spin_us=1000, spin_backoff=8),
+            replace(plain, spin_backoff=8),
+        ]
+
+    def entries(self) -> dict[str, str]:
+        """Return the session keys of all fields that are not at the runtime's default."""
+        made: dict[str, str] = {}
+        for pool in ("intra_op", "inter_op") if self.parallel else ("intra_op",):
+            if not self.spin:
+                made[f"session.{pool}.allow_spinning"] = "0"
+            if self.spin_us:
+                made[f"session.{pool}.spin_duration_us"] = str(self.spin_us)
+            if self.spin_backoff > 1:
+                made[f"session.{pool}.spin_backoff_max"] = str(self.spin_backoff)
+        if self.arena and self.arena_growth != "power-of-two":
+            made["session.use_env_allocators"] = "1"
+        if not self.prepack:
+            made["session.disable_prepacking"] = "1"
+        if self.flush_denormals:
+            made["session.set_denormal_as_zero"] = "1"
+        if self.block_base:
+            made["session.dynamic_block_base"] = str(self.block_base)
+        if self.affinity:
+            made["session.intra_op_thread_affinities"] = self.affinity
+        if self.fast_gelu:
+            made["optimization.enable_gelu_approximation"] = "1"
+        if self.cast_chains:
+            made["optimization.enable_cast_chain_elimination"] = "1"
+        return made | _values.pairs(self.config, _OWN)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        """Open a session on the CPU provider."""
-        made = _ort.options(self.threads, self.level, verbose=verbose)
-        return _ort.session(path, made, disabled=self.disable)
+        """Open a session on the CPU provider.
+
+        Raises:
+            BadSettings: The runtime does not know a key, or settings contradict each other.
+        """
+        return self._open(path, self._options(verbose))
+
+    @contextmanager
+    def _open(self, path: Path, made: Any) -> Iterator[Session]:
+        with _ort.session(path, made, disabled=self.disable) as opened:
+            if self.flush_denormals:
+                _values.demand_flushed()
+            yield opened
+
+    def _options(self, verbose: bool, save_to: Path | None = None) -> Any:
+        """Return the runtime's options, every key probed."""
+        _values.agree(
+            (not self.inter_threads or self.parallel, "inter_threads", "parallel=true"),
+            (self.arena_growth == "power-of-two" or self.arena, "arena_growth", "arena=true"),
+        )
+        _affinity.check(self.affinity, self.threads or effective_cpus())
+        entries = self.entries()
+        _probe.demand(entries)
+        made = _ort.options(self.threads, self.level, verbose=verbose, save_to=save_to)
+        made.enable_cpu_mem_arena = self.arena
+        made.enable_mem_pattern = self.memory_pattern
+        if self.parallel:
+            _beyond_keys.side_by_side(made, self.inter_threads)
+        if "session.use_env_allocators" in entries:
+            _beyond_keys.share_small_arena()
+        for key, value in entries.items():
+            made.add_session_config_entry(key, value)
+        return made
+
+    def record(
+        self, path: Path, folder: Path, *, verbose: bool = False
+    ) -> AbstractContextManager[Recording]:
+        """Open the same session with the profiler on."""
+        made = self._options(verbose, save_to=folder / _ort_record.GRAPH)
+        return _ort_record.session(path, made, folder, disabled=self.disable)
 
     def save(self, path: Path, out: Path) -> None:
         """Write the graph as the runtime rewrites it at this level; nothing is run.
 
         Level ``all`` binds the file to this CPU's layout and instruction sets.
         """
-        made = _ort.options(self.threads, self.level, verbose=False, save_to=out)
-        with _ort.session(path, made, disabled=self.disable):
+        with self._open(path, self._options(False, save_to=out)):
             pass
+
+
+_OWN: Mapping[str, str] = {
+    "session.intra_op.allow_spinning": "spin",
+    "session.inter_op.allow_spinning": "spin",
+    "session.intra_op.spin_duration_us": "spin_us",
+    "session.inter_op.spin_duration_us": "spin_us",
+    "session.intra_op.spin_backoff_max": "spin_backoff",
+    "session.inter_op.spin_backoff_max": "spin_backoff",
+    "session.execution_mode": "parallel",
+    "session.intra_op_num_threads": "threads",
+    "session.inter_op_num_threads": "inter_threads",
+    "session.enable_cpu_mem_arena": "arena",
+    "session.use_env_allocators": "arena_growth",
+    "session.enable_mem_pattern": "memory_pattern",
+    "session.disable_prepacking": "prepack",
+    "session.set_denormal_as_zero": "flush_denormals",
+    "session.dynamic_block_base": "block_base",
+    "session.intra_op_thread_affinities": "affinity",
+    "session.graph_optimization_level": "level",
+    "optimization.disable_specified_optimizers": "disable",
+    "optimization.enable_gelu_approximation": "fast_gelu",
+    "optimization.enable_cast_chain_elimination": "cast_chains",
+}
+"""Keys that have a field: the runtime lists some of them without reading them as keys."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,9 +77,17 @@ class Backend(Plugin):
         """Yield the option sets to try with every recipe, the best bet first."""
         yield self
 
+    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+        """Return settings to try one by one: name -> these options with another value of it.
+
+        The setting that is worth most comes first, and within it the best bet. None asks for
+        more threads than this process may use. Values that change numbers are `lossy`.
+        """
+        return {}
+
     def tweaks(self, facts: Facts) -> Iterable[Self]:
-        """Yield neighbours to try around a good plan; none changes numbers more than it."""
-        return ()
+        """Yield the neighbours of all coordinates, the best bets first."""
+        return (one for values in self.coordinates(facts).values() for one in values)
 
     @abstractmethod
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:

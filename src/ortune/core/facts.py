@@ -41,6 +41,8 @@ class Facts:
         functions: Model-local functions.
         flops: Floating-point operations of one run at batch 1 (2 per multiply-add), None when
             unknown.
+        denormals: Share of the float32 and float16 weights that are denormal, None when nobody
+            looked: they are not read for the other facts.
         shapes_from: Rung of the shape ladder that answered: file, symbolic, onnx, runtime or none.
     """
 
@@ -57,6 +59,7 @@ class Facts:
     subgraphs: int = 0
     functions: int = 0
     flops: int | None = None
+    denormals: float | None = None
     shapes_from: str = "none"
     metadata: Mapping[str, str] = field(default_factory=dict)
 

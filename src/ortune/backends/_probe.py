@@ -1,0 +1,106 @@
+"""Which settings the installed runtime knows: onnxruntime takes any key and ignores unknown ones.
+
+A key that the runtime reads must be written in its library. The libraries are searched for the
+text with no letter, digit, dot or underscore beside it; a compiler may build a text from pieces,
+so a key that is not found may, rarely, exist. It is refused all the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import mmap
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ortune.core.errors import BadSettings
+
+_INSIDE = re.compile(rb"[\w.]")
+_KEY = re.compile(rb"(?<![\w.])(?:session|optimization|ep|mlas)\.[a-z0-9_.]+[a-z0-9](?![\w.])")
+_ENDINGS = (".so", ".dll", ".dylib", ".pyd")
+
+
+@cache
+def libraries(package: str = "onnxruntime", folder: str = "capi") -> tuple[Path, ...]:
+    """Return the shared libraries of an installed package, the largest first; none if unknown.
+
+    ``x.so.1.2`` counts; nothing is imported.
+    """
+    spec = importlib.util.find_spec(package)
+    roots = (
+        [Path(place) / folder for place in (spec.submodule_search_locations or [])] if spec else []
+    )
+    found = {
+        path.resolve()
+        for root in roots
+        if root.is_dir()
+        for path in root.iterdir()
+        if any(end in path.name for end in _ENDINGS) and path.is_file()
+    }
+    return tuple(sorted(found, key=lambda path: path.stat().st_size, reverse=True))
+
+
+@cache
+def written(library: Path, text: str) -> bool:
+    """Say whether a library holds a text as a word of its own; about 10 ms for 30 MB."""
+    wanted = text.encode()
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = data.find(wanted)
+        while at >= 0:
+            end = at + len(wanted)
+            if not any(
+                _INSIDE.match(side) for side in (data[max(0, at - 1) : at], data[end : end + 1])
+            ):
+                return True
+            at = data.find(wanted, at + 1)
+    return False
+
+
+def demand(keys: Iterable[str]) -> None:
+    """Refuse keys that the installed onnxruntime does not know.
+
+    Raises:
+        BadSettings: One of them is unknown.
+    """
+    wanted = list(keys)
+    if not wanted:
+        return
+    found = libraries()
+    if not found:
+        warnings.warn(
+            f"no library of onnxruntime was found: whether it knows {', '.join(wanted)} is open",
+            stacklevel=2,
+        )
+        return
+    for key in wanted:
+        if not any(written(library, key) for library in found):
+            raise BadSettings(
+                f"onnxruntime {_version()} has no session key '{key}'", fix=_nearest(key, found)
+            )
+
+
+def _nearest(key: str, found: Sequence[Path]) -> str:
+    close = difflib.get_close_matches(key, known(found[0]), n=3, cutoff=0.7)
+    return (
+        f"use one that it has, such as {', '.join(close)}"
+        if close
+        else "look its name up, or leave it out"
+    )
+
+
+@cache
+def known(library: Path) -> tuple[str, ...]:
+    """Return everything in a library that looks like a session key."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return tuple(sorted({match[0].decode() for match in _KEY.finditer(data)}))
+
+
+def _version() -> str:
+    try:
+        return version("onnxruntime")
+    except PackageNotFoundError:
+        return "as installed"

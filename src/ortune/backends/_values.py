@@ -1,0 +1,72 @@
+"""Checks of settings' values: onnxruntime takes most wrong ones without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ortune.core.errors import BadSettings
+
+
+def at_least(least: int, **fields: int) -> None:
+    """Refuse values below a limit.
+
+    Raises:
+        BadSettings: One is below it.
+    """
+    for name, value in fields.items():
+        if value < least:
+            raise BadSettings(f"{name}={value} is not allowed", fix=f"give {least} or more")
+
+
+def agree(*rules: tuple[bool, str, str]) -> None:
+    """Refuse a field that says nothing without another one: (holds, field, what it needs).
+
+    Raises:
+        BadSettings: A rule does not hold.
+    """
+    for holds, name, needed in rules:
+        if not holds:
+            raise BadSettings(f"{name} has no effect", fix=f"set {needed}, or leave {name} out")
+
+
+def pairs(config: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
+    """Read ``key=value`` texts.
+
+    Raises:
+        BadSettings: One is not of that form, is given twice, or has a field of its own.
+    """
+    made: dict[str, str] = {}
+    for text in config:
+        key, sign, value = (part.strip() for part in text.partition("="))
+        if not key or not sign or not value:
+            raise BadSettings(f"cannot read the setting '{text}'", fix="write key=value")
+        if key in own:
+            raise BadSettings(f"'{key}' has a field of its own", fix=f"set {own[key]}")
+        if key in made:
+            raise BadSettings(f"'{key}' is given twice", fix="keep one")
+        made[key] = value
+    return made
+
+
+def thread_counts(cpus: int) -> list[int]:
+    """Return the thread counts to try: one, powers of two, and all CPUs, none above them."""
+    counts = {1, cpus} | {2**k for k in range(cpus.bit_length()) if 2**k <= cpus}
+    return sorted(counts)
+
+
+def demand_flushed() -> None:
+    """Refuse a process in which this thread still computes with denormals.
+
+    onnxruntime switches the calling thread's mode once in the life of a process, at its first
+    session, whatever that one asked for.
+
+    Raises:
+        BadSettings: An earlier session has fixed the mode.
+    """
+    if float(np.float32(1e-40) * np.float32(1)) != 0:
+        raise BadSettings(
+            "flush_denormals=true has no effect: an earlier session of this process has fixed it",
+            fix="open this model first, or in a process of its own",
+        )
