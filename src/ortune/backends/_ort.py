@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Session, Tensors
+from ortune.core.backend import Tensors
 from ortune.core.cpus import effective_cpus
 from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.runqueue import waited_ns
@@ -31,23 +31,32 @@ class OrtSession:
     """An onnxruntime session behind the Session protocol."""
 
     def __init__(self, inner: Any) -> None:
-        self._inner = inner
+        self.inner = inner
         self._names = [value.name for value in inner.get_outputs()]
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         """Run once; outputs by name."""
-        return dict(zip(self._names, self._inner.run(self._names, feeds), strict=True))
+        return dict(zip(self._names, self.inner.run(self._names, feeds), strict=True))
 
     def placement(self) -> Mapping[str, int]:
         """Read the runtime's own record of which provider took how many nodes."""
+        return {provider: len(names) for provider, names in self.assigned().items()}
+
+    def assigned(self) -> dict[str, tuple[str, ...]]:
+        """Return provider -> names of the nodes it took, from the runtime's own record.
+
+        The nodes are those of the graph when it was divided, before fusions across it. Empty on
+        versions that keep no record.
+        """
         try:
-            subgraphs = self._inner.get_provider_graph_assignment_info()
+            subgraphs = self.inner.get_provider_graph_assignment_info()
         except (AttributeError, RuntimeError):
             return {}
-        counts: dict[str, int] = {}
+        taken: dict[str, tuple[str, ...]] = {}
         for part in subgraphs:
-            counts[part.ep_name] = counts.get(part.ep_name, 0) + len(part.get_nodes())
-        return counts
+            names = tuple(node.name or node.op_type for node in part.get_nodes())
+            taken[part.ep_name] = (*taken.get(part.ep_name, ()), *names)
+        return taken
 
     def clock(self) -> int:
         """Monotonic nanoseconds."""
@@ -95,7 +104,7 @@ def session(
     *,
     provider: str = "",
     disabled: Sequence[str] = (),
-) -> Iterator[Session]:
+) -> Iterator[OrtSession]:
     """Open a session and prove that `provider` took a part of the model.
 
     Args:

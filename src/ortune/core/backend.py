@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 from numpy.typing import NDArray
 
+from ortune.core.errors import BackendMissing
 from ortune.core.facts import Facts
 from ortune.core.plugin import Plugin
+from ortune.core.profile import Recorded
 from ortune.core.workload import Workload
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
@@ -36,6 +38,15 @@ class Session(Protocol):
 
     def waited(self) -> int:
         """Nanoseconds that threads stood in the run queue so far, -1 where unknown."""
+        ...
+
+
+@runtime_checkable
+class Recording(Session, Protocol):
+    """A session whose runtime writes down what every node takes."""
+
+    def recorded(self, runs: int) -> Recorded:
+        """End the recording and return the last `runs` runs; it can be asked once."""
         ...
 
 
@@ -97,3 +108,20 @@ class Backend(Plugin):
             path: The model file; external data is looked for beside it.
             verbose: Let the runtime log to stderr.
         """
+
+    def record(
+        self, path: Path, folder: Path, *, verbose: bool = False
+    ) -> AbstractContextManager[Recording]:
+        """Load the model as `open` does, with the runtime's own profiler on.
+
+        Args:
+            path: The model file.
+            folder: Receives the runtime's files: its trace and the graph that it executes.
+            verbose: Let the runtime log to stderr.
+
+        Raises:
+            BackendMissing: This runtime records no profile.
+        """
+        raise BackendMissing(
+            f"backend '{self.name()}' does not record a profile", fix="use --on cpu or openvino"
+        )

@@ -24,6 +24,87 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Executed:
+    """One node of the graph that a runtime executes, with its times, as a backend records it.
+
+    Attributes:
+        name: The runtime's name for it.
+        op_type: The runtime's operator.
+        domain: Of that operator; empty for ONNX' own.
+        provider: The execution provider that ran it.
+        reads: Names of the executed graph's tensors that it reads; empty where one is left out.
+        writes: Names of the tensors that it writes.
+        known: Names of source nodes that the runtime itself says it stands for.
+        parent: Name of the control-flow node whose body it is in; empty on top.
+        calls: Calls in one run; 0 for a branch that was not taken.
+        span_ns: Time of a run from its start to the start of the next node, bodies excluded.
+        kernel_ns: The runtime's own figure of the kernel alone, bodies excluded.
+        inputs: What it reads, constants included.
+        outputs: What it writes.
+    """
+
+    name: str
+    op_type: str
+    domain: str = ""
+    provider: str = ""
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    parent: str = ""
+    calls: int = 0
+    span_ns: float = 0.0
+    kernel_ns: float = 0.0
+    inputs: tuple[Operand, ...] = ()
+    outputs: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One call on the time line of one run.
+
+    Attributes:
+        index: Of the kernel.
+        start_ns: Since the start of the run.
+        kernel_ns: Duration, the bodies of control flow included.
+    """
+
+    index: int
+    start_ns: float
+    kernel_ns: float
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a runtime recorded of its own runs.
+
+    Attributes:
+        nodes: In order of execution; those that never ran come last.
+        runs: Runs behind the times, which are means over the middle half of the profiled runs.
+        wall_ns: Mean wall time of these runs, seen from outside.
+        lead_ns: What these runs spent before the first node.
+        timeline: The calls of one run.
+        constants: Names of the executed graph's constants.
+        placement: Provider -> names of the nodes that it took, from the runtime's own record.
+        reasons: Node -> why a provider that was asked for left it to another.
+        parallel: Nodes ran side by side: their times may sum to more than the run.
+        graph: Whether the executed graph's tensors are known.
+        notes: What the reader must know.
+    """
+
+    nodes: tuple[Executed, ...]
+    runs: int
+    wall_ns: float
+    lead_ns: float = 0.0
+    timeline: tuple[Slice, ...] = ()
+    constants: tuple[str, ...] = ()
+    placement: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    parallel: bool = False
+    graph: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One node of the graph as the runtime executes it.
 
@@ -35,14 +116,18 @@ class Kernel:
         sources: Names of the model's own nodes that it stands for, in their order; empty for a
             node that the runtime added.
         kind: ``compute``, or what the runtime or a tool added: ``cast``, ``copy`` (memcpy between
-            devices), ``reorder`` (layout), ``transpose``, ``quantize`` (Q/DQ), ``shape``.
+            devices), ``reorder`` (layout), ``transpose``, ``quantize`` (Q/DQ), ``shape``, and
+            ``control`` for If, Loop and Scan apart from their bodies.
         region: The part of the model that it belongs to.
-        time_ns: Median time of a run, all its calls in the run together.
+        time_ns: What it takes of a run, all its calls together: its kernel and the step to the
+            next one, less what the profiler takes for itself.
         calls: Calls in one run; more than 1 inside loops.
         flops: Operations of one run; None where a shape is missing.
         inputs: Tensors read.
         outputs: Tensors written.
         note: Why it was added, or why it fell back to another provider.
+        span_ns: The same with the profiler's cost, as it was recorded.
+        kernel_ns: The runtime's own figure for the kernel alone.
     """
 
     name: str
@@ -58,11 +143,28 @@ class Kernel:
     inputs: tuple[Operand, ...] = ()
     outputs: tuple[Operand, ...] = ()
     note: str = ""
+    span_ns: float = 0.0
+    kernel_ns: float = 0.0
 
     @property
     def traffic(self) -> int:
         """Bytes that must be read and written at least once in a run."""
         return self.calls * sum(one.size for one in (*self.inputs, *self.outputs))
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the model.
+
+    Attributes:
+        name: A scope or pattern, such as ``encoder.layer.*``.
+        members: The scopes that the pattern joins; empty for one.
+        nodes: Source nodes in it.
+    """
+
+    name: str
+    members: tuple[str, ...] = ()
+    nodes: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,12 +193,20 @@ class Profile:
         model: Path as given.
         backend: Spelling of the backend.
         kernels: In order of execution.
-        runs: Profiled runs behind every median.
-        profiled_ns: Median wall time of a profiled run.
-        plain_ns: Median wall time of a run of the same session without the profiler.
-        folded: Nodes of the model that cost nothing at run time: folded into constants or removed.
+        runs: Profiled runs behind every time: the middle half of all by wall time.
+        profiled_ns: Mean wall time of these runs.
+        plain_ns: The same of runs without the profiler, taken in turns with them.
+        folded: Nodes of the model that cost nothing at run time: folded into constants, removed,
+            or in a branch that was not taken.
         ceilings: None when they were not measured.
         notes: What the reader must know.
+        machine: Where it was measured.
+        regions: The parts of the model, the first in its order first.
+        placement: Provider -> nodes it took, from the runtime's own record.
+        fallbacks: Node -> why it ran elsewhere than on the provider that was asked for.
+        timeline: One run, call by call.
+        batch: Samples in a run; 0 as the data has them.
+        parallel: Nodes ran side by side: times may sum to more than the run.
     """
 
     model: str
@@ -109,13 +219,30 @@ class Profile:
     ceilings: Ceilings | None = None
     notes: tuple[str, ...] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
+    regions: tuple[Region, ...] = ()
+    placement: Mapping[str, int] = field(default_factory=dict)
+    fallbacks: Mapping[str, str] = field(default_factory=dict)
+    timeline: tuple[Slice, ...] = ()
+    batch: int = 0
+    parallel: bool = False
 
     @property
     def coverage(self) -> float:
-        """Share of the profiled run's wall time that the kernels' times account for."""
-        return sum(kernel.time_ns for kernel in self.kernels) / max(1.0, self.profiled_ns)
+        """Share of the profiled run's wall time that the nodes' spans account for."""
+        return sum(kernel.span_ns for kernel in self.kernels) / max(1.0, self.profiled_ns)
+
+    @property
+    def attributed(self) -> float:
+        """Share of the plain run's wall time that the nodes' times account for."""
+        return sum(kernel.time_ns for kernel in self.kernels) / max(1.0, self.plain_ns)
 
     @property
     def overhead(self) -> float:
         """What the profiler costs: profiled over plain run time, less 1."""
         return self.profiled_ns / max(1.0, self.plain_ns) - 1
+
+    @property
+    def mapped(self) -> float:
+        """Share of the kernels other than added ones that name their source nodes."""
+        own = [kernel for kernel in self.kernels if kernel.kind in ("compute", "control")]
+        return sum(bool(kernel.sources) for kernel in own) / max(1, len(own))

@@ -17,6 +17,7 @@ from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.observer import Probe
 from ortune.data import stream
+from ortune.measurement import profiling
 from ortune.measurement.driving import burst, details, first
 from ortune.measurement.job import MAIN
 from ortune.measurement.memory import peak_rss
@@ -160,6 +161,7 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "evaluate": evaluate,
     "describe": describe,
     "optimize": optimize_offline,
+    **profiling.TASKS,
     "usage": usage,
     "footprint": footprint,
     "rest": rest,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Session, Tensors
+from ortune.core.backend import Recording, Session, Tensors
 from ortune.core.errors import BadData
 from ortune.core.workload import spread
 from ortune.data import stream
@@ -51,6 +51,14 @@ class Workbench:
             if name not in self.sessions:
                 opened = self.job.backend.open(path, verbose=self.job.verbose)
                 self.sessions[name] = self._stack.enter_context(opened)
+
+    def record(self, folder: Path) -> Recording:
+        """Open the only model with the runtime's own profiler on."""
+        path = self.job.models[MAIN]
+        opened = self.job.backend.record(path, folder, verbose=self.job.verbose)
+        recording = self._stack.enter_context(opened)
+        self.sessions[MAIN] = recording
+        return recording
 
     def any(self) -> Session:
         """Return the first session: its clock times all."""

@@ -1,0 +1,68 @@
+"""onnxruntime's own profile: its trace, read together with the graph that it executes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.backends import _ort, _ort_trace
+from ortune.core.backend import Recording, Tensors
+from ortune.core.profile import Recorded
+
+GRAPH = "executed.onnx"
+"""The graph as the runtime rewrote it, in the recording's folder."""
+
+
+class _OrtRecording(_ort.OrtSession):
+    """An onnxruntime session with the profiler on."""
+
+    def __init__(self, inner: Any, folder: Path, provider: str) -> None:
+        super().__init__(inner)
+        self._graph = folder / GRAPH
+        self._provider = provider
+        self._walls: list[int] = []
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once; outputs by name."""
+        start = time.perf_counter_ns()
+        found = super().run(feeds)
+        self._walls.append(time.perf_counter_ns() - start)
+        return found
+
+    def recorded(self, runs: int) -> Recorded:
+        """Read the trace of the last `runs` runs."""
+        trace = Path(self.inner.end_profiling())
+        graph = _ort_trace.graph(self._graph) if self._graph.is_file() else None
+        return _ort_trace.read(
+            trace, graph, np.asarray(self._walls[-runs:], np.float64), self.assigned()
+        )
+
+
+@contextmanager
+def session(
+    path: Path,
+    made: Any,
+    folder: Path,
+    *,
+    provider: str = "",
+    disabled: Sequence[str] = (),
+) -> Iterator[Recording]:
+    """Open a session as `_ort.session` does, with the profiler on.
+
+    Args:
+        path: Model file.
+        made: SessionOptions; they already say where the executed graph goes, if anywhere.
+        folder: Receives the trace.
+        provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        disabled: Names of graph optimizers to leave out.
+    """
+    made.enable_profiling = True
+    made.profile_file_prefix = str(folder / "trace")
+    with _ort.session(path, made, provider=provider, disabled=disabled) as opened:
+        yield _OrtRecording(opened.inner, folder, provider)
