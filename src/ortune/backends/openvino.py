@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from ortune.backends import _openvino_native as native
 from ortune.backends import _openvino_plugin as plugin
+from ortune.backends import _properties, _values
 from ortune.core.backend import Backend, Session
 from ortune.core.cpus import effective_cpus, instruction_sets
 from ortune.core.facts import Facts
@@ -30,16 +31,35 @@ class Openvino(Backend):
         threads: Threads inside one inference; 0 takes the CPUs this process may really use.
         precision: Arithmetic of float layers; always set, as OpenVINO's silent default is bf16
             where the CPU has it.
+        hint: What OpenVINO arranges its threads for.
+        streams: Inferences that one session computes at a time, the threads divided among them;
+            0 follows the hint. It pays where several callers share a session.
+        pinning: Bind threads to CPUs.
+        hyper_threading: Use both logical CPUs of a core.
+        cores: Which kind of core a hybrid CPU computes on.
+        flush_denormals: Take floats below 1.2e-38 for 0. Changes numbers.
+        config: Any other property of OpenVINO's CPU device, as ``NAME=value``.
     """
 
     provider: ClassVar[str] = plugin.PROVIDER
 
     precision: Literal["f32", "bf16", "f16"] = "f32"
+    hint: Literal["latency", "throughput"] = "latency"
+    streams: int = 0
+    pinning: Literal["default", "on", "off"] = "default"
+    hyper_threading: Literal["default", "on", "off"] = "default"
+    cores: Literal["any", "performance", "efficient"] = "any"
+    flush_denormals: bool = False
+    config: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _values.at_least(0, threads=self.threads, streams=self.streams)
+        _values.pairs(self.config, _OWN)
 
     @property
     def lossy(self) -> bool:
-        """16-bit hints change numbers."""
-        return self.precision != "f32"
+        """16-bit hints and flushing change numbers; what a free property does is not known."""
+        return self.precision != "f32" or self.flush_denormals or bool(self.config)
 
     @property
     def arithmetic(self) -> frozenset[str]:
@@ -47,9 +67,16 @@ class Openvino(Backend):
         return frozenset({"int8", "int8-weights"})
 
     def missing(self) -> str | None:
-        """Return what to install, or None when one of the two ways is open."""
+        """Return what to install, or None when one of the two ways is open.
+
+        Raises:
+            BadSettings: The installed OpenVINO does not know a property that is set.
+        """
         reason = plugin.missing()
-        return None if reason is None or native.installed() else reason
+        if reason is not None and not native.installed():
+            return reason
+        self._probe(reason is None)
+        return None
 
     def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
         """Yield the 16-bit precisions that this CPU computes in, then f32.
@@ -66,18 +93,73 @@ class Openvino(Backend):
         if sets & _BF16 and sets & _FP16:
             yield replace(self, precision="bf16")
 
-    def tweaks(self, facts: Facts) -> Iterable[Self]:
-        """Yield one thread."""
-        yield replace(self, threads=1)
+    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+        """Return neighbours by setting, those that are worth most first.
+
+        Streams are within one session; sessions side by side are the workload's matter.
+        """
+        cpus = effective_cpus()
+        threads = self.threads or cpus
+        others = [n for n in _values.thread_counts(cpus) if n != threads]
+        return {
+            "flush_denormals": [replace(self, flush_denormals=True)] if facts.denormals else [],
+            "threads": [replace(self, threads=n) for n in others],
+            "pinning": [replace(self, pinning=value) for value in ("off", "on")],
+            "hint": [replace(self, hint="throughput")],
+            "streams": [replace(self, streams=n) for n in (1, threads) if n != self.streams],
+            "hyper_threading": [replace(self, hyper_threading="off")] if cpus > 1 else [],
+        }
+
+    def properties(self) -> dict[str, str]:
+        """Return OpenVINO's properties: those that matter, and all that are not at its default."""
+        made = {
+            "INFERENCE_NUM_THREADS": str(self.threads or effective_cpus()),
+            "INFERENCE_PRECISION_HINT": self.precision,
+            "PERFORMANCE_HINT": self.hint.upper(),
+        }
+        if self.streams:
+            made["NUM_STREAMS"] = str(self.streams)
+        if self.pinning != "default":
+            made["ENABLE_CPU_PINNING"] = _YES_NO[self.pinning]
+        if self.hyper_threading != "default":
+            made["ENABLE_HYPER_THREADING"] = _YES_NO[self.hyper_threading]
+        if self.cores != "any":
+            made["SCHEDULING_CORE_TYPE"] = _CORES[self.cores]
+        if self.flush_denormals:
+            made["CPU_DENORMALS_OPTIMIZATION"] = "YES"
+        return made | _values.pairs(self.config, _OWN)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        """Open a session with every option that matters written out."""
-        threads = self.threads or effective_cpus()
-        options = {
-            "INFERENCE_NUM_THREADS": str(threads),
-            "INFERENCE_PRECISION_HINT": self.precision,
-            "PERFORMANCE_HINT": "LATENCY",
-        }
-        if plugin.missing() is None:
-            return plugin.session(path, threads, options, verbose=verbose)
-        return native.session(path, options)
+        """Open a session with every option that matters written out.
+
+        Raises:
+            BadSettings: The installed OpenVINO does not know a property.
+        """
+        plugged = plugin.missing() is None
+        self._probe(plugged)
+        if plugged:
+            threads = self.threads or effective_cpus()
+            return plugin.session(path, threads, self.properties(), verbose=verbose)
+        return native.session(path, self.properties())
+
+    def _probe(self, plugged: bool) -> None:
+        """Refuse what the way that would be taken does not know; the three usual ones exist."""
+        names = [name for name in self.properties() if name not in _ALWAYS]
+        if names:
+            _properties.demand(names, plugged=plugged)
+
+
+_ALWAYS = frozenset({"INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT"})
+_YES_NO = {"on": "YES", "off": "NO"}
+_CORES = {"performance": "PCORE_ONLY", "efficient": "ECORE_ONLY"}
+_OWN: Mapping[str, str] = {
+    "INFERENCE_NUM_THREADS": "threads",
+    "INFERENCE_PRECISION_HINT": "precision",
+    "PERFORMANCE_HINT": "hint",
+    "NUM_STREAMS": "streams",
+    "ENABLE_CPU_PINNING": "pinning",
+    "ENABLE_HYPER_THREADING": "hyper_threading",
+    "SCHEDULING_CORE_TYPE": "cores",
+    "CPU_DENORMALS_OPTIMIZATION": "flush_denormals",
+}
+"""Properties that have a field."""

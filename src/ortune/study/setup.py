@@ -22,6 +22,7 @@ from ortune.measurement.machine import machine, versions
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.model import facts as model_facts
 from ortune.model import file
+from ortune.model.denormals import denormals
 from ortune.study import budgeting, feeding
 from ortune.study.feeding import CALIBRATION, Feeding
 from ortune.study.jobs import different, model_digest
@@ -47,7 +48,7 @@ def prepare(request: Request, root: Path, sink: Sink) -> Scene:
     models, header = request.names, read_header(root)
     if header is not None:
         _same_job(root, header, request)
-    facts = {name: model_facts.facts(file.load(path)) for name, path in models.items()}
+    facts = {name: _facts(path) for name, path in models.items()}
     work = root / "data"
     fed = _fed(request, facts, root, header, sink).settled(work)
     records: Records | None = None
@@ -88,6 +89,11 @@ def prepare(request: Request, root: Path, sink: Sink) -> Scene:
         memory_limit=request.memory_limit,
         verbose=request.verbose,
     )
+
+
+def _facts(path: Path) -> Facts:
+    model = file.load(path)
+    return replace(model_facts.facts(model), denormals=denormals(model))
 
 
 class _Loud(Worker):
@@ -262,5 +268,6 @@ def joined(found: Sequence[Facts]) -> Facts:
         opset=min(one.opset for one in found),
         subgraphs=sum(one.subgraphs for one in found),
         functions=sum(one.functions for one in found),
+        denormals=max(one.denormals or 0.0 for one in found),
         flops=None if None in flops else sum(f for f in flops if f is not None),
     )
