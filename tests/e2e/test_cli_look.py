@@ -70,7 +70,7 @@ def test_a_model_against_itself_has_no_winner_and_raw_samples(
     assert all(ns > 0 for row in found["rows"] for ns in row["latency_ns"])
     assert found["ratios"][0] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert set(found["ratios"][1]) == {"value", "low", "high"}
-    assert "ratio to the first" in capsys.readouterr().out
+    assert "that of the first row" in capsys.readouterr().out
 
 
 def test_verify_proves_a_model_equal_to_itself(

@@ -2,49 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
-from ortune.cli import shared
+from ortune.cli import _benching, shared
+from ortune.cli.main import DONE, NO
 
 
 @shared.verb(shared.Verb)
 @shared.models
 @shared.data
-@shared.on("cpu")
+@click.option(
+    "--on",
+    metavar="BACKENDS",
+    multiple=True,
+    default=("cpu",),
+    show_default="cpu",
+    help='Where to run: backends by comma, such as "cpu(threads=2),openvino"; may be repeated.',
+)
+@click.option("--threads", metavar="N,...", help="Time every backend at these thread counts.")
+@click.option(
+    "--levels", metavar="LEVEL,...", help="Time at these graph levels, where a backend has levels."
+)
 @shared.batch
+@click.option(
+    "--batches", metavar="N,...", help="Time at these batches; rows of one are compared."
+)
+@click.option(
+    "--workload",
+    metavar="SPEC",
+    help='How runs are driven: "throughput(sessions=2)", "arrivals(...)"; else one by one.',
+)
 @shared.shapes
 @shared.ranges
+@click.option("--self-check", is_flag=True, help="Time the first row against itself too: an A/A.")
+@click.option("--memory-by-node", is_flag=True, help="List the nodes that take most memory.")
+@click.option("--wide", is_flag=True, help="Show every figure.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1),
     default=10.0,
     show_default=True,
-    help="Time spent on timing.",
+    help="Time for timing; more where many rows need it.",
 )
 def command(
     models: tuple[Path, ...],
     data: str | None,
-    on: str,
+    on: tuple[str, ...],
+    threads: str | None,
+    levels: str | None,
     batch: int,
+    batches: str | None,
+    workload: str | None,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
+    self_check: bool,
+    memory_by_node: bool,
+    wide: bool,
     seconds: float,
     json_to: str | None,
     verbose: bool,
 ) -> int:
     """Time MODELS on backends side by side: in turns, in fresh processes, raw samples kept.
 
-    Without --data the inputs are made up. A row is called the winner only if the 99 % interval of
-    its ratio to the next one excludes 1.
+    Every model is timed on every backend, at every level and thread count, at every batch. Ratios
+    are to the first row of a batch. A row is called the fastest only if the 99 % intervals of its
+    ratios to all others exclude 1. Without --data the inputs are made up.
+
+    Exit code 1 if --self-check finds that the first row differs from itself.
 
     \b
     Example:
-      ortune bench model.onnx --on "cpu(threads=1),openvino(threads=1)"
+      ortune bench model.onnx --on cpu,openvino --threads 1,2
       ortune bench before.onnx after.onnx --data samples/ --json out.json
+      ortune bench model.onnx --batches 1,8 --levels basic,all --self-check --wide
     """
     from ortune.cli import progress
     from ortune.study.bench import bench
@@ -56,46 +88,15 @@ def command(
         shapes=shared.shape_map(shapes),
         ranges=shared.range_map(ranges),
         batch=batch,
+        batches=_benching.counts(batches, "--batches"),
+        threads=_benching.counts(threads, "--threads"),
+        levels=_benching.words(levels),
+        workload=workload,
+        self_check=self_check,
+        memory_by_node=memory_by_node,
         seconds=seconds,
         sink=progress.lines(verbose),
     )
-    shared.answer(json_to, found, lambda: show(found))
-    return 0
-
-
-def show(found: Mapping[str, Any]) -> None:
-    """Print one line a row, ratios to the first, and the winner."""
-    lines = []
-    for row, ratio in zip(found["rows"], found["ratios"], strict=True):
-        name = Path(row["model"]).name
-        if row["error"]:
-            lines.append((name, row["backend"], "-", "-", "-", "-", row["error"]))
-            continue
-        spread = f"[{ratio['low']:.3f}, {ratio['high']:.3f}]"
-        lines.append(
-            (
-                name,
-                row["backend"],
-                milliseconds(row["p50_ns"]),
-                milliseconds(row["p90_ns"]),
-                f"{ratio['value']:.3f} {spread}",
-                shared.size(row["size"]),
-                f"{len(row['latency_ns'])} samples",
-            )
-        )
-    shared.table(
-        ("model", "backend", "p50 ms>", "p90 ms>", "ratio to the first [99 %]>", "size>", ""),
-        lines,
-    )
-    winner = found["winner"]
-    if len(lines) > 1:
-        shared.say(
-            "no winner: the difference is inside the noise"
-            if winner is None
-            else f"fastest: {lines[winner][0]} on {lines[winner][1]}"
-        )
-
-
-def milliseconds(ns: float | None) -> str:
-    """Write nanoseconds as milliseconds; a dash where the samples support no such figure."""
-    return "-" if ns is None else f"{ns / 1e6:.3f}"
+    shared.answer(json_to, found, lambda: _benching.show(found, wide=wide))
+    check = found["self_check"]
+    return NO if check is not None and not check["equal"] else DONE

@@ -14,8 +14,11 @@ _IDLE_NS = 500_000
 
 
 def usage(bench: Workbench) -> dict[str, Any]:
-    """Read the CPU clock of all threads, user and system; taken before and after, it is a cost."""
-    return {"cpu_ns": time.process_time_ns()}
+    """Read the CPU clock of all threads, user and system, and the runs so far.
+
+    Taken before and after bursts, the differences are what a run costs.
+    """
+    return {"cpu_ns": time.process_time_ns(), "runs": bench.runs}
 
 
 def footprint(bench: Workbench) -> dict[str, Any]:

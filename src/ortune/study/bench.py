@@ -3,47 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.facts import Facts
-from ortune.core.spelling import parse_list
-from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.spelling import parse
+from ortune.core.trial import Interval
+from ortune.core.workload import Workload
 from ortune.data import feeds as data_feeds
 from ortune.data import synthetic
 from ortune.measurement import noise, stats
-from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.energy import energy
 from ortune.measurement.machine import machine, versions
-from ortune.measurement.pairs import burst, join, pace, warm
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.model import facts as model_facts
 from ortune.model import file
+from ortune.study import matrix, rows
+from ortune.study.contest import Contestant, Row, contest, pairs, ratio, winner
+from ortune.study.floor import floor
 from ortune.workloads.latency import Latency
 
-_RESTARTS = 3
-
-
-@dataclass
-class _Row:
-    """One contestant and everything measured of it."""
-
-    model: Path
-    backend: Backend
-    stream: Path
-    loads: list[int] = field(default_factory=list)
-    firsts: list[int] = field(default_factory=list)
-    peak_rss: int = 0
-    placement: Mapping[str, int] = field(default_factory=dict)
-    turns: list[list[Burst]] = field(default_factory=list)
-    error: str = ""
+ONE = Interval(1.0, 1.0, 1.0)
 
 
 def bench(
@@ -54,32 +38,50 @@ def bench(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     batch: int = 0,
+    batches: Sequence[int] = (),
+    threads: Sequence[int] = (),
+    levels: Sequence[str] = (),
+    workload: str | Workload | None = None,
+    self_check: bool = False,
+    memory_by_node: bool = False,
     seconds: float = 10,
     sink: Sink = silent,
 ) -> dict[str, Any]:
-    """Time every model on every backend, in turns, in several sets of fresh processes.
+    """Time models x backends x levels x threads, at every batch, in one interleaved run.
+
+    Args:
+        models: Model files.
+        on: Backends in plugin spelling.
+        data: Samples; made up when None.
+        shapes: Shapes of made-up inputs.
+        ranges: Values of made-up inputs.
+        batch: Samples stacked into one run; 0 takes them as they come.
+        batches: Several of these; rows are compared within one.
+        threads: Thread counts to time every backend at.
+        levels: Graph levels to time every backend at that has levels.
+        workload: How runs are driven; one after another when None.
+        self_check: Time the first row against itself too.
+        memory_by_node: Let the runtime record memory by node, in processes of their own.
+        seconds: Time for timing.
+        sink: Receives notes.
 
     Returns:
-        ``rows`` (raw nanoseconds included), ``ratios`` of each row's latency to the first's
-        (value, low, high at 99 %), and ``winner``: index of the fastest, null inside the noise.
+        ``rows`` (raw nanoseconds included), ``ratios`` of each row's latency to that of the first
+        row of its batch (value, low, high at 99 %), ``winner``: index of the fastest, null inside
+        the noise or with several batches, ``winners``: the same for every batch.
 
     Raises:
-        OrtuneError: A model or the data cannot be used, or the first row does not run.
+        OrtuneError: A model, an option or the data cannot be used, or a first row does not run.
     """
     paths = [Path(models)] if isinstance(models, (str, Path)) else [Path(path) for path in models]
-    specs = on if isinstance(on, str) else ",".join(on)
-    backends = [backend for backend, _ in parse_list(Backend, specs)]
-    for backend in backends:
-        if reason := backend.missing():
-            raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
-    contestants = [(path, backend) for path in paths for backend in backends]
-    return race(
-        contestants,
-        data=data,
-        shapes=shapes,
-        ranges=ranges,
-        batch=batch,
+    chosen = matrix.backends(on, threads, levels, sink)
+    driven = matrix.batched(_workload(workload, batch), batches)
+    return _run(
+        matrix.contestants(paths, chosen, driven),
+        _Feeding(data, shapes or {}, ranges or {}),
         seconds=seconds,
+        self_check=self_check,
+        memory_by_node=memory_by_node,
         sink=sink,
     )
 
@@ -91,152 +93,126 @@ def race(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     batch: int = 0,
+    workload: str | Workload | None = None,
+    self_check: bool = False,
     seconds: float = 10,
     sink: Sink = silent,
 ) -> dict[str, Any]:
     """Time pairs of model and backend as `bench` does; the first is the measure of the others."""
+    driven = _workload(workload, batch)
+    group = [Contestant(Path(path), backend, driven) for path, backend in contestants]
+    feeding = _Feeding(data, shapes or {}, ranges or {})
+    return _run([group], feeding, seconds=seconds, self_check=self_check, sink=sink)
+
+
+class _Feeding:
+    """Where samples come from; one stream a model."""
+
+    def __init__(
+        self,
+        data: str | Path | Callable[[], Any] | None,
+        shapes: Mapping[str, tuple[int, ...]],
+        ranges: Mapping[str, tuple[float, float]],
+    ) -> None:
+        self._data, self._shapes, self._ranges = data, shapes, ranges
+
+    def stream(self, facts: Facts, folder: Path, sink: Sink) -> Path:
+        """Write the samples of one model and return the stream."""
+        if self._data is not None:
+            return data_feeds.load(self._data, facts.inputs, folder).stream
+        made = synthetic.make(facts.inputs, folder, shapes=self._shapes, ranges=self._ranges)
+        for text in made.notes:
+            sink(Note(text))
+        return made.stream
+
+
+def _workload(given: str | Workload | None, batch: int) -> Workload:
+    if given is None:
+        return Latency(batch=batch)
+    made = parse(Workload, given) if isinstance(given, str) else given
+    return matrix.batched(made, [batch])[0] if batch else made
+
+
+def _run(
+    groups: Sequence[Sequence[Contestant]],
+    feeding: _Feeding,
+    *,
+    seconds: float,
+    self_check: bool,
+    sink: Sink,
+    memory_by_node: bool = False,
+) -> dict[str, Any]:
+    first = groups[0][0]
+    if reason := first.workload.missing():
+        raise BadSettings(f"workload '{first.workload}' cannot be driven here", fix=reason)
+    models = dict.fromkeys(one.model for group in groups for one in group)
+    backends = dict.fromkeys(one.backend for group in groups for one in group)
+    meters = energy()
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
-        streams: dict[Path, Path] = {}
-        for path in dict.fromkeys(path for path, _ in contestants):
-            facts = model_facts.facts(file.load(path))
-            own = root / f"{len(streams)}"
-            streams[path] = _stream(facts, own, data, shapes, ranges, sink)
-        rows = [_Row(path, backend, streams[path]) for path, backend in contestants]
-        for _ in range(_RESTARTS):
-            _turn(rows, root, batch, seconds / _RESTARTS)
-    return _result(rows)
-
-
-def _stream(
-    facts: Facts,
-    folder: Path,
-    data: str | Path | Callable[[], Any] | None,
-    shapes: Mapping[str, tuple[int, ...]] | None,
-    ranges: Mapping[str, tuple[float, float]] | None,
-    sink: Sink,
-) -> Path:
-    if data is not None:
-        return data_feeds.load(data, facts.inputs, folder).stream
-    made = synthetic.make(facts.inputs, folder, shapes=shapes or {}, ranges=ranges or {})
-    for text in made.notes:
-        sink(Note(text))
-    return made.stream
-
-
-def _turn(rows: Sequence[_Row], root: Path, batch: int, seconds: float) -> None:
-    """Start a process for every row and time all in the order A B C C B A until time is up."""
-    with ExitStack() as stack:
-        live: dict[int, Worker] = {}
-        for index, row in enumerate(rows):
-            if row.error:
-                continue
-            job = WorkerJob(
-                {MAIN: row.model.resolve()},
-                row.backend,
-                {MAIN: row.stream},
-                worker_folder(root / "workers", "bench"),
-                Latency(batch=batch),
-            )
-            worker = stack.enter_context(Worker(job))
-            try:
-                _ready(row, worker)
-                live[index] = worker
-            except WorkerFailed as error:
-                row.error = error.failure.reason
-        _first_lives(rows, live)
-        _blocks(rows, live, seconds)
-
-
-def _ready(row: _Row, worker: Worker) -> None:
-    loaded, first = worker.ask("load"), worker.ask("first")
-    row.loads.append(loaded["load_ns"])
-    row.firsts.append(first["first_ns"])
-    row.peak_rss = max(row.peak_rss, first["peak_rss"])
-    row.placement = loaded["placement"]
-
-
-def _first_lives(rows: Sequence[_Row], live: Mapping[int, Worker]) -> None:
-    """Refuse a race without its measure."""
-    if 0 not in live:
-        raise BadModel(
-            f"{rows[0].model} does not run on {rows[0].backend}: {rows[0].error}",
-            fix="check the model, the data and the backend",
-        )
-
-
-def _blocks(rows: Sequence[_Row], live: dict[int, Worker], seconds: float) -> None:
-    quick: dict[int, int] = {}
-    for index, worker in list(live.items()):
-        try:
-            quick[index] = warm(worker)
-        except WorkerFailed as error:
-            rows[index].error = error.failure.reason
-            del live[index]
-    _first_lives(rows, live)
-    size = pace(max(quick.values()), min(quick.values()))
-    cost = 2 * size.span * sum(quick.values()) / 1e9
-    count = max(4, min(30, round(seconds / max(cost, 1e-6))))
-    for row in rows:
-        row.turns.append([])
-    for turn in range(count):
-        at = 2 * size.span * turn
-        up = {i: burst(live[i], size, at) for i in live}
-        down = {i: burst(live[i], size, at + size.span) for i in reversed(list(live))}
-        for i in live:
-            rows[i].turns[-1].append(join(up[i], down[i]))
-
-
-def _ratio(one: _Row, base: _Row) -> Interval:
-    pairs = [
-        Pair(tuple(Block(b, a) for a, b in zip(mine, theirs, strict=True)))
-        for mine, theirs in zip(one.turns, base.turns, strict=True)
+        streams = {
+            path: feeding.stream(model_facts.facts(file.load(path)), root / f"{count}", sink)
+            for count, path in enumerate(models)
+        }
+        floors = {backend: floor(backend, root / "floor") for backend in backends}
+        timed = [[Row(one, streams[one.model]) for one in group] for group in groups]
+        if self_check:
+            timed[0].append(Row(replace(first, again=True), streams[first.model]))
+        before = noise.snapshot()
+        contest(timed, root, seconds, meters)
+        record = noise.between(before, noise.snapshot())
+    digests = {path: file.digest(path) for path in models}
+    made = [
+        rows.row(one, digests[one.contestant.model], meters, floors[one.contestant.backend])
+        for group in timed
+        for one in group
     ]
-    return stats.ratio(pairs)
+    return _result(timed, made, record)
 
 
-def _result(rows: Sequence[_Row]) -> dict[str, Any]:
-    ratios: list[Interval | None] = [None if r.error else _ratio(r, rows[0]) for r in rows]
-    ratios[0] = Interval(1.0, 1.0, 1.0)
-    order = sorted((i for i, found in enumerate(ratios) if found), key=lambda i: _value(ratios[i]))
-    winner = None
-    if len(order) > 1 and _ratio(rows[order[0]], rows[order[1]]).high < 1:
-        winner = order[0]
+def _result(
+    groups: Sequence[Sequence[Row]], made: list[dict[str, Any]], record: noise.Record
+) -> dict[str, Any]:
+    ratios = [
+        None if r.error else ratio(r, g[0]) if r is not g[0] else ONE for g in groups for r in g
+    ]
+    again = next((k for k, row in enumerate(made) if row["again"]), None)
+    equal = None if again is None else ratios[again]
+    every = [pair for g in groups for r in g if not r.error for pair in pairs(r, g[0])]
+    judged = noise.judge(record, stats.disturbed(every), equal)
+    told = judged.too_noisy or _differs(equal)
+    starts = [sum(len(group) for group in groups[:k]) for k in range(len(groups))]
+    fastest = [None if told else winner(group) for group in groups]
+    winners = [
+        {
+            "workload": made[start]["workload"],
+            "batch": made[start]["batch"],
+            "row": None if place is None else start + place,
+        }
+        for start, place in zip(starts, fastest, strict=True)
+    ]
     return {
-        "rows": [_row(row) for row in rows],
-        "ratios": [
-            None if r is None else {"value": r.value, "low": r.low, "high": r.high} for r in ratios
-        ],
-        "winner": winner,
+        "rows": made,
+        "ratios": [None if r is None else _interval(r) for r in ratios],
+        "winner": winners[0]["row"] if len(winners) == 1 else None,
+        "winners": winners,
+        "self_check": None
+        if equal is None
+        else {"row": again, "ratio": _interval(equal), "equal": not _differs(equal)},
         "machine": machine(),
         "versions": versions(),
-        "noise": noise.now(),
+        "noise": record.readings(),
+        "judgement": {
+            "too_noisy": judged.too_noisy,
+            "rule": noise.RULE,
+            "advice": [{"what": one.what, "change": one.change} for one in judged.advice],
+        },
     }
 
 
-def _value(found: Interval | None) -> float:
-    return float("inf") if found is None else found.value
+def _differs(equal: Interval | None) -> bool:
+    return equal is not None and (equal.low > 1 or equal.high < 1)
 
 
-def _row(row: _Row) -> dict[str, Any]:
-    latency = [ns for turn in row.turns for one in turn for ns in one.latency_ns]
-    named: dict[str, Any] = {
-        "model": str(row.model),
-        "backend": str(row.backend),
-        "error": row.error or None,
-        "size": file.size(row.model),
-        "peak_rss": row.peak_rss,
-        "placement": dict(row.placement),
-        "load_ns": row.loads,
-        "first_ns": row.firsts,
-        "latency_ns": latency,
-    }
-    if latency:
-        named |= {
-            "mean_ns": float(np.mean(latency)),
-            "sd_ns": float(np.std(latency)),
-            "min_ns": min(latency),
-            "max_ns": max(latency),
-            **{f"p{p}_ns": stats.percentile(latency, p) for p in (50, 90, 99)},
-        }
-    return named
+def _interval(found: Interval) -> dict[str, float]:
+    return {"value": found.value, "low": found.low, "high": found.high}

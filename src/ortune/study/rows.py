@@ -1,0 +1,98 @@
+"""What a timed row is in the JSON of `bench`: all samples raw, every figure computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortune.measurement import stats
+from ortune.measurement.energy import Energy
+from ortune.model import file
+from ortune.study.contest import Row
+
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
+
+
+def row(
+    one: Row, digest: str, energy: Energy, runtime: Mapping[str, int | None]
+) -> dict[str, Any]:
+    """Return a row's JSON.
+
+    Args:
+        one: What was measured.
+        digest: The model's, weights included.
+        energy: The counters that were read.
+        runtime: ``rss`` and ``load_ns`` of a process that holds a one-node model instead.
+    """
+    who = one.contestant
+    samples = max(1, who.workload.batch)
+    latency = one.latency_ns
+    return {
+        "model": str(who.model),
+        "digest": digest,
+        "backend": str(who.backend),
+        "workload": str(who.workload),
+        "batch": who.workload.batch,
+        "again": who.again,
+        "error": one.error or None,
+        "size": file.size(who.model),
+        "placement": dict(one.placement),
+        "load_ns": one.load_ns,
+        "first_ns": one.first_ns,
+        "latency_ns": latency,
+        **times(latency, samples),
+        "measure": who.workload.measure,
+        **_memory(one.footprints),
+        "runtime": dict(runtime),
+        "cpu_ns": _per(one.cpu_ns, one.runs),
+        "spin_ns": float(np.median(one.spin_ns)) if one.spin_ns else None,
+        "joules": _joules(one, energy),
+        "reported": who.workload.results(latency, one.details) if latency else {},
+        "turns": [[list(burst.latency_ns) for burst in turn] for turn in one.turns],
+        "waited": [[list(burst.waited) for burst in turn] for turn in one.turns],
+        "runs_each": [turn[0].runs_each if turn else 1 for turn in one.turns],
+    }
+
+
+def times(latency: Sequence[int], samples: int) -> dict[str, Any]:
+    """Return the statistics of a row's entries; None where they support no such figure.
+
+    Args:
+        latency: Entries of all sets, ns.
+        samples: Samples in one run, for the throughput of one caller.
+    """
+    if not latency:
+        return {}
+    values = np.asarray(latency, np.float64)
+    mean = float(values.mean())
+    return {
+        "mean_ns": mean,
+        "sd_ns": float(values.std(ddof=1)) if len(values) > 1 else None,
+        "min_ns": int(values.min()),
+        "max_ns": int(values.max()),
+        **{f"{name}_ns": stats.percentile(latency, p) for name, p in PERCENTILES.items()},
+        "per_second": samples * 1e9 / mean if mean else None,
+        "per_sample_ns": float(np.median(values)) / samples,
+    }
+
+
+def _memory(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The worst of the sets, as a limit must hold for it."""
+    uss = [one["uss"] for one in seen if one["uss"] is not None]
+    return {
+        "peak_rss": max((one["peak"] for one in seen), default=0),
+        "rss": max((one["rss"] for one in seen), default=None),
+        "uss": max(uss, default=None),
+    }
+
+
+def _joules(one: Row, energy: Energy) -> dict[str, Any]:
+    if not one.joules:
+        return {"per_run": None, "why": "; ".join(energy.why) or "no run was timed"}
+    return {"per_run": {name: _per(used, one.runs) for name, used in one.joules.items()}}
+
+
+def _per(total: float, count: int) -> float | None:
+    return total / count if count else None
