@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from threading import BrokenBarrierError
 from typing import TypeVar
 
 from ortune.core.workload import Lane
@@ -20,7 +21,8 @@ def run(lane: Lane, position: int) -> None:
 def side_by_side(lanes: Sequence[Lane], work: Callable[[Lane], T]) -> list[T]:
     """Do `work` on every lane at once and return the results in the lanes' order.
 
-    The first lane is driven by the calling thread. The first error is raised when all are done.
+    The first lane is driven by the calling thread. An error is raised when all are done: the
+    first, and none that only says that another lane failed.
     """
     found: dict[int, T] = {}
     errors: list[BaseException] = []
@@ -38,7 +40,7 @@ def side_by_side(lanes: Sequence[Lane], work: Callable[[Lane], T]) -> list[T]:
     for thread in threads:
         thread.join()
     if errors:
-        raise errors[0]
+        raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
     return [found[index] for index in range(len(lanes))]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -51,10 +50,10 @@ class Throughput(Workload):
         return (*(2**k for k in range(cpus.bit_length()) if 2**k < cpus), 0)
 
     def drive(self, rig: Rig, span: Span) -> Driven:
-        """Let the lanes take the span's runs from one queue."""
+        """Deal the span's runs out to the lanes and let them go at once."""
         lanes = rig.lanes
         total = max(span.total, len(lanes))
-        race = _Race(span.at, total, span.drop, len(lanes))
+        race = _Race(lanes, span, total)
         waiting = _lanes.Waiting(lanes[0])
         taken = _lanes.side_by_side(lanes, race.run)
         rates = [len(ns) / max(1, sum(ns)) for ns in taken]
@@ -77,41 +76,40 @@ class Throughput(Workload):
 
 
 class _Race:
-    """One burst: a queue of runs that several lanes take from."""
+    """One burst: every lane runs its share, and goes on until all are through."""
 
-    def __init__(self, at: int, total: int, drop: int, lanes: int) -> None:
-        self._at, self._total, self._drop, self._lanes = at, total, drop, lanes
-        self._tickets: Iterator[int] = itertools.count()
+    def __init__(self, lanes: Sequence[Lane], span: Span, total: int) -> None:
+        self._lanes, self._span, self._total = lanes, span, total
+        self._start = threading.Barrier(len(lanes))
         self._through: list[Lane] = []
         self._company: list[Lane] = []
-        self._start = threading.Barrier(lanes)
 
     @property
     def runs(self) -> int:
         """Runs of all lanes, those that do not count included."""
-        return self._total + self._drop * self._lanes + len(self._company)
+        return self._total + self._span.drop * len(self._lanes) + len(self._company)
 
     def run(self, lane: Lane) -> list[int]:
-        """Take runs until none is left; return the nanoseconds of each that was taken."""
+        """Return the nanoseconds of each run of a lane's share."""
         try:
-            taken = self._counted(lane)
+            taken = self._share(lane)
             self._through.append(lane)
-            while len(self._through) < self._lanes and not self._start.broken:
-                _lanes.run(lane, self._at)
+            while len(self._through) < len(self._lanes) and not self._start.broken:
+                _lanes.run(lane, self._span.at)
                 self._company.append(lane)
         except BaseException:
             self._start.abort()
             raise
         return taken
 
-    def _counted(self, lane: Lane) -> list[int]:
-        for k in range(self._drop):
-            _lanes.run(lane, self._at + k)
+    def _share(self, lane: Lane) -> list[int]:
+        for k in range(self._span.drop):
+            _lanes.run(lane, self._span.at + k)
         self._start.wait()
         taken: list[int] = []
         last = lane.clock()
-        while (ticket := next(self._tickets)) < self._total:
-            _lanes.run(lane, self._at + ticket)
+        for turn in range(self._lanes.index(lane), self._total, len(self._lanes)):
+            _lanes.run(lane, self._span.at + turn)
             now = lane.clock()
             taken.append(now - last)
             last = now

@@ -1,0 +1,112 @@
+"""The MLPerf scenarios, driven by MLCommons' own load generator."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ortune.core.backend import Backend
+from ortune.core.workload import Driven, Rig, Span, Workload, demand
+from ortune.workloads import _lanes, _loadgen
+
+_FIGURES = {
+    "single-stream": "result_mean_latency_ns",
+    "multi-stream": "result_mean_query_latency_ns",
+    "server": "result_mean_latency_ns",
+    "offline": "result_samples_per_second",
+}
+"""What an entry is made of, in the load generator's own words."""
+
+
+@dataclass(frozen=True)
+class Loadgen(Workload):
+    """A scenario of MLPerf inference: LoadGen issues the queries and judges the run.
+
+    ``single-stream``: the next query when the last is answered; ``multi-stream``: eight samples a
+    query; ``server``: Poisson arrivals at `qps`; ``offline``: all samples at once. An entry is
+    the mean latency of a query, of offline the time per sample (mlcommons/inference, loadgen).
+    All entries of a burst are equal; its logs stay in the worker's folder.
+
+    Attributes:
+        batch: Samples stacked into one run; 0 takes them as the data has them.
+        scenario: single-stream, multi-stream, server or offline.
+        qps: Queries a second: needed by server; offline sizes its query by it, 0 measures that.
+        sessions: Sessions that answer side by side.
+        seconds: Shortest duration of a burst.
+        target_ms: Latency that 99 % of the server's queries must keep.
+    """
+
+    measure: ClassVar[str] = "latency of a LoadGen query"
+
+    scenario: Literal["single-stream", "multi-stream", "server", "offline"] = "single-stream"
+    qps: float = 0.0
+    sessions: int = 1
+    seconds: float = 1.0
+    target_ms: float = 100.0
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            BadSettings: A number that is not positive; no rate for the server.
+        """
+        super().__post_init__()
+        server = self.scenario == "server"
+        enough = 0 < self.qps < math.inf if server else 0 <= self.qps < math.inf
+        demand(enough, "qps", self.qps, "queries a second; server needs more than 0")
+        demand(self.sessions > 0, "sessions", self.sessions, "1 or more")
+        demand(0 < self.seconds < math.inf, "seconds", self.seconds, "more than 0")
+        demand(0 < self.target_ms < math.inf, "target_ms", self.target_ms, "more than 0")
+
+    def missing(self) -> str | None:
+        """Return how to install the load generator when it is not there."""
+        if importlib.util.find_spec("mlperf_loadgen") is None:
+            return 'pip install "ortune[loadgen]", or mlcommons-loadgen'
+        return None
+
+    def lanes(self, backend: Backend) -> int:
+        """Return the sessions asked for."""
+        return self.sessions
+
+    def drive(self, rig: Rig, span: Span) -> Driven:
+        """Let LoadGen run its scenario once and read the result from its log."""
+        for lane in rig.lanes:
+            for k in range(max(1, span.drop)):
+                _lanes.run(lane, span.at + k)
+        expected = self.qps or self._measured(rig, span)
+        settings = _loadgen.Settings(self.scenario, expected, self.seconds, self.target_ms)
+        waiting = _lanes.Waiting(rig.lanes[0])
+        said = _loadgen.test(rig, settings)
+        share = waiting.share()
+        figure = float(said[_FIGURES[self.scenario]])
+        entry = 1e9 / figure if self.scenario == "offline" else figure
+        count = max(1, span.runs)
+        return Driven([max(1, round(entry))] * count, [share] * count, said.pop("runs"), said)
+
+    def _measured(self, rig: Rig, span: Span) -> float:
+        """Return runs a second of one lane, times the lanes."""
+        lane = rig.lanes[0]
+        start = lane.clock()
+        _lanes.run(lane, span.at)
+        return 1e9 * len(rig.lanes) / max(1, lane.clock() - start)
+
+    def results(
+        self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return LoadGen's own results of the last burst, and how many bursts it calls valid."""
+        if not details:
+            return {}
+        valid = sum(one["result_validity"] == "VALID" for one in details)
+        reasons = {str(one.get("result_invalid_reason", "")).strip() for one in details} - {""}
+        stopping = str(details[-1].get("early_stopping_result", "")).strip()
+        notes = [*sorted(reasons), *([stopping] if stopping else [])]
+        return {
+            "scenario": self.scenario,
+            "valid_bursts": valid,
+            "bursts": len(details),
+            "loadgen": dict(details[-1]),
+            "notes": notes if valid < len(details) else [],
+        }
