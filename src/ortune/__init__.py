@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ortune.study.bench import bench as bench
     from ortune.study.ledger import read_study as read_study
     from ortune.study.optimize import optimize as optimize
+    from ortune.study.tune import tune as tune
     from ortune.study.verify import verify as verify
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ _HOME = {
     "pack": "bundle.pack",
     "read_study": "study.ledger",
     "report": "reporting.write",
+    "tune": "study.tune",
     "verify": "study.verify",
 }
 

@@ -83,15 +83,16 @@ def spell(plugin: Plugin) -> str:
         value = getattr(plugin, field.name)
         if field.default is not dataclasses.MISSING and value == field.default:
             continue
-        parts.append(f"{field.name}={_spell(value)}")
+        parts.append(f"{field.name}={spell_value(value)}")
     return f"{plugin.name()}({', '.join(parts)})" if parts else plugin.name()
 
 
-def _spell(value: object) -> str:
+def spell_value(value: object) -> str:
+    """Write one field's value."""
     if isinstance(value, Plugin):
         return spell(value)
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(_spell(item) for item in value)}]"
+        return f"[{', '.join(spell_value(item) for item in value)}]"
     if isinstance(value, str):
         plain = _WORD.fullmatch(value) and value not in _NAMES
         return str(value) if plain else json.dumps(value)

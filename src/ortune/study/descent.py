@@ -1,0 +1,246 @@
+"""Coordinate descent over a backend's settings: every step a paired test against the best so far.
+
+Waiting for a CPU is part of what settings change, so entries that a neighbour disturbed count
+here, where other comparisons drop them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
+
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.spelling import spell_value
+from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.measurement import stats
+from ortune.measurement.pairs import Effort, time_pair
+from ortune.measurement.process import Worker, WorkerFailed
+
+WORTH = 0.99
+"""A setting is kept when its ratio lies below this and its 99 % interval below 1."""
+_ROUNDS = 2
+_FINAL_PAIRS = 3
+_FINAL_SHARE = 0.3
+"""Of the time: the winner is measured against the start in fresh pairs."""
+_CPU_RUNS = 0.3
+"""Seconds of running behind a figure of CPU time."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How a candidate's outputs stand to those of the start.
+
+    Attributes:
+        fine: They are equal, or within the budget when the candidate changes numbers.
+        said: In a few words.
+        snr: Signal to noise, dB.
+        max_error: Largest absolute difference.
+    """
+
+    fine: bool
+    said: str
+    snr: float
+    max_error: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One value of one setting, and what became of it.
+
+    Attributes:
+        setting: Name of the coordinate.
+        value: The fields that it changes, as they are spelled.
+        backend: All settings of the candidate.
+        ratio: Its latency over that of the best before it; None when it did not run.
+        kept: It became the best.
+        why: Why it was kept or not.
+        answers: Compared only when it was faster.
+    """
+
+    setting: str
+    value: str
+    backend: Backend
+    ratio: Interval | None
+    kept: bool
+    why: str
+    answers: Answers | None = None
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What the descent works with.
+
+    Attributes:
+        start: Start a worker of these settings, not loaded yet.
+        compare: Compare a live worker's outputs with those of the start.
+        allowed: Whether a candidate keeps to what the user pinned.
+        tell: Receives each attempt.
+    """
+
+    start: Callable[[Backend], Worker]
+    compare: Callable[[Worker, Backend], Answers]
+    allowed: Callable[[Backend], bool]
+    tell: Callable[[Attempt], None]
+
+
+@dataclass
+class Descent:
+    """The state of a running descent."""
+
+    origin: Backend
+    facts: Facts
+    tools: Tools
+    seconds: float
+    attempts: list[Attempt] = field(default_factory=list)
+    finished: str = "done"
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._seen = {self.origin}
+        self.best = self.origin
+
+    @property
+    def pair_seconds(self) -> float:
+        """Seconds of timing a pair gets."""
+        return min(4.0, max(0.8, self.seconds / 40))
+
+    def run(self) -> Backend:
+        """Go through the settings until a round changes nothing; return the best."""
+        for _ in range(_ROUNDS):
+            before = self.best
+            self._round()
+            if self.best == before or self.finished != "done":
+                break
+        return self.best
+
+    def _round(self) -> None:
+        with ExitStack() as stack:
+            live = stack.enter_context(self._live(self.best))
+            for setting, candidate in self._candidates():
+                if self._late():
+                    self.finished = "time"
+                    return
+                attempt = self._attempt(live, setting, candidate)
+                self.attempts.append(attempt)
+                self.tools.tell(attempt)
+                if attempt.kept:
+                    self.best = candidate
+                    stack.close()
+                    live = stack.enter_context(self._live(self.best))
+
+    def _late(self) -> bool:
+        """Whether what is left of the time belongs to the final pairs, if there will be any."""
+        share = 1 if self.best == self.origin else 1 - _FINAL_SHARE
+        return time.monotonic() - self._began > share * self.seconds
+
+    def _candidates(self) -> Iterator[tuple[str, Backend]]:
+        """Yield what was not tried yet, always around the present best."""
+        done: set[str] = set()
+        while left := [n for n in self.best.coordinates(self.facts) if n not in done]:
+            done.add(left[0])
+            for candidate in self.best.coordinates(self.facts)[left[0]]:
+                if candidate not in self._seen and self.tools.allowed(candidate):
+                    self._seen.add(candidate)
+                    yield left[0], candidate
+
+    def _attempt(self, live: Worker, setting: str, candidate: Backend) -> Attempt:
+        tried = Attempt(setting, changed(self.best, candidate), candidate, None, False, "")
+        try:
+            with self._live(candidate) as worker:
+                first = timed(live, worker, Effort(seconds=self.pair_seconds))
+                tried = replace(tried, ratio=stats.ratio([first]))
+                if reason := _not_faster(stats.ratio([first])):
+                    return replace(tried, why=reason)
+                answers = self.tools.compare(worker, candidate)
+            tried = replace(tried, answers=answers)
+            if not answers.fine:
+                return replace(tried, why=f"faster, but {answers.said}")
+            with self._live(candidate) as worker:
+                again = timed(live, worker, Effort(seconds=self.pair_seconds))
+        except WorkerFailed as error:
+            if error.worker is live:
+                raise
+            return replace(tried, why=f"does not run: {error.failure.reason}")
+        ratio = stats.ratio([first, again])
+        reason = _not_faster(ratio)
+        why = f"{reason} in a fresh pair" if reason else f"{_gain(ratio)}, {answers.said}"
+        return replace(tried, ratio=ratio, kept=not reason, why=why)
+
+    @contextmanager
+    def _live(self, backend: Backend) -> Iterator[Worker]:
+        with self.tools.start(backend) as worker:
+            worker.ask("load")
+            worker.ask("first")
+            yield worker
+
+    def judged(self) -> tuple[Interval, Interval]:
+        """Return latency and CPU time of the best over those of the start, in fresh pairs.
+
+        CPU time is that of all threads, spinning after a run included; its ends are the least and
+        the most of the pairs.
+        """
+        pairs: list[Pair] = []
+        costs: list[tuple[int, int]] = []
+        effort = Effort(max_blocks=20, seconds=self.pair_seconds, decide=False)
+        for _ in range(_FINAL_PAIRS):
+            with self._live(self.origin) as base, self._live(self.best) as worker:
+                pairs.append(timed(base, worker, effort))
+                runs = _runs(pairs[-1])
+                costs.append((cpu_ns(base, runs), cpu_ns(worker, runs)))
+        shares = sorted(new / max(1, old) for old, new in costs)
+        return stats.ratio(pairs), Interval(shares[len(shares) // 2], shares[0], shares[-1])
+
+
+def timed(baseline: Worker, candidate: Worker, effort: Effort) -> Pair:
+    """Time a pair in which every entry counts, waiting included."""
+    pair = time_pair(baseline, candidate, effort)
+    return Pair(
+        tuple(Block(_whole(block.baseline), _whole(block.candidate)) for block in pair.blocks)
+    )
+
+
+def _whole(burst: Burst) -> Burst:
+    """Take the marks of waiting off, so that no entry is dropped."""
+    return replace(burst, waited=(-1.0,) * len(burst.waited))
+
+
+def _runs(pair: Pair) -> int:
+    """Return how many runs take a third of a second."""
+    sample = [ns for block in pair.blocks for ns in block.baseline.latency_ns]
+    return max(2, min(2000, int(_CPU_RUNS * 1e9 * len(sample) / max(1, sum(sample)))))
+
+
+def cpu_ns(worker: Worker, runs: int) -> int:
+    """Return CPU nanoseconds of all threads for a number of runs and what they spin afterwards."""
+    worker.ask("rest")
+    before = worker.ask("usage")["cpu_ns"]
+    worker.ask("burst", at=0, runs=runs)
+    worker.ask("rest")
+    return int(worker.ask("usage")["cpu_ns"] - before)
+
+
+def changed(base: Backend, other: Backend) -> str:
+    """Return the fields in which a backend differs, as they are spelled."""
+    return ", ".join(
+        f"{f.name}={spell_value(getattr(other, f.name))}"
+        for f in fields(other)
+        if getattr(base, f.name) != getattr(other, f.name)
+    )
+
+
+def _not_faster(ratio: Interval) -> str:
+    """Return why a ratio is no reason to change a setting; empty when it is one."""
+    if ratio.low > 1:
+        return f"slower: {ratio.value:.3f}"
+    if ratio.high >= 1:
+        return "no difference beyond the noise"
+    if ratio.value > WORTH:
+        return f"gains less than {100 * (1 - WORTH):.0f} %"
+    return ""
+
+
+def _gain(ratio: Interval) -> str:
+    return f"{100 * (1 - ratio.value):.0f} % less time"
