@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ortune.study.bench import bench as bench
     from ortune.study.ledger import read_study as read_study
     from ortune.study.optimize import optimize as optimize
+    from ortune.study.pricing import cost as cost
     from ortune.study.tune import tune as tune
     from ortune.study.verify import verify as verify
 
@@ -37,6 +38,7 @@ _HOME = {
     "Trial": "core.trial",
     "bench": "study.bench",
     "build": "recipe.build",
+    "cost": "study.pricing",
     "load": "engine.load",
     "optimize": "study.optimize",
     "pack": "bundle.pack",

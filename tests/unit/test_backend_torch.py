@@ -101,7 +101,7 @@ def test_saved_programs_answer_like_the_file(folder: Path) -> None:
     torch.jit.save(torch.jit.trace(torch_modules.Pair(), (b, a), strict=False), "script.pt")
     for file in ("in_order.pt2", "named.pt2", "script.pt"):
         same_as_the_file(f'torch(source="{file}")')
-    with pytest.raises(Exception, match="second|keyword|unpack|argument"):
+    with pytest.raises(Exception, match=r"second|keyword|unpack|argument"):
         answers('torch(source="other_names.pt2")')
 
 

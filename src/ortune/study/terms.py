@@ -1,0 +1,143 @@
+"""What inference is paid and asked for, read from a command line's words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ortune.core.errors import BadSettings
+
+MONTH_DAYS = 30.4
+"""Days of a month: 365 / 12, to one place."""
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_PRICE = re.compile(rf"([^\d\s.,/+-]*)\s*{_NUMBER}\s*([^\d\s.,/+-]*)\s*/\s*h(?:our)?")
+_LOAD = re.compile(rf"{_NUMBER}\s*/\s*(s|min|h|day)")
+_SPAN = re.compile(rf"{_NUMBER}\s*(us|ms|s)")
+_EFFORT = re.compile(
+    rf"{_NUMBER}\s*h\s*@\s*[^\d\s.,/+-]*\s*{_NUMBER}\s*[^\d\s.,/+-]*\s*/\s*h(?:our)?"
+)
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0}
+_MOST = 64
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Prices, overhead and load. Money is in the price's own unit.
+
+    Attributes:
+        price_per_hour: Of one machine, or of one device where several are counted.
+        currency: As written beside the price; may be empty.
+        overhead_s: Of one run, outside the model: decoding, resizing, transport.
+        processes: At work on one machine at once.
+        devices: Numbers of machines (or devices) to show; the first is what is paid today where
+            no load is given.
+        load_per_s: Samples a second that must be served; None compares at equal work.
+        effort_cost: Of the work that the change takes, once.
+        hours_per_day: Hours that the machines are paid for.
+        within_months: Latest return of the money for the verdict "do it".
+    """
+
+    price_per_hour: float
+    currency: str = ""
+    overhead_s: float = 0.0
+    processes: int = 1
+    devices: tuple[int, ...] = (1,)
+    load_per_s: float | None = None
+    effort_cost: float = 0.0
+    hours_per_day: float = 24.0
+    within_months: float = 6.0
+
+    @property
+    def month_hours(self) -> float:
+        """Paid hours of a month: 30.4 days."""
+        return MONTH_DAYS * self.hours_per_day
+
+    def money(self, amount: float) -> str:
+        """Write an amount: two decimals, or three digits where it is small."""
+        shown = f"{amount:,.2f}" if abs(amount) >= 1 or amount == 0 else f"{amount:.3g}"
+        return f"{shown} {self.currency}".rstrip()
+
+
+def read(
+    price: str,
+    *,
+    load: str = "",
+    overhead: str = "",
+    processes: int = 1,
+    gpus: str = "",
+    effort: str = "",
+    hours_per_day: float = 24.0,
+    within_months: float = 6.0,
+) -> Terms:
+    """Read the words of ``ortune cost``, such as ``2.50/h``, ``150/s``, ``20ms``, ``4h@80/h``.
+
+    Raises:
+        BadSettings: One of them cannot be read, or is not positive.
+    """
+    amount, currency = read_price(price)
+    if processes < 1:
+        raise BadSettings(f"--processes {processes} is not a number of processes", fix="give 1 up")
+    if not 0 < hours_per_day <= 24:
+        raise BadSettings(f"a day has no {hours_per_day:g} hours", fix="--hours-per-day 1 to 24")
+    if within_months <= 0:
+        raise BadSettings(f"--within {within_months:g} is no time", fix="give months, such as 6")
+    return Terms(
+        price_per_hour=amount,
+        currency=currency,
+        overhead_s=read_overhead(overhead) if overhead else 0.0,
+        processes=processes,
+        devices=read_devices(gpus) if gpus else (1,),
+        load_per_s=read_load(load) if load else None,
+        effort_cost=read_effort(effort) if effort else 0.0,
+        hours_per_day=hours_per_day,
+        within_months=within_months,
+    )
+
+
+def read_price(text: str) -> tuple[float, str]:
+    """Read ``2.50/h``, ``2.50 EUR/h`` or ``$2.50/h`` into an amount an hour and its currency."""
+    found = _PRICE.fullmatch(text.strip())
+    if found is None or float(found[2]) <= 0 or (found[1] and found[3]):
+        raise BadSettings(
+            f"cannot read the price '{text}'", fix='write 2.50/h or "2.50 EUR/h", above zero'
+        )
+    return float(found[2]), found[1] or found[3]
+
+
+def read_load(text: str) -> float:
+    """Read ``150/s``, ``9000/min``, ``40000/h`` or ``1000000/day`` into samples a second."""
+    found = _LOAD.fullmatch(text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise BadSettings(
+            f"cannot read the load '{text}'", fix="write 150/s, 9000/min, 40000/h or 1000000/day"
+        )
+    return float(found[1]) / _SECONDS[found[2]]
+
+
+def read_overhead(text: str) -> float:
+    """Read ``20ms``, ``800us`` or ``1.5s`` into seconds."""
+    found = _SPAN.fullmatch(text.strip())
+    if found is None:
+        raise BadSettings(f"cannot read the overhead '{text}'", fix="write 20ms, 800us or 1.5s")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def read_effort(text: str) -> float:
+    """Read ``4h@80/h``, hours at a rate an hour, into what it costs."""
+    found = _EFFORT.fullmatch(text.strip())
+    if found is None:
+        raise BadSettings(f"cannot read the effort '{text}'", fix="write 4h@80/h: hours at a rate")
+    return float(found[1]) * float(found[2])
+
+
+def read_devices(text: str) -> tuple[int, ...]:
+    """Read ``4`` or ``1-8`` into numbers of devices."""
+    found = _RANGE.fullmatch(text.strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if first < 1 or last < first or last - first >= _MOST:
+        raise BadSettings(
+            f"cannot read the number of GPUs '{text}'", fix=f"write 4 or 1-8, {_MOST} at most"
+        )
+    return tuple(range(first, last + 1))
