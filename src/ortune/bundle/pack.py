@@ -100,6 +100,7 @@ def _manifest(study: Study, trial: Trial, parts: Content, members: dict[str, Mem
         study.job.versions,
         study.job.machine,
         members,
+        str(study.job.workload),
     )
 
 

@@ -66,6 +66,12 @@ class FromFile(shared.Verb):
     help="Stop at the first proved plan that is X times as fast.",
 )
 @click.option("--strict", is_flag=True, help="Take only proved accuracy, not likely.")
+@click.option(
+    "--workload",
+    default="latency",
+    show_default=True,
+    help='How the model will be used, such as "throughput" or "arrivals(rate=50)".',
+)
 @shared.batch
 @shared.shapes
 @shared.ranges
@@ -85,6 +91,7 @@ def command(
     time: str,
     target_speedup: float | None,
     strict: bool,
+    workload: str,
     batch: int,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
@@ -124,6 +131,7 @@ def command(
             time=shared.seconds(time),
             target_speedup=target_speedup,
             strict=strict,
+            workload=workload,
             batch=batch,
             shapes=shared.shape_map(shapes),
             ranges=shared.range_map(ranges),
@@ -182,6 +190,8 @@ def summary(study: Study, page: Path) -> dict[str, object]:
         },
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,
+        "workload": str(study.job.workload),
+        "measure": study.job.workload.measure,
         "trials": [row(trial) for trial in study.trials],
         "history": study.history,
         "noise": study.noise,

@@ -61,6 +61,7 @@ class Manifest:
         versions: Distribution -> version that the evidence was taken with.
         machine: The machine that the evidence was taken on.
         members: Every other member of the zip.
+        workload: What the plan was chosen for, as spelled.
     """
 
     format: int
@@ -74,6 +75,7 @@ class Manifest:
     versions: Mapping[str, str]
     machine: Mapping[str, str]
     members: Mapping[str, Member]
+    workload: str = "latency"
 
     def write(self) -> bytes:
         """Return it as JSON."""

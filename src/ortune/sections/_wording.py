@@ -28,6 +28,19 @@ def ratio(trial: Trial) -> str:
     return str(trial.ratio) if known else NONE
 
 
+def ratio_of(study: Study) -> str:
+    """Return the heading of a column of `ratio`."""
+    return "latency ratio, 99 %" if not workload(study) else "time ratio, 99 %"
+
+
+def workload(study: Study) -> str:
+    """Say what was timed and what a speed-up is the ratio of; empty for the plain latency."""
+    used = study.job.workload
+    if str(used) == "latency":
+        return ""
+    return f"Workload: {used}. A speed-up is the ratio of {used.measure}."
+
+
 def number(value: float | None) -> str:
     """Write a score with five significant digits."""
     return NONE if value is None or math.isnan(value) else f"{value:.5g}"

@@ -27,10 +27,11 @@ class Front(Section):
             return
         front = replace(study, trials=tuple(shown)).front()
         metric = str(study.budget.metric)
+        measure = study.job.workload.measure
         better = "higher" if study.budget.metric.higher_is_better else "lower"
-        yield Heading("Latency against accuracy")
+        yield Heading(f"{measure[:1].upper()}{measure[1:]} against accuracy")
         yield Scatter(
-            "latency / latency of the original (lower is better)",
+            f"{measure} / {measure} of the original (lower is better)",
             f"{metric} ({better} is better)",
             tuple(_point(study, trial) for trial in shown),
             tuple(shown.index(trial) for trial in front),

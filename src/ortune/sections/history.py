@@ -32,7 +32,7 @@ class History(Section):
             return
         metric = study.budget.metric.name()
         yield Heading("What each change brought")
-        yield Table(("after", "ms", "latency ratio, 99 %", "MB", metric, "plan"), rows)
+        yield Table(("after", "ms", say.ratio_of(study), "MB", metric, "plan"), rows)
 
 
 def _row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class Ranking(Section):
         ranked = sorted(say.latest(study), key=lambda trial: _place(study, trial))
         yield Heading("Every plan")
         yield Table(
-            ("plan", "speed-up", "latency ratio, 99 %", _metric(study), "MB", "verdict", "why"),
+            ("plan", "speed-up", say.ratio_of(study), _metric(study), "MB", "verdict", "why"),
             tuple(_row(study, trial) for trial in ranked),
             tuple(_mark(study, trial) for trial in ranked),
         )

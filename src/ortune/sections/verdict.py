@@ -32,6 +32,8 @@ class Verdict(Section):
         yield Text(answer(study), _tone(study, best))
         if study.too_noisy:
             yield Text(f"This machine was too noisy for a verdict: {study.advice[0]}.", "warn")
+        if used := say.workload(study):
+            yield Text(used)
         yield Text(_tried(study))
         yield Text(_budget(study))
         yield _comparison(study, best)
@@ -46,7 +48,9 @@ def answer(study: Study) -> str:
             return "the original stays: no plan was tried"
         return "the original stays: nothing was faster within the budget"
     speed = study.speedup(best)
-    faster = f"{say.times(speed)} as fast as the original (99 % interval {say.span(speed)})"
+    under = f" under {study.job.workload}" if say.workload(study) else ""
+    times = f"{say.times(speed)} as fast as the original{under}"
+    faster = f"{times} (99 % interval {say.span(speed)})"
     confirmed = "" if best.phase == "final" else ", measured once and not yet confirmed"
     return f"{faster}, {_accuracy(best)}{confirmed}"
 
@@ -91,7 +95,7 @@ def _budget(study: Study) -> str:
 def _comparison(study: Study, best: Trial) -> Table:
     trials = [study.baseline] + ([best] if best.key != study.baseline.key else [])
     rows = [
-        ("latency, ms", *(_latency(study, trial, best) for trial in trials)),
+        (f"{study.job.workload.measure}, ms", *(_latency(study, trial, best) for trial in trials)),
         ("score", *_scores(trials)),
         ("size, MB", *(say.megabytes(trial.size) for trial in trials)),
         ("recipe", *(trial.plan.recipe.name for trial in trials)),

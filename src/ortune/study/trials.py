@@ -196,10 +196,14 @@ def conclude(scene: Scene, ratio: Interval, scores: tuple[Score, ...]) -> tuple[
         bound = scene.budget.bound(scores[0].base)
         metric = scores[0].metric
         return Status.FAILS, f"{metric} {scores[0].value:.4g} leaves the budget of {bound:.4g}"
+    measure = scene.job.workload.measure
     if ratio.low > 1:
-        return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's latency"
+        return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
     if not scores:
-        return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's latency, not scored"
+        return (
+            Status.SLOWER,
+            f"slower: {ratio.value:.2f} times the original's {measure}, not scored",
+        )
     if ratio.high >= 1:
         return Status.OK, "no difference beyond the noise"
     return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
