@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 from ortune.cli import shared
 from ortune.core.errors import OrtuneError
 
+_MOST_NODES = 10
+
 Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
 
@@ -50,6 +52,8 @@ def show(found: Mapping[str, Any], *, wide: bool) -> None:
             if why:
                 shared.say(f"energy is not measured: {why}")
     _reported(names, rows)
+    for row in rows:
+        _nodes(row)
     for line in _sentences(found, rows):
         shared.say(line)
 
@@ -143,6 +147,11 @@ def _energy(row: Row) -> str:
     return ", ".join(f"{name} {1000 * joules:.3g} mJ" for name, joules in used.items())
 
 
+def _arena(row: Row, key: str) -> float | None:
+    found = (row["allocated"] or {}).get("arena")
+    return found[key] if found else None
+
+
 _LATENCY: tuple[Column, ...] = (
     ("samples>", lambda row: str(len(row["latency_ns"]))),
     ("mean>", _ms("mean_ns")),
@@ -164,6 +173,8 @@ _MEMORY: tuple[Column, ...] = (
     ("RSS MB>", lambda row: _mb(row["rss"])),
     ("of which runtime>", lambda row: _mb(row["runtime"]["rss"])),
     ("USS MB>", lambda row: _mb(row["uss"])),
+    ("arena MB>", lambda row: _mb(_arena(row, "held"))),
+    ("of which used>", lambda row: _mb(_arena(row, "peak"))),
     ("file>", lambda row: shared.size(row["size"])),
 )
 _COST: tuple[Column, ...] = (
@@ -187,6 +198,23 @@ def _reported(names: Sequence[Column], rows: Sequence[Row]) -> None:
         return
     columns = [(f"{_heading(key)}>", _number(key)) for key in keys]
     _table((*names, *columns), rows, "as the workload counts")
+
+
+def _nodes(row: Row) -> None:
+    """Print the nodes for which a run allocates most; all are in the JSON."""
+    recorded = row["allocated"] or {}
+    if "nodes" not in recorded or row["again"]:
+        return
+    title = f"memory by node: {Path(row['model']).name} on {row['backend']}"
+    if recorded["nodes"] is None:
+        shared.say(f"{title}: not measured, {recorded['why']['nodes']}")
+        return
+    keys = ("outputs", "temporary", "inputs")
+    shared.table(
+        ("node", "outputs MB>", "scratch MB>", "reads MB, weights too>"),
+        [(n["name"], *(_mb(n[key]) for key in keys)) for n in recorded["nodes"][:_MOST_NODES]],
+        f"{title}, the biggest of {len(recorded['nodes'])}",
+    )
 
 
 def _heading(key: str) -> str:

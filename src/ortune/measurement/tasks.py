@@ -17,7 +17,8 @@ from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.observer import Probe
 from ortune.data import stream
-from ortune.measurement import profiling
+from ortune.measurement import profiling, roofs
+from ortune.measurement.allocations import arena, nodes
 from ortune.measurement.driving import burst, details, first
 from ortune.measurement.job import MAIN
 from ortune.measurement.memory import peak_rss
@@ -162,9 +163,12 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "describe": describe,
     "optimize": optimize_offline,
     **profiling.TASKS,
+    **roofs.TASKS,
     "usage": usage,
     "footprint": footprint,
     "rest": rest,
+    "arena": arena,
+    "nodes": nodes,
 }
 
 

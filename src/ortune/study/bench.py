@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +23,7 @@ from ortune.measurement.machine import machine, versions
 from ortune.model import facts as model_facts
 from ortune.model import file
 from ortune.study import matrix, rows
+from ortune.study.allocated import allocated
 from ortune.study.contest import Contestant, Row, contest, pairs, ratio, winner
 from ortune.study.floor import floor
 from ortune.workloads.latency import Latency
@@ -105,22 +106,31 @@ def race(
     return _run([group], feeding, seconds=seconds, self_check=self_check, sink=sink)
 
 
+@dataclass(frozen=True)
 class _Feeding:
-    """Where samples come from; one stream a model."""
+    """Where samples come from; made-up inputs are given by name for all models together."""
 
-    def __init__(
-        self,
-        data: str | Path | Callable[[], Any] | None,
-        shapes: Mapping[str, tuple[int, ...]],
-        ranges: Mapping[str, tuple[float, float]],
-    ) -> None:
-        self._data, self._shapes, self._ranges = data, shapes, ranges
+    data: str | Path | Callable[[], Any] | None
+    shapes: Mapping[str, tuple[int, ...]]
+    ranges: Mapping[str, tuple[float, float]]
 
-    def stream(self, facts: Facts, folder: Path, sink: Sink) -> Path:
-        """Write the samples of one model and return the stream."""
-        if self._data is not None:
-            return data_feeds.load(self._data, facts.inputs, folder).stream
-        made = synthetic.make(facts.inputs, folder, shapes=self._shapes, ranges=self._ranges)
+    def streams(self, models: Iterable[Path], root: Path, sink: Sink) -> dict[Path, Path]:
+        """Write the samples of every model and return its stream."""
+        facts = {path: model_facts.facts(file.load(path)) for path in models}
+        every = {one.name for found in facts.values() for one in found.inputs}
+        return {
+            path: self._stream(found, every, root / f"{count}", sink)
+            for count, (path, found) in enumerate(facts.items())
+        }
+
+    def _stream(self, facts: Facts, every: Set[str], folder: Path, sink: Sink) -> Path:
+        if self.data is not None:
+            return data_feeds.load(self.data, facts.inputs, folder).stream
+        # A name that another model has is that one's; a name that none has is refused.
+        others = every - {one.name for one in facts.inputs}
+        shapes = {name: shape for name, shape in self.shapes.items() if name not in others}
+        ranges = {name: ends for name, ends in self.ranges.items() if name not in others}
+        made = synthetic.make(facts.inputs, folder, shapes=shapes, ranges=ranges)
         for text in made.notes:
             sink(Note(text))
         return made.stream
@@ -150,10 +160,7 @@ def _run(
     meters = energy()
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
-        streams = {
-            path: feeding.stream(model_facts.facts(file.load(path)), root / f"{count}", sink)
-            for count, path in enumerate(models)
-        }
+        streams = feeding.streams(models, root, sink)
         floors = {backend: floor(backend, root / "floor") for backend in backends}
         timed = [[Row(one, streams[one.model]) for one in group] for group in groups]
         if self_check:
@@ -161,9 +168,19 @@ def _run(
         before = noise.snapshot()
         contest(timed, root, seconds, meters)
         record = noise.between(before, noise.snapshot())
+        held = {
+            row.contestant: allocated(row.contestant, row.stream, root, by_node=memory_by_node)
+            for group in timed
+            for row in group
+            if not (row.error or row.contestant.again)
+        }
     digests = {path: file.digest(path) for path in models}
     made = [
-        rows.row(one, digests[one.contestant.model], meters, floors[one.contestant.backend])
+        rows.row(one, digests[one.contestant.model], meters)
+        | {
+            "runtime": dict(floors[one.contestant.backend]),
+            "allocated": held.get(replace(one.contestant, again=False)),
+        }
         for group in timed
         for one in group
     ]

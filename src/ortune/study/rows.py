@@ -15,16 +15,13 @@ from ortune.study.contest import Row
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 
 
-def row(
-    one: Row, digest: str, energy: Energy, runtime: Mapping[str, int | None]
-) -> dict[str, Any]:
+def row(one: Row, digest: str, energy: Energy) -> dict[str, Any]:
     """Return a row's JSON.
 
     Args:
         one: What was measured.
         digest: The model's, weights included.
         energy: The counters that were read.
-        runtime: ``rss`` and ``load_ns`` of a process that holds a one-node model instead.
     """
     who = one.contestant
     samples = max(1, who.workload.batch)
@@ -45,7 +42,6 @@ def row(
         **times(latency, samples),
         "measure": who.workload.measure,
         **_memory(one.footprints),
-        "runtime": dict(runtime),
         "cpu_ns": _per(one.cpu_ns, one.runs),
         "spin_ns": float(np.median(one.spin_ns)) if one.spin_ns else None,
         "joules": _joules(one, energy),

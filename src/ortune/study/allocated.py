@@ -1,0 +1,38 @@
+"""What a runtime says that a contestant allocates: recorded apart, as recording costs time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.study.contest import Contestant
+
+
+def allocated(one: Contestant, stream: Path, root: Path, *, by_node: bool) -> Mapping[str, Any]:
+    """Run a contestant in a process of its own with the runtime's records on.
+
+    Returns:
+        ``arena``: ``held`` and ``peak`` bytes, or None; with `by_node` also ``nodes``: a list of
+        `ortune.measurement.memory.NodeMemory`, or None. ``why`` says why there is none.
+    """
+    job = WorkerJob(
+        models={MAIN: one.model.resolve()},
+        backend=one.backend,
+        feeds={MAIN: stream},
+        out=worker_folder(root / "workers", "memory"),
+        workload=one.workload,
+    )
+    found: dict[str, Any] = {"arena": None, "why": {}}
+    for task in ("arena", "nodes") if by_node else ("arena",):
+        try:
+            with Worker(job, timeout_s=120) as worker:
+                answer = worker.ask(task)
+        except WorkerFailed as error:
+            answer = {task: None, "why": error.failure.reason}
+        found[task] = answer[task]
+        if answer["why"]:
+            found["why"][task] = answer["why"]
+    return found
