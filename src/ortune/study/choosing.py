@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from ortune.core.backend import Backend
 from ortune.core.trial import Plan, Status, Trial, Verdict
 from ortune.study.space import merge
 
@@ -18,12 +17,9 @@ def apart(one: Trial, two: Trial) -> bool:
     return bool(one.ratio and two.ratio and one.ratio.high < two.ratio.low)
 
 
-def together(leader: Trial, helped: Sequence[Trial]) -> Plan:
-    """Return the plan with all settings that helped on their own."""
-    backend = leader.plan.backend
-    for trial in helped:
-        backend = merge(backend, trial.plan.backend, leader.plan.backend)
-    return Plan(leader.plan.recipe, backend)
+def transferred(found: Backend, base: Backend, plan: Plan) -> Plan:
+    """Return a plan with the settings that another one's backend gained over its base."""
+    return Plan(plan.recipe, merge(found, plan.backend, base))
 
 
 def reaches(trial: Trial, wanted: float) -> bool:

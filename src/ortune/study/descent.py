@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
+from statistics import fmean
 
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
@@ -18,12 +19,14 @@ from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.measurement import stats
 from ortune.measurement.pairs import Effort, time_pair
 from ortune.measurement.process import Worker, WorkerFailed
+from ortune.study.space import walk
 
 WORTH = 0.99
 """A setting is kept when its ratio lies below this and its 99 % interval below 1."""
 _ROUNDS = 2
-_FINAL_PAIRS = 3
-_FINAL_SHARE = 0.3
+_PAIRS = 3
+"""Fresh pairs of processes at most behind a setting, two at least behind one that is kept."""
+_FINAL_SHARE = 0.25
 """Of the time: the winner is measured against the start in fresh pairs."""
 _CPU_RUNS = 0.3
 """Seconds of running behind a figure of CPU time."""
@@ -99,13 +102,13 @@ class Descent:
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
-        self._seen = {self.origin}
+        self._costs: list[float] = []
         self.best = self.origin
 
     @property
     def pair_seconds(self) -> float:
         """Seconds of timing a pair gets."""
-        return min(4.0, max(0.8, self.seconds / 40))
+        return min(4.0, max(1.0, self.seconds / 40))
 
     def run(self) -> Backend:
         """Go through the settings until a round changes nothing; return the best."""
@@ -119,7 +122,7 @@ class Descent:
     def _round(self) -> None:
         with ExitStack() as stack:
             live = stack.enter_context(self._live(self.best))
-            for setting, candidate in self._candidates():
+            for setting, candidate in walk(lambda: self.best, self.facts, self._open):
                 if self._late():
                     self.finished = "time"
                     return
@@ -131,43 +134,47 @@ class Descent:
                     stack.close()
                     live = stack.enter_context(self._live(self.best))
 
+    def _open(self, candidate: Backend) -> bool:
+        """Whether a candidate is allowed and was not tried in an earlier round."""
+        tried = {attempt.backend for attempt in self.attempts}
+        return candidate not in tried and self.tools.allowed(candidate)
+
     def _late(self) -> bool:
         """Whether what is left of the time belongs to the final pairs, if there will be any."""
-        share = 1 if self.best == self.origin else 1 - _FINAL_SHARE
-        return time.monotonic() - self._began > share * self.seconds
-
-    def _candidates(self) -> Iterator[tuple[str, Backend]]:
-        """Yield what was not tried yet, always around the present best."""
-        done: set[str] = set()
-        while left := [n for n in self.best.coordinates(self.facts) if n not in done]:
-            done.add(left[0])
-            for candidate in self.best.coordinates(self.facts)[left[0]]:
-                if candidate not in self._seen and self.tools.allowed(candidate):
-                    self._seen.add(candidate)
-                    yield left[0], candidate
+        kept = 0.0
+        if self.best != self.origin:
+            kept = max(_FINAL_SHARE * self.seconds, 1.5 * _PAIRS * fmean(self._costs))
+        return time.monotonic() - self._began > self.seconds - kept
 
     def _attempt(self, live: Worker, setting: str, candidate: Backend) -> Attempt:
+        """Time a candidate in fresh pairs until the answer is clear; compare its outputs once."""
         tried = Attempt(setting, changed(self.best, candidate), candidate, None, False, "")
+        pairs: list[Pair] = []
         try:
-            with self._live(candidate) as worker:
-                first = timed(live, worker, Effort(seconds=self.pair_seconds))
-                tried = replace(tried, ratio=stats.ratio([first]))
-                if reason := _not_faster(stats.ratio([first])):
-                    return replace(tried, why=reason)
-                answers = self.tools.compare(worker, candidate)
-            tried = replace(tried, answers=answers)
-            if not answers.fine:
-                return replace(tried, why=f"faster, but {answers.said}")
-            with self._live(candidate) as worker:
-                again = timed(live, worker, Effort(seconds=self.pair_seconds))
+            while len(pairs) < _PAIRS:
+                began = time.monotonic()
+                with self._live(candidate) as worker:
+                    effort = Effort(seconds=self.pair_seconds)
+                    pairs.append(timed(live, worker, effort))
+                    ratio = stats.ratio(pairs)
+                    tried = replace(tried, ratio=ratio)
+                    if ratio.low > 1 or ratio.value > WORTH:
+                        break
+                    if tried.answers is None:
+                        tried = replace(tried, answers=self.tools.compare(worker, candidate))
+                self._costs.append(time.monotonic() - began)
+                if tried.answers is not None and not tried.answers.fine:
+                    return replace(tried, why=f"faster, but {tried.answers.said}")
+                if len(pairs) > 1 and ratio.high < 1:
+                    break
         except WorkerFailed as error:
             if error.worker is live:
                 raise
             return replace(tried, why=f"does not run: {error.failure.reason}")
-        ratio = stats.ratio([first, again])
-        reason = _not_faster(ratio)
-        why = f"{reason} in a fresh pair" if reason else f"{_gain(ratio)}, {answers.said}"
-        return replace(tried, ratio=ratio, kept=not reason, why=why)
+        if reason := _not_faster(ratio):
+            return replace(tried, answers=None, why=reason)
+        said = tried.answers.said if tried.answers else ""
+        return replace(tried, kept=True, why=f"{_gain(ratio)}, {said}")
 
     @contextmanager
     def _live(self, backend: Backend) -> Iterator[Worker]:
@@ -185,7 +192,7 @@ class Descent:
         pairs: list[Pair] = []
         costs: list[tuple[int, int]] = []
         effort = Effort(max_blocks=20, seconds=self.pair_seconds, decide=False)
-        for _ in range(_FINAL_PAIRS):
+        for _ in range(_PAIRS):
             with self._live(self.origin) as base, self._live(self.best) as worker:
                 pairs.append(timed(base, worker, effort))
                 runs = _runs(pairs[-1])

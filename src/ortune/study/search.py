@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted
 from ortune.core.step import AS_IS, Recipe, Transform
@@ -21,15 +22,16 @@ from ortune.measurement.process import Worker, WorkerFailed
 from ortune.model import file
 from ortune.study import trials
 from ortune.study.building import build_all
-from ortune.study.choosing import apart, quicker, reaches, together
+from ortune.study.choosing import apart, quicker, reaches, transferred
 from ortune.study.jobs import job_key
 from ortune.study.ledger import Ending, Ledger, write_ending
 from ortune.study.scene import Scene
-from ortune.study.space import Target, around, plans, trial_key
+from ortune.study.space import Target, plans, trial_key, walk
 
 _FINALISTS = 3
-_PAIRS = 3
 _SEARCH_SHARE = 0.6
+_SETTINGS = (3, 12)
+"""Runtime settings tried around a plan: in a short search, and from three minutes on."""
 _RUNTIME_SHARE = 0.7
 """Of the time budget, counted from the start; the rest belongs to finalists and history."""
 
@@ -182,26 +184,53 @@ class _Loop:
         return "done"
 
     def _runtime(self, finished: str) -> str:
-        """Try neighbouring runtime settings of the best plans, then those that helped together."""
+        """Descend over the best plan's runtime settings; the second best gets what they gained."""
         leaders = [t for t in self._leaders() if t.key in self.planned][:2]
+        gained: dict[type[Backend], tuple[Backend, Backend]] = {}
         for leader in leaders:
-            found = around(leader.plan, self.targets, self.scene.facts)
-            helped: list[Trial] = []
-            for index, plan in enumerate([*found, None], 1):
+            kind = type(leader.plan.backend)
+            if kind in gained:
+                found, base = gained[kind]
+                plan = transferred(found, base, leader.plan)
                 if self.left(_RUNTIME_SHARE) <= 0:
                     return "time"
-                if plan is None:
-                    if len(helped) < 2:
-                        continue
-                    plan = together(leader, helped)
-                trial = self._try(plan, "runtime", index, len(found))
-                if trial is None:
-                    continue
-                if self._on_target(trial):
+                trial = self._try(plan, "runtime", 1, 1) if plan != leader.plan else None
+                if trial is not None and self._on_target(trial):
                     return "target"
-                if self._accepted(trial) and quicker(trial, leader):
-                    helped.append(trial)
+                continue
+            best, ended = self._descend(leader)
+            if ended:
+                return ended
+            gained[kind] = (best.plan.backend, leader.plan.backend)
         return finished
+
+    def _descend(self, best: Trial) -> tuple[Trial, str]:
+        """Try settings around a plan one by one and keep what helps; say why it ended early."""
+        kind = type(best.plan.backend)
+        target = next((t for t in self.targets if type(t.backend) is kind), None)
+        if target is None:
+            return best, ""
+
+        def present() -> Backend:
+            return best.plan.backend
+
+        def allowed(backend: Backend) -> bool:
+            return target.allows(backend) and not (self.aim.exact and backend.lossy)
+
+        few, many = _SETTINGS
+        most = min(many, max(few, int(self.aim.seconds / 15)))
+        for index, (_, backend) in enumerate(walk(present, self.scene.facts, allowed), 1):
+            if index > most:
+                break
+            if self.left(_RUNTIME_SHARE) <= 0:
+                return best, "time"
+            plan = Plan(best.plan.recipe, backend)
+            trial = self._try(plan, "runtime", index, most)
+            if trial is not None and self._on_target(trial):
+                return trial, "target"
+            if trial is not None and self._accepted(trial) and quicker(trial, best):
+                best = trial
+        return best, ""
 
     def _finals(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten."""
@@ -275,8 +304,12 @@ class _Loop:
         self.sink(TrialStarted(trial.plan, "final", index, total))
         self._rest()
         files = build_all(self.scene, trial.plan, self.sink)
-        effort = Effort(min_blocks=6, max_blocks=20, seconds=self.pair_seconds(), decide=False)
-        return self._record(trials.finalist(self.scene, trial, files, _PAIRS, effort, self.sink))
+        # As long as three search pairs together: fresh processes tell more than longer ones.
+        seconds = self.pair_seconds() * 3 / stats.PAIRS
+        effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
+        return self._record(
+            trials.finalist(self.scene, trial, files, stats.PAIRS, effort, self.sink)
+        )
 
     def _record(self, trial: Trial) -> Trial:
         self.ledger.append(trial)

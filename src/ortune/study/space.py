@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 from ortune.core import catalog, codec
@@ -40,11 +40,9 @@ class Target:
             found = [replace(v, threads=threads) for v in found for threads in wanted]
         return list(dict.fromkeys(self.pin(v) for v in found))
 
-    def tweaks(self, backend: Backend, facts: Facts) -> list[Backend]:
-        """Return neighbours of a plan's settings within the pins."""
-        split = [replace(backend, threads=threads) for threads in self.splits]
-        found = dict.fromkeys(self.pin(v) for v in [*split, *backend.tweaks(facts)])
-        return [v for v in found if v != backend]
+    def allows(self, backend: Backend) -> bool:
+        """Whether a backend keeps to the pins."""
+        return type(backend) is type(self.backend) and self.pin(backend) == backend
 
 
 def clean(facts: Facts) -> Recipe:
@@ -98,13 +96,21 @@ def plans(
     return list(dict.fromkeys(found))
 
 
-def around(plan: Plan, targets: Sequence[Target], facts: Facts) -> list[Plan]:
-    """Return plans that differ from a good one in runtime settings only."""
-    kind = type(plan.backend)
-    target = next((t for t in targets if type(t.backend) is kind), None)
-    if target is None:
-        return []
-    return [Plan(plan.recipe, backend) for backend in target.tweaks(plan.backend, facts)]
+def walk(
+    best: Callable[[], Backend], facts: Facts, allowed: Callable[[Backend], bool]
+) -> Iterator[tuple[str, Backend]]:
+    """Yield setting and candidate, each coordinate once, always around the present best.
+
+    The setting that is worth most comes first; what the best was on the way is not offered again.
+    """
+    seen = {best()}
+    done: set[str] = set()
+    while left := [name for name in best().coordinates(facts) if name not in done]:
+        done.add(left[0])
+        for candidate in best().coordinates(facts)[left[0]]:
+            if candidate not in seen and allowed(candidate):
+                seen.add(candidate)
+                yield left[0], candidate
 
 
 def merge(one: Backend, two: Backend, base: Backend) -> Backend:

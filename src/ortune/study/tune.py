@@ -102,7 +102,10 @@ def tune(
         try:
             truth = _truth(case, origin, budget)
             tools = Tools(
-                case.start, truth.compare, _allowed(origin, pinned), lambda a: sink(Note(line(a)))
+                case.start,
+                truth.compare,
+                Target(origin, pinned).allows,
+                lambda a: sink(Note(line(a))),
             )
             descent = Descent(origin, facts, tools, seconds)
             descent.run()
@@ -228,11 +231,6 @@ def _fed(
     if data is not None:
         return data_feeds.load(data, facts.inputs, folder, labels=labels, batch=batch)
     return synthetic.make(facts.inputs, folder, shapes=shapes or {}, ranges=ranges or {})
-
-
-def _allowed(origin: Backend, pinned: frozenset[str]) -> Callable[[Backend], bool]:
-    target = Target(origin, pinned)
-    return lambda backend: target.pin(backend) == backend
 
 
 def _judged(descent: Descent) -> tuple[Interval, Interval | None]:
