@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ from ortune.data import stream
 from ortune.measurement import driving
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.workbench import Workbench
+from ortune.sections import _wording as wording
+from ortune.sections import verdict
+from ortune.study.jobs import different, job_key
+from ortune.study.optimize import read_workload
+from ortune.study.space import Target
 from ortune.workloads import throughput as throughput_file
 from ortune.workloads.arrivals import Arrivals
 from ortune.workloads.first_shapes import FirstShapes
@@ -30,6 +36,8 @@ from ortune.workloads.latency import Latency
 from ortune.workloads.loadgen import Loadgen
 from ortune.workloads.shapes import Shapes
 from ortune.workloads.throughput import Throughput
+from tests.unit import studies
+from tests.unit.studies import FACTS
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -277,8 +285,38 @@ def test_bad_fields_are_two_lines(text: str, said: str) -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
+def test_a_search_tries_the_best_split_and_all_cpus_with_every_recipe() -> None:
+    target = Target(Cpu(), splits=(1, 2, 4, 0))
+    assert target.variants(FACTS, Throughput()) == [Cpu(threads=1), Cpu()]
+    pinned = replace(target, backend=Cpu(threads=3), pinned=frozenset({"threads"}))
+    assert pinned.variants(FACTS, Throughput()) == [Cpu(threads=3)]
+    assert Target(Cpu()).variants(FACTS, Latency()) == [Cpu()]
+
+
+def test_the_batch_may_be_said_beside_the_workload() -> None:
+    assert read_workload("throughput(sessions=2)", 4) == Throughput(batch=4, sessions=2)
+    assert read_workload(Latency(batch=4), 4) == Latency(batch=4)
+    with pytest.raises(BadSettings, match="contradicts"):
+        read_workload("latency(batch=2)", 4)
+
+
+def test_another_workload_is_another_job(tmp_path: Path) -> None:
+    one = studies.study(tmp_path).job
+    two = replace(one, workload=Throughput())
+    assert job_key(one) != job_key(two)
+    assert different(one, two) == "its workload is latency, not throughput"
+
+
+def test_a_report_says_what_a_speedup_is_of(tmp_path: Path) -> None:
+    made = studies.study(tmp_path)
+    assert wording.workload(made) == ""
+    other = replace(made, job=replace(made.job, workload=Throughput(sessions=2)))
+    assert wording.workload(other).endswith("A speed-up is the ratio of time per inference.")
+    assert " under throughput(sessions=2) (99 %" in verdict.answer(other)
+
+
 def test_nan_is_no_rate() -> None:
-    with pytest.raises(BadSettings, match="rate=nan"):
+    with pytest.raises(BadSettings, match=r"arrivals\(rate=nan\)"):
         Arrivals(rate=float("nan"))
 
 

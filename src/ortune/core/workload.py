@@ -117,7 +117,24 @@ class Workload(Plugin):
     batch: int = 0
 
     def __post_init__(self) -> None:
-        demand(self.batch >= 0, "batch", self.batch, "0 or more")
+        """Check the batch; kinds check their own fields and then this.
+
+        Raises:
+            BadSettings: It is below 0.
+        """
+        self.demand(self.batch >= 0, "batch", "0 or more")
+
+    def demand(self, holds: bool, field: str, wanted: str) -> None:
+        """Refuse a field's value unless it holds.
+
+        Raises:
+            BadSettings: It does not.
+        """
+        if not holds:
+            given = getattr(self, field)
+            raise BadSettings(
+                f"{self.name()}({field}={given}) is not allowed", fix=f"give {wanted}"
+            )
 
     def missing(self) -> str | None:
         """Return why it cannot be driven here and how to fix that; None when it can."""
@@ -155,13 +172,3 @@ class Workload(Plugin):
 def spread(count: int, limit: int) -> range | list[int]:
     """Return at most `limit` indices, spread over `count`."""
     return range(count) if count <= limit else [k * count // limit for k in range(limit)]
-
-
-def demand(holds: bool, name: str, value: object, wanted: str) -> None:
-    """Refuse a field's value.
-
-    Raises:
-        BadSettings: It does not hold.
-    """
-    if not holds:
-        raise BadSettings(f"{name}={value} is not allowed", fix=f"give {wanted}")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ortune.core.backend import Backend
-from ortune.core.workload import Driven, Lane, Rig, Span, Workload, demand
+from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.workloads import _lanes
 from ortune.workloads._tails import tails
 
@@ -51,10 +51,10 @@ class Arrivals(Workload):
             BadSettings: A rate, a duration or a number of sessions that is not positive.
         """
         super().__post_init__()
-        demand(0 < self.rate < math.inf, "rate", self.rate, "calls a second, more than 0")
-        demand(self.sessions > 0, "sessions", self.sessions, "1 or more")
-        demand(0 < self.seconds < math.inf, "seconds", self.seconds, "more than 0")
-        demand(self.seed >= 0, "seed", self.seed, "0 or more")
+        self.demand(0 < self.rate < math.inf, "rate", "calls a second, more than 0")
+        self.demand(self.sessions > 0, "sessions", "1 or more")
+        self.demand(0 < self.seconds < math.inf, "seconds", "more than 0")
+        self.demand(self.seed >= 0, "seed", "0 or more")
 
     def lanes(self, backend: Backend) -> int:
         """Return the sessions asked for."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ortune.core.backend import Backend
-from ortune.core.workload import Driven, Rig, Span, Workload, demand
+from ortune.core.workload import Driven, Rig, Span, Workload
 from ortune.workloads import _lanes, _loadgen
 
 _FIGURES = {
@@ -56,10 +56,10 @@ class Loadgen(Workload):
         super().__post_init__()
         server = self.scenario == "server"
         enough = 0 < self.qps < math.inf if server else 0 <= self.qps < math.inf
-        demand(enough, "qps", self.qps, "queries a second; server needs more than 0")
-        demand(self.sessions > 0, "sessions", self.sessions, "1 or more")
-        demand(0 < self.seconds < math.inf, "seconds", self.seconds, "more than 0")
-        demand(0 < self.target_ms < math.inf, "target_ms", self.target_ms, "more than 0")
+        self.demand(enough, "qps", "queries a second; server needs more than 0")
+        self.demand(self.sessions > 0, "sessions", "1 or more")
+        self.demand(0 < self.seconds < math.inf, "seconds", "more than 0")
+        self.demand(0 < self.target_ms < math.inf, "target_ms", "more than 0")
 
     def missing(self) -> str | None:
         """Return how to install the load generator when it is not there."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ortune.core.errors import BadData
-from ortune.core.workload import Driven, Rig, Span, Workload, demand, spread
+from ortune.core.workload import Driven, Rig, Span, Workload, spread
 from ortune.workloads import _lanes
 from ortune.workloads._tails import tails
 
@@ -45,7 +45,7 @@ class Shapes(Workload):
         for text in self.mix:
             shape, _, weight = text.rpartition("=")
             good = shape and weight.replace(".", "", 1).isdigit() and float(weight) > 0
-            demand(bool(good), "mix", f'"{text}"', 'SHAPE=WEIGHT, such as "1x16=7"')
+            self.demand(bool(good), "mix", 'SHAPE=WEIGHT, such as "1x16=7"')
 
     def cycle(self, shapes: Sequence[str]) -> Sequence[int]:
         """Return samples in the mix's shares.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ortune.core.backend import Backend
 from ortune.core.cpus import effective_cpus
-from ortune.core.workload import Driven, Lane, Rig, Span, Workload, demand
+from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.workloads import _lanes
 from ortune.workloads._tails import tails
 
@@ -38,7 +38,7 @@ class Throughput(Workload):
             BadSettings: Fewer than no sessions.
         """
         super().__post_init__()
-        demand(self.sessions >= 0, "sessions", self.sessions, "0 or more; 0 is as many as fit")
+        self.demand(self.sessions >= 0, "sessions", "0 or more; 0 is as many as fit")
 
     def lanes(self, backend: Backend) -> int:
         """Return the sessions asked for, or as many as fit."""
