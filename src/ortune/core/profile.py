@@ -177,12 +177,21 @@ class Ceilings:
         bandwidth: Bytes a second, read and written together, of a copy far larger than the caches.
         overhead_ns: The least time of a kernel that computes next to nothing.
         threads: Threads that it was measured with.
+        read_bandwidth: Bytes a second of a kernel that only reads; 0 where not measured.
+        cache_bandwidth: Bytes a second, read and written together, within the last-level cache;
+            0 where not measured.
+        cache_bytes: Size of that cache; 0 where unknown.
+        spread: Figure -> how far the median round was above the best one's time, as a share.
     """
 
     flops: Mapping[str, float]
     bandwidth: float
     overhead_ns: float
     threads: int
+    read_bandwidth: float = 0.0
+    cache_bandwidth: float = 0.0
+    cache_bytes: int = 0
+    spread: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,18 @@ def flops(model: ir.Model) -> int | None:
         return None
 
 
+def node_flops(node: ir.Node) -> int | None:
+    """Return the operations of one node by the rules of `flops`.
+
+    Returns:
+        None when a shape that counts is not known.
+    """
+    try:
+        return _node(node)
+    except (_Unknown, IndexError):
+        return None
+
+
 def _graph(graph: Graph) -> int:
     return sum(_node(node) for node in graph)
 
