@@ -48,13 +48,13 @@ def test_each_figure_is_the_best_round_less_the_cost_of_a_call(tmp_path: Path) -
 
 def test_the_models_do_what_they_say(tmp_path: Path) -> None:
     from ortune.model import file
-    from ortune.model.flops import flops
+    from ortune.model.facts import facts
 
     sticks = write(tmp_path, 64 * MB, 4 * MB)
     for name, stick in sticks.items():
         onnx.checker.check_model(str(tmp_path / f"{name}.onnx"))
         if stick.flops:
-            known = flops(file.load(tmp_path / f"{name}.onnx"))
+            known = facts(file.load(tmp_path / f"{name}.onnx")).flops
             assert known is not None and 1 <= known / stick.flops < 1.01
     assert sticks["memory-copy"].size == 2 * sticks["memory-read"].size == 128 * MB
 
