@@ -11,6 +11,7 @@ from ortune.cli import shared
 from ortune.core.errors import OrtuneError
 
 _MOST_NODES = 10
+_SHAPE_TIMES = ("mean", "latency_p50", "latency_p90")
 
 Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
@@ -53,6 +54,7 @@ def show(found: Mapping[str, Any], *, wide: bool) -> None:
                 shared.say(f"energy is not measured: {why}")
     _reported(names, rows)
     for row in rows:
+        _shapes(row)
         _nodes(row)
     for line in _sentences(found, rows):
         shared.say(line)
@@ -191,13 +193,32 @@ def _reported(names: Sequence[Column], rows: Sequence[Row]) -> None:
             key
             for row in rows
             for key, value in row["reported"].items()
-            if isinstance(value, (int, float)) or value is None
+            if isinstance(value, (bool, int, float)) or value is None
         )
     )
     if not keys:
         return
     columns = [(f"{_heading(key)}>", _number(key)) for key in keys]
     _table((*names, *columns), rows, "as the workload counts")
+
+
+def _shapes(row: Row) -> None:
+    """Print what each shape of a mix takes."""
+    parts = row["reported"].get("per_shape")
+    if parts:
+        shared.table(
+            ("shape", "runs>", "share of time>", "mean ms>", "p50 ms>", "p90 ms>"),
+            [
+                (
+                    shape,
+                    one["runs"],
+                    f"{100 * one['share_of_time']:.0f} %",
+                    *(milliseconds(one.get(f"{key}_ns")) for key in _SHAPE_TIMES),
+                )
+                for shape, one in parts.items()
+            ],
+            f"by shape: {Path(row['model']).name} on {row['backend']}",
+        )
 
 
 def _nodes(row: Row) -> None:
@@ -210,9 +231,10 @@ def _nodes(row: Row) -> None:
         shared.say(f"{title}: not measured, {recorded['why']['nodes']}")
         return
     keys = ("outputs", "temporary", "inputs")
+    biggest = recorded["nodes"][:_MOST_NODES]
     shared.table(
         ("node", "outputs MB>", "scratch MB>", "reads MB, weights too>"),
-        [(n["name"], *(_mb(n[key]) for key in keys)) for n in recorded["nodes"][:_MOST_NODES]],
+        [(n["name"], *(_mb(n[key] or None) for key in keys)) for n in biggest],
         f"{title}, the biggest of {len(recorded['nodes'])}",
     )
 
@@ -224,7 +246,11 @@ def _heading(key: str) -> str:
 def _number(key: str) -> Callable[[Row], str]:
     if key.endswith("_ns"):
         return lambda row: milliseconds(row["reported"].get(key))
-    return lambda row: _figure(row["reported"].get(key))
+    return lambda row: _plainly(row["reported"].get(key))
+
+
+def _plainly(value: float | bool | None) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else _figure(value)
 
 
 def _sentences(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
@@ -233,7 +259,7 @@ def _sentences(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     if len(rows) > 1:
         of = "the first row of the same batch" if several else "the first row"
         lines.append(f"ratio: {rows[0]['measure']} over that of {of}, with its 99 % interval")
-    if any(each > 1 for row in rows for each in row["runs_each"]):
+    if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
         most = max(each for row in rows for each in row["runs_each"])
         lines.append(f"short runs: a sample is the mean of up to {most} runs, percentiles too")
     lines += dict.fromkeys(note for row in rows for note in row["reported"].get("notes", ()))
@@ -242,7 +268,14 @@ def _sentences(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     lines += [f"note: {one['what']}; to change that: {one['change']}" for one in judged["advice"]]
     for one in found["winners"]:
         lines += _winner(one, found, rows, several)
-    return lines
+    return lines + _crossovers(found["crossovers"])
+
+
+def _crossovers(every: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say where sides change; where none does, who is ahead of the first."""
+    real = [one for one in every if one["batch"] is not None]
+    first = [one for one in every if one["one"] == every[0]["one"]]
+    return [one["says"] for one in real or first]
 
 
 def _check(check: Mapping[str, Any] | None) -> list[str]:

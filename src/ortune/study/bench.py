@@ -26,6 +26,7 @@ from ortune.study import matrix, rows
 from ortune.study.allocated import allocated
 from ortune.study.contest import Contestant, Row, contest, pairs, ratio, winner
 from ortune.study.floor import floor
+from ortune.study.sweep import crossovers
 from ortune.workloads.latency import Latency
 
 ONE = Interval(1.0, 1.0, 1.0)
@@ -208,11 +209,22 @@ def _result(
         }
         for start, place in zip(starts, fastest, strict=True)
     ]
+    crossings = [] if told or len(groups) < 2 else crossovers(made)
     return {
         "rows": made,
         "ratios": [None if r is None else _interval(r) for r in ratios],
         "winner": winners[0]["row"] if len(winners) == 1 else None,
         "winners": winners,
+        "crossovers": [
+            {
+                "one": one.one,
+                "two": one.two,
+                "ratios": {str(batch): _interval(r) for batch, r in one.ratios.items()},
+                "batch": one.batch,
+                "says": str(one),
+            }
+            for one in crossings
+        ],
         "self_check": None
         if equal is None
         else {"row": again, "ratio": _interval(equal), "equal": not _differs(equal)},

@@ -12,6 +12,7 @@ from ortune.measurement.energy import Energy
 from ortune.model import file
 from ortune.study.contest import Row
 
+_WITHOUT_PAUSE = ("latency", "shapes")
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 
 
@@ -26,6 +27,7 @@ def row(one: Row, digest: str, energy: Energy) -> dict[str, Any]:
     who = one.contestant
     samples = max(1, who.workload.batch)
     latency = one.latency_ns
+    reported = who.workload.results(latency, one.details) if latency else {}
     return {
         "model": str(who.model),
         "digest": digest,
@@ -39,39 +41,55 @@ def row(one: Row, digest: str, energy: Energy) -> dict[str, Any]:
         "load_ns": one.load_ns,
         "first_ns": one.first_ns,
         "latency_ns": latency,
-        **times(latency, samples),
+        **times(_told_apart(one)),
+        "per_second": _rate(one, reported, samples),
+        "per_sample_ns": float(np.median(latency)) / samples if latency else None,
         "measure": who.workload.measure,
         **_memory(one.footprints),
         "cpu_ns": _per(one.cpu_ns, one.runs),
         "spin_ns": float(np.median(one.spin_ns)) if one.spin_ns else None,
         "joules": _joules(one, energy),
-        "reported": who.workload.results(latency, one.details) if latency else {},
+        "reported": reported,
         "turns": [[list(burst.latency_ns) for burst in turn] for turn in one.turns],
         "waited": [[list(burst.waited) for burst in turn] for turn in one.turns],
         "runs_each": [turn[0].runs_each if turn else 1 for turn in one.turns],
     }
 
 
-def times(latency: Sequence[int], samples: int) -> dict[str, Any]:
-    """Return the statistics of a row's entries; None where they support no such figure.
-
-    Args:
-        latency: Entries of all sets, ns.
-        samples: Samples in one run, for the throughput of one caller.
-    """
+def times(latency: Sequence[int]) -> dict[str, Any]:
+    """Return the statistics of entries in ns; None where they support no such figure."""
     if not latency:
         return {}
     values = np.asarray(latency, np.float64)
-    mean = float(values.mean())
     return {
-        "mean_ns": mean,
+        "mean_ns": float(values.mean()),
         "sd_ns": float(values.std(ddof=1)) if len(values) > 1 else None,
         "min_ns": int(values.min()),
         "max_ns": int(values.max()),
         **{f"{name}_ns": stats.percentile(latency, p) for name, p in PERCENTILES.items()},
-        "per_second": samples * 1e9 / mean if mean else None,
-        "per_sample_ns": float(np.median(values)) / samples,
     }
+
+
+def _rate(one: Row, reported: Mapping[str, Any], samples: int) -> float | None:
+    """Samples a second: as the workload counts them, else those of one caller without a pause."""
+    for key in ("throughput_per_s", "achieved_rate"):
+        if reported.get(key) is not None:
+            return float(reported[key]) * samples
+    latency = one.latency_ns
+    if not latency or one.contestant.workload.name() not in _WITHOUT_PAUSE:
+        return None
+    return samples * 1e9 / float(np.mean(latency))
+
+
+def _told_apart(one: Row) -> list[int]:
+    """Return entries that are measurements of their own.
+
+    A workload that measures a burst as a whole gives all its entries one value: it counts once.
+    """
+    values = one.latency_ns
+    changes = [ns for k, ns in enumerate(values) if not k or ns != values[k - 1]]
+    bursts = 2 * sum(len(turn) for turn in one.turns)
+    return changes if len(values) > 2 * bursts and len(changes) <= bursts else values
 
 
 def _memory(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
