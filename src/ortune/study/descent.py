@@ -24,8 +24,12 @@ from ortune.study.space import walk
 WORTH = 0.99
 """A setting is kept when its ratio lies below this and its 99 % interval below 1."""
 _ROUNDS = 2
-_PAIRS = 3
-"""Fresh pairs of processes at most behind a setting, two at least behind one that is kept."""
+_MOST = 5
+"""Fresh pairs of processes at most behind a setting; two at least behind one that is kept."""
+_FINAL = (3, 6)
+"""Pairs behind the final ratio: on a calm machine, and where most runs wait for a CPU."""
+PROMISING = 0.95
+"""Beyond two pairs, undecided settings are timed on only if they may gain this."""
 _FINAL_SHARE = 0.25
 """Of the time: the winner is measured against the start in fresh pairs."""
 _CPU_RUNS = 0.3
@@ -103,12 +107,17 @@ class Descent:
     def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._costs: list[float] = []
+        self._noisy = False
         self.best = self.origin
 
     @property
     def pair_seconds(self) -> float:
         """Seconds of timing a pair gets."""
         return min(4.0, max(1.0, self.seconds / 40))
+
+    @property
+    def _finals(self) -> int:
+        return _FINAL[self._noisy]
 
     def run(self) -> Backend:
         """Go through the settings until a round changes nothing; return the best."""
@@ -143,7 +152,7 @@ class Descent:
         """Whether what is left of the time belongs to the final pairs, if there will be any."""
         kept = 0.0
         if self.best != self.origin:
-            kept = max(_FINAL_SHARE * self.seconds, 1.5 * _PAIRS * fmean(self._costs))
+            kept = max(_FINAL_SHARE * self.seconds, 1.2 * self._finals * fmean(self._costs))
         return time.monotonic() - self._began > self.seconds - kept
 
     def _attempt(self, live: Worker, setting: str, candidate: Backend) -> Attempt:
@@ -151,14 +160,15 @@ class Descent:
         tried = Attempt(setting, changed(self.best, candidate), candidate, None, False, "")
         pairs: list[Pair] = []
         try:
-            while len(pairs) < _PAIRS:
+            while len(pairs) < _MOST:
                 began = time.monotonic()
                 with self._live(candidate) as worker:
                     effort = Effort(seconds=self.pair_seconds)
                     pairs.append(timed(live, worker, effort))
                     ratio = stats.ratio(pairs)
                     tried = replace(tried, ratio=ratio)
-                    if ratio.low > 1 or ratio.value > WORTH:
+                    self._noisy = disturbed(pairs[-1])
+                    if ratio.low > 1 or ratio.value > (PROMISING if len(pairs) > 1 else WORTH):
                         break
                     if tried.answers is None:
                         tried = replace(tried, answers=self.tools.compare(worker, candidate))
@@ -192,7 +202,7 @@ class Descent:
         pairs: list[Pair] = []
         costs: list[tuple[int, int]] = []
         effort = Effort(max_blocks=20, seconds=self.pair_seconds, decide=False)
-        for _ in range(_PAIRS):
+        for _ in range(self._finals):
             with self._live(self.origin) as base, self._live(self.best) as worker:
                 pairs.append(timed(base, worker, effort))
                 runs = _runs(pairs[-1])
@@ -202,16 +212,32 @@ class Descent:
 
 
 def timed(baseline: Worker, candidate: Worker, effort: Effort) -> Pair:
-    """Time a pair in which every entry counts, waiting included."""
+    """Time a pair in which every entry counts, waiting included.
+
+    Where most entries waited, a run takes either its own time or a neighbour's time slice more:
+    the mean of a burst then says what its median hides.
+    """
     pair = time_pair(baseline, candidate, effort)
+    whole = _mean if stats.disturbed([pair]) > 0.5 else _entries
     return Pair(
-        tuple(Block(_whole(block.baseline), _whole(block.candidate)) for block in pair.blocks)
+        tuple(Block(whole(block.baseline), whole(block.candidate)) for block in pair.blocks)
     )
 
 
-def _whole(burst: Burst) -> Burst:
+def _entries(burst: Burst) -> Burst:
     """Take the marks of waiting off, so that no entry is dropped."""
     return replace(burst, waited=(-1.0,) * len(burst.waited))
+
+
+def _mean(burst: Burst) -> Burst:
+    """Return one entry: the mean of all."""
+    runs = burst.runs_each * len(burst.latency_ns)
+    return Burst((round(fmean(burst.latency_ns)),), (-1.0,), runs)
+
+
+def disturbed(pair: Pair) -> bool:
+    """Whether `timed` took the means."""
+    return all(len(block.baseline.latency_ns) == 1 for block in pair.blocks)
 
 
 def _runs(pair: Pair) -> int:
