@@ -1,10 +1,12 @@
 """A/A and a slow twin: how often paired timing claims what is not there, and finds what is.
 
-    python -m benchmarks.aa [--times 40] [--beside-neighbour]
+    python -m benchmarks.aa [--times 100] [--beside-neighbour] [--threads 1] [--fresh]
 
-A packaged model runs against itself, as finalists do: three fresh pairs of processes each time.
-What single pairs spread beyond their own error estimates `stats.PAIR_SD`. The twin is the same
-runs with every latency of the candidate 5 % longer. Results: ``benchmarks/results/aa.json``.
+A packaged model runs against itself, and against a twin that spins for 3 % of the time that every
+run just took, the way `optimize` re-measures its finalists: five fresh pairs of processes each,
+their starts included in the ten seconds that a comparison may take. With a neighbour, a process
+loads one core all the time. Comparisons are kept in ``build/aa-*.jsonl`` as they end, and the
+same command goes on where it was stopped. Results: ``benchmarks/results/aa.json``.
 """
 
 from __future__ import annotations
@@ -12,122 +14,179 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ortune.backends.cpu import Cpu
-from ortune.core.trial import Block, Burst, Interval, Pair
+from benchmarks.neighbour import neighbour
+from ortune.core import codec, spelling
+from ortune.core.backend import Backend
+from ortune.core.trial import Pair
 from ortune.data import stream
-from ortune.measurement import stats
+from ortune.measurement import noise, stats
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.machine import machine, noise, versions
+from ortune.measurement.machine import machine, versions
 from ortune.measurement.pairs import Effort, time_pair
 from ortune.measurement.process import Worker, worker_folder
 from ortune.samples import digit_cnn
 
-HERE = Path(__file__).resolve().parent
-PAIRS = 3
-SLOWER = 1.05
+ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = ROOT / "tests" / "plugins"
+SLOWER = 0.03
+LIMIT_S = 10.0
+AIM_S = 8.5
+_FEWEST = 3
+_WARM_S = 0.4
+"""What `time_pair` takes before its clock runs."""
+KINDS = ("A/A", "twin")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=40)
+    parser.add_argument("--times", type=int, default=100, help="comparisons of each kind")
     parser.add_argument("--beside-neighbour", action="store_true", help="load one core meanwhile")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run kept")
     asked = parser.parse_args()
-    with TemporaryDirectory(prefix="ortune-") as folder, _neighbour(asked.beside_neighbour):
-        runs = [_pairs(Path(folder)) for _ in range(asked.times)]
-    equal = [stats.ratio(pairs) for pairs in runs]
-    twins = [stats.ratio([_slowed(pair) for pair in pairs]) for pairs in runs]
-    logs = [stats.block_logs(pair) for pairs in runs for pair in pairs]
-    singles = np.array([[stats.centre(one), stats.bootstrap(one)] for one in logs])
-    found = {
-        "times": asked.times,
-        "pairs each": PAIRS,
-        "A/A claims at 99 %": sum(r.high < 1 or r.low > 1 for r in equal),
-        "slow twin": SLOWER,
-        "twin called slower": sum(r.low > 1 for r in twins),
-        "twin called faster": sum(r.high < 1 for r in twins),
-        "standard deviation of a pair's log-ratio": float(np.std(singles[:, 0], ddof=1)),
-        "standard deviation of the pair's own effect": _effect(singles),
-        "prior of it": stats.PAIR_SD,
-        "median half-width": float(np.median([math.log(r.high / r.low) / 2 for r in equal])),
-        "disturbed runs": stats.disturbed([p for pairs in runs for p in pairs]),
-        "ratios": [_plain(r) for r in equal],
-        "log-ratios of pairs and their errors": singles.round(6).tolist(),
-        "noise": dict(noise()),
-    }
-    path = HERE / "results" / "aa.json"
-    known = json.loads(path.read_text()) if path.is_file() else {}
-    label = "beside a busy neighbour" if asked.beside_neighbour else "alone"
-    known |= {"machine": machine(), "versions": versions(), label: found}
-    path.write_text(json.dumps(known, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in found.items() if not isinstance(v, list)}, indent=1))
+    _plugins()
+    label = "beside a neighbour" if asked.beside_neighbour else "alone"
+    label += "" if asked.threads == 1 else f", {asked.threads} threads"
+    kept = ROOT / "build" / f"aa-{label.replace(' ', '-').replace(',', '')}.jsonl"
+    if asked.fresh:
+        kept.unlink(missing_ok=True)
+    _compare(kept, asked.times, asked.threads, "spin" if asked.beside_neighbour else None)
+    rows = [json.loads(line) for line in kept.read_text().splitlines()]
+    _write(label, [row for row in rows if row["index"] < asked.times])
 
 
-def _pairs(root: Path) -> list[Pair]:
-    made = []
-    for _ in range(PAIRS):
-        with _worker(root) as one, _worker(root) as two:
+def _plugins() -> None:
+    """Let this process and its workers find the slowed backend."""
+    sys.path.insert(0, str(PLUGINS))
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PLUGINS), known]))
+
+
+def _compare(kept: Path, times: int, threads: int, busy: str | None) -> None:
+    """Make the comparisons that are not kept yet; each is on disk when it ends."""
+    kept.parent.mkdir(exist_ok=True)
+    kept.touch()
+    done = {(row["kind"], row["index"]) for row in map(json.loads, kept.open())}
+    left = [(k, i) for i in range(times) for k in KINDS if (k, i) not in done]
+    with TemporaryDirectory(prefix="ortune-") as folder, neighbour(busy) as other:
+        for kind, index in left:
+            mark, began, before = other.mark(), time.monotonic(), noise.snapshot()
+            pairs = _pairs(Path(folder), kind, threads)
+            seconds = time.monotonic() - began
+            row = {"kind": kind, "index": index, "seconds": round(seconds, 2)}
+            row |= {"neighbour's cores": other.share(mark)} if busy else {}
+            row |= _measured(pairs)
+            row["noise"] = codec.encode(noise.between(before, noise.snapshot()))
+            with kept.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{kind} {index}: {row['ratio']} in {seconds:.1f} s", flush=True)
+
+
+def _pairs(root: Path, kind: str, threads: int) -> list[Pair]:
+    """Time fresh pairs, as finalists are; each gets its share of the time, its start included."""
+    backend = f"cpu(threads={threads})"
+    twin = backend if kind == "A/A" else f"slowed(threads={threads},by={SLOWER})"
+    made: list[Pair] = []
+    began = time.monotonic()
+    for turn in range(stats.PAIRS):
+        spent = time.monotonic() - began
+        if len(made) >= _FEWEST and spent * (turn + 1) / turn > LIMIT_S:
+            break  # a slow machine: fewer pairs rather than more time; no result is looked at
+        due = began + AIM_S * (turn + 1) / stats.PAIRS
+        with _worker(root, backend) as one, _worker(root, twin) as two:
             for worker in (one, two):
                 worker.ask("load")
                 worker.ask("first")
-            effort = Effort(min_blocks=6, max_blocks=12, seconds=1.5, decide=False)
-            made.append(time_pair(one, two, effort))
+            left = max(0.2, due - _WARM_S - time.monotonic())
+            made.append(time_pair(one, two, Effort(4, 20, left, decide=False)))
     return made
 
 
-def _worker(root: Path) -> Worker:
+def _worker(root: Path, backend: str) -> Worker:
     model = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
     feeds = root / "feeds.stream"
     if not feeds.is_file():
         rng = np.random.default_rng(0)
         shape = (8, 1, 28, 28)
         stream.write(feeds, ({"image": rng.standard_normal(shape, np.float32)} for _ in range(8)))
-    job = WorkerJob({MAIN: model}, Cpu(threads=1), {MAIN: feeds}, worker_folder(root / "w", "aa"))
-    return Worker(job)
+    return Worker(
+        WorkerJob(
+            models={MAIN: model},
+            backend=spelling.parse(Backend, backend),
+            feeds={MAIN: feeds},
+            out=worker_folder(root / "w", "aa"),
+        )
+    )
 
 
-def _effect(singles: NDArray[np.float64]) -> float:
-    """Return what is left of the spread without the error within pairs; the true mean is 0."""
-    beyond = float(np.mean(singles[:, 0] ** 2) - np.mean(singles[:, 1] ** 2))
-    return math.sqrt(max(0.0, beyond))
+def _measured(pairs: list[Pair]) -> dict[str, Any]:
+    """Return the interval and, for every pair, its blocks: enough to try other statistics."""
+    found = stats.ratio(pairs)
+    return {
+        "ratio": [round(x, 5) for x in (found.value, found.low, found.high)],
+        "blocks": [stats.block_logs(pair).round(5).tolist() for pair in pairs],
+        "disturbed": round(stats.disturbed(pairs), 4),
+    }
 
 
-def _slowed(pair: Pair) -> Pair:
-    """Return the pair with a candidate that takes 5 % longer, its noise and all."""
-
-    def slow(burst: Burst) -> Burst:
-        longer = tuple(round(ns * SLOWER) for ns in burst.latency_ns)
-        return Burst(longer, burst.waited, burst.runs_each)
-
-    return Pair(tuple(Block(block.baseline, slow(block.candidate)) for block in pair.blocks))
-
-
-@contextmanager
-def _neighbour(wanted: bool) -> Iterator[None]:
-    """Keep one core busy meanwhile."""
-    process = multiprocessing.Process(target=_spin, daemon=True) if wanted else None
-    if process:
-        process.start()
-    yield
-    if process:
-        process.terminate()
+def _write(label: str, rows: list[dict[str, Any]]) -> None:
+    """Put this label's results beside those of the others."""
+    found = summary(rows)
+    path = ROOT / "benchmarks" / "results" / "aa.json"
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    known |= {"machine": machine(), "versions": versions(), label: found}
+    path.write_text(json.dumps(known, indent=1) + "\n")
+    print(json.dumps({k: v for k, v in found.items() if not isinstance(v, list)}, indent=1))
 
 
-def _spin() -> None:
-    while True:
-        sum(range(10_000))
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return counts of claims, times and spreads over the kept comparisons."""
+    equal = [row for row in rows if row["kind"] == "A/A"]
+    twins = [row for row in rows if row["kind"] == "twin"]
+    shares = [row["neighbour's cores"] for row in rows if "neighbour's cores" in row]
+    pairs = [np.array(blocks) for row in equal for blocks in row["blocks"]]
+    means = np.array([stats.centre(one) for one in pairs])
+    errors = np.array([stats.bootstrap(one) for one in pairs])
+    beyond = float(np.mean(means**2) - np.mean(errors**2))
+    return {
+        "A/A comparisons": len(equal),
+        "A/A claims at 99 %": sum(r["ratio"][1] > 1 or r["ratio"][2] < 1 for r in equal),
+        "slow twin": 1 + SLOWER,
+        "twin comparisons": len(twins),
+        "twin called slower": sum(r["ratio"][1] > 1 for r in twins),
+        "twin called faster": sum(r["ratio"][2] < 1 for r in twins),
+        "twin's mean ratio": _mean([r["ratio"][0] for r in twins]),
+        "pairs each": stats.PAIRS,
+        "comparisons of fewer pairs": sum(len(row["blocks"]) < stats.PAIRS for row in rows),
+        "longest comparison, s": max(row["seconds"] for row in rows),
+        "comparisons over 10 s": sum(row["seconds"] > LIMIT_S for row in rows),
+        "neighbour's cores, least and mean": f"{min(shares)}, {_mean(shares)}" if shares else None,
+        "median half-width": _median([math.log(r["ratio"][2] / r["ratio"][1]) / 2 for r in equal]),
+        "standard deviation of a pair's log-ratio": float(np.std(means, ddof=1)),
+        "standard deviation of the pair's own effect": math.sqrt(max(0.0, beyond)),
+        "prior of it": stats.PAIR_SD,
+        "disturbed runs": _mean([row["disturbed"] for row in rows]),
+        "ratios": [r["ratio"] for r in equal],
+        "twins": [r["ratio"] for r in twins],
+        "log-ratios of pairs and their errors": np.stack([means, errors], 1).round(6).tolist(),
+    }
 
 
-def _plain(found: Interval) -> list[float]:
-    return [round(found.value, 5), round(found.low, 5), round(found.high, 5)]
+def _mean(values: list[float]) -> float:
+    return round(float(np.mean(values)), 4) if values else math.nan
+
+
+def _median(values: list[float]) -> float:
+    return round(float(np.median(values)), 5) if values else math.nan
 
 
 if __name__ == "__main__":

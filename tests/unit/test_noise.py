@@ -172,7 +172,7 @@ class TestJudge:
             (QUIET, 0.6, None),
             (QUIET, 0.0, Interval(1.02, 1.01, 1.03)),
             (QUIET, 0.0, Interval(0.97, 0.96, 0.98)),
-            (QUIET, 0.0, Interval(1.0, 0.9, 1.1)),
+            (QUIET, 0.0, Interval(1.0, 0.8, 1.25)),
             (replace(QUIET, throttled=0.31, periods=100), 0.0, None),
             (replace(QUIET, stolen=0.2), 0.0, None),
         ],

@@ -42,11 +42,52 @@ def test_equal_models_are_rarely_called_different() -> None:
     assert claims <= 10, "1 % of 400 is 4; 10 leaves room for chance"
 
 
-def test_a_slow_twin_is_found() -> None:
+@pytest.mark.parametrize("own", [0.002, 0.008, 0.03])
+def test_claims_stay_rare_whatever_pairs_differ_by(own: float) -> None:
+    """Half-widths from the moderated variance alone: blocks would only blur the spread."""
+    rng = np.random.default_rng(3)
+    claims = 0
+    for _ in range(300):
+        exact = [pair(rng, 0.0, blocks=4, sd=1e-4, own=own) for _ in range(stats.PAIRS)]
+        found = stats.ratio(exact)
+        claims += found.high < 1 or found.low > 1
+    assert claims <= 18, "the prior lets 3.1 % through at 0.03, 9 of 300; 18 leaves room"
+
+
+def test_a_twin_slower_by_3_percent_is_found() -> None:
     rng = np.random.default_rng(1)
-    found = [stats.ratio([pair(rng, 0.05) for _ in range(3)]) for _ in range(50)]
+    found = [stats.ratio([pair(rng, 0.0296) for _ in range(stats.PAIRS)]) for _ in range(50)]
     assert sum(f.low > 1 for f in found) >= 45
-    assert np.mean([f.value for f in found]) == pytest.approx(math.exp(0.05), abs=0.005)
+    assert np.mean([f.value for f in found]) == pytest.approx(1.03, abs=0.003)
+
+
+class TestPrediction:
+    def test_a_new_pair_on_another_occasion_falls_inside(self) -> None:
+        rng = np.random.default_rng(4)
+        inside = 0
+        for _ in range(200):
+            here, there = rng.normal(0, stats.OCCASION_SD / math.sqrt(2), 2)
+            known = [pair(rng, here, blocks=4, own=0.0085) for _ in range(stats.PAIRS)]
+            found = stats.prediction(known)
+            again = stats.ratio([pair(rng, there, blocks=4, own=0.0085)]).value
+            inside += found.low <= again <= found.high
+        assert inside >= 186, "95 % of 200 is 190"
+
+    def test_it_is_wider_than_the_interval_of_the_mean_and_not_huge(self) -> None:
+        rng = np.random.default_rng(5)
+        known = [pair(rng, -0.79, own=0.0085) for _ in range(stats.PAIRS)]
+        mean, new = stats.ratio(known, stats.PREDICTED), stats.prediction(known)
+        assert new.low < mean.low < mean.value == new.value < mean.high < new.high
+        assert new.high / new.low < 1.15
+
+    def test_more_pairs_never_predict_away_the_occasion(self) -> None:
+        rng = np.random.default_rng(6)
+        many = [pair(rng, 0.0) for _ in range(30)]
+        found = stats.prediction(many)
+        assert math.log(found.high / found.low) / 2 > 1.96 * stats.OCCASION_SD
+
+    def test_nothing_measured_predicts_nothing(self) -> None:
+        assert math.isnan(stats.prediction([]).value)
 
 
 def test_more_pairs_narrow_the_interval() -> None:
@@ -83,9 +124,10 @@ def test_unreadable_run_queue_drops_nothing() -> None:
 
 
 def test_student_agrees_with_tables() -> None:
-    table = {(0.99, 4): 4.604, (0.99, 6): 3.707, (0.95, 4): 2.776, (0.99, 30): 2.750}
+    table = {(0.99, 1): 63.657, (0.99, 2): 9.925, (0.99, 3): 5.841, (0.99, 4): 4.604}
+    table |= {(0.99, 6): 3.707, (0.95, 4): 2.776, (0.9, 2): 2.920, (0.99, 30): 2.750}
     for (confidence, df), value in table.items():
-        assert stats.student(confidence, df) == pytest.approx(value, rel=0.003)
+        assert stats.student(confidence, df) == pytest.approx(value, abs=0.001)
 
 
 def test_no_blocks_give_no_answer() -> None:

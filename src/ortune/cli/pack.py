@@ -25,6 +25,7 @@ def command(
       ortune pack run -o small.ortune --trial 3fa9
     """
     from ortune.bundle.pack import pack
+    from ortune.sections import _wording as say
     from ortune.study.ledger import read_study
 
     study = read_study(run)
@@ -32,10 +33,16 @@ def command(
     path = pack(study, out, trial=trial, force=force)
     chosen = study.best if trial is None else study.find(trial)
     plan = str(chosen.plan) if chosen else ""
-    result = {"run": run, "bundle": path, "plan": plan, "bytes": path.stat().st_size}
-    shared.answer(
-        json_to,
-        result,
-        lambda: shared.say(f"bundle: {path} ({shared.size(path.stat().st_size)}), {plan}"),
-    )
+    result = {
+        "run": run,
+        "bundle": path,
+        "plan": plan,
+        "bytes": path.stat().st_size,
+        "ratio": chosen.ratio if chosen else None,
+        "predicted": chosen.predicted if chosen else None,
+    }
+    lines = [f"bundle: {path} ({shared.size(path.stat().st_size)}), {plan}"]
+    if chosen is not None and (foreseen := say.foreseen(chosen)):
+        lines.append(f"ratio:  {say.ratio(chosen)}; {foreseen}")
+    shared.answer(json_to, result, lambda: shared.say("\n".join(lines)))
     return 0

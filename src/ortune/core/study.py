@@ -132,6 +132,10 @@ class Study:
             return Interval(nothing, nothing, nothing)
         return trial.ratio.inverse()
 
+    def predicted(self, trial: Trial) -> Interval | None:
+        """Return where one new measurement of a trial's speed-up will fall with 95 %, if known."""
+        return None if trial.predicted is None else trial.predicted.inverse()
+
     def front(self) -> tuple[Trial, ...]:
         """Return the trials that no other beats in both latency and score, fastest first."""
         latest = {t.key: t for t in self.trials if t.ratio and t.score and not t.error}

@@ -171,6 +171,8 @@ class Trial:
         status: ``ok`` is verified and not slower; ``slower`` lost on time; ``fails`` leaves the
             accuracy budget; ``failed`` did not build, load, run or finish.
         ratio: Latency of the plan over that of the baseline, with its 99 % interval.
+        predicted: Where one new measurement of that ratio will fall with 95 %: a fresh pair of
+            processes, another occasion, perhaps beside a neighbour.
         scores: The budget's metric first.
         size: Bytes of the model file and its external data.
         artefact: Path of the built model, relative to the run's folder.
@@ -192,6 +194,7 @@ class Trial:
     error: str | None = None
     reproduce: str | None = None
     seconds: float = 0.0
+    predicted: Interval | None = None
 
     @property
     def score(self) -> Score | None:

@@ -24,15 +24,16 @@ STOLEN = (0.01, 0.05)
 """Share of CPU time that the hypervisor took: worth a word, too much."""
 DISTURBED = (0.1, 0.5)
 """Share of runs whose threads waited for a CPU: above the second, fewer are used than dropped."""
-EQUAL = 0.05
-"""Half-width of an A/A ratio's interval above which nothing can be told apart."""
+EQUAL = 0.15
+"""Half-width of an A/A ratio's interval above which nothing can be told apart; one pair of
+processes has 0.08 on a quiet machine."""
 CLOCKS = 0.1
 """How far the clock may wander between two snapshots."""
 HOT = 90.0
 
 RULE = (
     "too noisy: over half of the runs waited for a CPU, the original differs from itself, its "
-    "A/A interval is wider than 5 % on either side, over 10 % of the CPU quota's periods were "
+    "A/A interval is wider than 15 % on either side, over 10 % of the CPU quota's periods were "
     "throttled, or over 5 % of the CPU time was stolen"
 )
 

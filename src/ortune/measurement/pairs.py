@@ -95,7 +95,7 @@ def time_pair(
         blocks.append(Block(join(a1, a2), join(b1, b2)))
         if len(blocks) < 3:
             continue
-        found = stats.ratio([Pair(tuple(blocks))])
+        found = stats.ratio([Pair(tuple(blocks))], stats.SEARCHING)
         progress(found, len(blocks))
         if effort.decide and found.low > 1.3:
             break

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,18 @@ from numpy.typing import NDArray
 from ortune.core.trial import Block, Interval, Pair
 
 CONFIDENCE = 0.99
-PAIR_SD = 0.006
-"""Prior standard deviation of a pair's own effect on the log-ratio: measured by A/A runs,
-`benchmarks/results/aa.json`."""
-PRIOR_DF = 4
+SEARCHING = 0.9
+"""Confidence of what a search only sorts by: one pair cannot prove more than 8 %."""
+PAIR_SD = 0.0085
+"""Prior standard deviation of a pair's own effect on the log-ratio, and how many degrees of
+freedom it is worth: fitted over five models, ``docs/decisions/0007-wider-prior.md``."""
+PRIOR_DF = 2
+PAIRS = 5
+"""Fresh pairs of processes behind a claim."""
+OCCASION_SD = 0.02
+"""Standard deviation of what another occasion, perhaps beside a neighbour, does to a log-ratio,
+``docs/measuring.md``."""
+PREDICTED = 0.95
 WAITED = 0.02
 """Entries whose threads waited longer than this share for a CPU are dropped."""
 _ENOUGH = 12
@@ -78,37 +86,73 @@ def bootstrap(logs: Floats, draws: int = 2000, seed: int = 0) -> float:
 def ratio(pairs: Sequence[Pair], confidence: float = CONFIDENCE) -> Interval:
     """Return candidate over baseline latency with its interval.
 
-    Every pair gives one estimate with a bootstrap error from its blocks. The spread between pairs
-    is moderated towards the prior `PAIR_SD` with `PRIOR_DF` degrees of freedom (Smyth 2004,
-    doi:10.2202/1544-6115.1027), so that one pair is honest and five pairs speak for themselves.
+    Every pair gives one estimate with a bootstrap error from its blocks; see `_spread` for their
+    variance. Student's t over the pairs.
+    """
+    middle, variance, df, n = _spread(pairs)
+    return _interval(middle, student(confidence, df) * math.sqrt(variance / n))
+
+
+def prediction(
+    pairs: Sequence[Pair], confidence: float = PREDICTED, occasion: float = OCCASION_SD
+) -> Interval:
+    """Return where one new measurement of the ratio will fall.
+
+    New is: one fresh pair of processes timed as long as one of these, on another occasion, perhaps
+    beside a neighbour. Student's prediction interval for one future observation (Hahn and Meeker,
+    Statistical Intervals, 2017, section 4.8) on the log-ratio, the occasion's own variance added:
+    middle +- t sqrt(s^2 (1 + 1/n) + occasion^2).
+    """
+    middle, variance, df, n = _spread(pairs)
+    wide = math.sqrt(variance * (1 + 1 / n) + occasion**2)
+    return _interval(middle, student(confidence, df) * wide)
+
+
+def _spread(pairs: Sequence[Pair]) -> tuple[float, float, int, int]:
+    """Return mean log-ratio, variance of one pair's, degrees of freedom, and how many pairs.
+
+    The spread between pairs is moderated towards the prior `PAIR_SD` with `PRIOR_DF` degrees of
+    freedom (Smyth 2004, doi:10.2202/1544-6115.1027), so that one pair is honest and five pairs
+    speak for themselves. A pair's variance holds its effect and its error from blocks.
     """
     logs = [block_logs(pair) for pair in pairs if pair.blocks]
     if not logs:
-        return Interval(float("nan"), float("nan"), float("nan"))
+        return math.nan, math.nan, PRIOR_DF, 1
     means = np.array([centre(one) for one in logs])
     within = float(np.mean([bootstrap(one) ** 2 for one in logs]))
     prior = PAIR_SD**2 + within
     n = len(means)
     seen = float(means.var(ddof=1)) if n > 1 else 0.0
-    variance = (PRIOR_DF * prior + (n - 1) * seen) / (PRIOR_DF + n - 1)
-    half = student(confidence, PRIOR_DF + n - 1) * math.sqrt(variance / n)
-    middle = float(means.mean())
+    df = PRIOR_DF + n - 1
+    return float(means.mean()), (PRIOR_DF * prior + (n - 1) * seen) / df, df, n
+
+
+def _interval(middle: float, half: float) -> Interval:
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
+@cache
 def student(confidence: float, df: int) -> float:
-    """Return the two-sided quantile of Student's t, for df >= 4 within 0.3 %.
+    """Return the two-sided quantile of Student's t for whole degrees of freedom.
 
-    Abramowitz and Stegun 26.7.5: an expansion around the normal quantile.
+    By bisection of the distribution's finite sums (Abramowitz and Stegun 26.7.3 and 26.7.4).
     """
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return float(z + sum(term / df**power for power, term in enumerate(terms, 1)))
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, df) < confidence else (low, middle)
+    return math.sqrt(df) * math.tan(low)
+
+
+def _within(angle: float, df: int) -> float:
+    """Return the probability that |t| stays below sqrt(df) tan(angle)."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    term = cos if df % 2 else 1.0
+    total = 0.0
+    for k in range(df % 2, df - 1, 2):
+        total += term
+        term *= cos**2 * (k + 1) / (k + 2)
+    return 2 / math.pi * (angle + sin * total) if df % 2 else sin * total
 
 
 def disturbed(pairs: Sequence[Pair]) -> float:

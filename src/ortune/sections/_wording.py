@@ -33,6 +33,14 @@ def ratio_of(study: Study) -> str:
     return "latency ratio, 99 %" if not workload(study) else "time ratio, 99 %"
 
 
+def foreseen(trial: Trial) -> str:
+    """Say where one new measurement of a trial's ratio will fall; empty when that is unknown."""
+    found = trial.predicted
+    if found is None or not math.isfinite(found.value):
+        return ""
+    return f"a new measurement falls in {found.low:.3f}-{found.high:.3f} (95 %)"
+
+
 def workload(study: Study) -> str:
     """Say what was timed and what a speed-up is the ratio of; empty for the plain latency."""
     used = study.job.workload

@@ -32,6 +32,8 @@ class Verdict(Section):
         yield Text(answer(study), _tone(study, best))
         if study.too_noisy:
             yield Text(f"This machine was too noisy for a verdict: {study.advice[0]}.", "warn")
+        if foreseen := say.foreseen(best):
+            yield Text(f"Ratio of {study.job.workload.measure} {say.ratio(best)}; {foreseen}.")
         if used := say.workload(study):
             yield Text(used)
         yield Text(_tried(study))

@@ -55,7 +55,7 @@ def attempt(
     try:
         with start(scene, files.paths, plan.backend, part.name) as worker:
             measurement = _measure(worker, baseline, effort, sink)
-            if always_score or stats.ratio(measurement.pairs).low < HOPELESS:
+            if always_score or stats.ratio(measurement.pairs, stats.SEARCHING).low < HOPELESS:
                 scores = score(scene, worker, plan, part)
     except WorkerFailed as error:
         if error.worker is baseline:
@@ -127,7 +127,9 @@ def _judged(
     began: float,
 ) -> Trial:
     ratio = stats.ratio(measurement.pairs)
-    status, why = conclude(scene, ratio, scores)
+    sorting = blank.phase != "final"
+    sure = stats.ratio(measurement.pairs, stats.SEARCHING) if sorting else ratio
+    status, why = conclude(scene, sure, scores)
     return replace(
         blank,
         status=status,
@@ -137,6 +139,7 @@ def _judged(
         why=why,
         reproduce=reproduce,
         seconds=time.perf_counter() - began,
+        predicted=stats.prediction(measurement.pairs),
     )
 
 

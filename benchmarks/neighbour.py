@@ -1,0 +1,54 @@
+"""A process that loads one core, and the proof that it did."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+KINDS = {
+    "spin": "while True: sum(range(10_000))",
+    "matmul": "import numpy as np; a = np.ones((512, 512), np.float32)\nwhile True: a @ a",
+    "memory": "import numpy as np; a, b = np.ones((2, 8_000_000))\nwhile True: b[:] = a",
+}
+"""Integer work in the cache; vector units; 64 MB copied to and fro."""
+
+
+class Neighbour:
+    """A busy process, or none."""
+
+    def __init__(self, process: psutil.Process | None) -> None:
+        self._process = process
+
+    def mark(self) -> tuple[float, float]:
+        """Return wall and CPU seconds of it so far."""
+        if self._process is None:
+            return time.monotonic(), 0.0
+        used = self._process.cpu_times()
+        return time.monotonic(), used.user + used.system
+
+    def share(self, since: tuple[float, float]) -> float:
+        """Return the cores that it really used since a mark."""
+        wall, used = self.mark()
+        return round((used - since[1]) / max(wall - since[0], 1e-9), 3)
+
+
+@contextmanager
+def neighbour(kind: str | None) -> Iterator[Neighbour]:
+    """Keep one core busy meanwhile; no kind is no neighbour."""
+    if kind is None:
+        yield Neighbour(None)
+        return
+    # One thread of numpy's libraries: one core is to be loaded, not all.
+    limits = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    code = f"import os; os.environ.update(dict.fromkeys({limits}, '1'))\n{KINDS[kind]}"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        try:
+            time.sleep(0.5)
+            yield Neighbour(psutil.Process(process.pid))
+        finally:
+            process.kill()
