@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ortune.bundle.pack import pack as pack
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
+    from ortune.core.profile import Profile as Profile
     from ortune.core.step import Recipe as Recipe
     from ortune.core.study import Study as Study
     from ortune.core.trial import Plan as Plan
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from ortune.study.ledger import read_study as read_study
     from ortune.study.optimize import optimize as optimize
     from ortune.study.pricing import cost as cost
+    from ortune.study.profile import profile as profile
+    from ortune.study.profile_files import to_dataframe as to_dataframe
+    from ortune.study.timeline import timeline as timeline
     from ortune.study.tune import tune as tune
     from ortune.study.verify import verify as verify
 
@@ -33,6 +37,7 @@ _HOME = {
     "Feeds": "data.feeds",
     "OrtuneError": "core.errors",
     "Plan": "core.trial",
+    "Profile": "core.profile",
     "Recipe": "core.step",
     "Study": "core.study",
     "Trial": "core.trial",
@@ -42,8 +47,11 @@ _HOME = {
     "load": "engine.load",
     "optimize": "study.optimize",
     "pack": "bundle.pack",
+    "profile": "study.profile",
     "read_study": "study.ledger",
     "report": "reporting.write",
+    "to_dataframe": "study.profile_files",
+    "timeline": "study.timeline",
     "tune": "study.tune",
     "verify": "study.verify",
 }

@@ -22,6 +22,7 @@ from ortune.measurement.allocations import arena, nodes
 from ortune.measurement.driving import burst, details, first
 from ortune.measurement.job import MAIN
 from ortune.measurement.memory import peak_rss
+from ortune.measurement.preparing import prepare
 from ortune.measurement.usage import footprint, rest, usage
 from ortune.measurement.workbench import Workbench
 
@@ -153,6 +154,7 @@ def optimize_offline(bench: Workbench, out: str) -> dict[str, Any]:
 
 
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "prepare": prepare,
     "load": load,
     "first": first,
     "burst": burst,

@@ -1,0 +1,193 @@
+"""A timeline as blocks: what each way to serve a model costs, and which is the cheapest when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from ortune.core.section import Block, Heading, Line, Lines, Point, Table, Text
+from ortune.core.trial import Interval
+from ortune.study.breakeven import Line as Cost
+from ortune.study.breakeven import pays_from, total
+from ortune.study.timeline import EVERY_SESSION, Timed, Timeline
+from ortune.study.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED
+
+_STEPS = 48
+_DRAWN = (NONE, GRAPH, QUANTIZED, BOTH, f"{BOTH}, {OFFLINE}", EVERY_SESSION)
+
+
+def blocks(found: Timeline) -> tuple[Block, ...]:
+    """Return the table, the ranges, the break-evens and the chart."""
+    return (
+        Heading("Cost over the model's life"),
+        _table(found),
+        Text(
+            f"A session serves {found.per_session:g} inferences. Importing the runtime takes "
+            f"{seconds(median(found.import_ns) / 1e9)} more in every process, whatever it loads. "
+            "Ratios are latencies: of a saved file to what it was saved from, of both and of the "
+            "cleaned model to graph optimization, else to none. Where no difference is beyond the "
+            "noise, the figure compared with stands."
+        ),
+        Heading("The cheapest"),
+        _ranges(found),
+        _chart(found),
+        Heading("Break-even"),
+        _pays(found),
+        *(Text(text) for text in remarks(found)),
+        Heading("Notes"),
+        *(Text(text) for text in found.notes),
+    )
+
+
+def remarks(found: Timeline) -> list[str]:
+    """Say what quantizing in every session costs, and what saved files bring at load."""
+    said = []
+    rows = {row.line.name: row.line for row in found.rows}
+    if found.every is not None:
+        said.append(_every(found.every, rows[GRAPH]))
+    kinds = [(name, kind) for name in (GRAPH, BOTH) for kind in (OFFLINE, ORT)]
+    said += [
+        _saved(saved, rows[name], kind)
+        for name, kind in kinds
+        if (saved := rows.get(f"{name}, {kind}")) is not None
+    ]
+    return said
+
+
+def _every(every: Cost, graph: Cost) -> str:
+    """Return from how many inferences a session on it pays to quantize within the session."""
+    gain = graph.inference_s - every.inference_s
+    more = every.session_s - graph.session_s
+    text = f"Quantizing in every session costs {seconds(more)} a session"
+    if gain <= 0:
+        return f"{text} and an inference is no faster: it never pays."
+    return f"{text}: it pays from {count(more / gain)} inferences in one session on."
+
+
+def _saved(saved: Cost, loaded: Cost, kind: str) -> str:
+    gain, once = loaded.session_s - saved.session_s, saved.once_s - loaded.once_s
+    if gain == 0:
+        return f"{loaded.name}, {kind}: sessions start no quicker beyond the noise."
+    change = f"{loaded.name}, {kind}: a session takes {seconds(saved.session_s)} "
+    change += f"instead of {seconds(loaded.session_s)}"
+    if gain <= 0:
+        return f"{change}: it never pays."
+    return (
+        f"{change}; the {seconds(once)} of making it are back after {count(once / gain)} sessions."
+    )
+
+
+def _table(found: Timeline) -> Table:
+    rows = [_row(row) for row in found.rows]
+    if found.every is not None:
+        every = found.every
+        rows.append(
+            (every.name, "-", seconds(every.session_s), "-", seconds(every.inference_s), "-", "-")
+        )
+    columns = (
+        "",
+        "once",
+        "a session",
+        "load, least to most",
+        "an inference",
+        "ratio [99 %]",
+        "MB",
+    )
+    return Table(columns, tuple(rows))
+
+
+def _row(row: Timed) -> tuple[str, ...]:
+    line = row.line
+    ratio = f"{row.ratio}" if row.against else "1"
+    low, high = min(row.load_ns) / 1e9, max(row.load_ns) / 1e9
+    return (
+        line.name,
+        seconds(line.once_s) if line.once_s else "-",
+        seconds(line.session_s),
+        f"{seconds(low)} to {seconds(high)}",
+        seconds(line.inference_s),
+        ratio,
+        f"{row.size / 1e6:.1f}",
+    )
+
+
+def _ranges(found: Timeline) -> Table:
+    rows = []
+    for reign in found.reigns:
+        until = "on" if math.isinf(reign.until) else f"to {count(reign.until)}"
+        sessions = max(1, math.ceil(reign.since / found.per_session))
+        rows.append((f"{count(reign.since)} {until}", count(sessions), reign.name))
+    return Table(("inferences", "sessions, from", "cheapest"), tuple(rows))
+
+
+def _pays(found: Timeline) -> Table:
+    rows = []
+    none = found.line(NONE)
+    for row in found.rows[1:]:
+        other = found.line(row.against)
+        rows.append(
+            (
+                row.line.name,
+                _from(pays_from(none, row.line, found.per_session)),
+                row.against if row.against != NONE else "",
+                _held(row.pays(other, found.per_session)) if row.against != NONE else "",
+            )
+        )
+    if found.every is not None:
+        since = _from(pays_from(none, found.every, found.per_session))
+        rows.append((EVERY_SESSION, since, "", ""))
+    columns = ("cheaper from this many inferences on", "than none", "than", "from")
+    return Table(columns, tuple(rows))
+
+
+def _held(since: Interval) -> str:
+    if since.low == since.high:
+        return _from(since.value)
+    return f"{_from(since.value)} [{_from(since.low)}, {_from(since.high)}]"
+
+
+def _from(since: float) -> str:
+    return "never" if math.isinf(since) else "the first" if since < 1 else count(since)
+
+
+def _chart(found: Timeline) -> Lines:
+    """Draw seconds over inferences, both logarithmic: from one to ten times the last crossing."""
+    named = {*_DRAWN, *(reign.name for reign in found.reigns)}
+    shown = [line for line in found.lines if line.name in named]
+    cuts = [reign.since for reign in found.reigns if reign.since > 0]
+    last = 10 * max([*cuts, found.per_session, 1000.0])
+    places = [last ** (step / _STEPS) for step in range(_STEPS + 1)]
+    marks = [
+        Point(n, _lowest(found.lines, n, found.per_session), f"{count(n)}: {reign.name}")
+        for reign in found.reigns
+        if (n := reign.since) >= 1
+    ]
+    return Lines(
+        "inferences served",
+        "seconds spent in all",
+        tuple(
+            Line(line.name, tuple((n, total(line, n, found.per_session)) for n in places))
+            for line in shown
+        ),
+        tuple(marks),
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _lowest(lines: Sequence[Cost], n: float, per_session: float) -> float:
+    return min(total(line, n, per_session) for line in lines)
+
+
+def seconds(value: float) -> str:
+    """Write seconds with a unit that suits them."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} us"
+
+
+def count(value: float) -> str:
+    """Write a number of inferences: whole below a million, with its power above."""
+    return f"{math.ceil(value):,}" if value < 1e6 else f"{value:.2g}"
