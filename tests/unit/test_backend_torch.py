@@ -174,6 +174,14 @@ def test_compiling_without_a_compiler_is_two_lines(
     assert len(said) == 2 and "no-such-compiler" in said[1]
 
 
+def test_a_search_over_recipes_refuses_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    on = "cpu,torch(source=torch_modules:Pair)"
+    assert main(["optimize", "m.onnx", "--on", on, "-o", "run"]) == 2
+    said = capfd.readouterr().err.splitlines()
+    assert "torch_modules:Pair" in said[-2] and "--baseline" in said[-1]
+    assert not (folder / "run").exists()
+
+
 def test_the_files_interface_is_read_without_its_weights(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(FILE)
     held = onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3])

@@ -83,6 +83,8 @@ def test_the_worked_example_on_the_command_line(
     assert second["break_even_months"]["value"] == pytest.approx(0.8772, abs=1e-4)
     assert answer["verdict"]["answer"] == "do it"
     assert any("6 processes are assumed" in text for text in answer["assumptions"])
+    again = pricing.cost(bench_file(tmp_path), "2.50/h", overhead="20ms", processes=6)
+    assert again.rows[1].figures.fps_machine == pytest.approx(187.5)
     assert main(["cost", str(bench_file(tmp_path)), *words[:-1], "--gpus", "1-3"]) == 0
     shown = capfd.readouterr().out
     assert "16.67 EUR" in shown and "13.33 EUR" in shown
@@ -256,7 +258,7 @@ def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
     assert named[str(best.plan)].ratio == best.ratio
     assert named[str(best.plan)].inference_s == pytest.approx(0.001 * best.ratio.value)
     assert not any("fp16" in name for name in named), "it leaves the budget"
-    priced = pricing.cost(root, Terms(3.6))
+    priced = pricing.priced(root, Terms(3.6))
     assert priced.verdict.option == str(best.plan)
     assert priced.tuning_s == pytest.approx(sum(t.seconds for t in made.trials))
     assert priced.one_time_cost == pytest.approx(priced.tuning_s / 1000)
@@ -275,11 +277,11 @@ def test_a_bench_beside_a_run_keeps_its_ratios_where_both_start_alike(tmp_path: 
         path.write_text(json.dumps({"rows": rows, "ratios": ratios}))
         return path
 
-    alike = pricing.cost([root, bench("cpu")], Terms(1.0)).rows
+    alike = pricing.priced([root, bench("cpu")], Terms(1.0)).rows
     assert alike[-1].option.name == "toy.onnx @ torch(source=a:b)"
     assert alike[-1].option.inference_s == pytest.approx(0.001 * 4)
     assert alike[-1].option.ratio == Interval(4.0, 3.9, 4.1)
-    other = pricing.cost([root, bench("cpu(threads=1)")], Terms(1.0))
+    other = pricing.priced([root, bench("cpu(threads=1)")], Terms(1.0))
     assert other.rows[-1].option.ratio is None
     assert math.isnan(other.rows[-1].saving_per_month.low)
     assert any("another run" in text for text in other.assumptions)
@@ -300,7 +302,7 @@ def test_processes_are_measured_up_to_the_cpus(
     monkeypatch.setattr(pricing, "effective_cpus", lambda: 2)
     monkeypatch.setattr(pricing, "slowdown", slower)
     monkeypatch.setattr(pricing, "_job", lambda reproduce: job)
-    found = pricing.cost(root, Terms(1.0, processes=6), measure=True)
+    found = pricing.priced(root, Terms(1.0, processes=6), measure=True)
     assert asked == [2] * len(found.rows)
     assert all(row.option.slowdown == 1.5 for row in found.rows)
     assert any("measured with 2 processes" in text for text in found.assumptions)

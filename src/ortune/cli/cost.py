@@ -67,10 +67,10 @@ def command(
       ortune cost bench.json --price "2.50 EUR/h" --load 150/s
     """
     from ortune.cli import progress
-    from ortune.study import terms
     from ortune.study.pricing import cost
 
-    asked = terms.read(
+    found = cost(
+        sources,
         price,
         load=load,
         overhead=overhead,
@@ -79,8 +79,9 @@ def command(
         effort=effort,
         hours_per_day=hours_per_day,
         within_months=within,
+        measure=measure,
+        sink=progress.lines(verbose),
     )
-    found = cost(sources, asked, measure=measure, sink=progress.lines(verbose))
     shared.answer(json_to, answer(found), lambda: _show(found, bool(gpus)))
     return 0
 

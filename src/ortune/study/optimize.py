@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.torch import Torch
 from ortune.core import catalog
 from ortune.core.backend import Backend
 from ortune.core.cpus import effective_cpus
@@ -125,9 +126,19 @@ def optimize(
 
 
 def read_targets(on: str) -> list[Target]:
-    """Read ``--on``: backends by comma, or ``auto`` for all that run here."""
+    """Read ``--on``: backends by comma, or ``auto`` for all that run here.
+
+    Raises:
+        BadSettings: One of them does not run the model file.
+    """
     if on.strip() != "auto":
-        return [Target(backend, given) for backend, given in parse_list(Backend, on)]
+        found = [Target(backend, given) for backend, given in parse_list(Backend, on)]
+        if own := next((t.backend for t in found if isinstance(t.backend, Torch)), None):
+            raise BadSettings(
+                f"{own} runs a module of its own: no recipe for the file changes it",
+                fix="give it by --baseline, or compare by `ortune bench --on`",
+            )
+        return found
     every = [catalog.load(Backend, name) for name in catalog.names(Backend)]
     made = [cls() for cls in every if cls.automatic]
     return [Target(backend) for backend in made if backend.missing() is None]

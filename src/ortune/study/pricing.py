@@ -24,6 +24,7 @@ from ortune.measurement.together import slowdown
 from ortune.study.cost import Costs, Option, costs
 from ortune.study.ledger import read_study
 from ortune.study.terms import Terms
+from ortune.study.terms import read as read_terms
 
 _LATENCY = "latency"
 _ONE = Interval(1.0, 1.0, 1.0)
@@ -50,8 +51,15 @@ class Priced:
 
 def cost(
     sources: str | Path | Sequence[str | Path],
-    terms: Terms,
+    price: str,
     *,
+    load: str = "",
+    overhead: str = "",
+    processes: int = 1,
+    gpus: str = "",
+    effort: str = "",
+    hours_per_day: float = 24.0,
+    within_months: float = 6.0,
     measure: bool = False,
     sink: Sink = silent,
 ) -> Costs:
@@ -59,13 +67,41 @@ def cost(
 
     Args:
         sources: The first holds what is paid today in its first row; rows of the others follow.
-        terms: See `ortune.study.terms.read`.
+        price: Of a machine, or of a GPU where `gpus` is given: ``2.50/h``.
+        load: Samples that must be served: ``150/s``.
+        overhead: Of a run, outside the model: ``20ms``.
+        processes: At work on one machine.
+        gpus: Numbers of GPUs to show: ``1-8``.
+        effort: Work that the change takes: ``4h@80/h``.
+        hours_per_day: Hours that machines are paid for.
+        within_months: Latest return of the money for "do it".
         measure: Start as many processes as the CPUs allow at once, and time them together.
         sink: Receives notes.
 
     Raises:
-        OrtuneError: A source cannot be read, or its processes do not start.
+        OrtuneError: A word or a source cannot be read, or the processes do not start.
     """
+    asked = read_terms(
+        price,
+        load=load,
+        overhead=overhead,
+        processes=processes,
+        gpus=gpus,
+        effort=effort,
+        hours_per_day=hours_per_day,
+        within_months=within_months,
+    )
+    return priced(sources, asked, measure=measure, sink=sink)
+
+
+def priced(
+    sources: str | Path | Sequence[str | Path],
+    terms: Terms,
+    *,
+    measure: bool = False,
+    sink: Sink = silent,
+) -> Costs:
+    """Price as `cost` does, under terms that are read."""
     paths = [sources] if isinstance(sources, (str, Path)) else list(sources)
     found = joined([read(Path(path)) for path in paths])
     together = min(terms.processes, effective_cpus())
