@@ -22,7 +22,7 @@ from ortune.core.trial import Interval
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.together import slowdown
-from ortune.study import pricing, terms
+from ortune.study import pricing, sources, terms
 from ortune.study.cost import Option, costs, figures
 from ortune.study.ledger import Ending, Header, Ledger, write_ending, write_header
 from ortune.study.terms import Terms
@@ -244,12 +244,12 @@ def write_run(folder: Path) -> tuple[Study, Path]:
 
 def test_a_job_file_that_is_gone_is_not_known(tmp_path: Path) -> None:
     made, _ = write_run(tmp_path)
-    assert pricing._job(made.baseline.reproduce) is None
+    assert sources._job(made.baseline.reproduce) is None
 
 
 def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
     made, root = write_run(tmp_path)
-    found = pricing.read(root)
+    found = sources.read(root)
     best = made.best
     assert best.ratio is not None and best.key != made.baseline.key
     assert found.options[0].name == str(made.baseline.plan)
@@ -301,7 +301,7 @@ def test_processes_are_measured_up_to_the_cpus(
     job.write_text(json.dumps(codec.encode(WorkerJob({MAIN: job}, Cpu(), {}, root))))
     monkeypatch.setattr(pricing, "effective_cpus", lambda: 2)
     monkeypatch.setattr(pricing, "slowdown", slower)
-    monkeypatch.setattr(pricing, "_job", lambda reproduce: job)
+    monkeypatch.setattr(sources, "_job", lambda reproduce: job)
     found = pricing.priced(root, Terms(1.0, processes=6), measure=True)
     assert asked == [2] * len(found.rows)
     assert all(row.option.slowdown == 1.5 for row in found.rows)

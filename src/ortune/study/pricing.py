@@ -3,50 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ortune.core import codec
 from ortune.core.cpus import effective_cpus
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Note, Sink, silent
-from ortune.core.study import Study
-from ortune.core.trial import Interval, Trial
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.together import slowdown
 from ortune.study.cost import Costs, Option, costs
-from ortune.study.ledger import read_study
+from ortune.study.sources import Priced, joined, read
 from ortune.study.terms import Terms
 from ortune.study.terms import read as read_terms
-
-_LATENCY = "latency"
-_ONE = Interval(1.0, 1.0, 1.0)
-
-
-@dataclass(frozen=True)
-class Priced:
-    """What a source offers to price.
-
-    Attributes:
-        options: The first is the measure of those timed in turns with it.
-        jobs: Job files of workers that open the options again; None where there is none.
-        measure: File name of the first option's model, and its backend.
-        chosen: Name of the option that the source itself calls best, or empty.
-        tuning_s: Seconds that its search took.
-    """
-
-    options: tuple[Option, ...]
-    jobs: tuple[Path | None, ...]
-    measure: tuple[str, str]
-    chosen: str = ""
-    tuning_s: float = 0.0
 
 
 def cost(
@@ -164,149 +136,3 @@ def _assumptions(terms: Terms, options: Sequence[Option], measured: int) -> tupl
         "costs a million and per 1,000 FPS-hours are those of a machine that is always busy"
     )
     return tuple(said)
-
-
-def read(source: Path) -> Priced:
-    """Read a run's folder or a JSON file.
-
-    Raises:
-        BadData: It is neither, or holds no latencies.
-    """
-    if source.is_dir():
-        return of_study(read_study(source))
-    try:
-        found = json.loads(source.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        found = None
-    except FileNotFoundError:
-        raise BadData(f"no file or folder {source}", fix="check the path") from None
-    if not isinstance(found, Mapping) or not isinstance(found.get("rows"), list):
-        raise BadData(
-            f"{source} is no answer of `ortune bench`",
-            fix="give the -o folder of `ortune optimize`, or a file of `ortune bench --json`",
-        )
-    return of_bench(found, source)
-
-
-def joined(found: Sequence[Priced]) -> Priced:
-    """Put several sources into one.
-
-    Where a later source's first row is the very model and backend of the first source's, its rows
-    keep their ratios: each was timed in turns with that row. Otherwise they have none.
-    """
-    first, *rest = found
-    options, jobs = list(first.options), list(first.jobs)
-    for source in rest:
-        chained = source.measure == first.measure
-        base, *others = source.options
-        scale = first.options[0].inference_s / base.inference_s if chained else 1.0
-        for option in others if chained else source.options:
-            kept = option.ratio if chained else None
-            options.append(replace(option, inference_s=option.inference_s * scale, ratio=kept))
-            jobs.append(None)
-    return replace(
-        first,
-        options=tuple(options),
-        jobs=tuple(jobs),
-        tuning_s=sum(source.tuning_s for source in found),
-    )
-
-
-def of_study(study: Study) -> Priced:
-    """Offer the baseline, the front within the budget, the winner and the file as it came.
-
-    A trial's latency is the baseline's median times its ratio, which was timed in turns.
-    """
-    workload = study.job.workload
-    if workload.measure != _LATENCY:
-        raise BadData(
-            f"{study.root} was searched under the workload '{workload}', not for latency",
-            fix="give a run that was searched without --workload",
-        )
-    base = study.baseline
-    if base.measurement is None:
-        raise BadData(
-            f"{study.root} holds no measured baseline", fix="run `ortune optimize` again"
-        )
-    latest = {t.key: t for t in study.trials if t.ratio and study.accepts(t)}
-    as_is = [t for t in latest.values() if not t.plan.recipe.steps]
-    front = [latest[t.key] for t in study.front() if t.key in latest]
-    best = study.best
-    shown = dict.fromkeys(t.key for t in (*front, best, *as_is) if t.key in latest)
-    rest = sorted((latest[key] for key in shown if key != base.key), key=_value)
-    inference_s = median(base.measurement.latency_ns) / 1e9
-    samples = max(1, workload.batch)
-    options = [Option(str(base.plan), inference_s, _ONE, samples)]
-    options += [
-        Option(
-            str(t.plan),
-            inference_s * t.ratio.value,
-            t.ratio,
-            samples,
-            accuracy=str(t.score.verdict or "") if t.score else "",
-        )
-        for t in rest
-        if t.ratio is not None
-    ]
-    return Priced(
-        tuple(options),
-        tuple(_job(t.reproduce) for t in (base, *rest)),
-        (Path(study.job.model).name, str(base.plan.backend)),
-        chosen="" if best.key == base.key else str(best.plan),
-        tuning_s=sum(t.seconds for t in study.trials),
-    )
-
-
-def _value(trial: Trial) -> float:
-    return trial.ratio.value if trial.ratio else float("inf")
-
-
-def _job(reproduce: str | None) -> Path | None:
-    """Return the job file in a trial's command, where it is still there."""
-    words = shlex.split(reproduce or "")
-    found = [Path(word) for word in words if re.search(r"\bjob\.json$", word)]
-    return found[0] if found and found[0].is_file() else None
-
-
-def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
-    """Offer every row that ran; a row's latency is the first one's median times its ratio."""
-    pairs = zip(found["rows"], found.get("ratios") or [None] * len(found["rows"]), strict=False)
-    live = [(row, ratio) for row, ratio in pairs if not row.get("error") and not row.get("again")]
-    try:
-        options = [_row(row, ratio, live[0][0]) for row, ratio in live]
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadData(
-            f"{source} lacks {error}", fix="write it again with `ortune bench`"
-        ) from None
-    if any(row.get("measure", _LATENCY) != _LATENCY for row, _ in live):
-        raise BadData(
-            f"{source} holds no latencies of single runs",
-            fix="bench without --workload; --processes counts what runs side by side",
-        )
-    if not options:
-        raise BadData(f"no row of {source} ran", fix="see its errors")
-    first = live[0][0]
-    measure = (Path(first["model"]).name, str(first["backend"]))
-    return Priced(tuple(options), (None,) * len(options), measure)
-
-
-def _row(
-    row: Mapping[str, Any], ratio: Mapping[str, float] | None, first: Mapping[str, Any]
-) -> Option:
-    """Read a row. The ratio holds within one batch."""
-    samples = max(1, int(row.get("batch") or 1))
-    name = f"{Path(row['model']).name} @ {row['backend']}"
-    held = None
-    inference_s = _typical(row)
-    if ratio is not None and samples == max(1, int(first.get("batch") or 1)):
-        held = Interval(ratio["value"], ratio["low"], ratio["high"])
-        inference_s = _typical(first) * held.value
-    if samples > 1:
-        name = f"{name}, batch {samples}"
-    return Option(name, inference_s, held, samples)
-
-
-def _typical(row: Mapping[str, Any]) -> float:
-    """Return the median latency in seconds."""
-    known = row.get("p50_ns")
-    return float(known if known is not None else median(row["latency_ns"])) / 1e9
