@@ -96,10 +96,6 @@ class Backend(Plugin):
         """
         return {}
 
-    def tweaks(self, facts: Facts) -> Iterable[Self]:
-        """Yield the neighbours of all coordinates, the best bets first."""
-        return (one for values in self.coordinates(facts).values() for one in values)
-
     @abstractmethod
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Load the model. Heavy imports belong in here, not at the top of the file.

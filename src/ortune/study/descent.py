@@ -19,7 +19,7 @@ from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.measurement import stats
 from ortune.measurement.pairs import Effort, time_pair
 from ortune.measurement.process import Worker, WorkerFailed
-from ortune.study.space import walk
+from ortune.study.space import Target, walk
 
 WORTH = 0.99
 """A setting is kept when its ratio lies below this and its 99 % interval below 1."""
@@ -83,13 +83,11 @@ class Tools:
     Attributes:
         start: Start a worker of these settings, not loaded yet.
         compare: Compare a live worker's outputs with those of the start.
-        allowed: Whether a candidate keeps to what the user pinned.
         tell: Receives each attempt.
     """
 
     start: Callable[[Backend], Worker]
     compare: Callable[[Worker, Backend], Answers]
-    allowed: Callable[[Backend], bool]
     tell: Callable[[Attempt], None]
 
 
@@ -97,7 +95,7 @@ class Tools:
 class Descent:
     """The state of a running descent."""
 
-    origin: Backend
+    target: Target
     facts: Facts
     tools: Tools
     seconds: float
@@ -108,7 +106,7 @@ class Descent:
         self._began = time.monotonic()
         self._costs: list[float] = []
         self._noisy = False
-        self.best = self.origin
+        self.best = self.target.backend
 
     @property
     def pair_seconds(self) -> float:
@@ -131,7 +129,10 @@ class Descent:
     def _round(self) -> None:
         with ExitStack() as stack:
             live = stack.enter_context(self._live(self.best))
-            for setting, candidate in walk(lambda: self.best, self.facts, self._open):
+            tried = {attempt.backend for attempt in self.attempts}
+            for setting, candidate in walk(lambda: self.best, self.target, self.facts):
+                if candidate in tried:
+                    continue
                 if self._late():
                     self.finished = "time"
                     return
@@ -143,15 +144,10 @@ class Descent:
                     stack.close()
                     live = stack.enter_context(self._live(self.best))
 
-    def _open(self, candidate: Backend) -> bool:
-        """Whether a candidate is allowed and was not tried in an earlier round."""
-        tried = {attempt.backend for attempt in self.attempts}
-        return candidate not in tried and self.tools.allowed(candidate)
-
     def _late(self) -> bool:
         """Whether what is left of the time belongs to the final pairs, if there will be any."""
         kept = 0.0
-        if self.best != self.origin:
+        if self.best != self.target.backend:
             kept = max(_FINAL_SHARE * self.seconds, 1.2 * self._finals * fmean(self._costs))
         return time.monotonic() - self._began > self.seconds - kept
 
@@ -203,7 +199,7 @@ class Descent:
         costs: list[tuple[int, int]] = []
         effort = Effort(max_blocks=20, seconds=self.pair_seconds, decide=False)
         for _ in range(self._finals):
-            with self._live(self.origin) as base, self._live(self.best) as worker:
+            with self._live(self.target.backend) as base, self._live(self.best) as worker:
                 pairs.append(timed(base, worker, effort))
                 runs = _runs(pairs[-1])
                 costs.append((cpu_ns(base, runs), cpu_ns(worker, runs)))

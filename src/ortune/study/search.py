@@ -214,12 +214,11 @@ class _Loop:
         def present() -> Backend:
             return best.plan.backend
 
-        def allowed(backend: Backend) -> bool:
-            return target.allows(backend) and not (self.aim.exact and backend.lossy)
-
         few, many = _SETTINGS
         most = min(many, max(few, int(self.aim.seconds / 15)))
-        for index, (_, backend) in enumerate(walk(present, self.scene.facts, allowed), 1):
+        for index, (_, backend) in enumerate(walk(present, target, self.scene.facts), 1):
+            if self.aim.exact and backend.lossy:
+                continue
             if index > most:
                 break
             if self.left(_RUNTIME_SHARE) <= 0:

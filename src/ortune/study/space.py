@@ -32,13 +32,22 @@ class Target:
     def variants(self, facts: Facts, workload: Workload) -> list[Backend]:
         """Return the option sets to try with every recipe.
 
-        Of the splits the best bet and the one on all CPUs; the others are tweaks.
+        Of the splits the best bet and the one on all CPUs; the others are coordinates.
         """
         found = self.backend.variants(facts, workload)
         wanted = dict.fromkeys((*self.splits[:1], *self.splits[-1:]))
         if wanted:
             found = [replace(v, threads=threads) for v in found for threads in wanted]
         return list(dict.fromkeys(self.pin(v) for v in found))
+
+    def coordinates(self, backend: Backend, facts: Facts) -> dict[str, list[Backend]]:
+        """Return the settings to try around a backend, within the pins: the splits first."""
+        split = [replace(backend, threads=threads) for threads in self.splits]
+        found = {"split": split, **backend.coordinates(facts)}
+        return {
+            name: [one for one in values if one != backend and self.allows(one)]
+            for name, values in found.items()
+        }
 
     def allows(self, backend: Backend) -> bool:
         """Whether a backend keeps to the pins."""
@@ -97,7 +106,7 @@ def plans(
 
 
 def walk(
-    best: Callable[[], Backend], facts: Facts, allowed: Callable[[Backend], bool]
+    best: Callable[[], Backend], target: Target, facts: Facts
 ) -> Iterator[tuple[str, Backend]]:
     """Yield setting and candidate, each coordinate once, always around the present best.
 
@@ -105,16 +114,16 @@ def walk(
     """
     seen = {best()}
     done: set[str] = set()
-    while left := [name for name in best().coordinates(facts) if name not in done]:
+    while left := [name for name in target.coordinates(best(), facts) if name not in done]:
         done.add(left[0])
-        for candidate in best().coordinates(facts)[left[0]]:
-            if candidate not in seen and allowed(candidate):
+        for candidate in target.coordinates(best(), facts)[left[0]]:
+            if candidate not in seen:
                 seen.add(candidate)
                 yield left[0], candidate
 
 
 def merge(one: Backend, two: Backend, base: Backend) -> Backend:
-    """Join what two tweaks of `base` changed; where both did, the second counts."""
+    """Join what two neighbours of `base` changed; where both did, the second counts."""
     changed = {
         f.name: getattr(side, f.name)
         for side in (one, two)

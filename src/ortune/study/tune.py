@@ -101,13 +101,9 @@ def tune(
         case = _Case(path, driven, fed, Path(folder))
         try:
             truth = _truth(case, origin, budget)
-            tools = Tools(
-                case.start,
-                truth.compare,
-                Target(origin, pinned).allows,
-                lambda a: sink(Note(line(a))),
-            )
-            descent = Descent(origin, facts, tools, seconds)
+            tools = Tools(case.start, truth.compare, lambda tried: sink(Note(line(tried))))
+            target = Target(origin, pinned, driven.splits(effective_cpus()))
+            descent = Descent(target, facts, tools, seconds)
             descent.run()
             ratio, cpu = _judged(descent)
         except WorkerFailed as error:
@@ -235,16 +231,16 @@ def _fed(
 
 def _judged(descent: Descent) -> tuple[Interval, Interval | None]:
     """Re-measure the best; when it is not faster after all, the start wins."""
-    if descent.best == descent.origin:
+    if descent.best == descent.target.backend:
         return Interval(1.0, 1.0, 1.0), None
     ratio, cpu = descent.judged()
     if ratio.high >= 1:
-        descent.best = descent.origin
+        descent.best = descent.target.backend
     return ratio, cpu
 
 
 def _result(descent: Descent, ratio: Interval, cpu: Interval | None) -> dict[str, Any]:
-    best, origin = descent.best, descent.origin
+    best, origin = descent.best, descent.target.backend
     return {
         "start": str(origin),
         "best": str(best),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,9 +36,8 @@ class Scripted(Backend):
     def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
         yield self
 
-    def tweaks(self, facts: Facts) -> Iterable[Self]:
-        yield replace(self, slow=self.slow * 0.9)
-        yield replace(self, slow=self.slow * 1.05)
+    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+        return {"slow": [replace(self, slow=self.slow * by) for by in (0.9, 1.05)]}
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         return _open(path, self.slow)
