@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ortune.recipe.build import build as build
     from ortune.reporting.write import report as report
     from ortune.study.bench import bench as bench
+    from ortune.study.compare import compare as compare
     from ortune.study.ledger import read_study as read_study
     from ortune.study.optimize import optimize as optimize
     from ortune.study.pricing import cost as cost
@@ -43,6 +44,7 @@ _HOME = {
     "Trial": "core.trial",
     "bench": "study.bench",
     "build": "recipe.build",
+    "compare": "study.compare",
     "cost": "study.pricing",
     "load": "engine.load",
     "optimize": "study.optimize",

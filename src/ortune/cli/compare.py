@@ -1,0 +1,186 @@
+"""Compare saved runs of `bench` and `loadtest`; made for continuous integration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ortune.cli import shared
+from ortune.cli.main import DONE, NO
+from ortune.core.errors import OrtuneError
+
+_FEW = 6
+
+
+@shared.verb(shared.Verb)
+@click.argument("files", type=shared.FILE, nargs=-1, required=True)
+@click.option(
+    "--threshold",
+    "thresholds",
+    metavar="[METRIC=]SHARE",
+    multiple=True,
+    help="How much slower is too slow, such as 10% (5% if not given); others are judged if named: "
+    "p99=0.2, memory=10%, size=1%, load=50%.",
+)
+@click.option(
+    "--by",
+    metavar="FIELD,...",
+    default="model,backend,workload,batch",
+    show_default=True,
+    help='What makes two rows the same; "order" pairs them as they come.',
+)
+@click.option("--across-machines", is_flag=True, help="Judge times of different machines too.")
+@click.option("--relative", is_flag=True, help="Judge ratios to the first row, not times.")
+@click.option(
+    "--markdown", type=shared.FILE, metavar="FILE", help="Write the table for a comment."
+)
+def command(
+    files: tuple[Path, ...],
+    thresholds: tuple[str, ...],
+    by: str,
+    across_machines: bool,
+    relative: bool,
+    markdown: Path | None,
+    json_to: str | None,
+    verbose: bool,
+) -> int:
+    """Compare each of FILES with the first, row by row; exit code 1 if one regressed.
+
+    FILES are what `bench --json FILE.json` wrote. A latency regression is a ratio over the
+    threshold whose 99 % interval excludes 1; the interval holds what differs between two
+    occasions. On another machine ratios to a common first row are compared, or nothing is judged.
+
+    \b
+    Example:
+      ortune compare main.json branch.json --threshold 10%
+      ortune compare old.json new.json --threshold memory=5% --markdown comment.md
+    """
+    from ortune.study.compare import compare
+
+    found = compare(
+        files,
+        thresholds=dict(_threshold(text) for text in thresholds),
+        by=() if by == "order" else [part.strip() for part in by.split(",") if part.strip()],
+        across_machines=across_machines,
+        relative=relative,
+    )
+    if markdown is not None:
+        markdown.write_text(_markdown(found), encoding="utf-8")
+    shared.answer(json_to, found, lambda: _show(found))
+    return NO if found["regressions"] else DONE
+
+
+def _threshold(text: str) -> tuple[str, float]:
+    name, given, share = text.rpartition("=")
+    try:
+        limit = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
+    except ValueError:
+        raise OrtuneError(
+            f"cannot read the threshold '{text}'", fix="write 5%, 0.05 or p99=10%"
+        ) from None
+    return name if given else "latency", limit
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    for one in found["comparisons"]:
+        for line in _head(one):
+            shared.say(line)
+        columns, cells = _table(one, found["thresholds"])
+        shared.table([f"{name}>" if k else name for k, name in enumerate(columns)], cells)
+        for line in _tail(one):
+            shared.say(line)
+    shared.say(_total(found))
+
+
+def _head(one: Mapping[str, Any]) -> list[str]:
+    """Name the files, and in the first lines what differs between them."""
+    where = "the same machine" if one["same_machine"] else "another machine"
+    lines = [f"{one['other']} against {one['reference']}: {where}"]
+    told = [
+        f"{entry['field']} {entry['reference'] or '-'} -> {entry['other'] or '-'}"
+        for entry in one["differs"]
+    ]
+    if told:
+        more = f", and {len(told) - _FEW} more" if len(told) > _FEW else ""
+        lines.append(f"differs: {'; '.join(told[:_FEW])}{more}")
+    return lines
+
+
+def _table(
+    one: Mapping[str, Any], limits: Mapping[str, float]
+) -> tuple[list[str], list[list[str]]]:
+    others = [
+        name
+        for name in ("p99", "memory", "size", "load")
+        if name in limits or any(_moved(row[name]) for row in one["rows"])
+    ]
+    cells = [
+        [
+            row["name"] + ("" if row["same_model"] in (True, None) else " (another model)"),
+            _ratio(row["latency"]),
+            *("-" if row[name] is None else f"{row[name]:.3f}" for name in others),
+            row["verdict"],
+        ]
+        for row in one["rows"]
+    ]
+    return ["row", "latency [99 %]", *others, "verdict"], cells
+
+
+def _moved(ratio: float | None) -> bool:
+    """Worth a column though nobody asked: by a tenth and more."""
+    return ratio is not None and not 0.9 < ratio < 1.1
+
+
+def _ratio(found: Mapping[str, float] | None) -> str:
+    if found is None:
+        return "-"
+    return f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+
+
+def _tail(one: Mapping[str, Any]) -> list[str]:
+    lines = [f"only in the reference: {name}" for name in one["only_reference"]]
+    lines += [f"only in {one['other']}: {name}" for name in one["only_other"]]
+    hows = dict.fromkeys(row["how"] for row in one["rows"] if row["how"] != "direct")
+    lines += [f"latency is {how}: a ratio of ratios" for how in hows]
+    if any(row["verdict"].startswith("not judged") for row in one["rows"]):
+        lines.append(
+            "not judged: the machines differ and no common first row was timed beside it; "
+            "--across-machines judges the times as they are"
+        )
+    for row in one["rows"]:
+        for which, error in zip(("reference", one["other"]), row["error"], strict=True):
+            if error:
+                lines.append(f"{row['name']} failed in {which}: {error}")
+    return lines
+
+
+def _total(found: Mapping[str, Any]) -> str:
+    limits = ", ".join(f"{name} {100 * share:g} %" for name, share in found["thresholds"].items())
+    rows: Sequence[Any] = [row for one in found["comparisons"] for row in one["rows"]]
+    count = found["regressions"]
+    said = f"{count} of {len(rows)} rows regressed" if count else "no regression"
+    reach = [
+        row["latency"]["high"] / row["latency"]["value"] - 1
+        for row in rows
+        if row["judged"] and row["latency"]
+    ]
+    blind = f"; less than {100 * max(reach):.0f} % cannot be told from noise" if reach else ""
+    return f"{said} (threshold: {limits}){blind}"
+
+
+def _markdown(found: Mapping[str, Any]) -> str:
+    lines = [f"**{_total(found)}**", ""]
+    for one in found["comparisons"]:
+        columns, cells = _table(one, found["thresholds"])
+        lines += [*(f"{_cell(line)}  " for line in _head(one)), ""]
+        lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+        lines += [f"| {' | '.join(_cell(cell) for cell in line)} |" for line in cells]
+        lines += ["", *(f"- {_cell(line)}" for line in _tail(one)), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,210 @@
+"""Saved answers of `bench` and `loadtest`: read with suspicion, rows matched by what they are.
+
+What a file must hold, whoever wrote it: an object with ``rows``, a list of objects with ``model``
+and ``backend`` (texts), and the times of a row in nanoseconds, as ``turns`` (a list of sets of
+processes, each a list of blocks, each a list of times) or, as one set, as ``latency_ns``. A row
+with an ``error`` needs none. Optional: ``workload``, ``batch``, ``digest``, ``again``, ``waited``
+and ``runs_each`` beside ``turns``, ``p99_ns``, ``peak_rss``, ``size``, ``load_ns`` (a list);
+beside ``rows``: ``machine`` and ``versions``, objects of texts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ortune.core.errors import BadData
+from ortune.core.trial import Burst
+
+FIELDS = ("model", "backend", "workload", "batch")
+"""What makes two rows the same contestant; a model counts by its file's name."""
+Key: TypeAlias = tuple[str, ...]
+
+
+class _Row(msgspec.Struct):
+    """One row as a file has it; unknown keys are left alone."""
+
+    model: str
+    backend: str
+    workload: str = "latency"
+    batch: int = 0
+    digest: str | None = None
+    again: bool = False
+    error: str | None = None
+    latency_ns: list[float] = []
+    turns: list[list[list[float]]] = []
+    waited: list[list[list[float]]] = []
+    runs_each: list[int] = []
+    p99_ns: float | None = None
+    peak_rss: int | None = None
+    size: int | None = None
+    load_ns: list[float] = []
+
+
+class _File(msgspec.Struct):
+    rows: list[_Row]
+    machine: dict[str, str] = {}
+    versions: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class SavedRow:
+    """A row of a saved run.
+
+    Attributes:
+        index: Its place in the file.
+        sets: Blocks of every set of processes; empty for a row that failed.
+        figures: ``p99``, ``memory``, ``size`` and ``load`` where they are known.
+    """
+
+    index: int
+    model: str
+    backend: str
+    workload: str
+    batch: int
+    digest: str | None
+    error: str | None
+    sets: tuple[tuple[Burst, ...], ...]
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    def key(self, by: Sequence[str]) -> Key:
+        """Return what identifies the row."""
+        return tuple(str(getattr(self, name)) for name in by)
+
+    def __str__(self) -> str:
+        """Name it for a person."""
+        parts = [f"{self.model} on {self.backend}"]
+        parts += [self.workload] if self.workload != "latency" else []
+        parts += [f"batch {self.batch}"] if self.batch and "batch=" not in self.workload else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved run; rows that only repeat the first one are left out."""
+
+    path: Path
+    rows: tuple[SavedRow, ...]
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+
+    def base(self, row: SavedRow) -> SavedRow:
+        """Return the first row of a row's workload and batch: they were timed in turns."""
+        same = (row.workload, row.batch)
+        return next(one for one in self.rows if (one.workload, one.batch) == same)
+
+
+def read(path: Path) -> Saved:
+    """Read a saved run.
+
+    Raises:
+        BadData: It is no such file.
+    """
+    fix = "give a file that `ortune bench --json FILE.json` wrote"
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = msgspec.convert(json.loads(text), _File)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise BadData(f"{path} is not JSON: {error}", fix=fix) from None
+    except msgspec.ValidationError as error:
+        raise BadData(f"{path} is no saved run: {error}", fix=fix) from None
+    rows = [_row(path, k, row) for k, row in enumerate(found.rows) if not row.again]
+    if not rows:
+        raise BadData(f"{path} holds no row", fix=fix)
+    return Saved(path, tuple(rows), found.machine, found.versions)
+
+
+def match(
+    one: Saved, two: Saved, by: Sequence[str]
+) -> tuple[list[tuple[SavedRow, SavedRow]], list[SavedRow], list[SavedRow]]:
+    """Pair the rows of two runs; return the pairs and what only the first and the second have.
+
+    Rows of one file that share a key are paired in their order. With `by` empty all are.
+    """
+    theirs = {_numbered(two, by)[k]: row for k, row in enumerate(two.rows)}
+    keys = _numbered(one, by)
+    pairs = [(row, theirs[key]) for key, row in zip(keys, one.rows, strict=True) if key in theirs]
+    taken = {id(other) for _, other in pairs}
+    return (
+        pairs,
+        [row for key, row in zip(keys, one.rows, strict=True) if key not in theirs],
+        [row for row in two.rows if id(row) not in taken],
+    )
+
+
+def _numbered(run: Saved, by: Sequence[str]) -> list[tuple[Key, int]]:
+    seen: Counter[Key] = Counter()
+    found = []
+    for row in run.rows:
+        key = row.key(by)
+        found.append((key, seen[key]))
+        seen[key] += 1
+    return found
+
+
+def _row(path: Path, index: int, row: _Row) -> SavedRow:
+    sets = () if row.error else _sets(path, index, row)
+    known = {"p99": row.p99_ns, "memory": row.peak_rss, "size": row.size}
+    figures = {name: float(value) for name, value in known.items() if value}
+    if row.load_ns:
+        figures["load"] = float(median(row.load_ns))
+    name = row.model.replace("\\", "/").rpartition("/")[2]
+    return SavedRow(
+        index,
+        name,
+        row.backend,
+        row.workload,
+        row.batch,
+        row.digest,
+        row.error,
+        sets,
+        {} if row.error else figures,
+    )
+
+
+def _sets(path: Path, index: int, row: _Row) -> tuple[tuple[Burst, ...], ...]:
+    turns = row.turns or [[row.latency_ns]]
+    waited = row.waited or [[[0.0] * len(block) for block in turn] for turn in turns]
+    each = row.runs_each or [1] * len(turns)
+    fits = [[len(block) for block in turn] for turn in turns] == [
+        [len(block) for block in turn] for turn in waited
+    ]
+    entries = [ns for turn in turns for block in turn for ns in block]
+    if not fits or len(each) != len(turns) or not _times(entries):
+        raise BadData(
+            f"row {index} of {path} holds no usable times",
+            fix="measure it again with `ortune bench --json FILE.json`",
+        )
+    return tuple(
+        tuple(
+            Burst(tuple(round(ns) for ns in block), tuple(waits), count)
+            for block, waits in zip(turn, waits_of, strict=True)
+        )
+        for turn, waits_of, count in zip(turns, waited, each, strict=True)
+    )
+
+
+def _times(entries: Sequence[float]) -> bool:
+    return bool(entries) and all(0 <= ns < math.inf for ns in entries)
+
+
+def differences(one: Saved, two: Saved) -> list[dict[str, Any]]:
+    """Return what differs between the runs' machines and versions: field, reference, other."""
+    found = []
+    for where in ("machine", "versions"):
+        mine: Mapping[str, str] = getattr(one, where)
+        other: Mapping[str, str] = getattr(two, where)
+        found += [
+            {"where": where, "field": name, "reference": mine.get(name), "other": other.get(name)}
+            for name in dict.fromkeys([*mine, *other])
+            if mine.get(name) != other.get(name)
+        ]
+    return found
