@@ -14,6 +14,8 @@ from ortune.study.timeline import EVERY_SESSION, Timed, Timeline
 from ortune.study.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED
 
 _STEPS = 48
+_LOOSE = 1.3
+"""Ends of a ratio's interval that far apart leave the question open."""
 _DRAWN = (NONE, GRAPH, QUANTIZED, BOTH, f"{BOTH}, {OFFLINE}", EVERY_SESSION)
 
 
@@ -41,7 +43,7 @@ def blocks(found: Timeline) -> tuple[Block, ...]:
 
 
 def remarks(found: Timeline) -> list[str]:
-    """Say what quantizing in every session costs, and what saved files bring at load."""
+    """Say what quantizing in every session costs, what saved files bring, and what is open."""
     said = []
     rows = {row.line.name: row.line for row in found.rows}
     if found.every is not None:
@@ -52,6 +54,11 @@ def remarks(found: Timeline) -> list[str]:
         for name, kind in kinds
         if (saved := rows.get(f"{name}, {kind}")) is not None
     ]
+    if loose := [row.line.name for row in found.rows if row.ratio.high > _LOOSE * row.ratio.low]:
+        said.append(
+            f"Timed too noisily to tell apart from what it is compared with: {'; '.join(loose)}. "
+            "Give more --seconds, or a quieter machine."
+        )
     return said
 
 
