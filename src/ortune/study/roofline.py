@@ -9,6 +9,7 @@ Source: Williams, Waterman, Patterson: Roofline, CACM 2009, doi:10.1145/1498765.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -24,6 +25,30 @@ _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "S
 """Operators that hand their input on, or look at its shape alone."""
 _PICKS = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})
 """Operators that read of their data only what they write."""
+_MULTIPLIES = ("Conv", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Attention", "FullyConnected")
+"""Operators, or parts of a runtime's names for them, that are nothing without their products."""
+_PER_ELEMENT = {
+    "Erf": 25,
+    "Gelu": 30,
+    "BiasGelu": 30,
+    "FastGelu": 30,
+    "BiasSoftmax": 25,
+    "Exp": 20,
+    "Log": 20,
+    "Sigmoid": 22,
+    "QuickGelu": 24,
+    "Tanh": 25,
+    "Softmax": 25,
+    "Mish": 45,
+    "Pow": 40,
+    "Sin": 20,
+    "LayerNormalization": 8,
+    "SkipLayerNormalization": 9,
+    "Cos": 20,
+}
+"""Operations an element of a polynomial of about ten multiply-adds and what goes with it."""
+_FAR = 0.2
+"""Share of the roof below which it is not the roof that holds a kernel back."""
 _INTEGER = ("QLinear", "DynamicQuantize", "QGemm", "QAttention")
 
 
@@ -105,9 +130,12 @@ class Verdict:
         if self.removable:
             return f"{self.bound} bound; removing this gains at most {gain}"
         if self.bound == "unknown":
-            return "its tensors are not known"
-        ideal = f"{self.ideal_ns / 1e6:.3g}"
-        return f"{self.bound} bound at {self.share:.0%} of the roof: {ideal} ms there, {gain} less"
+            return "not judged: shapes or sizes are missing"
+        where = (
+            f"at {self.share:.0%} of the roof ({self.ideal_ns / 1e6:.3g} ms there, {gain} less)"
+        )
+        far = ": held back by its own code" if self.share < _FAR else ""
+        return f"{self.bound} bound, {where}{far}"
 
 
 def verdicts(profile: Profile) -> tuple[Verdict, ...]:
@@ -159,7 +187,7 @@ def roofs(kernel: Kernel, ceilings: Ceilings, *, cold: bool) -> Roofs:
     peak = ceilings.flops.get(arithmetic(kernel)) or ceilings.flops.get("float32")
     peak = peak or max(ceilings.flops.values(), default=0.0)
     return Roofs(
-        compute=1e9 * (kernel.flops or 0) / peak if peak else 0.0,
+        compute=1e9 * _work(kernel) / peak if peak else 0.0,
         bandwidth=1e9 * (from_memory / reading + far / ceilings.bandwidth),
         cache=1e9 * near / ceilings.cache_bandwidth if fits else 0.0,
         overhead=ceilings.overhead_ns * kernel.calls,
@@ -168,7 +196,8 @@ def roofs(kernel: Kernel, ceilings: Ceilings, *, cold: bool) -> Roofs:
 
 def _verdict(kernel: Kernel, ceilings: Ceilings, cold: bool) -> Verdict:
     found = roofs(kernel, ceilings, cold=cold)
-    known = bool(kernel.inputs or kernel.outputs)
+    product = any(word in kernel.op_type for word in _MULTIPLIES)
+    known = bool(kernel.inputs or kernel.outputs) and not (product and kernel.flops is None)
     ideal = min(found.ideal_ns, kernel.time_ns)
     gain = kernel.time_ns if kernel.kind in REMOVABLE else kernel.time_ns - ideal
     return Verdict(
@@ -180,6 +209,15 @@ def _verdict(kernel: Kernel, ceilings: Ceilings, cold: bool) -> Verdict:
         ideal / kernel.time_ns if kernel.time_ns > 0 else 1.0,
         gain if known or kernel.kind in REMOVABLE else 0.0,
     )
+
+
+def _work(kernel: Kernel) -> float:
+    """Return the operations of a run, those inside an element's function counted."""
+    each = _PER_ELEMENT.get(kernel.op_type)
+    if each is None:
+        return kernel.flops or 0
+    elements = max((math.prod(one.shape) for one in kernel.outputs), default=0)
+    return kernel.calls * each * elements
 
 
 def _bytes(kernel: Kernel) -> tuple[int, int]:
