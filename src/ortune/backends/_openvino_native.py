@@ -25,15 +25,17 @@ def installed() -> bool:
     return importlib.util.find_spec("openvino") is not None
 
 
-class _Compiled:
+class Compiled:
+    """A compiled model behind the Session protocol."""
+
     def __init__(self, compiled: Any) -> None:
-        self._request = compiled.create_infer_request()
+        self.request = compiled.create_infer_request()
         self._nodes = len(compiled.get_runtime_model().get_ops())
         self._outputs = [(port.get_any_name(), port) for port in compiled.outputs]
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         """Run once; outputs by name, copied out of the runtime's buffers."""
-        found = self._request.infer(dict(feeds), share_inputs=True, share_outputs=True)
+        found = self.request.infer(dict(feeds), share_inputs=True, share_outputs=True)
         return {name: found[port].copy() for name, port in self._outputs}
 
     def placement(self) -> Mapping[str, int]:
@@ -56,13 +58,24 @@ def session(path: Path, options: Mapping[str, str]) -> Iterator[Session]:
     Raises:
         BadModel: OpenVINO does not accept it.
     """
+    with compiled(path, options) as found:
+        yield Compiled(found)
+
+
+@contextmanager
+def compiled(path: Path, options: Mapping[str, str]) -> Iterator[Any]:
+    """Yield OpenVINO's own compiled model.
+
+    Raises:
+        BadModel: OpenVINO does not accept it.
+    """
     import openvino
 
     try:
-        compiled = openvino.Core().compile_model(str(path), "CPU", dict(options))
+        found = openvino.Core().compile_model(str(path), "CPU", dict(options))
     except RuntimeError as error:
         raise BadModel(
             f"openvino does not load {path.name}: {_ort.first_line(error)}",
             fix="leave this backend out with --on cpu",
         ) from None
-    yield _Compiled(compiled)
+    yield found

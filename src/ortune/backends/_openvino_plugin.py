@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ortune.backends import _ort
-from ortune.core.backend import Session
+from ortune.backends import _ort, _ort_record
+from ortune.core.backend import Recording, Session
 from ortune.core.errors import BackendMissing
 
 PACKAGE = "onnxruntime-ep-openvino"
@@ -28,10 +28,26 @@ def session(
     Raises:
         BackendMissing: The plug-in is not installed, offers no device, or took no node.
     """
+    return _ort.session(path, _options(threads, options, verbose), provider=PROVIDER)
+
+
+def record(
+    path: Path, threads: int, options: Mapping[str, str], folder: Path, *, verbose: bool
+) -> AbstractContextManager[Recording]:
+    """Open the same session with the profiler on; a graph of compiled nodes cannot be saved.
+
+    Raises:
+        BackendMissing: As `session`.
+    """
+    made = _options(threads, options, verbose)
+    return _ort_record.session(path, made, folder, provider=PROVIDER)
+
+
+def _options(threads: int, options: Mapping[str, str], verbose: bool) -> Any:
     made = _ort.options(threads, "all", verbose=verbose)
     config = {"load_config": json.dumps({"CPU": dict(options)})}
     made.add_provider_for_devices(devices()[:1], config)
-    return _ort.session(path, made, provider=PROVIDER)
+    return made
 
 
 def devices() -> list[Any]:

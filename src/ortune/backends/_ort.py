@@ -48,15 +48,21 @@ class OrtSession:
         The nodes are those of the graph when it was divided, before fusions across it. Empty on
         versions that keep no record.
         """
+        taken: dict[str, tuple[str, ...]] = {}
+        for provider, names in self.parts():
+            taken[provider] = (*taken.get(provider, ()), *names)
+        return taken
+
+    def parts(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Return provider and nodes of every part of the divided graph, as `assigned`."""
         try:
             subgraphs = self.inner.get_provider_graph_assignment_info()
         except (AttributeError, RuntimeError):
-            return {}
-        taken: dict[str, tuple[str, ...]] = {}
-        for part in subgraphs:
-            names = tuple(node.name or node.op_type for node in part.get_nodes())
-            taken[part.ep_name] = (*taken.get(part.ep_name, ()), *names)
-        return taken
+            return []
+        return [
+            (part.ep_name, tuple(node.name or node.op_type for node in part.get_nodes()))
+            for part in subgraphs
+        ]
 
     def clock(self) -> int:
         """Monotonic nanoseconds."""

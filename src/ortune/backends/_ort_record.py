@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from ortune.backends import _ort, _ort_trace
 from ortune.core.backend import Recording, Tensors
-from ortune.core.profile import Recorded
+from ortune.core.profile import Executed, Recorded
 
 GRAPH = "executed.onnx"
 """The graph as the runtime rewrote it, in the recording's folder."""
@@ -39,9 +40,34 @@ class _OrtRecording(_ort.OrtSession):
         """Read the trace of the last `runs` runs."""
         trace = Path(self.inner.end_profiling())
         graph = _ort_trace.graph(self._graph) if self._graph.is_file() else None
-        return _ort_trace.read(
-            trace, graph, np.asarray(self._walls[-runs:], np.float64), self.assigned()
-        )
+        walls = np.asarray(self._walls[-runs:], np.float64)
+        found = _ort_trace.read(trace, graph, walls, self.assigned())
+        if graph is not None:
+            return found
+        parts = [part for part in self.parts() if part[0] == self._provider]
+        return replace(found, nodes=with_parts(found.nodes, parts))
+
+
+def with_parts(
+    nodes: Sequence[Executed], parts: Sequence[tuple[str, tuple[str, ...]]]
+) -> tuple[Executed, ...]:
+    """Say what a provider's nodes stand for, where only its record of their parts is known.
+
+    A provider that compiles makes one node of each part, in order; where the numbers differ,
+    each may hold any of them. Other nodes keep their names.
+
+    Args:
+        nodes: As the profile shows them.
+        parts: Provider and source nodes of every part of the graph that it took.
+    """
+    providers = {provider for provider, _ in parts}
+    own = [at for at, node in enumerate(nodes) if node.provider in providers]
+    every = tuple(name for _, names in parts for name in names)
+    made = [node if node.known else replace(node, known=(node.name,)) for node in nodes]
+    for order, at in enumerate(own):
+        known = parts[order][1] if len(own) == len(parts) else every
+        made[at] = replace(nodes[at], known=known)
+    return tuple(made)
 
 
 @contextmanager

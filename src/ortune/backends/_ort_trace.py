@@ -138,7 +138,7 @@ def read(
         nodes=made,
         runs=len(chosen),
         wall_ns=float(np.mean(walls[kept])),
-        lead_ns=1e3 * float(np.mean([run.top[0].start - run.start for run in chosen if run.top])),
+        run_ns=1e3 * float(np.mean([run.end - run.start for run in chosen])),
         timeline=tuple(replace(one, index=place[one.index]) for one in lines),
         constants=tuple(sorted(executed.constants)) if executed else (),
         placement=assigned or _from_trace(made),

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal, Self
 
 from ortune.backends import _openvino_native as native
 from ortune.backends import _openvino_plugin as plugin
-from ortune.backends import _properties, _values
-from ortune.core.backend import Backend, Session
+from ortune.backends import _openvino_record, _properties, _values
+from ortune.core.backend import Backend, Recording, Session
 from ortune.core.cpus import effective_cpus, instruction_sets
 from ortune.core.facts import Facts
 from ortune.core.workload import Workload
@@ -141,6 +141,17 @@ class Openvino(Backend):
             threads = self.threads or effective_cpus()
             return plugin.session(path, threads, self.properties(), verbose=verbose)
         return native.session(path, self.properties())
+
+    def record(
+        self, path: Path, folder: Path, *, verbose: bool = False
+    ) -> AbstractContextManager[Recording]:
+        """Open the same session with the profiler, or OpenVINO's counters, on."""
+        plugged = plugin.missing() is None
+        self._probe(plugged)
+        if plugged:
+            threads = self.threads or effective_cpus()
+            return plugin.record(path, threads, self.properties(), folder, verbose=verbose)
+        return _openvino_record.session(path, self.properties())
 
     def _probe(self, plugged: bool) -> None:
         """Refuse what the way that would be taken does not know; the three usual ones exist."""

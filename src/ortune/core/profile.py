@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Recorded:
         nodes: In order of execution; those that never ran come last.
         runs: Runs behind the times, which are means over the middle half of the profiled runs.
         wall_ns: Mean wall time of these runs, seen from outside.
-        lead_ns: What these runs spent before the first node.
+        run_ns: The same by the runtime's own clock, without the call from Python.
         timeline: The calls of one run.
         constants: Names of the executed graph's constants.
         placement: Provider -> names of the nodes that it took, from the runtime's own record.
@@ -94,7 +95,7 @@ class Recorded:
     nodes: tuple[Executed, ...]
     runs: int
     wall_ns: float
-    lead_ns: float = 0.0
+    run_ns: float
     timeline: tuple[Slice, ...] = ()
     constants: tuple[str, ...] = ()
     placement: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -195,6 +196,21 @@ class Ceilings:
 
 
 @dataclass(frozen=True)
+class Share:
+    """What a group of kernels takes of a run.
+
+    Attributes:
+        time_ns: Together.
+        share: Of the time of all kernels.
+        kernels: Their number.
+    """
+
+    time_ns: float
+    share: float
+    kernels: int
+
+
+@dataclass(frozen=True)
 class Profile:
     """A profiled session.
 
@@ -203,8 +219,9 @@ class Profile:
         backend: Spelling of the backend.
         kernels: In order of execution.
         runs: Profiled runs behind every time: the middle half of all by wall time.
-        profiled_ns: Mean wall time of these runs.
-        plain_ns: The same of runs without the profiler, taken in turns with them.
+        profiled_ns: Mean time of these runs, by the runtime's own clock.
+        profiled_call_ns: The same seen from Python.
+        plain_ns: Mean time of runs without the profiler, taken in turns with them, from Python.
         folded: Nodes of the model that cost nothing at run time: folded into constants, removed,
             or in a branch that was not taken.
         ceilings: None when they were not measured.
@@ -224,6 +241,7 @@ class Profile:
     runs: int
     profiled_ns: float
     plain_ns: float
+    profiled_call_ns: float = 0.0
     folded: tuple[str, ...] = ()
     ceilings: Ceilings | None = None
     notes: tuple[str, ...] = ()
@@ -237,21 +255,30 @@ class Profile:
 
     @property
     def coverage(self) -> float:
-        """Share of the profiled run's wall time that the nodes' spans account for."""
+        """Share of the profiled run that the nodes' spans account for."""
         return sum(kernel.span_ns for kernel in self.kernels) / max(1.0, self.profiled_ns)
 
     @property
     def attributed(self) -> float:
-        """Share of the plain run's wall time that the nodes' times account for."""
+        """Share of a plain call that the nodes' times account for; the rest is the call itself."""
         return sum(kernel.time_ns for kernel in self.kernels) / max(1.0, self.plain_ns)
 
     @property
     def overhead(self) -> float:
-        """What the profiler costs: profiled over plain run time, less 1."""
-        return self.profiled_ns / max(1.0, self.plain_ns) - 1
+        """What the profiler costs: profiled over plain time of a call, less 1."""
+        return (self.profiled_call_ns or self.profiled_ns) / max(1.0, self.plain_ns) - 1
 
     @property
     def mapped(self) -> float:
         """Share of the kernels other than added ones that name their source nodes."""
         own = [kernel for kernel in self.kernels if kernel.kind in ("compute", "control")]
         return sum(bool(kernel.sources) for kernel in own) / max(1, len(own))
+
+    def by(self, key: Literal["op_type", "region", "kind", "provider"]) -> dict[str, Share]:
+        """Return what the kernels take together, by one of their attributes, the most first."""
+        total = max(1.0, sum(kernel.time_ns for kernel in self.kernels))
+        groups: dict[str, list[float]] = {}
+        for kernel in self.kernels:
+            groups.setdefault(getattr(kernel, key), []).append(kernel.time_ns)
+        made = {n: Share(sum(t), sum(t) / total, len(t)) for n, t in groups.items()}
+        return dict(sorted(made.items(), key=lambda item: -item[1].time_ns))

@@ -13,7 +13,7 @@ import numpy as np
 
 from ortune.core import codec
 from ortune.core.backend import Recording
-from ortune.core.errors import BadModel
+from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.profile import Recorded
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
@@ -53,7 +53,8 @@ def profiled(job: WorkerJob, *, seconds: float, runs: int = 0) -> Runs:
         runs: Profiled runs; 0 takes what fits the seconds and a trace of bounded size.
 
     Raises:
-        BadModel: The model does not run, or its runtime records nothing.
+        BackendMissing: The runtime records nothing, or the provider took no node.
+        BadModel: The model does not run.
     """
     folder = job.out / "recorded"
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,8 +62,11 @@ def profiled(job: WorkerJob, *, seconds: float, runs: int = 0) -> Runs:
         try:
             plain = stack.enter_context(Worker(replace(job, out=job.out / "plain")))
             other = stack.enter_context(Worker(replace(job, out=job.out / "profiled")))
+            opened = other.ask("record", folder=str(folder))
+            if "missing" in opened:
+                raise BackendMissing(opened["missing"], fix=opened["remedy"])
             plain.ask("load")
-            nodes = other.ask("record", folder=str(folder))["nodes"]
+            nodes = opened["nodes"]
             slow = max(_warm(plain), _warm(other))
             wanted = runs or _count(slow, nodes, seconds)
             each = max(1, min(wanted, _BURST_NS // max(1, slow)))
@@ -119,8 +123,14 @@ def _count(slow: int, nodes: int, seconds: float) -> int:
 
 
 def record(bench: Workbench, folder: str) -> dict[str, Any]:
-    """Open the model with the profiler on; tell about how many kernels it has."""
-    return {"nodes": sum(bench.record(Path(folder)).placement().values())}
+    """Open the model with the profiler on; tell about how many kernels it has.
+
+    That the provider is missing, or took nothing, is an answer: the caller may do without it.
+    """
+    try:
+        return {"nodes": sum(bench.record(Path(folder)).placement().values())}
+    except BackendMissing as error:
+        return {"missing": error.what, "remedy": error.fix}
 
 
 def laps(bench: Workbench, at: int, runs: int) -> dict[str, Any]:

@@ -1,0 +1,163 @@
+"""Say where the time of a run goes, in terms of the model's own nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from ortune.cli import shared
+from ortune.core.profile import Kernel, Profile, Share
+
+_TOP = 15
+_NOT_COMPUTE = ("cast", "copy", "quantize", "transpose", "reorder", "shape", "control")
+_SOURCES = 3
+
+
+@shared.verb(shared.Verb)
+@shared.model
+@shared.data
+@shared.on("cpu")
+@shared.batch
+@shared.shapes
+@shared.ranges
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Time for counted runs.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Profiled runs; 0 takes what fits the time.",
+)
+@click.option(
+    "--ceilings/--no-ceilings",
+    default=True,
+    show_default=True,
+    help="Measure what this machine can do at most, for verdicts by roofline.",
+)
+@click.option(
+    "--allow-fallback",
+    is_flag=True,
+    help="Go on with the CPU provider when the one asked for takes no node.",
+)
+@shared.output("Folder for trace.json (Perfetto), kernels.csv and profile.json.")
+def command(
+    model: Path,
+    data: str | None,
+    on: str,
+    batch: int,
+    shapes: tuple[str, ...],
+    ranges: tuple[str, ...],
+    seconds: float,
+    runs: int,
+    ceilings: bool,
+    allow_fallback: bool,
+    out: Path | None,
+    json_to: str | None,
+    verbose: bool,
+) -> int:
+    """Say where the time of a run of MODEL goes: by operator, by node and by region.
+
+    Kernels are mapped back through fusions to the nodes of the file. Profiled and plain runs take
+    turns, so that the profiler's own cost is known and taken off.
+
+    \b
+    Example:
+      ortune profile model.onnx --on "cpu(threads=2)" --data samples/
+      ortune profile model.onnx --shape x:1x3x224x224 -o profile/
+    """
+    from ortune.cli import progress
+    from ortune.study import profile_files
+    from ortune.study.profile import profile
+
+    if out is not None and out.exists() and not out.is_dir():
+        shared.free(out, False)
+    found = profile(
+        model,
+        on=on,
+        data=data,
+        shapes=shared.shape_map(shapes),
+        ranges=shared.range_map(ranges),
+        batch=batch,
+        seconds=seconds,
+        runs=runs,
+        ceilings=ceilings,
+        allow_fallback=allow_fallback,
+        sink=progress.lines(verbose),
+    )
+    written = profile_files.write(found, out) if out is not None else ()
+    shared.answer(json_to, profile_files.whole(found), lambda: show(found, verbose=verbose))
+    for path in written:
+        shared.remark(f"wrote {path}")
+    return 0
+
+
+def show(found: Profile, *, verbose: bool) -> None:
+    """Print the headline, then the time by operator, by node and by region."""
+    shared.say(headline(found))
+    _shares("operator", found.by("op_type"), verbose=verbose)
+    ranked = sorted(found.kernels, key=lambda kernel: -kernel.time_ns)
+    shown = ranked if verbose else ranked[:_TOP]
+    total = sum(kernel.time_ns for kernel in found.kernels)
+    shared.table(
+        ("kernel", "operator", "time us>", "share>", "stands for"),
+        [_line(kernel, total) for kernel in shown],
+    )
+    if len(shown) < len(ranked):
+        shared.say(f"and {len(ranked) - len(shown)} more kernels; -v lists them all")
+    _shares("region", found.by("region"), verbose=verbose)
+    shared.say(beside(found))
+    for line in placed(found):
+        shared.say(line)
+
+
+def headline(found: Profile) -> str:
+    """Say how long a run takes, what of it is known, and what the profiler costs."""
+    return (
+        f"a run takes {found.plain_ns / 1e6:.3f} ms on {found.backend}; "
+        f"{len(found.kernels)} kernels account for {found.coverage:.1%} of the profiled run; "
+        f"the profiler adds {found.overhead:.1%}, taken off below"
+    )
+
+
+def beside(found: Profile) -> str:
+    """Say what is spent beside computing."""
+    kinds = found.by("kind")
+    parts = [f"{name} {kinds[name].share:.1%}" for name in _NOT_COMPUTE if name in kinds]
+    outside = max(0.0, 1 - found.attributed)
+    text = f"beside computing: {', '.join(parts)}" if parts else "nothing beside computing"
+    return f"{text}; {outside:.1%} of a call is outside of the kernels"
+
+
+def placed(found: Profile) -> list[str]:
+    """Say which provider took how many nodes, and which nodes fell back and why."""
+    listed = ", ".join(f"{name} {count} nodes" for name, count in found.placement.items())
+    lines = [f"placement: {listed}"] if listed else []
+    return lines + [f"fell back: {name}: {why}" for name, why in found.fallbacks.items()]
+
+
+def _shares(title: str, found: Mapping[str, Share], *, verbose: bool) -> None:
+    ranked = list(found.items())
+    shown = ranked if verbose else ranked[:_TOP]
+    rows = [
+        (name, one.kernels, f"{one.time_ns / 1e3:.1f}", f"{one.share:.1%}") for name, one in shown
+    ]
+    shared.table((title, "kernels>", "time us>", "share>"), rows)
+
+
+def _line(kernel: Kernel, total: float) -> tuple[str, ...]:
+    named = ", ".join(kernel.sources[:_SOURCES]) or kernel.note
+    more = len(kernel.sources) - _SOURCES
+    return (
+        kernel.name,
+        kernel.op_type,
+        f"{kernel.time_ns / 1e3:.1f}",
+        f"{kernel.time_ns / max(1.0, total):.1%}",
+        f"{named} and {more} more" if more > 0 else named,
+    )

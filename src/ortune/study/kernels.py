@@ -1,0 +1,166 @@
+"""From what a runtime recorded to kernels in terms of the model's nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.core.profile import Executed, Kernel, Operand, Recorded
+from ortune.model.flops import node_flops
+from ortune.model.lineage import ADDED, Lineage
+from ortune.model.origin import Origin
+from ortune.model.regions import Regions
+
+_CONTROL = frozenset({"If", "Loop", "Scan"})
+_SHAPE = frozenset({"Shape", "Size", "Flatten", "Expand", "ShapeOf", "StridedSlice"})
+_SAME_WORK = {
+    "Convolution": "Conv",
+    "GroupConvolution": "Conv",
+    "FullyConnected": "MatMul",
+    "LSTMSequence": "LSTM",
+    "LSTMCell": "LSTM",
+}
+"""Operators of other runtimes whose operations are counted as ONNX'."""
+_WHY = {
+    "reorder": "added by the runtime: the next kernel wants another layout",
+    "copy": "added by the runtime: the next node is on another device",
+    "cast": "added by the runtime: the next kernel wants another type",
+    "quantize": "added by the runtime: the next kernel wants another type",
+    "transpose": "added by the runtime: the next kernel wants another layout",
+    "shape": "added by the runtime",
+}
+_UNCLAIMED = "the provider did not claim it"
+_FLOOR_NS = 200.0
+"""No call of a kernel takes less."""
+_LEEWAY = 1.1
+
+
+def times(recorded: Recorded, plain_ns: float) -> tuple[float, ...]:
+    """Return what every node takes of a plain run: its span less the profiler's cost.
+
+    The profiler's cost is what the profiled runs take longer than the plain ones, the same for
+    every call. It is not taken for more than the usual gap between two kernels and the shortest
+    kernel together, so that noise between the two kinds of runs is not charged to the nodes.
+    """
+    spans = np.array([node.span_ns for node in recorded.nodes])
+    calls = np.array([node.calls for node in recorded.nodes], np.float64)
+    ran = calls > 0
+    if not ran.any():
+        return tuple(spans.tolist())
+    excess = min(max(0.0, recorded.wall_ns - plain_ns), float(spans.sum()))
+    alone = np.array([node.kernel_ns for node in recorded.nodes])
+    gap = np.median((spans - alone)[ran] / calls[ran])
+    most = _LEEWAY * float(gap + np.percentile(alone[ran] / calls[ran], 2))
+    least = np.minimum(spans, _FLOOR_NS * calls)
+    low, high = 0.0, most
+    for _ in range(50):
+        cost = (low + high) / 2
+        taken = float((spans - np.maximum(spans - cost * calls, least)).sum())
+        low, high = (cost, high) if taken < excess else (low, cost)
+    return tuple(np.maximum(spans - high * calls, least).tolist())
+
+
+def kernels(
+    recorded: Recorded,
+    traced: Lineage,
+    parts: Regions,
+    origin: Origin,
+    taken: Sequence[float],
+    backend: Backend,
+) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
+    """Return the kernels that ran, in their order, and the source nodes that cost nothing."""
+    constants = frozenset(recorded.constants)
+    made: list[Kernel] = []
+    region = parts.all[0].name if parts.all else ""
+    for node, sources, time_ns in zip(recorded.nodes, traced.sources, taken, strict=True):
+        if not node.calls:
+            continue
+        region = _region(sources, parts.of) or region
+        kind = _kind(node.op_type)
+        note = _WHY.get(kind, "") if not sources else ""
+        if fell_back(node.provider, backend):
+            note = recorded.reasons.get(node.name, note or _UNCLAIMED)
+        made.append(
+            Kernel(
+                name=node.name,
+                op_type=node.op_type,
+                domain=node.domain,
+                provider=node.provider,
+                sources=sources,
+                kind=kind,
+                region=region,
+                time_ns=time_ns,
+                calls=node.calls,
+                flops=_flops(node, sources, origin),
+                inputs=_inputs(node, constants),
+                outputs=node.outputs,
+                note=note,
+                span_ns=node.span_ns,
+                kernel_ns=node.kernel_ns,
+            )
+        )
+    claimed = {name for kernel in made for name in kernel.sources}
+    idle = {name for sources in traced.sources for name in sources}
+    return tuple(made), origin.ordered((idle | set(traced.folded)) - claimed)
+
+
+def fell_back(provider: str, backend: Backend) -> bool:
+    """Whether a node ran on onnxruntime's CPU provider where another one was asked for."""
+    return provider == "CPUExecutionProvider" and backend.provider not in ("", provider)
+
+
+def _kind(op_type: str) -> str:
+    if op_type in _CONTROL:
+        return "control"
+    if op_type == "Identity":
+        return "copy"
+    return "shape" if op_type in _SHAPE else ADDED.get(op_type, "compute")
+
+
+def _region(sources: Sequence[str], of: Mapping[str, str]) -> str:
+    found = Counter(of[name] for name in sources if name in of)
+    return found.most_common(1)[0][0] if found else ""
+
+
+def _inputs(node: Executed, constants: frozenset[str]) -> tuple[Operand, ...]:
+    reads = [name for name in node.reads if name]
+    if len(reads) != len(node.inputs):
+        return node.inputs
+    return tuple(
+        replace(one, constant=one.constant or name in constants)
+        for name, one in zip(reads, node.inputs, strict=True)
+    )
+
+
+def _flops(node: Executed, sources: Sequence[str], origin: Origin) -> int | None:
+    """Count one call by the shapes of the run and the attributes of the source, times calls."""
+    op_type = _SAME_WORK.get(node.op_type, node.op_type)
+    given = [_value(one, grouped=node.op_type == "GroupConvolution") for one in node.inputs]
+    attributes: list[ir.Attr] = []
+    for name in sources:
+        if origin.nodes[name].op_type in op_type:
+            attributes = [a for a in origin.nodes[name].attributes.values() if not _holds(a)]
+    if _kind(node.op_type) != "compute":
+        return 0
+    if not node.inputs or not node.outputs:
+        return None
+    outputs = [_value(one) for one in node.outputs]
+    made = ir.Node(node.domain, op_type, given, attributes, outputs=outputs)
+    found = node_flops(made)
+    return None if found is None else found * node.calls
+
+
+def _holds(attribute: ir.Attr) -> bool:
+    return attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def _value(operand: Operand, *, grouped: bool = False) -> ir.Value:
+    shape = operand.shape
+    if grouped and operand.constant and len(shape) > 3:  # [group, out, in, kernel...]
+        shape = (shape[0] * shape[1], *shape[2:])
+    return ir.Value(name="", shape=ir.Shape(shape))
