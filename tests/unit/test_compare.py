@@ -190,6 +190,19 @@ def test_names_that_differ_are_matched_by_less_or_by_order(tmp_path: Path) -> No
     for by in (["backend"], []):
         found = only(ot.compare([one, two], by=by))
         assert found["name"] == "old.onnx on cpu -> new.onnx on cpu" and not found["same_model"]
+    three = write(tmp_path / "c.json", [row("old.onnx", backend="openvino")])
+    assert only(ot.compare([one, three], by=["model"]))["name"] == "old.onnx on cpu -> openvino"
+
+
+def test_a_run_on_a_machine_too_noisy_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = write(tmp_path / "a.json", [row()])
+    found = json.loads(one.read_text()) | {"judgement": {"too_noisy": True, "rule": "x"}}
+    two = tmp_path / "b.json"
+    two.write_text(json.dumps(found))
+    assert main(["compare", str(one), str(two)]) == 0
+    assert "b.json was measured on a machine too noisy" in capsys.readouterr().out
 
 
 def test_one_set_without_turns_is_enough_and_wider(tmp_path: Path) -> None:

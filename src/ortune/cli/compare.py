@@ -106,6 +106,9 @@ def _head(one: Mapping[str, Any]) -> list[str]:
     if told:
         more = f", and {len(told) - _FEW} more" if len(told) > _FEW else ""
         lines.append(f"differs: {'; '.join(told[:_FEW])}{more}")
+    lines += [
+        f"{path} was measured on a machine too noisy for a verdict" for path in one["too_noisy"]
+    ]
     return lines
 
 

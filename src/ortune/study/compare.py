@@ -182,6 +182,7 @@ def _comparison(
         "reference": str(one.path),
         "other": str(two.path),
         "same_machine": same,
+        "too_noisy": [str(run.path) for run in (one, two) if run.too_noisy],
         "differs": differs,
         "rows": rows,
         "only_reference": [str(row) for row in only_one],
@@ -222,7 +223,7 @@ def _row(
     limits: Mapping[str, float],
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "name": str(one) if str(one) == str(two) else f"{one} -> {two}",
+        "name": _name(one, two),
         "model": one.model,
         "backend": one.backend,
         "workload": one.workload,
@@ -255,6 +256,14 @@ def _row(
     ]
     found["verdict"] = _verdict(latency, judged, limits["latency"], found["regressions"])
     return found
+
+
+def _name(one: SavedRow, two: SavedRow) -> str:
+    """Name a pair of rows; of the second one what differs."""
+    if str(one) == str(two):
+        return str(one)
+    told = str(two).removeprefix(f"{one.model} on ") if one.model == two.model else str(two)
+    return f"{one} -> {told}"
 
 
 def _broken(one: SavedRow, two: SavedRow) -> str:

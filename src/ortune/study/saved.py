@@ -5,7 +5,8 @@ and ``backend`` (texts), and the times of a row in nanoseconds, as ``turns`` (a 
 processes, each a list of blocks, each a list of times) or, as one set, as ``latency_ns``. A row
 with an ``error`` needs none. Optional: ``workload``, ``batch``, ``digest``, ``again``, ``waited``
 and ``runs_each`` beside ``turns``, ``p99_ns``, ``peak_rss``, ``size``, ``load_ns`` (a list);
-beside ``rows``: ``machine`` and ``versions``, objects of texts.
+beside ``rows``: ``machine`` and ``versions``, objects of texts, and ``judgement``, an object with
+``too_noisy``.
 """
 
 from __future__ import annotations
@@ -49,10 +50,15 @@ class _Row(msgspec.Struct):
     load_ns: list[float] = []
 
 
+class _Judgement(msgspec.Struct, frozen=True):
+    too_noisy: bool = False
+
+
 class _File(msgspec.Struct):
     rows: list[_Row]
     machine: dict[str, str] = {}
     versions: dict[str, str] = {}
+    judgement: _Judgement = _Judgement()
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ class Saved:
     rows: tuple[SavedRow, ...]
     machine: Mapping[str, str]
     versions: Mapping[str, str]
+    too_noisy: bool = False
 
     def base(self, row: SavedRow) -> SavedRow:
         """Return the first row of a row's workload and batch: they were timed in turns."""
@@ -119,7 +126,7 @@ def read(path: Path) -> Saved:
     rows = [_row(path, k, row) for k, row in enumerate(found.rows) if not row.again]
     if not rows:
         raise BadData(f"{path} holds no row", fix=fix)
-    return Saved(path, tuple(rows), found.machine, found.versions)
+    return Saved(path, tuple(rows), found.machine, found.versions, found.judgement.too_noisy)
 
 
 def match(
