@@ -40,7 +40,7 @@ from ortune.measurement.process import Worker, worker_folder
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "again"
 EFFORT = Effort(min_blocks=6, max_blocks=20, seconds=4, decide=False)
-SAMPLE = "efficientnet_lite0"
+SAMPLE = "efficientnet-lite0"
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", nargs="?", type=Path)
     parser.add_argument("--sample", default=SAMPLE, help="make the bundle from this sample")
+    parser.add_argument("--time", default="2m", help="of that search")
     parser.add_argument("--data", help="samples to time on, in place of the bundle's own two")
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run kept")
     asked = parser.parse_args()
-    path = asked.bundle or _made(asked.sample)
+    path = asked.bundle or _made(asked.sample, asked.time)
     kept = WORK / f"{path.stem}.jsonl"
     if asked.fresh:
         kept.unlink(missing_ok=True)
@@ -76,7 +77,7 @@ def main() -> None:
     _write(path.stem, bundle, parts.evidence, rows[: asked.times])
 
 
-def _made(sample: str) -> Path:
+def _made(sample: str, time: str) -> Path:
     """Search and pack as a user does."""
     from tests.real.samples import sample as known
     from tests.real.samples import written
@@ -85,7 +86,7 @@ def _made(sample: str) -> Path:
     if out.is_file():
         return out
     given = ["--data", home / "data", "--calibration", home / "calibration", "-o", run, "--quiet"]
-    given += ["--budget", known(sample).budget, "--on", "cpu(threads=1)", "--time", "2m"]
+    given += ["--budget", known(sample).budget, "--on", "cpu(threads=1)", "--time", time]
     ortune = [sys.executable, "-m", "ortune.cli.main"]
     subprocess.run([*ortune, "optimize", home / "model.onnx", *given], check=True)
     subprocess.run([*ortune, "pack", run, "-o", out], check=True)

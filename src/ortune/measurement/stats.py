@@ -22,7 +22,7 @@ SEARCHING = 0.9
 """Confidence of what a search only sorts by: one pair cannot prove more than 8 %."""
 PAIR_SD = 0.0085
 """Prior standard deviation of a pair's own effect on the log-ratio, and how many degrees of
-freedom it is worth: fitted over five models, ``docs/decisions/0007-wider-prior.md``."""
+freedom it is worth: fitted over five models, ``docs/decisions/0007-pairs-differ-by-model.md``."""
 PRIOR_DF = 2
 PAIRS = 5
 """Fresh pairs of processes behind a claim."""

@@ -18,25 +18,37 @@ def run(lane: Lane, position: int) -> None:
         session.run(feeds)
 
 
-def side_by_side(lanes: Sequence[Lane], work: Callable[[Lane], T]) -> list[T]:
+def side_by_side(
+    lanes: Sequence[Lane], work: Callable[[Lane], T], waiting: Waiting | None = None
+) -> list[T]:
     """Do `work` on every lane at once and return the results in the lanes' order.
 
     The first lane is driven by the calling thread. An error is raised when all are done: the
-    first, and none that only says that another lane failed.
+    first, and none that only says that another lane failed. `waiting` is read before the threads
+    end: the kernel forgets what ended threads waited.
     """
     found: dict[int, T] = {}
     errors: list[BaseException] = []
+    through, leave = threading.Semaphore(0), threading.Event()
 
     def act(index: int) -> None:
         try:
             found[index] = work(lanes[index])
         except BaseException as error:
             errors.append(error)
+        if index:
+            through.release()
+            leave.wait()
 
     threads = [threading.Thread(target=act, args=(k,)) for k in range(1, len(lanes))]
     for thread in threads:
         thread.start()
     act(0)
+    for _ in threads:
+        through.acquire()
+    if waiting is not None:
+        waiting.read(len(lanes))
+    leave.set()
     for thread in threads:
         thread.join()
     if errors:
@@ -50,10 +62,17 @@ class Waiting:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._clock, self._before = lane.clock(), lane.waited()
+        self._share: float | None = None
+
+    def read(self, lanes: int = 1) -> None:
+        """Take the reading now: the mean over this many lanes."""
+        waited = self._lane.waited()
+        taken = max(1, self._lane.clock() - self._clock) * lanes
+        known = self._before >= 0 and waited >= 0
+        self._share = round(max(0, waited - self._before) / taken, 4) if known else -1.0
 
     def share(self) -> float:
-        """Return the share; -1 where it cannot be read."""
-        if self._before < 0:
-            return -1.0
-        taken = max(1, self._lane.clock() - self._clock)
-        return round((self._lane.waited() - self._before) / taken, 4)
+        """Return the share, read now unless it was before; -1 where it cannot be read."""
+        if self._share is None:
+            self.read()
+        return -1.0 if self._share is None else self._share

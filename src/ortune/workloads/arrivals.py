@@ -82,7 +82,9 @@ class Arrivals(Workload):
                 _lanes.run(lane, span.at + k)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.
         desk.zero = {id(lane): lane.clock() for lane in rig.lanes}
-        served = [one for taken in _lanes.side_by_side(rig.lanes, desk.serve) for one in taken]
+        served = [
+            one for taken in _lanes.side_by_side(rig.lanes, desk.serve, waiting) for one in taken
+        ]
         end = {call: (start, done) for call, start, done in served}
         latency = [
             end[call][1] - moment if call in end else max(1, desk.end - moment)

@@ -55,7 +55,7 @@ class Throughput(Workload):
         total = max(span.total, len(lanes))
         race = _Race(lanes, span, total)
         waiting = _lanes.Waiting(lanes[0])
-        taken = _lanes.side_by_side(lanes, race.run)
+        taken = _lanes.side_by_side(lanes, race.run, waiting)
         rates = [len(ns) / max(1, sum(ns)) for ns in taken]
         entry = max(1, round(1 / sum(rates)))
         details = {"sessions": len(lanes), "runs_ns": [ns for one in taken for ns in one]}
