@@ -6,7 +6,7 @@ from html import escape
 
 from ortune.core.section import Bar, Bars
 from ortune.reporting.axis import Axis
-from ortune.reporting.canvas import CHARACTER, shortened, text
+from ortune.reporting.canvas import CHARACTER, middle_cut, shortened, text
 
 _WIDTH = 760
 _ROW, _THICK = 24, 15
@@ -17,7 +17,7 @@ _WIDEST_LABEL, _WIDEST_NOTE = 34, 30
 
 def svg(chart: Bars) -> str:
     """Draw the chart: labels to the left, notes behind the bars, the scale below."""
-    labels = [shortened(bar.label, _WIDEST_LABEL) for bar in chart.bars]
+    labels = [middle_cut(bar.label, _WIDEST_LABEL) for bar in chart.bars]
     notes = [shortened(bar.note, _WIDEST_NOTE) for bar in chart.bars]
     left = 12 + max(map(len, labels), default=0) * CHARACTER + _GAP
     right = _WIDTH - _RIGHT - max(map(len, notes), default=0) * CHARACTER - _GAP

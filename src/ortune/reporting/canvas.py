@@ -73,6 +73,14 @@ def shortened(words: str, longest: int = _LONGEST) -> str:
     return words if len(words) <= longest else words[: longest - 1] + "…"
 
 
+def middle_cut(words: str, longest: int) -> str:
+    """Cut a label in its middle: paths differ at their ends."""
+    if len(words) <= longest:
+        return words
+    tail = 2 * longest // 3
+    return f"{words[: longest - tail - 1]}…{words[len(words) - tail :]}"
+
+
 def _inside(box: Box, frame: Box) -> bool:
     left, top, right, bottom = box
     return left > frame[0] and top > frame[1] and right < frame[2] and bottom < frame[3]

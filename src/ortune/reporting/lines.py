@@ -76,19 +76,23 @@ def _mark(mark: Point, kind: str, x: Axis, y: Axis) -> str:
 
 
 def _names(chart: Lines, drawn: list[list[tuple[float, float]]], x: Axis, y: Axis) -> list[str]:
-    """Name marks in their order where there is room, off the lines if that can be."""
+    """Name marks in their order where there is room, each name once, off the lines if possible."""
     marks = _shown(chart, x, y)
     taken = [around(x.at(mark.x), y.at(mark.y)) for mark in marks]
     ends = [pair for places in drawn for pair in itertools.pairwise(places)]
     lines = [box for one, two in ends for box in along(one, two)]
     parts: list[str] = []
+    written: set[str] = set()
     for mark in marks:
         if len(parts) == chart.named:
             break
         name = shortened(mark.label.splitlines()[0] if mark.label else "")
+        if name in written:
+            continue
         places = spots(x.at(mark.x), y.at(mark.y), len(name) * CHARACTER)
         box = free(places, [*taken, *lines], _FRAME) or free(places, taken, _FRAME)
         if name and box is not None:
             taken.append(box)
+            written.add(name)
             parts.append(words(box[0], box[1] + LINE / 2 + 4, name, "label"))
     return parts

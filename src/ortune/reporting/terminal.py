@@ -13,6 +13,7 @@ from rich.text import Text as Line
 from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
 from ortune.core.study import Study
 from ortune.reporting.blocks import Part, gather, numeric
+from ortune.reporting.canvas import middle_cut
 
 _GAP = 2
 _INDENT = 4
@@ -99,7 +100,7 @@ class Chart:
                 end = round(so_far / longest * room)
                 drawn += _SHADES[index % len(_SHADES)] * (end - cells)
                 cells = end
-            name = _cut(bar.label, label)
+            name = _cut(middle_cut(bar.label, label), label)
             text = f"{name}{' ' * (label - cell_len(name) + _GAP)}{drawn}{' ' * (room - cells)}"
             yield Line(f"{text}{' ' * _GAP}{_cut(bar.note, note)}".rstrip(), no_wrap=True)
         keys = [f"{_SHADES[i % len(_SHADES)]} {name}" for i, name in enumerate(chart.segments)]

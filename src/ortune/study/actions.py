@@ -175,6 +175,8 @@ def _quantizations(
         seen.add(step.name())
         times = [one.kernel for one in sorted(layers, key=lambda one: -one.kernel.time_ns)]
         gain = sum(_saved(one, profile.ceilings, step.name()) for one in layers)
+        if profile.ceilings and gain < _WORTH * _time(times):
+            continue
         bounds = by_bound(layers)
         mostly = max(bounds, key=lambda name: bounds[name])
         yield Action(
