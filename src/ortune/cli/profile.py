@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ortune.cli import shared
 from ortune.core.profile import Kernel, Profile, Share
+
+if TYPE_CHECKING:
+    from ortune.study.roofline import Verdict
 
 _TOP = 15
 _NOT_COMPUTE = ("cast", "copy", "quantize", "transpose", "reorder", "shape", "control")
@@ -100,14 +104,18 @@ def command(
 
 def show(found: Profile, *, verbose: bool) -> None:
     """Print the headline, then the time by operator, by node and by region."""
+    from ortune.study import roofline
+
     shared.say(headline(found))
     _shares("operator", found.by("op_type"), verbose=verbose)
     ranked = sorted(found.kernels, key=lambda kernel: -kernel.time_ns)
     shown = ranked if verbose else ranked[:_TOP]
     total = sum(kernel.time_ns for kernel in found.kernels)
+    judged = {id(one.kernel): one for one in roofline.verdicts(found)}
+    columns = ("bound", "of its roof>", "gain at most us>") if judged else ()
     shared.table(
-        ("kernel", "operator", "time us>", "share>", "stands for"),
-        [_line(kernel, total) for kernel in shown],
+        ("kernel", "operator", "time us>", "share>", *columns, "stands for"),
+        [_line(kernel, total, judged.get(id(kernel))) for kernel in shown],
     )
     if len(shown) < len(ranked):
         shared.say(f"and {len(ranked) - len(shown)} more kernels; -v lists them all")
@@ -151,7 +159,10 @@ def _shares(title: str, found: Mapping[str, Share], *, verbose: bool) -> None:
     shared.table((title, "kernels>", "time us>", "share>"), rows)
 
 
-def _line(kernel: Kernel, total: float) -> tuple[str, ...]:
+def _line(kernel: Kernel, total: float, verdict: Verdict | None) -> tuple[str, ...]:
+    judged: tuple[str, ...] = ()
+    if verdict is not None:
+        judged = (verdict.bound, f"{verdict.share:.0%}", f"{verdict.gain_ns / 1e3:.1f}")
     named = ", ".join(kernel.sources[:_SOURCES]) or kernel.note
     more = len(kernel.sources) - _SOURCES
     return (
@@ -159,5 +170,6 @@ def _line(kernel: Kernel, total: float) -> tuple[str, ...]:
         kernel.op_type,
         f"{kernel.time_ns / 1e3:.1f}",
         f"{kernel.time_ns / max(1.0, total):.1%}",
+        *judged,
         f"{named} and {more} more" if more > 0 else named,
     )

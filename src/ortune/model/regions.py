@@ -47,7 +47,7 @@ class Regions:
 def regions(origin: Origin) -> Regions:
     """Divide a model's nodes into regions."""
     paths = _paths(origin)
-    if len({path[:2] for path in paths.values()}) < 2:
+    if len({_pattern(path) for path in paths.values()}) < 2:
         return _blocks(origin)
     groups: dict[_Path, list[str]] = {(): list(origin.nodes)}
     closed: set[_Path] = set()
@@ -133,7 +133,7 @@ def _blocks(origin: Origin) -> Regions:
     place = {name: at for at, name in enumerate(names)}
     last: dict[str, int] = {}
     for value, readers in origin.readers.items():
-        last[value] = max(place[reader] for reader in readers)
+        last[value] = max((place[reader] for reader in readers), default=-1)
     alive: set[str] = set()
     width: list[int] = []
     for at, name in enumerate(names):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ortune.core import codec
 from ortune.core.errors import OrtuneError
 from ortune.core.profile import Kernel, Operand, Profile
+from ortune.study.roofline import verdicts
 
 if TYPE_CHECKING:
     import pandas
@@ -79,6 +80,10 @@ def whole(profile: Profile) -> dict[str, Any]:
         "by_region": codec.encode(profile.by("region")),
         "by_kind": codec.encode(profile.by("kind")),
         "by_provider": codec.encode(profile.by("provider")),
+        "verdicts": [
+            {"kernel": v.kernel.name, "bound": v.bound, "share": v.share, "gain_ns": v.gain_ns}
+            for v in verdicts(profile)
+        ],
     }
 
 
