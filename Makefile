@@ -39,8 +39,8 @@ unit: dev
 # committed. It needs an otherwise idle machine.
 check: dev
 	$(PY) -m pytest tests -q -m long
-	$(PY) -m benchmarks.aa
 	$(PY) -m benchmarks.aa --beside-neighbour
+	$(PY) -m benchmarks.again
 	$(PY) -m benchmarks.engine_overhead
 	$(PY) -m benchmarks.main_job
 
