@@ -125,7 +125,12 @@ def test_entries_that_share_one_measurement_count_once(model: Path) -> None:
 
 def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> None:
     found = ot.bench(
-        model, on="scripted(slow=2.0),scripted", batches=(1, 4), self_check=True, seconds=0.1
+        model,
+        on="scripted(slow=2.0),scripted",
+        batches=(1, 4),
+        self_check=True,
+        sets=2,
+        seconds=0.1,
     )
     values = [one["value"] for one in found["ratios"]]
     assert values == pytest.approx([1, 0.5, 1, 1, 0.5])
@@ -135,22 +140,24 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
     assert found["crossovers"][0]["batch"] is None
     assert len({row["digest"] for row in found["rows"]}) == 1
     for row in found["rows"]:
-        assert row["error"] is None and len(row["turns"]) == len(row["load_ns"]) == 3
+        assert row["error"] is None and len(row["turns"]) == len(row["load_ns"]) == 2
         assert row["cpu_ns"] > 0 and 0 < row["rss"] <= row["peak_rss"]
         assert row["runtime"]["rss"] > 0 and row["allocated"]["why"]["arena"]
 
 
 def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
     contestants = [(model, Scripted()), (model, Crash()), (model, Scripted(slow=0.5))]
-    found = race(contestants, seconds=0.1)
+    found = race(contestants, sets=2, seconds=0.1)
     assert "SIGSEGV" in found["rows"][1]["error"] and found["ratios"][1] is None
     assert found["winner"] == 2 and found["winners"][0]["row"] == 2
+    with pytest.raises(OrtuneError, match="0 sets"):
+        race(contestants, sets=0)
     with pytest.raises(OrtuneError, match="does not run on crash"):
         race(contestants[1:], seconds=0.1)
 
 
 def test_memory_is_recorded_by_the_runtime(model: Path) -> None:
-    found = ot.bench(model, on="cpu(threads=1)", memory_by_node=True, seconds=0.1)
+    found = ot.bench(model, on="cpu(threads=1)", memory_by_node=True, sets=1, seconds=0.1)
     recorded = found["rows"][0]["allocated"]
     assert [node["name"] for node in recorded["nodes"]]
     assert recorded["arena"] is None or recorded["arena"]["peak"] <= recorded["arena"]["held"]

@@ -46,6 +46,13 @@ from ortune.cli.main import DONE, NO
     show_default=True,
     help="Time for timing; more where many rows need it.",
 )
+@click.option(
+    "--sets",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Sets of fresh processes; fewer are quicker, and intervals wider.",
+)
 def command(
     models: tuple[Path, ...],
     data: str | None,
@@ -61,6 +68,7 @@ def command(
     memory_by_node: bool,
     wide: bool,
     seconds: float,
+    sets: int,
     json_to: str | None,
     verbose: bool,
 ) -> int:
@@ -95,6 +103,7 @@ def command(
         self_check=self_check,
         memory_by_node=memory_by_node,
         seconds=seconds,
+        sets=sets,
         sink=progress.lines(verbose),
     )
     shared.answer(json_to, found, lambda: _benching.show(found, wide=wide))

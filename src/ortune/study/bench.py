@@ -47,6 +47,7 @@ def bench(
     self_check: bool = False,
     memory_by_node: bool = False,
     seconds: float = 10,
+    sets: int = stats.PAIRS,
     sink: Sink = silent,
 ) -> dict[str, Any]:
     """Time models x backends x levels x threads, at every batch, in one interleaved run.
@@ -65,6 +66,7 @@ def bench(
         self_check: Time the first row against itself too.
         memory_by_node: Let the runtime record memory by node, in processes of their own.
         seconds: Time for timing.
+        sets: Sets of fresh processes; fewer are quicker, and intervals wider.
         sink: Receives notes.
 
     Returns:
@@ -82,6 +84,7 @@ def bench(
         matrix.contestants(paths, chosen, driven),
         _Feeding(data, shapes or {}, ranges or {}),
         seconds=seconds,
+        sets=sets,
         self_check=self_check,
         memory_by_node=memory_by_node,
         sink=sink,
@@ -98,13 +101,14 @@ def race(
     workload: str | Workload | None = None,
     self_check: bool = False,
     seconds: float = 10,
+    sets: int = stats.PAIRS,
     sink: Sink = silent,
 ) -> dict[str, Any]:
     """Time pairs of model and backend as `bench` does; the first is the measure of the others."""
     driven = _workload(workload, batch)
     group = [Contestant(Path(path), backend, driven) for path, backend in contestants]
     feeding = _Feeding(data, shapes or {}, ranges or {})
-    return _run([group], feeding, seconds=seconds, self_check=self_check, sink=sink)
+    return _run([group], feeding, seconds=seconds, sets=sets, self_check=self_check, sink=sink)
 
 
 @dataclass(frozen=True)
@@ -149,11 +153,14 @@ def _run(
     feeding: _Feeding,
     *,
     seconds: float,
+    sets: int,
     self_check: bool,
     sink: Sink,
     memory_by_node: bool = False,
 ) -> dict[str, Any]:
     first = groups[0][0]
+    if sets < 1:
+        raise BadSettings(f"{sets} sets of processes measure nothing", fix="give 1 or more")
     if reason := first.workload.missing():
         raise BadSettings(f"workload '{first.workload}' cannot be driven here", fix=reason)
     models = dict.fromkeys(one.model for group in groups for one in group)
@@ -167,7 +174,7 @@ def _run(
         if self_check:
             timed[0].append(Row(replace(first, again=True), streams[first.model]))
         before = noise.snapshot()
-        contest(timed, root, seconds, meters)
+        contest(timed, root, seconds, meters, sets)
         record = noise.between(before, noise.snapshot())
         held = {
             row.contestant: allocated(row.contestant, row.stream, root, by_node=memory_by_node)

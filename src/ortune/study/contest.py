@@ -19,8 +19,6 @@ from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.pairs import Pace, burst, join, pace, warm
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 
-SETS = 3
-"""Sets of fresh processes: a process has an effect of its own on its latency."""
 _BLOCKS = (4, 30)
 
 
@@ -76,6 +74,7 @@ def contest(
     root: Path,
     seconds: float,
     energy: Energy,
+    sets: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Time every row; those of one group in turns, the groups one after another in every set.
@@ -85,13 +84,14 @@ def contest(
         root: Folder for the workers' files.
         seconds: Time for timing; a set of a group has four blocks at least.
         energy: Counters read around every burst.
+        sets: Sets of fresh processes: a process has an effect of its own on its latency.
         progress: Called with the sets that are through and all there are.
 
     Raises:
         BadModel: The first row of a group does not run.
     """
-    total = SETS * len(groups)
-    for turn in range(SETS):
+    total = sets * len(groups)
+    for turn in range(sets):
         for place, rows in enumerate(groups):
             progress(turn * len(groups) + place, total)
             with ExitStack() as stack:
