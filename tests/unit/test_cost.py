@@ -297,7 +297,8 @@ def test_processes_are_measured_up_to_the_cpus(
         return 1.5
 
     _, root = write_run(tmp_path)
-    job = root / "job.json"
+    job = root / "workers" / "0001-baseline" / "job.json"
+    job.parent.mkdir(parents=True)
     job.write_text(json.dumps(codec.encode(WorkerJob({MAIN: job}, Cpu(), {}, root))))
     monkeypatch.setattr(pricing, "effective_cpus", lambda: 2)
     monkeypatch.setattr(pricing, "slowdown", slower)

@@ -124,7 +124,7 @@ def of_study(study: Study) -> Priced:
     ]
     return Priced(
         tuple(options),
-        tuple(_job(t.reproduce) for t in (base, *rest)),
+        (_baseline_job(Path(study.root)), *(_job(t.reproduce) for t in rest)),
         (Path(study.job.model).name, str(base.plan.backend)),
         chosen="" if best.key == base.key else str(best.plan),
         tuning_s=sum(t.seconds for t in study.trials),
@@ -133,6 +133,12 @@ def of_study(study: Study) -> Priced:
 
 def _value(trial: Trial) -> float:
     return trial.ratio.value if trial.ratio else float("inf")
+
+
+def _baseline_job(root: Path) -> Path | None:
+    """Return the job file of the last worker that the baseline was timed in."""
+    found = sorted((root / "workers").glob("*-baseline/job.json"))
+    return found[-1] if found else None
 
 
 def _job(reproduce: str | None) -> Path | None:
