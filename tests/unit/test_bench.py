@@ -13,12 +13,14 @@ from ortune_toys.backends.scripted import Scripted
 
 import ortune as ot
 from ortune.backends.cpu import Cpu
+from ortune.cli.main import main
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note
 from ortune.core.trial import Burst
 from ortune.measurement.energy import Energy
+from ortune.measurement.noise import Record
 from ortune.study import matrix, rows
-from ortune.study.bench import race
+from ortune.study.bench import _result, race
 from ortune.study.contest import Contestant, Row
 from ortune.study.floor import floor
 from ortune.workloads.latency import Latency
@@ -147,7 +149,7 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
 
 def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
     contestants = [(model, Scripted()), (model, Crash()), (model, Scripted(slow=0.5))]
-    found = race(contestants, sets=2, seconds=0.1)
+    found = race(contestants, sets=1, seconds=0.1)
     assert "SIGSEGV" in found["rows"][1]["error"] and found["ratios"][1] is None
     assert found["winner"] == 2 and found["winners"][0]["row"] == 2
     with pytest.raises(OrtuneError, match="0 sets"):
@@ -156,12 +158,74 @@ def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
         race(contestants[1:], seconds=0.1)
 
 
-def test_memory_is_recorded_by_the_runtime(model: Path) -> None:
-    found = ot.bench(model, on="cpu(threads=1)", memory_by_node=True, sets=1, seconds=0.1)
-    recorded = found["rows"][0]["allocated"]
-    assert [node["name"] for node in recorded["nodes"]]
-    assert recorded["arena"] is None or recorded["arena"]["peak"] <= recorded["arena"]["held"]
-
-
 def test_a_backend_that_takes_no_model_has_no_floor(tmp_path: Path) -> None:
     assert floor(Crash(), tmp_path) == {"rss": None, "load_ns": None}
+
+
+def judged(model: Path, again_ns: int, stolen: float = 0.0) -> dict[str, Any]:
+    """A run of three sets: the first row, one twice as fast, and the first once more."""
+    group = []
+    for ns, again in ((100_000, False), (50_000, False), (again_ns, True)):
+        one = Row(Contestant(model, Cpu(), Latency(), again), model)
+        one.turns = [[Burst((ns,) * 4, (0.0,) * 4)] * 6] * 3
+        group.append(one)
+    made = [rows.row(one, "digest", NO_ENERGY) for one in group]
+    record = Record(10, 2, 1, 0.0, stolen, None, 0, 0.0, None, None, (), None, ())
+    return _result([group], made, record)
+
+
+def test_no_winner_where_equal_is_not_called_equal_or_the_machine_is_too_noisy(
+    model: Path,
+) -> None:
+    good = judged(model, 100_100)
+    assert good["winner"] == 1 and good["self_check"]["equal"]
+    unequal = judged(model, 120_000)
+    assert unequal["winner"] is None and not unequal["self_check"]["equal"]
+    assert unequal["ratios"][1]["high"] < 1, "the ratio itself is still told"
+    stolen = judged(model, 100_100, stolen=0.5)
+    assert stolen["winner"] is None and stolen["judgement"]["too_noisy"]
+
+
+def test_a_failed_self_check_is_told_and_exits_with_1(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = judged(model, 120_000)
+    for row in answer["rows"]:
+        row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("ortune.study.bench.bench", lambda models, **k: asked.update(k) or answer)
+    words = ["--on", "cpu", "--on", "openvino", "--threads", "1,2", "--batches", "1, 8"]
+    more = ["--levels", "basic,all", "--workload", "throughput", "--self-check", "--wide"]
+    assert main(["bench", str(model), *words, *more]) == 1
+    assert asked["on"] == ("cpu", "openvino") and asked["threads"] == (1, 2)
+    assert asked["batches"] == (1, 8) and asked["levels"] == ("basic", "all")
+    assert asked["workload"] == "throughput" and asked["self_check"]
+    said = capsys.readouterr().out
+    assert "self-check failed: the first row is 1.200" in said
+    assert "no winner: the self-check failed" in said
+    assert "energy is not measured: RAPL: hidden" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--threads", "two"],
+        ["--threads", "0"],
+        ["--batches", "1,-8"],
+        ["--batches", "0"],
+        ["--batch", "4", "--batches", "1,2"],
+        ["--levels", "fastest"],
+        ["--on", "cpu(threads=1)", "--threads", "2"],
+        ["--on", "cpu(level=all)", "--levels", "basic"],
+        ["--workload", "sprint"],
+        ["--workload", "throughput(sessions=-1)"],
+        ["--sets", "0"],
+        ["--seconds", "0"],
+    ],
+)
+def test_wrong_words_are_two_lines(
+    model: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", str(model), *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and len(said.err.splitlines()) == 2 and "  fix: " in said.err
