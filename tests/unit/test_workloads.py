@@ -146,7 +146,7 @@ def test_arrivals_above_capacity_queue_up_and_are_told(folder: Path) -> None:
     assert not results["keeps_up"]
     assert results["load"] == pytest.approx(2, rel=1e-3)
     assert results["achieved_rate"] == pytest.approx(500, rel=0.01)
-    assert "cannot keep up with 1000 calls a second" in results["notes"][0]
+    assert "cannot keep up with 1,000 calls a second" in results["notes"][0]
 
 
 def test_a_second_session_lets_arrivals_keep_up(folder: Path) -> None:

@@ -11,7 +11,6 @@ from ortune.cli import shared
 from ortune.core.errors import OrtuneError
 
 _MOST_NODES = 10
-_SHAPE_TIMES = ("mean", "latency_p50", "latency_p90")
 
 Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
@@ -203,20 +202,13 @@ def _reported(names: Sequence[Column], rows: Sequence[Row]) -> None:
 
 
 def _shapes(row: Row) -> None:
-    """Print what each shape of a mix takes."""
+    """Print what the workload tells of each shape."""
     parts = row["reported"].get("per_shape")
     if parts:
+        keys = list(next(iter(parts.values())))
         shared.table(
-            ("shape", "runs>", "share of time>", "mean ms>", "p50 ms>", "p90 ms>"),
-            [
-                (
-                    shape,
-                    one["runs"],
-                    f"{100 * one['share_of_time']:.0f} %",
-                    *(milliseconds(one.get(f"{key}_ns")) for key in _SHAPE_TIMES),
-                )
-                for shape, one in parts.items()
-            ],
+            ("shape", *(f"{_heading(key)}>" for key in keys)),
+            [(shape, *(_written(key, one[key]) for key in keys)) for shape, one in parts.items()],
             f"by shape: {Path(row['model']).name} on {row['backend']}",
         )
 
@@ -244,12 +236,13 @@ def _heading(key: str) -> str:
 
 
 def _number(key: str) -> Callable[[Row], str]:
+    return lambda row: _written(key, row["reported"].get(key))
+
+
+def _written(key: str, value: float | bool | None) -> str:
+    """Write a workload's figure by its name's ending."""
     if key.endswith("_ns"):
-        return lambda row: milliseconds(row["reported"].get(key))
-    return lambda row: _plainly(row["reported"].get(key))
-
-
-def _plainly(value: float | bool | None) -> str:
+        return milliseconds(value)
     return ("yes" if value else "no") if isinstance(value, bool) else _figure(value)
 
 
@@ -262,7 +255,11 @@ def _sentences(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
         most = max(each for row in rows for each in row["runs_each"])
         lines.append(f"short runs: a sample is the mean of up to {most} runs, percentiles too")
-    lines += dict.fromkeys(note for row in rows for note in row["reported"].get("notes", ()))
+    lines += [
+        f"{row['backend']}: {note}" if len(rows) > 1 else note
+        for row in rows
+        for note in row["reported"].get("notes", ())
+    ]
     lines += _check(found["self_check"])
     judged = found["judgement"]
     lines += [f"note: {one['what']}; to change that: {one['change']}" for one in judged["advice"]]

@@ -129,8 +129,9 @@ class Arrivals(Workload):
         }
 
     def _behind(self, load: float, served: float) -> str:
+        reached = f"{served:,.0f}" if served >= 100 else f"{served:.3g}"
         return (
-            f"cannot keep up with {self.rate:g} calls a second: {served:.3g} a second were "
+            f"cannot keep up with {self.rate:,g} calls a second: {reached} a second were "
             f"answered, the work is {100 * load:.0f} % of what the sessions can do, "
             "and latency grows with the length of the run"
         )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from ortune.core.workload import Driven, Rig, Span, Workload, spread
 from ortune.workloads import _lanes
+from ortune.workloads._sizes import size
 
 _SHAPES = 64
 _COSTLY = 1.5
@@ -74,7 +75,7 @@ class FirstShapes(Workload):
                 "again_ns": median(agains[shape]),
                 "times": median(firsts[shape]) / max(1, median(agains[shape])),
             }
-            for shape in firsts
+            for shape in sorted(firsts, key=size)
         }
         return {
             "per_shape": table,

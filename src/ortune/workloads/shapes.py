@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from ortune.core.errors import BadData
 from ortune.core.workload import Driven, Rig, Span, Workload, spread
 from ortune.workloads import _lanes
+from ortune.workloads._sizes import size
 from ortune.workloads._tails import tails
 
 _CYCLE = 256
@@ -57,7 +58,7 @@ class Shapes(Workload):
         if self.order == "shuffled":
             random.Random(self.seed).shuffle(chosen)
         if self.order == "sorted":
-            chosen.sort(key=lambda index: _size(shapes[index]))
+            chosen.sort(key=lambda index: size(shapes[index]))
         return chosen
 
     def _mixed(self, shapes: list[str]) -> list[int]:
@@ -69,7 +70,7 @@ class Shapes(Workload):
                 having[shape].append(index)
         for shape, indices in having.items():
             if not indices:
-                known = ", ".join(sorted(set(shapes), key=_size)[:8])
+                known = ", ".join(sorted(set(shapes), key=size)[:8])
                 raise BadData(f"no sample has the shape {shape} of the mix", fix=f"use {known}")
         total, taken = sum(weights.values()), dict.fromkeys(weights, 0)
         chosen = []
@@ -117,12 +118,6 @@ class Shapes(Workload):
                     "mean_ns": sum(ns) / len(ns),
                     **tails(ns, "latency"),
                 }
-                for shape, ns in sorted(taken.items(), key=lambda item: _size(item[0]))
+                for shape, ns in sorted(taken.items(), key=lambda item: size(item[0]))
             }
         }
-
-
-def _size(shape: str) -> tuple[list[int], str]:
-    """Order shapes by their numbers."""
-    digits = "".join(c if c.isdigit() else " " for c in shape)
-    return [int(number) for number in digits.split()], shape
