@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "tests" / "plugins"
 SLOWER = 0.03
 LIMIT_S = 10.0
-AIM_S = 8.5
+AIM_S = 8.0
 _FEWEST = 3
 _WARM_S = 0.4
 """What `time_pair` takes before its clock runs."""

@@ -16,6 +16,13 @@ KINDS = {
     "memory": "import numpy as np; a, b = np.ones((2, 8_000_000))\nwhile True: b[:] = a",
 }
 """Integer work in the cache; vector units; 64 MB copied to and fro."""
+_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_FIRST = f"""import os, sys, threading
+os.environ.update(dict.fromkeys({_LIMITS}, "1"))
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+"""
+"""One thread of numpy's libraries: one core is to be loaded. The closed pipe ends the process when
+its parent goes, however it goes."""
 
 
 class Neighbour:
@@ -43,10 +50,8 @@ def neighbour(kind: str | None) -> Iterator[Neighbour]:
     if kind is None:
         yield Neighbour(None)
         return
-    # One thread of numpy's libraries: one core is to be loaded, not all.
-    limits = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    code = f"import os; os.environ.update(dict.fromkeys({limits}, '1'))\n{KINDS[kind]}"
-    with subprocess.Popen([sys.executable, "-c", code]) as process:
+    command = [sys.executable, "-c", _FIRST + KINDS[kind]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
             time.sleep(0.5)
             yield Neighbour(psutil.Process(process.pid))
