@@ -314,5 +314,5 @@ def test_two_processes_at_once_run(tmp_path: Path) -> None:
     stream.write(tmp_path / "s", [{"x": np.ones((1, 4), np.float32)}])
     job = WorkerJob({MAIN: model}, Cpu(threads=1), {MAIN: tmp_path / "s"}, tmp_path / "w")
     found = slowdown(job, 2, tmp_path / "out", rounds=1)
-    assert 0.2 < found < 50
+    assert 1 <= found < 50
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0", "1"]

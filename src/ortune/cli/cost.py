@@ -199,12 +199,15 @@ def _saving(saved: Interval, terms: Terms) -> str:
 def _back(months: Interval) -> str:
     if months.value == months.high == 0:
         return "at once"
-    if math.isinf(months.value):
+    if math.isinf(months.value) or math.isnan(months.high):
+        return _count(months.value)
+    return f"{_count(months.value)} [{_count(months.low)}, {_count(months.high)}]"
+
+
+def _count(months: float) -> str:
+    if math.isinf(months):
         return "never"
-    if math.isnan(months.high):
-        return f"{months.value:.2g}"
-    high = "never" if math.isinf(months.high) else f"{months.high:.2g}"
-    return f"{months.value:.2g} [{months.low:.2g}, {high}]"
+    return "<0.01" if months < 0.01 else f"{months:.2g}" if months < 10 else f"{months:.0f}"
 
 
 def _show_devices(found: Costs) -> None:

@@ -262,4 +262,6 @@ def verdict(best: Row | None, terms: Terms, one_time: float) -> Verdict:
 
 
 def _months(count: float) -> str:
+    if count * MONTH_DAYS < 1:
+        return "less than a day"
     return f"{count:.1f} months" if count >= 0.1 else f"{count * MONTH_DAYS:.1f} days"
