@@ -23,8 +23,9 @@ from ortune.measurement import noise
 from ortune.measurement.machine import machine
 assert effective_cpus() >= 1 and machine()["cpu"] and noise.now()
 assert noise.between(noise.snapshot(), noise.snapshot()).readings()
-from ortune.measurement.tasks import peak_rss
-assert peak_rss() == 0
+from pathlib import Path
+from ortune.measurement.memory import peak_rss
+assert peak_rss(Path("no /proc here")) == 0
 print(len(names))
 """
 
