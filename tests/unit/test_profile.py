@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ortune.core.profile import Executed, Kernel, Operand, Profile, Recorded
 from ortune.measurement.profiling import Runs, middle_mean
 from ortune.model import edit, names
 from ortune.study import kernels, profile_files
-from ortune.study.profile import explained, profile
+from ortune.study.profile import _demand_taken, explained, profile
 
 MODEL = """
 <ir_version: 9, opset_import: ["": 17]>
@@ -184,6 +185,16 @@ def test_fall_backs_are_listed_with_their_reasons() -> None:
         "Tanh_2": "no kernel for float64",
     }
     assert made(Cpu(), *nodes).fallbacks == {}
+
+
+def test_a_provider_that_ran_nothing_is_refused_without_a_record_too() -> None:
+    nodes = tuple(Executed(name, "Add", provider=CPU, calls=1) for name in "ab")
+    recorded = Recorded(nodes, 1, 1.0, 1.0)
+    with pytest.raises(BackendMissing, match="took none of the 2 nodes"):
+        _demand_taken(Path("m.onnx"), Openvino(), recorded)
+    _demand_taken(Path("m.onnx"), Cpu(), recorded)
+    part = replace(recorded, nodes=(nodes[0], replace(nodes[1], provider=Openvino.provider)))
+    _demand_taken(Path("m.onnx"), Openvino(), part)
 
 
 def test_flops_come_from_the_shapes_of_the_run() -> None:

@@ -74,7 +74,9 @@ def profile(
         def run(chosen: Backend) -> Runs:
             load = Latency(batch=batch)
             job = WorkerJob({MAIN: loaded}, chosen, {MAIN: stream}, folder / "w", workload=load)
-            return profiled(job, seconds=seconds, runs=runs)
+            brought = profiled(job, seconds=seconds, runs=runs)
+            _demand_taken(path, chosen, brought.recorded)
+            return brought
 
         try:
             found = run(backend)
@@ -167,6 +169,19 @@ def _backend(on: str | Backend) -> Backend:
     if reason := on.missing():
         raise BackendMissing(f"backend '{on.name()}' cannot run here", fix=reason)
     return on
+
+
+def _demand_taken(path: Path, backend: Backend, recorded: Recorded) -> None:
+    """Refuse a profile in which the provider asked for ran nothing.
+
+    Where the runtime keeps a record of its placement this is found when the model is loaded.
+    """
+    ran = [node.provider for node in recorded.nodes if node.calls]
+    if ran and all(kernels.fell_back(provider, backend) for provider in ran):
+        raise BackendMissing(
+            f"{backend.provider} took none of the {len(ran)} nodes of {path.name}",
+            fix="leave this backend out with --on cpu, or give --allow-fallback",
+        )
 
 
 def _stream(
