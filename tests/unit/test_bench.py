@@ -10,9 +10,11 @@ import onnx
 import pytest
 from ortune_toys.backends.crash import Crash
 from ortune_toys.backends.scripted import Scripted
+from rich.console import Console
 
 import ortune as ot
 from ortune.backends.cpu import Cpu
+from ortune.cli import _benching, shared
 from ortune.cli.main import main
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note
@@ -204,6 +206,23 @@ def test_a_failed_self_check_is_told_and_exits_with_1(
     assert "self-check failed: the first row is 1.200" in said
     assert "no winner: the self-check failed" in said
     assert "energy is not measured: RAPL: hidden" in said
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = judged(model, 100_100)
+    for row in answer["rows"]:
+        row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
+    told = {}
+    for width in (160, 60):
+        monkeypatch.setattr(shared, "console", lambda width=width: Console(width=width))
+        _benching.show(answer, wide=False)
+        told[width] = capsys.readouterr().out
+    assert "peak MB" in told[160] and "left out" not in told[160]
+    assert "left out, the terminal is narrow: p90 ms, CPU ms" in told[60]
+    assert "p50 ms" in told[60] and "0.500 [0.4" in told[60]
+    assert "cannot be told apart" in told[60]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from ortune.cli import shared
 from ortune.core.errors import OrtuneError
 
 _MOST_NODES = 10
+_DROPPED = ("p90 ms>", "CPU ms>", "size>", "peak MB>", "runs/s>", "samples/s>")
+"""Columns that go first where a terminal is narrow; ``--wide`` shows all."""
+_GAP = 3
 
 Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
@@ -40,7 +43,11 @@ def show(found: Mapping[str, Any], *, wide: bool) -> None:
     names, same = _names(rows)
     if same:
         shared.say(", ".join(same))
-    _table((*names, *_main(rows), ("", _error)), rows)
+    columns = [*names, *_main(rows)]
+    kept = columns if wide else _fitting(columns, rows)
+    _table((*kept, ("", _error)), rows)
+    if left := [name.rstrip(">") for name, _ in columns if name not in dict(kept)]:
+        shared.say(f"left out, the terminal is narrow: {', '.join(left)} (--wide)")
     if wide:
         _table((*names, *_LATENCY), rows, "latency, ms, over all samples of all processes")
         _table(
@@ -63,6 +70,17 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> N
     cells = [[write(row) for _, write in columns] for row in rows]
     kept = [k for k, (name, _) in enumerate(columns) if name or any(line[k] for line in cells)]
     shared.table([columns[k][0] for k in kept], [[line[k] for k in kept] for line in cells], title)
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
+    """Leave out what decides least until the table fits the terminal."""
+    kept = list(columns)
+    for name in _DROPPED:
+        widths = [max(len(title), *(len(write(row)) for row in rows)) for title, write in kept]
+        if sum(widths) + _GAP * len(widths) <= shared.console().width:
+            break
+        kept = [one for one in kept if one[0] != name]
+    return kept
 
 
 def _names(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
@@ -109,7 +127,7 @@ def _main(rows: Sequence[Row]) -> list[Column]:
 
 def milliseconds(ns: float | None) -> str:
     """Write nanoseconds as milliseconds; a dash where the samples support no such figure."""
-    return "-" if ns is None else f"{ns / 1e6:.3f}"
+    return "-" if ns is None else f"{ns / 1e6:.{1 if ns >= 1e8 else 2 if ns >= 1e7 else 3}f}"
 
 
 def _ms(key: str) -> Callable[[Row], str]:
@@ -280,7 +298,9 @@ def _check(check: Mapping[str, Any] | None) -> list[str]:
         return []
     text = _ratio({"ratio": check["ratio"]})
     if check["equal"]:
-        return [f"self-check: equal is called equal here: {text} of itself"]
+        apart = 100 * (check["ratio"]["high"] / check["ratio"]["value"] - 1)
+        said = f"self-check: equal is called equal here: the first row is {text} of itself"
+        return [f"{said}; less than {apart:.1f} % cannot be told apart"]
     return [
         f"self-check failed: the first row is {text} of itself, so no difference is trusted here",
         "measure again on a quieter machine, or for longer with --seconds",
