@@ -32,6 +32,8 @@ from ortune.study.variants import BOTH, Variant, quantizer_for, variants
 
 EVERY_SESSION = "both, quantized in every session"
 _ONE = Interval(1.0, 1.0, 1.0)
+_PAIRS = 3
+"""Pairs of fresh processes a ratio: a pair has an effect of its own."""
 
 
 @dataclass(frozen=True)
@@ -241,20 +243,22 @@ class _Clock:
         """
         found = {self.variants[0].name: _ONE}
         base: list[int] = []
-        effort = Effort(seconds=seconds / max(1, len(self.variants) - 1), decide=False)
+        share = seconds / _PAIRS / max(1, len(self.variants) - 1)
+        effort = Effort(min_blocks=4, seconds=share, decide=False)
         for one in list(self.variants[1:]):
             other = next((v for v in self.variants if v.name == one.against), None)
             if other is None:
                 self._drop(one, f"'{one.against}' is not there")
                 continue
             try:
-                pair = self._pair(other, one, effort)
+                pairs = [self._pair(other, one, effort) for _ in range(_PAIRS)]
             except WorkerFailed as error:
                 self._drop(one, error.failure.reason)
                 continue
-            found[one.name] = stats.ratio([pair])
+            found[one.name] = stats.ratio(pairs)
             if other is self.variants[0]:
-                base += [ns for block in pair.blocks for ns in block.baseline.latency_ns]
+                blocks = [block for pair in pairs for block in pair.blocks]
+                base += [ns for block in blocks for ns in block.baseline.latency_ns]
         return found, round(median(base))
 
     def _pair(self, one: Variant, two: Variant, effort: Effort) -> Pair:
