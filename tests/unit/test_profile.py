@@ -154,13 +154,17 @@ def test_the_profilers_cost_is_taken_off_but_never_noise() -> None:
         for i, span in enumerate((6000.0, 7000.0, 50_000.0))
     )
     recorded = Recorded(nodes, 1, wall_ns=70_000, run_ns=65_000)
-    taken = kernels.times(recorded, plain_ns=70_000 - 15_000)
-    assert sum(taken) == pytest.approx(63_000 - 15_000, abs=10)
-    assert taken[2] == pytest.approx(45_000, abs=10)
-    noisy = kernels.times(recorded, plain_ns=1_000)
-    assert noisy[2] > 43_000, "a gap of 4 us and a kernel of 2 us bound the cost of a call"
-    quicker = kernels.times(recorded, plain_ns=80_000)
-    assert quicker == pytest.approx((6000, 7000, 50_000))
+    gaps, inside = 3 * 3800, 1400
+    plain = 70_000 - gaps - 3 * inside
+    taken = kernels.times(recorded, plain_ns=plain)
+    assert taken == pytest.approx((800, 1800, 44_800), abs=1)
+    assert sum(taken) == pytest.approx(plain - 7_000), "the call itself takes 7 us"
+    slower = kernels.times(recorded, plain_ns=(plain - 7_000) / 2 + 7_000)
+    shares = [one / sum(slower) for one in slower]
+    whole = [one / sum(taken) for one in taken]
+    assert shares == pytest.approx(whole, rel=0.05), "a slow spell slows all"
+    far = kernels.times(recorded, plain_ns=1e9)
+    assert sum(far) == pytest.approx(2 * (63_000 - gaps)), "scaled by 2 at most"
 
 
 def made(backend: Backend, *nodes: Executed, **said: Any) -> Profile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -186,8 +186,3 @@ def _content(value: ir.Value) -> str:
     if tensor is None or tensor.nbytes > _SMALL or tensor.dtype == ir.DataType.STRING:
         return f"value {value.name}"
     return f"{tensor.dtype}{list(tensor.shape)} {tensor.numpy().tobytes().hex()}"
-
-
-def inputs_of(origin: Origin, names: Sequence[str]) -> set[str]:
-    """Return all values that some nodes read."""
-    return {value for name in names for value in origin.inputs[name]}

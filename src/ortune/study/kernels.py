@@ -35,34 +35,34 @@ _WHY = {
     "shape": "added by the runtime",
 }
 _UNCLAIMED = "the provider did not claim it"
-_FLOOR_NS = 200.0
-"""No call of a kernel takes less."""
-_LEEWAY = 1.1
+_STEP_NS = 200.0
+"""From one kernel to the next without a profiler, about; no call takes less."""
+_INSIDE = 0.7
+_SCALE = 2.0
 
 
 def times(recorded: Recorded, plain_ns: float) -> tuple[float, ...]:
-    """Return what every node takes of a plain run: its span less the profiler's cost.
+    """Return what every node takes of a plain run.
 
-    The profiler's cost is what the profiled runs take longer than the plain ones, the same for
-    every call. It is not taken for more than the usual gap between two kernels and the shortest
-    kernel together, so that noise between the two kinds of runs is not charged to the nodes.
+    The profiler works between kernels: the gaps are taken off but for a step. It works inside of
+    them too, alike for each: what the profiled runs are longer for beyond the gaps is taken off
+    evenly, up to most of the shortest kernel. The rest of the difference is of the machine, and
+    slows all alike: the times are scaled to the plain run, by 2 at most.
     """
     spans = np.array([node.span_ns for node in recorded.nodes])
+    alone = np.array([node.kernel_ns for node in recorded.nodes])
     calls = np.array([node.calls for node in recorded.nodes], np.float64)
     ran = calls > 0
-    if not ran.any():
+    if not ran.any() or not spans.sum():
         return tuple(spans.tolist())
-    excess = min(max(0.0, recorded.wall_ns - plain_ns), float(spans.sum()))
-    alone = np.array([node.kernel_ns for node in recorded.nodes])
-    gap = np.median((spans - alone)[ran] / calls[ran])
-    most = _LEEWAY * float(gap + np.percentile(alone[ran] / calls[ran], 2))
-    least = np.minimum(spans, _FLOOR_NS * calls)
-    low, high = 0.0, most
-    for _ in range(50):
-        cost = (low + high) / 2
-        taken = float((spans - np.maximum(spans - cost * calls, least)).sum())
-        low, high = (cost, high) if taken < excess else (low, cost)
-    return tuple(np.maximum(spans - high * calls, least).tolist())
+    bare = np.minimum(spans, alone + _STEP_NS * calls)
+    excess = recorded.wall_ns - plain_ns - float((spans - bare).sum())
+    most = _INSIDE * float(np.percentile(alone[ran] / calls[ran], 2))
+    inside = min(max(0.0, excess / float(calls.sum())), most)
+    bare = np.maximum(bare - inside * calls, np.minimum(bare, _STEP_NS * calls))
+    outside = max(0.0, recorded.wall_ns - float(spans.sum()))
+    scale = 1.0 if recorded.parallel else (plain_ns - outside) / float(bare.sum())
+    return tuple((bare * min(max(scale, 1 / _SCALE), _SCALE)).tolist())
 
 
 def kernels(
