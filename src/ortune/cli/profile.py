@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from ortune.cli import shared
 from ortune.core.profile import Kernel, Profile, Share
 
 if TYPE_CHECKING:
+    from ortune.study.actions import Action
     from ortune.study.roofline import Verdict
 
 _TOP = 15
@@ -50,7 +51,13 @@ _SOURCES = 3
     is_flag=True,
     help="Go on with the CPU provider when the one asked for takes no node.",
 )
-@shared.output("Folder for trace.json (Perfetto), kernels.csv and profile.json.")
+@click.option(
+    "--try",
+    "trying",
+    is_flag=True,
+    help="Do what can be done about the bottlenecks and time it against the model as it is.",
+)
+@shared.output("Folder for profile.html, trace.json (Perfetto), kernels.csv and profile.json.")
 def command(
     model: Path,
     data: str | None,
@@ -62,6 +69,7 @@ def command(
     runs: int,
     ceilings: bool,
     allow_fallback: bool,
+    trying: bool,
     out: Path | None,
     json_to: str | None,
     verbose: bool,
@@ -77,9 +85,13 @@ def command(
       ortune profile model.onnx --shape x:1x3x224x224 -o profile/
     """
     from ortune.cli import progress
+    from ortune.core import codec
+    from ortune.reporting import profile as reporting
     from ortune.study import profile_files
     from ortune.study.profile import profile
+    from ortune.study.trying import suggested, tried
 
+    sink = progress.lines(verbose)
     if out is not None and out.exists() and not out.is_dir():
         shared.free(out, False)
     found = profile(
@@ -93,17 +105,30 @@ def command(
         runs=runs,
         ceilings=ceilings,
         allow_fallback=allow_fallback,
-        sink=progress.lines(verbose),
+        sink=sink,
     )
-    written = profile_files.write(found, out) if out is not None else ()
-    shared.answer(json_to, profile_files.whole(found), lambda: show(found, verbose=verbose))
+    actions = suggested(found)
+    if trying:
+        actions = tried(
+            found,
+            actions,
+            data=data,
+            shapes=shared.shape_map(shapes),
+            ranges=shared.range_map(ranges),
+            sink=sink,
+        )
+    written = list(profile_files.write(found, out)) if out is not None else []
+    if out is not None:
+        written.append(reporting.write(found, actions, out / "profile.html", force=True))
+    result = profile_files.whole(found) | {"actions": codec.encode(actions)}
+    shared.answer(json_to, result, lambda: show(found, actions, verbose=verbose))
     for path in written:
         shared.remark(f"wrote {path}")
     return 0
 
 
-def show(found: Profile, *, verbose: bool) -> None:
-    """Print the headline, then the time by operator, by node and by region."""
+def show(found: Profile, actions: Sequence[Action] = (), *, verbose: bool) -> None:
+    """Print the headline, the time by operator, node and region, and what can be done."""
     from ortune.study import roofline
 
     shared.say(headline(found))
@@ -123,6 +148,18 @@ def show(found: Profile, *, verbose: bool) -> None:
     shared.say(beside(found))
     for line in placed(found):
         shared.say(line)
+    if not actions:
+        return
+    shared.table(
+        ("what can be done", "at stake us>", "estimate us>", "measured", "do"),
+        [_doing(one) for one in actions],
+    )
+
+
+def _doing(one: Action) -> tuple[str, ...]:
+    estimate = "" if one.estimate_ns is None else f"{one.estimate_ns / 1e3:.1f}"
+    measured = one.note if one.measured is None else str(one.measured)
+    return (one.title, f"{one.stake_ns / 1e3:.1f}", estimate, measured, one.does)
 
 
 def headline(found: Profile) -> str:

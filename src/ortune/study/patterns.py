@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortune.core.errors import OrtuneError
 from ortune.core.step import Step, Transform
 from ortune.model import edit
 
@@ -47,7 +46,7 @@ def change(model: ir.Model, steps: Sequence[Step], last: Step) -> Change:
                 before = _names(copy)
             if isinstance(step, Transform):
                 step.apply(copy)
-    except OrtuneError:
+    except Exception:  # a build would take the step back, whatever it stumbled over
         return Change(frozenset(), 0)
     after = _names(copy)
     return Change(frozenset(before - after), len(after - before))
