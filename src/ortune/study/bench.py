@@ -174,7 +174,7 @@ def _run(
         if self_check:
             timed[0].append(Row(replace(first, again=True), streams[first.model]))
         before = noise.snapshot()
-        contest(timed, root, seconds, meters, sets)
+        contest(timed, root, seconds, meters, sets, lambda k: sink(Note(f"set {k} of {sets}")))
         record = noise.between(before, noise.snapshot())
         held = {
             row.contestant: allocated(row.contestant, row.stream, root, by_node=memory_by_node)

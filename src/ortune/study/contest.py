@@ -75,7 +75,7 @@ def contest(
     seconds: float,
     energy: Energy,
     sets: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int], None] = lambda count: None,
 ) -> None:
     """Time every row; those of one group in turns, the groups one after another in every set.
 
@@ -85,15 +85,15 @@ def contest(
         seconds: Time for timing; a set of a group has four blocks at least.
         energy: Counters read around every burst.
         sets: Sets of fresh processes: a process has an effect of its own on its latency.
-        progress: Called with the sets that are through and all there are.
+        progress: Called with the number of every set as it begins.
 
     Raises:
         BadModel: The first row of a group does not run.
     """
     total = sets * len(groups)
     for turn in range(sets):
-        for place, rows in enumerate(groups):
-            progress(turn * len(groups) + place, total)
+        progress(turn + 1)
+        for rows in groups:
             with ExitStack() as stack:
                 _Set(rows, root, energy, stack).run(seconds / total)
 
@@ -159,7 +159,9 @@ class _Set:
                     one = self._rows[0].contestant
                     raise BadModel(
                         f"{one.model} does not run on {one.backend}: {error.failure.reason}",
-                        fix="check the model, the data and the backend",
+                        fix="leave the batch out: the model may take one sample a run"
+                        if one.workload.batch > 1
+                        else "check the model, the data and the backend",
                     ) from None
 
     def _start(self, index: int) -> None:
