@@ -149,7 +149,10 @@ class Descent:
         kept = 0.0
         if self.best != self.target.backend:
             kept = max(_FINAL_SHARE * self.seconds, 1.2 * self._finals * fmean(self._costs))
-        return time.monotonic() - self._began > self.seconds - kept
+        return self._spent() > self.seconds - kept
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._began
 
     def _attempt(self, live: Worker, setting: str, candidate: Backend) -> Attempt:
         """Time a candidate in fresh pairs until the answer is clear; compare its outputs once."""
@@ -171,7 +174,7 @@ class Descent:
                 self._costs.append(time.monotonic() - began)
                 if tried.answers is not None and not tried.answers.fine:
                     return replace(tried, why=f"faster, but {tried.answers.said}")
-                if len(pairs) > 1 and ratio.high < 1:
+                if len(pairs) > 1 and (ratio.high < 1 or self._late()):
                     break
         except WorkerFailed as error:
             if error.worker is live:
@@ -198,7 +201,9 @@ class Descent:
         pairs: list[Pair] = []
         costs: list[tuple[int, int]] = []
         effort = Effort(max_blocks=20, seconds=self.pair_seconds, decide=False)
-        for _ in range(self._finals):
+        for turn in range(self._finals):
+            if turn >= _FINAL[0] and self._spent() > self.seconds:
+                break
             with self._live(self.target.backend) as base, self._live(self.best) as worker:
                 pairs.append(timed(base, worker, effort))
                 runs = _runs(pairs[-1])
