@@ -56,7 +56,7 @@ def remarks(found: Timeline) -> list[str]:
     ]
     if loose := [row.line.name for row in found.rows if row.ratio.high > _LOOSE * row.ratio.low]:
         said.append(
-            f"Timed too noisily to tell apart from what it is compared with: {'; '.join(loose)}. "
+            f"Known only loosely, see their ratios: {'; '.join(loose)}. "
             "Give more --seconds, or a quieter machine."
         )
     return said
