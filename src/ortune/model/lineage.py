@@ -275,6 +275,7 @@ class _Matching:
         for sources in found:
             for name in list(sources):
                 sources.update(dict.fromkeys(self._twins.get(name, ())))
+        self._follow(found)
         claimed = {name for sources in found for name in sources}
         left = [name for name in origin.nodes if name not in claimed]
         folded = {n for n in left if set(origin.outputs[n]) <= origin.constant} | origin.dead()
@@ -294,6 +295,24 @@ class _Matching:
             origin.ordered(name for name, count in counts.items() if count > 1),
             tuple(name for name in guessed if name not in lost),
         )
+
+    def _follow(self, found: Sequence[dict[str, None]]) -> None:
+        """Give kernels that nothing tells of what reads their predecessors and is claimed by none.
+
+        Several in a row stand for the same source nodes together.
+        """
+        maker = {name: at for at, node in enumerate(self._nodes) for name in node.writes if name}
+        claimed = {name for sources in found for name in sources}
+        late: set[int] = set()
+        for at, node in enumerate(self._nodes):
+            if found[at] or node.op_type in ADDED:
+                continue
+            before = [maker[name] for name in node.reads if name in maker]
+            values = [v for b in before for name in found[b] for v in self._origin.outputs[name]]
+            readers = {r for value in values for r in self._origin.readers[value]} - claimed
+            shared = {name for b in before if b in late for name in found[b]}
+            found[at].update(dict.fromkeys(self._origin.ordered(readers or shared)))
+            late.add(at)
 
 
 def _attach(origin: Origin, found: Sequence[dict[str, None]], left: Iterable[str]) -> set[str]:
