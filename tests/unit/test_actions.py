@@ -12,8 +12,10 @@ from ortune.backends.cpu import Cpu
 from ortune.core.facts import Facts
 from ortune.core.profile import Kernel, Profile
 from ortune.model.facts import facts
+from ortune.model.origin import Origin
 from ortune.study import actions as subject
 from ortune.study.actions import Action
+from ortune.study.kernels import _packed
 from ortune.study.roofline import verdicts
 from ortune.workloads.latency import Latency
 from tests.unit.rewriting import model_of
@@ -185,3 +187,12 @@ def test_products_of_unknown_size_are_not_judged() -> None:
     profile = Profile("m", "cpu", (run("QLinearConv", "c"),), 1, 1.0, 1.0, ceilings=CEILINGS)
     (verdict,) = verdicts(profile)
     assert verdict.bound == "unknown" and verdict.gain_ns == 0
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_weights_that_a_runtime_packs_away_are_still_read_in_every_run(listed: bool) -> None:
+    model = conv_model()
+    weight = tensor(32, 16, 3, 3, constant=True)
+    read = (tensor(1, 16, 32, 32), *([weight] if listed else []))
+    added = tuple(_packed(read, ("conv", "norm"), Origin(model)))
+    assert added == (() if listed else (weight,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from ortune.model.flops import node_flops
 from ortune.model.lineage import ADDED, Lineage
 from ortune.model.origin import Origin
 from ortune.model.regions import Regions
+from ortune.model.spec import dtype_name
 
 _CONTROL = frozenset({"If", "Loop", "Scan"})
 _SHAPE = frozenset({"Shape", "Size", "Flatten", "Expand", "ShapeOf", "StridedSlice"})
@@ -26,6 +27,19 @@ _SAME_WORK = {
     "LSTMCell": "LSTM",
 }
 """Operators of other runtimes whose operations are counted as ONNX'."""
+_WEIGHTED = frozenset(
+    (
+        "Conv",
+        "ConvTranspose",
+        "MatMul",
+        "Gemm",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "MatMulInteger",
+        "QLinearConv",
+    )
+)
 _WHY = {
     "reorder": "added by the runtime: the next kernel wants another layout",
     "copy": "added by the runtime: the next node is on another device",
@@ -97,7 +111,7 @@ def kernels(
                 time_ns=time_ns,
                 calls=node.calls,
                 flops=_flops(node, sources, origin),
-                inputs=_inputs(node, constants),
+                inputs=(*(read := _inputs(node, constants)), *_packed(read, sources, origin)),
                 outputs=node.outputs,
                 note=note,
                 span_ns=node.span_ns,
@@ -135,6 +149,26 @@ def _inputs(node: Executed, constants: frozenset[str]) -> tuple[Operand, ...]:
         replace(one, constant=one.constant or name in constants)
         for name, one in zip(reads, node.inputs, strict=True)
     )
+
+
+def _packed(read: Sequence[Operand], sources: Sequence[str], origin: Origin) -> Iterator[Operand]:
+    """Yield the weights that a kernel keeps in a layout of its own and so does not list.
+
+    They are those of its sources: every run reads them, whatever they are called.
+    """
+    if any(one.constant and len(one.shape) >= 2 for one in read):
+        return
+    for name in sources:
+        if origin.nodes[name].op_type not in _WEIGHTED:
+            continue
+        for value in origin.nodes[name].inputs[1:]:
+            source = None if value is None else value.producer()
+            if source is not None and source.op_type == "DequantizeLinear":
+                value = source.inputs[0]
+            tensor = None if value is None else value.const_value
+            if tensor is not None and len(tensor.shape) >= 2:
+                shape = tuple(tensor.shape.numpy())
+                yield Operand(dtype_name(tensor.dtype), shape, tensor.nbytes, constant=True)
 
 
 def _flops(node: Executed, sources: Sequence[str], origin: Origin) -> int | None:
