@@ -14,6 +14,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,11 @@ def quantized(model: Path, folder: Path) -> Path:
             token_type_ids=np.zeros((1, LENGTH), np.int64),
         )
     out = folder / "minilm-int8.onnx"
-    if apply(["apply", str(model), "int8-static", "--data", str(samples), "-o", str(out)]):
+    with redirect_stdout(sys.stderr):
+        failed = apply(
+            ["apply", str(model), "int8-static", "--data", str(samples), "-o", str(out)]
+        )
+    if failed:
         raise SystemExit("minilm is not quantized")
     return out
 
@@ -133,7 +138,9 @@ def main() -> None:
                         ceilings=False,
                     )
                 except OrtuneError as error:
-                    rows.append({"model": case.name, "backend": backend, "error": error.what})
+                    rows.append(
+                        {"model": case.name, "backend": backend, "error": error.what[:200]}
+                    )
                     continue
                 rows.append(row(case, backend, found))
                 sys.stderr.write(f"{rows[-1]}\n")
