@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.neighbour import neighbour
+from benchmarks.neighbour import neighbour, to_itself
 from ortune.core import codec, spelling
 from ortune.core.backend import Backend
 from ortune.core.trial import Pair
@@ -77,15 +77,16 @@ def _compare(kept: Path, times: int, threads: int, busy: str | None) -> None:
     kept.touch()
     done = {(row["kind"], row["index"]) for row in map(json.loads, kept.open())}
     left = [(k, i) for i in range(times) for k in KINDS if (k, i) not in done]
-    with TemporaryDirectory(prefix="ortune-") as folder, neighbour(busy) as other:
+    with TemporaryDirectory(prefix="ortune-") as folder:
         for kind, index in left:
-            mark, began, before = other.mark(), time.monotonic(), noise.snapshot()
-            pairs = _pairs(Path(folder), kind, threads)
-            seconds = time.monotonic() - began
-            row = {"kind": kind, "index": index, "seconds": round(seconds, 2)}
-            row |= {"neighbour's cores": other.share(mark)} if busy else {}
+            with to_itself(), neighbour(busy) as other:
+                mark, began, before = other.mark(), time.monotonic(), noise.snapshot()
+                pairs = _pairs(Path(folder), kind, threads)
+                seconds = time.monotonic() - began
+                row = {"kind": kind, "index": index, "seconds": round(seconds, 2)}
+                row |= {"neighbour's cores": other.share(mark)} if busy else {}
+                row["noise"] = codec.encode(noise.between(before, noise.snapshot()))
             row |= _measured(pairs)
-            row["noise"] = codec.encode(noise.between(before, noise.snapshot()))
             with kept.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(f"{kind} {index}: {row['ratio']} in {seconds:.1f} s", flush=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.neighbour import KINDS, neighbour
+from benchmarks.neighbour import KINDS, neighbour, to_itself
 from ortune.bundle.evidence import Evidence
 from ortune.bundle.read import Bundle, read
 from ortune.core import codec
@@ -121,9 +121,9 @@ def _measure(parts: Unpacked, root: Path, kept: Path, times: int, every_s: float
     due = rows[-1]["began"] + every_s if rows else 0.0
     for index in range(len(rows), times):
         time.sleep(max(0.0, due - time.time()))
-        began, due = time.time(), max(due, time.time()) + every_s
         kind = list(KINDS)[index // 2 % len(KINDS)] if index % 2 else None
-        with neighbour(kind) as other:
+        with to_itself(), neighbour(kind) as other:
+            began, due = time.time(), max(due, time.time()) + every_s
             mark, before = other.mark(), noise.snapshot()
             pair = _pair(parts, root)
             record = noise.between(before, noise.snapshot())

@@ -1,12 +1,15 @@
-"""A process that loads one core, and the proof that it did."""
+"""The machine while a benchmark runs: to itself, or beside a process that loads one core."""
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import gettempdir
 
 import psutil
 
@@ -23,6 +26,14 @@ threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).st
 """
 """One thread of numpy's libraries: one core is to be loaded. The closed pipe ends the process when
 its parent goes, however it goes."""
+
+
+@contextmanager
+def to_itself() -> Iterator[None]:
+    """Wait until no other benchmark measures, and keep the others waiting."""
+    with Path(gettempdir(), "ortune-benchmark.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Neighbour:

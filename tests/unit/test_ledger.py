@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune.backends.cpu import Cpu
@@ -51,6 +51,7 @@ def test_trials_come_back_as_they_were(tmp_path: Path) -> None:
     assert again.find("b", "search") is None
 
 
+@settings(deadline=None)
 @given(st.integers(1, 400))
 def test_a_torn_line_is_cut_off_and_nothing_else_is_lost(
     tmp_path_factory: pytest.TempPathFactory, cut: int

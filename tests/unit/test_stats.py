@@ -139,3 +139,5 @@ def test_percentiles_need_samples() -> None:
     assert stats.percentile(range(1, 101), 90) is not None
     assert stats.percentile(range(1, 101), 99) is None
     assert stats.percentile([5], 50) == 5
+    assert stats.percentile(range(10_000), 99.9) is not None
+    assert stats.percentile(range(9_999), 99.9) is None

@@ -191,7 +191,7 @@ def judge(record: Record, disturbed: float = math.nan, equal: Interval | None = 
 def _equal(equal: Interval | None) -> list[Advice]:
     if equal is None or not math.isfinite(equal.value):
         return []
-    change = "measure again on a quieter machine, or for longer with --time"
+    change = "measure again on a quieter machine, or for longer"
     if equal.low > 1 or equal.high < 1:
         return [Advice(f"the original differs from itself by {equal}", change, severe=True)]
     half = math.log(equal.high / equal.low) / 2

@@ -170,6 +170,6 @@ def disturbed(pairs: Sequence[Pair]) -> float:
 
 def percentile(latency_ns: Sequence[int], p: float) -> float | None:
     """Return a percentile in ns; None for a tail that fewer than 10 samples lie in."""
-    if p != 50 and len(latency_ns) * min(p, 100 - p) / 100 < 10:
+    if p != 50 and round(len(latency_ns) * min(p, 100 - p) / 100, 6) < 10:
         return None
     return float(np.percentile(np.asarray(latency_ns, np.float64), p))

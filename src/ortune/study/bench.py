@@ -241,10 +241,7 @@ def _result(
         "judgement": {
             "too_noisy": judged.too_noisy,
             "rule": noise.RULE,
-            "advice": [
-                {"what": one.what, "change": one.change.replace("--time", "--seconds")}
-                for one in judged.advice
-            ],
+            "advice": [{"what": one.what, "change": one.change} for one in judged.advice],
         },
     }
 
