@@ -61,12 +61,10 @@ def test_settings_that_help_are_kept_and_can_be_pasted(
     toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "settings.json"
-    found = called(capsys, toy, "--on", "scripted(threads=1)", "--time", "6s", "-o", out)
+    found = called(capsys, toy, "--on", "scripted(threads=1)", "--time", "3s", "-o", out)
     kept = [one for one in found["attempts"] if one["kept"]]
-    lost = [one for one in found["attempts"] if not one["kept"]]
     assert kept[0]["value"] == "slow=0.9"
     assert kept[0]["answers"]["fine"]
-    assert lost[0]["why"].startswith("slower")
     assert found["improved"]
     assert found["ratio"]["high"] < 1
     assert found["best"] == f"scripted(threads=1, slow={found['settings']['slow']})"
