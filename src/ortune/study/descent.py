@@ -30,6 +30,8 @@ _FINAL = (3, 6)
 """Pairs behind the final ratio: on a calm machine, and where most runs wait for a CPU."""
 PROMISING = 0.95
 """Beyond two pairs, undecided settings are timed on only if they may gain this."""
+_OVER = 1.3
+"""How far the final pairs may overrun the time: a search without a proof was for nothing."""
 _FINAL_SHARE = 0.25
 """Of the time: the winner is measured against the start in fresh pairs."""
 _CPU_RUNS = 0.3
@@ -148,7 +150,7 @@ class Descent:
         """Whether what is left of the time belongs to the final pairs, if there will be any."""
         kept = 0.0
         if self.best != self.target.backend:
-            kept = max(_FINAL_SHARE * self.seconds, 1.2 * self._finals * fmean(self._costs))
+            kept = max(_FINAL_SHARE * self.seconds, 1.5 * self._finals * fmean(self._costs))
         return self._spent() > self.seconds - kept
 
     def _spent(self) -> float:
@@ -202,7 +204,7 @@ class Descent:
         costs: list[tuple[int, int]] = []
         effort = Effort(max_blocks=20, seconds=self.pair_seconds, decide=False)
         for turn in range(self._finals):
-            if turn >= _FINAL[0] and self._spent() > self.seconds:
+            if turn >= _FINAL[0] and self._spent() > _OVER * self.seconds:
                 break
             with self._live(self.target.backend) as base, self._live(self.best) as worker:
                 pairs.append(timed(base, worker, effort))
