@@ -9,23 +9,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 import ortune as ot
+from benchmarks.gates import write as write_gates
 from ortune.cli import main as cli
 from ortune.model import file
 from ortune.model.denormals import denormal, denormals
 from ortune.samples import digit_cnn
 
 DIGITS = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
-GATES = """
-<ir_version: 9, opset_import: ["": 17]>
-gates (float[1, 65536] x) => (float[1, 65536] y) {
-    a = Mul(x, decay)  root = Sqrt(a)  part = Div(a, x)
-    t = Tanh(part)  g = Sigmoid(a)  p = Mul(t, g)  q = Tanh(p)  r = Sqrt(q)
-    u = Add(r, root)  y = Add(x, u)
-}
-"""
 TOY = """
 <ir_version: 8, opset_import: ["": 17]>
 toy (float[1,4] x) => (float[1,4] y) { two = Constant<value = float {2.0}>() y = Mul(x, two) }
@@ -42,11 +34,7 @@ def toy(tmp_path: Path) -> Path:
 @pytest.fixture
 def gates(tmp_path: Path) -> Path:
     """A gate with denormal weights: its products are denormal, and slow in these operators."""
-    model = onnx.parser.parse_model(GATES)
-    weights = np.random.default_rng(0).uniform(1, 100, (1, 65536)) * 1e-41
-    model.graph.initializer.append(numpy_helper.from_array(weights.astype(np.float32), "decay"))
-    onnx.save(model, tmp_path / "gates.onnx")
-    return tmp_path / "gates.onnx"
+    return write_gates(tmp_path / "gates.onnx")
 
 
 def called(
