@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from benchmarks.gates import write as write_gates
 
 import ortune as ot
-from benchmarks.gates import write as write_gates
 from ortune.cli import main as cli
 from ortune.model import file
 from ortune.model.denormals import denormal, denormals
