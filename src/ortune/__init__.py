@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from ortune.study.pricing import cost as cost
     from ortune.study.profile import profile as profile
     from ortune.study.profile_files import to_dataframe as to_dataframe
+    from ortune.study.roofline import verdicts as verdicts
     from ortune.study.timeline import timeline as timeline
+    from ortune.study.trying import suggested as suggested
+    from ortune.study.trying import tried as tried
     from ortune.study.tune import tune as tune
     from ortune.study.verify import verify as verify
 
@@ -52,9 +55,12 @@ _HOME = {
     "profile": "study.profile",
     "read_study": "study.ledger",
     "report": "reporting.write",
+    "suggested": "study.trying",
     "to_dataframe": "study.profile_files",
     "timeline": "study.timeline",
+    "tried": "study.trying",
     "tune": "study.tune",
+    "verdicts": "study.roofline",
     "verify": "study.verify",
 }
 
