@@ -175,19 +175,20 @@ def _quantizations(
         seen.add(step.name())
         times = [one.kernel for one in sorted(layers, key=lambda one: -one.kernel.time_ns)]
         gain = sum(_saved(one, profile.ceilings, step.name()) for one in layers)
-        if profile.ceilings and gain < _WORTH * _time(times):
-            continue
         bounds = by_bound(layers)
+        guessed = profile.ceilings is not None and bounds["unknown"] < sum(bounds.values()) / 2
+        if guessed and gain < _WORTH * _time(times):
+            continue
         mostly = max(bounds, key=lambda name: bounds[name])
         yield Action(
             "quantize",
             f"{_named(times)}: {len(times)} float kernels, most of their time {mostly} bound"
-            if judged
+            if guessed
             else f"{_named(times)}: {len(times)} float kernels",
             f"quantize with {step.name()}; the accuracy must be measured",
             _names(times),
             _time(times),
-            gain if profile.ceilings else None,
+            gain if guessed else None,
             steps=tuple(str(one) for one in (*_before(facts), step)),
         )
 
@@ -281,7 +282,7 @@ def _saved(verdict: Verdict, ceilings: Ceilings | None, step: str) -> float:
     may stay. Weights alone as integers leave the arithmetic in float.
     """
     kernel = verdict.kernel
-    if ceilings is None or not verdict.roofs.ideal_ns:
+    if ceilings is None or verdict.bound == "unknown" or not verdict.roofs.ideal_ns:
         return 0.0
     small = tuple(
         replace(one, size=one.size // 4) if one.constant and one.dtype == "float32" else one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from ortune.model.lineage import ADDED, Lineage
 from ortune.model.origin import Origin
 from ortune.model.regions import Regions
 from ortune.model.spec import dtype_name
+from ortune.study.sizes import filled
 
 _CONTROL = frozenset({"If", "Loop", "Scan"})
 _SHAPE = frozenset({"Shape", "Size", "Flatten", "Expand", "ShapeOf", "StridedSlice"})
@@ -27,6 +29,7 @@ _SAME_WORK = {
     "LSTMCell": "LSTM",
 }
 """Operators of other runtimes whose operations are counted as ONNX'."""
+_PACKED_CONV = frozenset({"QLinearConv", "Conv", "FusedConv", "NhwcFusedConv"})
 _WEIGHTED = frozenset(
     (
         "Conv",
@@ -86,14 +89,28 @@ def kernels(
     origin: Origin,
     taken: Sequence[float],
     backend: Backend,
+    known: Mapping[str, Operand] | None = None,
 ) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
-    """Return the kernels that ran, in their order, and the source nodes that cost nothing."""
+    """Return the kernels that ran, in their order, and the source nodes that cost nothing.
+
+    Args:
+        recorded: By the runtime.
+        traced: Node by node, the source nodes that it stands for.
+        parts: Of the source model.
+        origin: The source model.
+        taken: Node by node, ns of a plain run.
+        backend: That was asked for.
+        known: Tensors of the source model, for nodes whose own are not recorded.
+    """
     constants = frozenset(recorded.constants)
     made: list[Kernel] = []
     region = parts.all[0].name if parts.all else ""
-    for node, sources, time_ns in zip(recorded.nodes, traced.sources, taken, strict=True):
-        if not node.calls:
+    for told, sources, time_ns in zip(recorded.nodes, traced.sources, taken, strict=True):
+        if not told.calls:
             continue
+        node = filled(told, sources, origin, known or {})
+        read = _inputs(node, constants)
+        packed = tuple(_packed(read, sources, origin))
         region = _region(sources, parts.of) or region
         kind = _kind(node.op_type)
         note = _WHY.get(kind, "") if not sources else ""
@@ -110,8 +127,8 @@ def kernels(
                 region=region,
                 time_ns=time_ns,
                 calls=node.calls,
-                flops=_flops(node, sources, origin),
-                inputs=(*(read := _inputs(node, constants)), *_packed(read, sources, origin)),
+                flops=_flops(node, sources, origin, packed),
+                inputs=(*read, *packed),
                 outputs=node.outputs,
                 note=note,
                 span_ns=node.span_ns,
@@ -171,7 +188,9 @@ def _packed(read: Sequence[Operand], sources: Sequence[str], origin: Origin) -> 
                 yield Operand(dtype_name(tensor.dtype), shape, tensor.nbytes, constant=True)
 
 
-def _flops(node: Executed, sources: Sequence[str], origin: Origin) -> int | None:
+def _flops(
+    node: Executed, sources: Sequence[str], origin: Origin, packed: Sequence[Operand]
+) -> int | None:
     """Count one call by the shapes of the run and the attributes of the source, times calls."""
     op_type = _SAME_WORK.get(node.op_type, node.op_type)
     given = [_value(one, grouped=node.op_type == "GroupConvolution") for one in node.inputs]
@@ -183,6 +202,9 @@ def _flops(node: Executed, sources: Sequence[str], origin: Origin) -> int | None
         return 0
     if not node.inputs or not node.outputs:
         return None
+    if packed and op_type in _PACKED_CONV:  # the place of its weight is empty
+        each = 2 * math.prod(packed[0].shape[1:])
+        return node.calls * each * math.prod(node.outputs[0].shape)
     outputs = [_value(one) for one in node.outputs]
     made = ir.Node(node.domain, op_type, given, attributes, outputs=outputs)
     found = node_flops(made)

@@ -14,7 +14,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, silent
-from ortune.core.profile import Ceilings, Profile, Recorded
+from ortune.core.profile import Ceilings, Operand, Profile, Recorded
 from ortune.core.spelling import parse_list
 from ortune.data import feeds, synthetic
 from ortune.measurement import ceilings as roofs
@@ -27,6 +27,7 @@ from ortune.model.lineage import lineage
 from ortune.model.origin import Origin
 from ortune.model.regions import regions
 from ortune.study import kernels
+from ortune.study.sizes import sizes
 from ortune.workloads.latency import Latency
 
 
@@ -86,8 +87,9 @@ def profile(
             notes.append(f"{error.what}: profiled on cpu instead")
             backend = Cpu(threads=backend.threads)
             found = run(backend)
+        known = sizes(source, stream, batch)
     measured = _ceilings(backend, notes) if ceilings else None
-    made = explained(path, source, backend, found, measured, notes, batch)
+    made = explained(path, source, backend, found, measured, notes, batch, known)
     for text in made.notes:
         sink(Note(text))
     return made
@@ -101,6 +103,7 @@ def explained(
     ceilings: Ceilings | None,
     notes: list[str],
     batch: int = 0,
+    known: Mapping[str, Operand] | None = None,
 ) -> Profile:
     """Bring a record and the model it is of together."""
     recorded = found.recorded
@@ -108,7 +111,7 @@ def explained(
     traced = lineage(source, recorded)
     parts = regions(origin)
     times = kernels.times(recorded, found.plain_ns)
-    every, folded = kernels.kernels(recorded, traced, parts, origin, times, backend)
+    every, folded = kernels.kernels(recorded, traced, parts, origin, times, backend, known)
     return Profile(
         model=str(path),
         backend=str(backend),
