@@ -173,13 +173,18 @@ def winner(trials: Iterable[Trial], *, strict: bool) -> Trial | None:
     """Return the fastest accepted trial whose interval excludes 1, or None.
 
     Among those within 1 % of the fastest the simplest counts: exact before lossy, then the fewest
-    steps.
+    steps, then the fewest settings.
     """
     fit = [t for t in trials if accepted(t, strict=strict) and t.ratio and t.ratio.high < 1]
     best = min((t.ratio.value for t in fit if t.ratio), default=0.0)
     near = [t for t in fit if t.ratio and t.ratio.value <= best * _EQUAL]
     return min(
         near,
-        key=lambda t: (t.plan.lossy, len(t.plan.recipe.steps), t.ratio.value if t.ratio else 1.0),
+        key=lambda t: (
+            t.plan.lossy,
+            len(t.plan.recipe.steps),
+            t.plan.settings,
+            t.ratio.value if t.ratio else 1.0,
+        ),
         default=None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from ortune.core.backend import Backend
 from ortune.core.step import Recipe
@@ -21,6 +21,12 @@ class Plan:
     def lossy(self) -> bool:
         """Whether numbers may change beyond rounding."""
         return self.recipe.lossy or self.backend.lossy
+
+    @property
+    def settings(self) -> int:
+        """How many of the backend's fields are not at their default."""
+        plain = type(self.backend)()
+        return sum(getattr(self.backend, f.name) != getattr(plain, f.name) for f in fields(plain))
 
     def __str__(self) -> str:
         return f"{self.recipe.name} @ {self.backend}"

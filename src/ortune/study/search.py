@@ -104,6 +104,8 @@ class _Loop:
         self.judgement = noise.Judgement(False, ())
         self.unchanged: set[str] = set()
         self.planned: set[str] = set()
+        self.idle: set[str] = set()
+        """Runtime settings that gained nothing over the plan around which they were tried."""
 
     def run(self) -> str:
         """Run every phase and say how it ended."""
@@ -227,13 +229,18 @@ class _Loop:
             trial = self._try(plan, "runtime", index, most)
             if trial is not None and self._on_target(trial):
                 return trial, "target"
-            if trial is not None and self._accepted(trial) and quicker(trial, best):
+            if trial is None:
+                continue
+            if self._accepted(trial) and quicker(trial, best):
                 best = trial
+            else:
+                self.idle.add(trial.key)
         return best, ""
 
     def _finals(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten."""
-        chosen = self._leaders()[:_FINALISTS]
+        idle = self.idle - self.planned
+        chosen = [t for t in self._leaders() if t.key not in idle][:_FINALISTS]
         for index, trial in enumerate(chosen, 1):
             leader = self._winner()
             if leader is not None and self.left() <= 0:
