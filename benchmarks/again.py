@@ -72,9 +72,10 @@ def main() -> None:
     bundle = read(path)
     with TemporaryDirectory(prefix="ortune-") as folder:
         parts = _unpack(path, bundle, Path(folder), asked.data)
-        _measure(parts, Path(folder), kept, asked.times, 60 * asked.minutes / asked.times)
+        _measure(parts, Path(folder), kept, asked.times, 60 * asked.minutes / max(1, asked.times))
     rows = [json.loads(line) for line in kept.read_text().splitlines()]
-    _write(path.stem, bundle, parts.evidence, rows[: asked.times])
+    if rows:
+        _write(path.stem, bundle, parts.evidence, rows[: asked.times])
 
 
 def _made(sample: str, time: str) -> Path:
