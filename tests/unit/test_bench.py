@@ -25,6 +25,7 @@ from ortune.study import matrix, rows
 from ortune.study.bench import _result, race
 from ortune.study.contest import Contestant, Row
 from ortune.study.floor import floor
+from ortune.workloads.arrivals import Arrivals
 from ortune.workloads.latency import Latency
 from ortune.workloads.throughput import Throughput
 
@@ -94,9 +95,11 @@ def test_batches_make_groups_and_contradictions_are_refused() -> None:
             matrix.batched(workload, batches)
 
 
-def timed(model: Path, bursts: list[list[Burst]], workload: Any = None) -> dict[str, Any]:
+def timed(
+    model: Path, bursts: list[list[Burst]], workload: Any = None, details: Any = ()
+) -> dict[str, Any]:
     one = Row(Contestant(model, Cpu(), workload or Latency()), model)
-    one.turns, one.runs, one.cpu_ns = bursts, 10, 50
+    one.turns, one.runs, one.cpu_ns, one.details = bursts, 10, 50, list(details)
     one.footprints = [{"rss": 5, "uss": None, "peak": 9}, {"rss": 7, "uss": 3, "peak": 8}]
     return rows.row(one, "digest", NO_ENERGY)
 
@@ -121,10 +124,23 @@ def test_a_row_keeps_raw_samples_and_shows_no_percentile_that_few_samples_suppor
 
 def test_entries_that_share_one_measurement_count_once(model: Path) -> None:
     same = [[Burst((5,) * 100 + (7,) * 100, (0.0,) * 200)]]
-    assert timed(model, same)["p90_ns"] is None
-    assert timed(model, same)["mean_ns"] == 6
+    whole = timed(model, same, Throughput(sessions=1))
+    assert whole["p90_ns"] is None and whole["mean_ns"] == 6
+    assert whole["sd_ns"] == pytest.approx(2**0.5), "of two bursts, not of two hundred entries"
+    assert timed(model, same)["p90_ns"] == 7
     batched = timed(model, [[Burst((100, 300), (0.0, 0.0))]], Latency(batch=4))
     assert batched["per_second"] == pytest.approx(4e9 / 200) and batched["per_sample_ns"] == 50
+
+
+def test_samples_a_second_count_a_batch_once(model: Path) -> None:
+    bursts = [[Burst((1_000_000,) * 4, (0.0,) * 4)]]
+    told = [{"sessions": 2, "runs_ns": [2_000_000]}]
+    row = timed(model, bursts, Throughput(batch=8, sessions=2), told)
+    assert row["reported"]["throughput_per_s"] == row["per_second"] == pytest.approx(8000)
+    served = {"offered": [9, 10**9], "served": [9, 10**9], "busy_ns": 1, "queued_ns": [0]}
+    row = timed(model, bursts, Arrivals(batch=8), [served | {"sessions": 1}])
+    assert row["reported"]["achieved_rate"] == pytest.approx(9)
+    assert row["per_second"] == pytest.approx(72)
 
 
 def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> None:

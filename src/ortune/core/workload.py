@@ -113,6 +113,8 @@ class Workload(Plugin):
     folder: ClassVar[str] = "workloads"
     measure: ClassVar[str] = "latency"
     """What an entry is, in the words of a report."""
+    whole: ClassVar[bool] = False
+    """A burst is one measurement: all its entries are equal."""
 
     batch: int = 0
 

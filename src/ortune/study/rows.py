@@ -27,7 +27,7 @@ def row(one: Row, digest: str, energy: Energy) -> dict[str, Any]:
     who = one.contestant
     samples = max(1, who.workload.batch)
     latency = one.latency_ns
-    reported = who.workload.results(latency, one.details) if latency else {}
+    reported = who.workload.results(latency, one.details) if one.details else {}
     return {
         "model": str(who.model),
         "digest": digest,
@@ -72,9 +72,10 @@ def times(latency: Sequence[int]) -> dict[str, Any]:
 
 def _rate(one: Row, reported: Mapping[str, Any], samples: int) -> float | None:
     """Samples a second: as the workload counts them, else those of one caller without a pause."""
-    for key in ("throughput_per_s", "achieved_rate"):
-        if reported.get(key) is not None:
-            return float(reported[key]) * samples
+    if reported.get("throughput_per_s") is not None:
+        return float(reported["throughput_per_s"])  # counts samples already
+    if reported.get("achieved_rate") is not None:
+        return float(reported["achieved_rate"]) * samples
     latency = one.latency_ns
     if not latency or one.contestant.workload.name() not in _WITHOUT_PAUSE:
         return None
@@ -82,21 +83,18 @@ def _rate(one: Row, reported: Mapping[str, Any], samples: int) -> float | None:
 
 
 def _told_apart(one: Row) -> list[int]:
-    """Return entries that are measurements of their own.
-
-    A workload that measures a burst as a whole gives all its entries one value: it counts once.
-    """
-    values = one.latency_ns
-    changes = [ns for k, ns in enumerate(values) if not k or ns != values[k - 1]]
-    bursts = 2 * sum(len(turn) for turn in one.turns)
-    return changes if len(values) > 2 * bursts and len(changes) <= bursts else values
+    """Return entries that are measurements of their own: one of each half of a whole block."""
+    if not one.contestant.workload.whole:
+        return one.latency_ns
+    blocks = (block.latency_ns for turn in one.turns for block in turn)
+    return [ns for entries in blocks for ns in (entries[0], entries[-1])]
 
 
 def _memory(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The worst of the sets, as a limit must hold for it."""
     uss = [one["uss"] for one in seen if one["uss"] is not None]
     return {
-        "peak_rss": max((one["peak"] for one in seen), default=0),
+        "peak_rss": max((one["peak"] for one in seen), default=None),
         "rss": max((one["rss"] for one in seen), default=None),
         "uss": max(uss, default=None),
     }

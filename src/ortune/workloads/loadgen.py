@@ -42,6 +42,7 @@ class Loadgen(Workload):
     """
 
     measure: ClassVar[str] = "latency of a LoadGen query"
+    whole: ClassVar[bool] = True
 
     scenario: Literal["single-stream", "multi-stream", "server", "offline"] = "single-stream"
     qps: float = 0.0

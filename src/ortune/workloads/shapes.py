@@ -31,6 +31,7 @@ class Shapes(Workload):
     """
 
     measure: ClassVar[str] = "mean latency over the shapes"
+    whole: ClassVar[bool] = True
 
     mix: tuple[str, ...] = ()
     order: Literal["data", "shuffled", "sorted"] = "data"

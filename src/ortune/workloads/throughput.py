@@ -28,6 +28,7 @@ class Throughput(Workload):
     """
 
     measure: ClassVar[str] = "time per inference"
+    whole: ClassVar[bool] = True
 
     sessions: int = 0
 
