@@ -52,3 +52,11 @@ def test_what_the_runtime_told_is_kept_and_nothing_is_made_up(tmp_path: Path) ->
     assert filled(bare, (), origin, found) == bare
     del found["w"]
     assert filled(bare, ("mul",), origin, found) == bare
+
+
+def test_text_has_no_size(tmp_path: Path) -> None:
+    model = model_of("""<ir_version: 9, opset_import: ["" : 20]>
+    g (string[2] x) => (string[2] y) { y = StringConcat (x, x) }""")
+    stream.write(tmp_path / "s", [{"x": np.array(["a", "b"])}])
+    found = sizes(model, tmp_path / "s", 0)
+    assert found["x"] == Operand("str", (2,), 0)

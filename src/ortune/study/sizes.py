@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from ortune.model import edit
 from ortune.model.origin import Origin
 from ortune.model.shapes import infer
 from ortune.model.spec import dtype_name
+
+_SIZELESS = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})
 
 
 def sizes(model: ir.Model, stream: Path, batch: int) -> dict[str, Operand]:
@@ -75,7 +78,5 @@ def _operand(value: ir.Value) -> Operand | None:
     if shape is None or dtype is None or not all(isinstance(side, int) for side in shape):
         return None
     sides = tuple(int(str(side)) for side in shape)
-    count = 1
-    for side in sides:
-        count *= side
-    return Operand(dtype_name(dtype), sides, int(count * dtype.itemsize), constant)
+    each = 0.0 if dtype in _SIZELESS else dtype.itemsize
+    return Operand(dtype_name(dtype), sides, int(math.prod(sides) * each), constant)
