@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from ortune.cli.main import main
 from ortune.core import codec
 from ortune.core.errors import BadSettings
 from ortune.core.study import Study
-from ortune.core.trial import Interval
+from ortune.core.trial import Interval, Status, Trial
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.together import slowdown
 from ortune.study import pricing, sources, terms
 from ortune.study.cost import Option, costs, figures
 from ortune.study.ledger import Ending, Header, Ledger, write_ending, write_header
+from ortune.study.sources import Priced
 from ortune.study.terms import Terms
 from tests.unit.studies import MODEL, study, write_model
 
@@ -103,6 +105,12 @@ def test_a_load_is_served_by_whole_machines() -> None:
     more = costs([NOW, TUNED], replace(at, load_per_s=900.0)).rows
     assert [r.figures.machines for r in more] == [6, 5]
     assert more[1].saving_per_month.value == pytest.approx(1824)
+
+
+def test_the_smallest_load_takes_a_machine() -> None:
+    got = figures(NOW, WORKED, 1e-12, whole=True)
+    assert (got.machines, got.processes) == (1, 1)
+    assert 0 < got.utilisation < 1e-12
 
 
 def test_batches_and_company_count() -> None:
@@ -193,6 +201,7 @@ def test_prices_keep_their_unit(text: str, amount: float, currency: str) -> None
         ["--price", "1/h", "--processes", "six"],
         ["--price", "1/h", "--hours-per-day", "25"],
         ["--price", "1/h", "--within", "0"],
+        ["--price", "1/h", "--within", "nan"],
         ["--price", "1/h", "--measure", "--processes", "2"],
         [],
     ],
@@ -220,7 +229,16 @@ def test_units_of_load_and_overhead() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{}", "no json", '{"rows": []}', '{"rows": [{"error": "died"}]}']
+    "text",
+    [
+        "[]",
+        "{}",
+        "no json",
+        '{"rows": []}',
+        '{"rows": [1]}',
+        '{"rows": [{"error": "died"}]}',
+        '{"rows": [{"model": "m", "backend": "cpu", "latency_ns": []}]}',
+    ],
 )
 def test_what_is_no_bench_is_refused(
     tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
@@ -262,6 +280,47 @@ def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
     assert priced.verdict.option == str(best.plan)
     assert priced.tuning_s == pytest.approx(sum(t.seconds for t in made.trials))
     assert priced.one_time_cost == pytest.approx(priced.tuning_s / 1000)
+
+
+def rewritten(root: Path, trials: Sequence[Trial], **ending: Any) -> Priced:
+    (root / "ledger.jsonl").unlink()
+    for trial in trials:
+        Ledger(root).append(trial)
+    write_ending(root, Ending(**{"finished": "done", **ending}))
+    return sources.read(root)
+
+
+def test_a_run_without_a_winner_does_not_sell_what_its_search_once_measured(
+    tmp_path: Path,
+) -> None:
+    made, root = write_run(tmp_path)
+    *search, final = made.trials
+    slow = replace(final, ratio=Interval(1.0, 0.97, 1.03))
+    other = replace(search[1], key="0dd" * 5 + "0")
+    found = costs(rewritten(root, [*search, other, slow]).options, WORKED)
+    assert any(r.option.ratio and r.option.ratio.high < 1 for r in found.rows), "it is shown"
+    assert (found.verdict.answer, found.verdict.option) == ("stay", "")
+
+
+def test_a_finalist_that_failed_is_not_priced_by_its_search(tmp_path: Path) -> None:
+    made, root = write_run(tmp_path)
+    *search, final = made.trials
+    names = [
+        o.name for o in rewritten(root, [*search, replace(final, status=Status.FAILS)]).options
+    ]
+    assert str(final.plan) not in names
+
+
+def test_figures_of_a_noisy_machine_are_not_claimed(tmp_path: Path) -> None:
+    made, root = write_run(tmp_path)
+    rewritten(root, made.trials, too_noisy=True)
+    found = pricing.priced(root, WORKED)
+    assert found.verdict.answer == "stay" and "not confirmed" in found.verdict.why
+    assert "too noisy" in found.assumptions[0]
+    path = bench_file(tmp_path)
+    noisy = json.loads(path.read_text()) | {"judgement": {"too_noisy": True}}
+    path.write_text(json.dumps(noisy))
+    assert pricing.priced(path, WORKED).verdict.answer == "stay"
 
 
 def test_a_bench_beside_a_run_keeps_its_ratios_where_both_start_alike(tmp_path: Path) -> None:

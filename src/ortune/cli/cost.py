@@ -99,6 +99,7 @@ def answer(found: Costs) -> Mapping[str, Any]:
                 "samples": row.option.samples,
                 "slowdown": row.option.slowdown,
                 "accuracy": row.option.accuracy or None,
+                "confirmed": row.option.confirmed,
                 **vars(row.figures),
                 "saving_per_month": row.saving_per_month,
                 "break_even_months": row.months,

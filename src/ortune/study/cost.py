@@ -27,6 +27,8 @@ class Option:
         samples: In one run.
         slowdown: A run's time among all processes of a machine over its time alone.
         accuracy: ``proved``, ``likely``, or empty where it was not judged.
+        confirmed: Its source stands by the ratio: measured anew at the end of a search, and on a
+            machine that was calm enough for a verdict.
     """
 
     name: str
@@ -35,11 +37,12 @@ class Option:
     samples: int = 1
     slowdown: float = 1.0
     accuracy: str = ""
+    confirmed: bool = True
 
     @property
     def faster(self) -> bool:
         """Whether a speed-up over the first option may be claimed."""
-        return self.ratio is not None and self.ratio.high < 1
+        return self.confirmed and self.ratio is not None and self.ratio.high < 1
 
 
 @dataclass(frozen=True)
@@ -135,19 +138,24 @@ def figures(option: Option, terms: Terms, work_per_s: float, *, whole: bool) -> 
     process = option.samples / total
     machine = terms.processes * process
     share = work_per_s / machine
-    machines = float(math.ceil(share - 1e-9)) if whole else share
+    machines = float(_whole(share)) if whole else share
     return Figures(
         total_s=total,
         fps_process=process,
         fps_machine=machine,
         machines=machines,
-        processes=math.ceil(work_per_s / process - 1e-9),
+        processes=_whole(work_per_s / process),
         fps_all=machines * machine,
         utilisation=share / machines,
         cost_per_million=terms.price_per_hour / 3600 / machine * 1e6,
         cost_per_1000_fps_hours=terms.price_per_hour / machine * 1000,
         cost_per_month=machines * terms.price_per_hour * terms.month_hours,
     )
+
+
+def _whole(count: float) -> int:
+    """Round up, 1 at least; what is above a whole number by rounding alone is that number."""
+    return max(1, math.ceil(count - 1e-9))
 
 
 def work(first: Option, terms: Terms) -> float:
@@ -237,10 +245,7 @@ def verdict(best: Row | None, terms: Terms, one_time: float) -> Verdict:
         f"{CONSIDER_MONTHS:g} months; stay: otherwise, or no speed-up beyond the noise"
     )
     if best is None or not best.option.faster:
-        name = best.option.name if best else ""
-        timed = best is None or best.option.ratio is not None
-        why = "no speed-up beyond the noise" if timed else "not timed in turns with the first row"
-        return Verdict("stay", name, why, rule)
+        return Verdict("stay", best.option.name if best else "", _unproved(best), rule)
     saved, back = best.saving_per_month, best.months
     held = f"{terms.money(one_time)} once" if one_time else "nothing spent"
     at = f"saves {terms.money(saved.value)} a month [{terms.money(saved.low)}, "
@@ -259,6 +264,16 @@ def verdict(best: Row | None, terms: Terms, one_time: float) -> Verdict:
         return Verdict("stay", best.option.name, why, rule)
     why = f"{at}; {held} is back only in {_months(back.value)}"
     return Verdict("stay", best.option.name, why, rule)
+
+
+def _unproved(best: Row | None) -> str:
+    """Say why no speed-up may be claimed."""
+    ratio = best.option.ratio if best else None
+    if best is not None and ratio is None:
+        return "not timed in turns with the first row"
+    if ratio is not None and ratio.high < 1:
+        return "its speed-up is not confirmed"
+    return "no speed-up beyond the noise"
 
 
 def _months(count: float) -> str:

@@ -85,7 +85,10 @@ def priced(
         terms,
         chosen=found.chosen,
         tuning_s=found.tuning_s,
-        assumptions=_assumptions(terms, options, together if measure else 1),
+        assumptions=(
+            *found.notes,
+            *_assumptions(terms, options, together if measure else 1),
+        ),
     )
 
 

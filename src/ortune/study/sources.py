@@ -19,6 +19,7 @@ from ortune.study.ledger import read_study
 
 _LATENCY = "latency"
 _ONE = Interval(1.0, 1.0, 1.0)
+_NOISY = "{} was measured on a machine too noisy for a verdict: its figures are shown, not claimed"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Priced:
         measure: File name of the first option's model, and its backend.
         chosen: Name of the option that the source itself calls best, or empty.
         tuning_s: Seconds that its search took.
+        notes: What the reader must know.
     """
 
     options: tuple[Option, ...]
@@ -38,6 +40,7 @@ class Priced:
     measure: tuple[str, str]
     chosen: str = ""
     tuning_s: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 def read(source: Path) -> Priced:
@@ -83,13 +86,15 @@ def joined(found: Sequence[Priced]) -> Priced:
         options=tuple(options),
         jobs=tuple(jobs),
         tuning_s=sum(source.tuning_s for source in found),
+        notes=tuple(note for source in found for note in source.notes),
     )
 
 
 def of_study(study: Study) -> Priced:
     """Offer the baseline, the front within the budget, the winner and the file as it came.
 
-    A trial's latency is the baseline's median times its ratio, which was timed in turns.
+    A trial's latency is the baseline's median times its ratio, which was timed in turns. What a
+    finished search did not measure anew at its end is shown and not claimed.
     """
     workload = study.job.workload
     if workload.measure != _LATENCY:
@@ -102,7 +107,8 @@ def of_study(study: Study) -> Priced:
         raise BadData(
             f"{study.root} holds no measured baseline", fix="run `ortune optimize` again"
         )
-    latest = {t.key: t for t in study.trials if t.ratio and study.accepts(t)}
+    last = {t.key: t for t in study.trials}
+    latest = {key: t for key, t in last.items() if t.ratio and study.accepts(t)}
     as_is = [t for t in latest.values() if not t.plan.recipe.steps]
     front = [latest[t.key] for t in study.front() if t.key in latest]
     best = study.best
@@ -118,6 +124,7 @@ def of_study(study: Study) -> Priced:
             t.ratio,
             samples,
             accuracy=str(t.score.verdict or "") if t.score else "",
+            confirmed=_confirmed(study, t),
         )
         for t in rest
         if t.ratio is not None
@@ -128,7 +135,13 @@ def of_study(study: Study) -> Priced:
         (Path(study.job.model).name, str(base.plan.backend)),
         chosen="" if best.key == base.key else str(best.plan),
         tuning_s=sum(t.seconds for t in study.trials),
+        notes=(_NOISY.format(study.root),) if study.too_noisy else (),
     )
+
+
+def _confirmed(study: Study, trial: Trial) -> bool:
+    """Whether the search stands by a trial, as `Study.best` does."""
+    return not study.too_noisy and (trial.phase == "final" or study.finished != "done")
 
 
 def _value(trial: Trial) -> float:
@@ -151,14 +164,17 @@ def _job(reproduce: str | None) -> Path | None:
 def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
     """Offer every row that ran; a row's latency is the first one's median times its ratio."""
     pairs = zip(found["rows"], found.get("ratios") or [None] * len(found["rows"]), strict=False)
-    live = [(row, ratio) for row, ratio in pairs if not row.get("error") and not row.get("again")]
     try:
+        live = [(row, r) for row, r in pairs if not row.get("error") and not row.get("again")]
         options = [_row(row, ratio, live[0][0]) for row, ratio in live]
-    except (KeyError, TypeError, ValueError) as error:
+        noisy = bool((found.get("judgement") or {}).get("too_noisy"))
+        measures = {str(row.get("measure", _LATENCY)) for row, _ in live}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadData(
-            f"{source} lacks {error}", fix="write it again with `ortune bench`"
+            f"{source} cannot be read as rows of a bench: {type(error).__name__} {error}",
+            fix="write it again with `ortune bench`",
         ) from None
-    if any(row.get("measure", _LATENCY) != _LATENCY for row, _ in live):
+    if measures - {_LATENCY}:
         raise BadData(
             f"{source} holds no latencies of single runs",
             fix="bench without --workload; --processes counts what runs side by side",
@@ -166,8 +182,12 @@ def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
     if not options:
         raise BadData(f"no row of {source} ran", fix="see its errors")
     first = live[0][0]
-    measure = (Path(first["model"]).name, str(first["backend"]))
-    return Priced(tuple(options), (None,) * len(options), measure)
+    return Priced(
+        tuple(replace(option, confirmed=not noisy) for option in options),
+        (None,) * len(options),
+        (Path(first["model"]).name, str(first["backend"])),
+        notes=(_NOISY.format(source),) if noisy else (),
+    )
 
 
 def _row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ def read(
         raise BadSettings(f"--processes {processes} is not a number of processes", fix="give 1 up")
     if not 0 < hours_per_day <= 24:
         raise BadSettings(f"a day has no {hours_per_day:g} hours", fix="--hours-per-day 1 to 24")
-    if within_months <= 0:
+    if not 0 < within_months < math.inf:
         raise BadSettings(f"--within {within_months:g} is no time", fix="give months, such as 6")
     return Terms(
         price_per_hour=amount,
