@@ -306,6 +306,14 @@ def test_a_backend_without_a_profiler_is_refused(real: tuple[Path, Profile]) -> 
     assert any("profiled on cpu instead" in note for note in other.notes)
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "long"])
+def test_seconds_are_a_finite_number(
+    tmp_path: Path, seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", str(tmp_path / "m.onnx"), "--seconds", seconds]) == 2
+    assert "--seconds" in capsys.readouterr().err
+
+
 def test_two_backends_at_once_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match="one backend"):
         profile(tmp_path / "m.onnx", on="cpu,openvino")

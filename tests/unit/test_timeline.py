@@ -161,6 +161,8 @@ def test_the_command_writes_a_page_and_json(
         ["--step", "int8-static(nothing=1)"],
         ["--inferences-per-session", "0"],
         ["--inferences-per-session", "nan"],
+        ["--inferences-per-session", "inf"],
+        ["--seconds", "nan"],
         ["--starts", "0"],
         ["-o", "t.txt"],
         ["-o", "m.onnx"],

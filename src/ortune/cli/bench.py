@@ -41,7 +41,7 @@ from ortune.cli.main import DONE, NO
 @click.option("--wide", is_flag=True, help="Show every figure.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1),
+    type=shared.Finite(min=0.1),
     default=10.0,
     show_default=True,
     help="Time for timing; more where many rows need it.",

@@ -29,7 +29,7 @@ _SOURCES = 3
 @shared.ranges
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1),
+    type=shared.Finite(min=0.1),
     default=5.0,
     show_default=True,
     help="Time for counted runs.",

@@ -45,6 +45,19 @@ class Verb(click.Command):
         return super().parse_args(ctx, words)
 
 
+class Finite(click.FloatRange):
+    """A number within limits; NaN and infinity are none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read it, or complain as click does."""
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return found
+
+
 def verb(cls: type[Verb]) -> Callable[[Callable[..., int]], click.Command]:
     """Make a command of a function; its docstring is the help and ends with an example."""
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--starts", type=int, default=9, show_default=True, help="Fresh processes each.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1),
+    type=shared.Finite(min=0.1),
     default=20.0,
     show_default=True,
     help="Time spent on timing inferences.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -156,9 +157,10 @@ def timeline(
         OrtuneError: The model, the data or an option cannot be used.
     """
     source, backend = Path(model), _backend(on)
-    if not inferences_per_session >= 1:
+    if not 1 <= inferences_per_session < math.inf:
         raise BadSettings(
-            f"{inferences_per_session:g} inferences a session are none", fix="give 1 or more"
+            f"a session cannot serve {inferences_per_session:g} inferences",
+            fix="give 1 or more, such as 1000",
         )
     if starts < 1:
         raise BadSettings(f"{starts} starts measure nothing", fix="give 1 or more, such as 9")
