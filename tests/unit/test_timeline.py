@@ -70,7 +70,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def starts(self, count: int) -> tuple[dict[str, Any], list[int]]:
             found = {
-                name: timing._Starts([n * 10**6 for n in loads], [first * 10**6] * len(loads))
+                name: timing.Starts([n * 10**6 for n in loads], [first * 10**6] * len(loads))
                 for name, _, _, _, loads, first in SCRIPT
             }
             return found, [90_000_000]
@@ -79,7 +79,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
             return {name: ratio for name, _, _, ratio, *_ in SCRIPT}, 10_000_000
 
     monkeypatch.setattr(timing, "variants", made)
-    monkeypatch.setattr(timing, "_Clock", Clock)
+    monkeypatch.setattr(timing, "Clock", Clock)
 
 
 @pytest.fixture

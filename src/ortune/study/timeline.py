@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -13,28 +12,23 @@ from typing import Any
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings
+from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
+from ortune.core.facts import Facts
 from ortune.core.spelling import parse
-from ortune.core.trial import Interval, Pair
+from ortune.core.trial import Interval
 from ortune.data import feeds as data_feeds
 from ortune.data import synthetic
-from ortune.measurement import stats
-from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.machine import machine, versions
-from ortune.measurement.pairs import Effort, time_pair
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.ranks import differ
 from ortune.model import facts as model_facts
 from ortune.model import file
 from ortune.recipe.build import Material
 from ortune.study.breakeven import Line, Reign, pays_from, reigns
+from ortune.study.clock import Clock, Starts
 from ortune.study.variants import BOTH, Variant, quantizer_for, variants
 
 EVERY_SESSION = "both, quantized in every session"
-_ONE = Interval(1.0, 1.0, 1.0)
-_PAIRS = 3
-"""Pairs of fresh processes a ratio: a pair has an effect of its own."""
 
 
 @dataclass(frozen=True)
@@ -120,12 +114,6 @@ class Timeline:
         return reigns(self.lines, self.per_session)
 
 
-@dataclass
-class _Starts:
-    load_ns: list[int]
-    first_ns: list[int]
-
-
 def timeline(
     model: str | Path,
     *,
@@ -174,29 +162,20 @@ def timeline(
     facts = model_facts.facts(file.load(source))
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder).resolve()
-        if data is not None:
-            fed = data_feeds.load(data, facts.inputs, root)
-        else:
-            fed = synthetic.make(facts.inputs, root, shapes=shapes or {}, ranges=ranges or {})
+        fed = _feeds(facts, data, shapes or {}, ranges or {}, root)
         for text in fed.notes:
             told(Note(text))
         material = Material(fed, tuple(range(min(fed.count, 32))))
         step_of = quantizer_for(step, facts, backend, told)
         made = variants(source.resolve(), facts, backend, step_of, material, root, told)
-        clock = _Clock(list(made), fed.stream, root, told)
+        clock = Clock(list(made), fed.stream, root, told)
         found, imports = clock.starts(starts)
         ratios, base_ns = clock.ratios(seconds)
         rows = _rows(clock.variants, found, ratios, base_ns)
-    both = next((row.line for row in rows if row.line.name == BOTH), None)
-    every = None
-    if both is not None:
-        every = replace(
-            both, name=EVERY_SESSION, once_s=0.0, session_s=both.once_s + both.session_s
-        )
     return Timeline(
         model=str(model),
         rows=rows,
-        every=every,
+        every=_every_session(rows),
         per_session=inferences_per_session,
         import_ns=tuple(imports),
         quantizer="" if step_of is None else str(step_of),
@@ -204,6 +183,27 @@ def timeline(
         machine=machine(),
         versions=versions(),
     )
+
+
+def _every_session(rows: Sequence[Timed]) -> Line | None:
+    """Return "both" with its one-time cost in every session."""
+    both = next((row.line for row in rows if row.line.name == BOTH), None)
+    if both is None:
+        return None
+    session_s = both.once_s + both.session_s
+    return replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
+
+
+def _feeds(
+    facts: Facts,
+    data: str | Path | Callable[[], Any] | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    ranges: Mapping[str, tuple[float, float]],
+    root: Path,
+) -> data_feeds.Feeds:
+    if data is not None:
+        return data_feeds.load(data, facts.inputs, root)
+    return synthetic.make(facts.inputs, root, shapes=shapes, ranges=ranges)
 
 
 def _backend(on: str) -> Cpu:
@@ -215,83 +215,9 @@ def _backend(on: str) -> Cpu:
     return found
 
 
-class _Clock:
-    """Times variants in worker processes; one that fails is left out and the sink told."""
-
-    def __init__(self, made: list[Variant], stream: Path, root: Path, sink: Sink) -> None:
-        self.variants = made
-        self._stream, self._root, self._sink = stream, root, sink
-
-    def starts(self, count: int) -> tuple[dict[str, _Starts], list[int]]:
-        """Start every variant in turns, each time in a fresh process."""
-        found = {one.name: _Starts([], []) for one in self.variants}
-        imports: list[int] = []
-        for _ in range(count):
-            for one in list(self.variants):
-                try:
-                    with self._worker(one) as worker:
-                        imports.append(worker.ask("prepare")["import_ns"])
-                        found[one.name].load_ns.append(worker.ask("load")["load_ns"])
-                        found[one.name].first_ns.append(worker.ask("first")["first_ns"])
-                except WorkerFailed as error:
-                    self._drop(one, error.failure.reason)
-        return found, imports
-
-    def ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
-        """Time every variant in turns with the one that it is compared with.
-
-        Returns:
-            Ratios by name, and the first variant's median latency in ns.
-        """
-        found = {self.variants[0].name: _ONE}
-        base: list[int] = []
-        share = seconds / _PAIRS / max(1, len(self.variants) - 1)
-        effort = Effort(min_blocks=4, seconds=share, decide=False)
-        for one in list(self.variants[1:]):
-            other = next((v for v in self.variants if v.name == one.against), None)
-            if other is None:
-                self._drop(one, f"'{one.against}' is not there")
-                continue
-            try:
-                pairs = [self._pair(other, one, effort) for _ in range(_PAIRS)]
-            except WorkerFailed as error:
-                self._drop(one, error.failure.reason)
-                continue
-            found[one.name] = stats.ratio(pairs)
-            if other is self.variants[0]:
-                blocks = [block for pair in pairs for block in pair.blocks]
-                base += [ns for block in blocks for ns in block.baseline.latency_ns]
-        return found, round(median(base))
-
-    def _pair(self, one: Variant, two: Variant, effort: Effort) -> Pair:
-        with ExitStack() as stack:
-            workers = [stack.enter_context(self._worker(v)) for v in (one, two)]
-            for worker in workers:
-                worker.ask("load")
-                worker.ask("first")
-            return time_pair(workers[0], workers[1], effort)
-
-    def _worker(self, one: Variant) -> Worker:
-        job = WorkerJob(
-            models={MAIN: one.file},
-            backend=one.backend,
-            feeds={MAIN: self._stream},
-            out=worker_folder(self._root / "workers", "timeline"),
-        )
-        return Worker(job)
-
-    def _drop(self, one: Variant, reason: str) -> None:
-        if one in self.variants[:2]:
-            raise BadModel(
-                f"'{one.name}' does not run: {reason}", fix="check the model and the data"
-            )
-        self.variants.remove(one)
-        self._sink(Note(f"'{one.name}' is left out: {reason}", warning=True))
-
-
 def _rows(
     made: Sequence[Variant],
-    starts: Mapping[str, _Starts],
+    starts: Mapping[str, Starts],
     ratios: Mapping[str, Interval],
     base_ns: int,
 ) -> tuple[Timed, ...]:
@@ -306,15 +232,9 @@ def _rows(
         loads, firsts = starts[one.name].load_ns, starts[one.name].first_ns
         extra = max(0.0, median(firsts) / 1e9 - inference[one.name])
         session[one.name] = median(loads) / 1e9 + extra
-        alike = bool(one.against) and not differ(
-            _sums(starts[one.name]), _sums(starts[one.against])
-        )
+        alike = bool(one.against) and not differ(starts[one.name].sums, starts[one.against].sums)
         if alike:
             session[one.name] = session[one.against]
         line = Line(one.name, one.once_s, session[one.name], inference[one.name])
         rows.append(Timed(line, tuple(loads), tuple(firsts), one.against, ratio, one.size, alike))
     return tuple(rows)
-
-
-def _sums(one: _Starts) -> list[int]:
-    return [load + first for load, first in zip(one.load_ns, one.first_ns, strict=True)]
