@@ -12,7 +12,8 @@ import pytest
 from ortune.backends import _ort_trace
 from ortune.core.profile import Executed, Recorded
 from ortune.model import edit, names
-from ortune.model.lineage import ADDED, Lineage, lineage
+from ortune.model.images import ADDED
+from ortune.model.lineage import Lineage, lineage
 from ortune.model.origin import Origin
 from ortune.model.regions import regions
 from ortune.study.profile import labelled
@@ -258,6 +259,21 @@ def test_what_the_runtime_says_itself_is_taken() -> None:
     one = Executed("layer", "Convolution", known=(str(first), str(second), "not of the model"))
     found = lineage(source, Recorded((one,), 1, 1.0, 1.0))
     assert {first, second} <= set(found.sources[0])
+
+
+def test_kernels_that_nothing_tells_of_take_what_is_next_and_say_so() -> None:
+    text = "m (float[4] x) => (float[4] y) { a = Neg(x) b = Abs(a) y = Ceil(b) }"
+    source = edit.ir.serde.deserialize_model(model(text))
+    names.unique(source)
+    first, second, third = (str(node.name) for node in source.graph)
+    nodes = (
+        Executed("known", "Neg", reads=("x",), writes=("a",)),
+        Executed("one", "Mystery", reads=("a",), writes=("p",)),
+        Executed("two", "Mystery", reads=("p",), writes=("q",)),
+    )
+    found = lineage(source, Recorded(nodes, 1, 1.0, 1.0))
+    assert found.sources == ((first,), (second,), (third,))
+    assert found.followed == ("one", "two")
 
 
 def test_repeated_layers_are_one_region() -> None:

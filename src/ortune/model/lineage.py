@@ -1,14 +1,12 @@
 """Which nodes of a model each node of the executed graph stands for.
 
-A runtime fuses, splits, renames and reorders. What it keeps is the name of a tensor that survives,
-mostly the last of a fused group, and some of the name of a node. From these the values of the
-source model that the executed tensors carry are found (their *images*); a kernel then stands for
+A runtime fuses, splits, renames and reorders. From the names that survive the values of the source
+model that the executed tensors carry are found (`ortune.model.images`); a kernel then stands for
 the nodes between the images of its inputs and those of its outputs.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,43 +14,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortune.core.profile import Executed, Recorded
+from ortune.model.images import ADDED, Images
 from ortune.model.origin import Origin
-
-ADDED = {
-    "ReorderInput": "reorder",
-    "ReorderOutput": "reorder",
-    "Reorder": "reorder",
-    "MemcpyToHost": "copy",
-    "MemcpyFromHost": "copy",
-    "Transpose": "transpose",
-    "Cast": "cast",
-    "Convert": "cast",
-    "QuantizeLinear": "quantize",
-    "DequantizeLinear": "quantize",
-    "FakeQuantize": "quantize",
-    "Squeeze": "shape",
-    "Unsqueeze": "shape",
-    "Reshape": "shape",
-}
-"""What a runtime adds on its own, by operator: it hands its first input on in another form."""
-
-_TAIL = re.compile(
-    r"(_nchwc|_token_\d+|/duplicated(_token_\d+)?|_transformed|_quant|/WithoutBiases"
-    r"|[/_]+\w*Fusion\w*/?)$"
-)
-_FAMILIES = (
-    ("Conv", {"Conv", "ConvInteger", "ConvTranspose"}),
-    ("MatMul", {"MatMul", "MatMulInteger", "Gemm"}),
-    ("Gemm", {"Gemm", "MatMul"}),
-    ("FullyConnected", {"Gemm", "MatMul"}),
-    ("Pool", {"GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "ReduceMean"}),
-)
-_ELEMENTWISE_TEXT = (
-    "Add Sub Mul Div Sum Relu LeakyRelu PRelu Elu Clip Sigmoid HardSigmoid Tanh Gelu HardSwish "
-    "BatchNormalization QuantizeLinear DequantizeLinear Dropout Cast Softplus"
-)
-_ELEMENTWISE = frozenset(_ELEMENTWISE_TEXT.split())
-"""What is fused behind a kernel."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +27,14 @@ class Lineage:
         folded: Source nodes that no executed node stands for: constants, or removed.
         repeated: Source nodes that several executed nodes stand for together.
         guessed: Source nodes put to the nearest executed node for want of a better clue.
+        followed: Executed nodes that nothing tells of: they take what is behind those before.
     """
 
     sources: tuple[tuple[str, ...], ...]
     folded: tuple[str, ...]
     repeated: tuple[str, ...]
     guessed: tuple[str, ...] = ()
+    followed: tuple[str, ...] = ()
 
 
 def lineage(model: ir.Model, recorded: Recorded) -> Lineage:
@@ -87,183 +52,44 @@ class _Matching:
         self._origin = origin
         self._nodes = recorded.nodes
         self._constants = set(recorded.constants)
-        written = {name for node in self._nodes for name in node.writes if name}
-        self._same = origin.same(written | self._constants)
+        self._images = Images(origin, recorded)
         self._twins: dict[str, list[str]] = defaultdict(list)
-        for value, stands in self._same.items():
+        for value, stands in self._images.same.items():
             if value != stands and stands in origin.maker and value in origin.maker:
                 self._twins[origin.maker[stands]].append(origin.maker[value])
-        self._image: dict[str, str] = {}
-        self._exact: set[str] = set()
-        for name in written | self._constants | {n for one in self._nodes for n in one.reads}:
-            if name in self._same:
-                self._image[name] = self._same[name]
-                self._exact.add(self._same[name])
-        self._readers: dict[str, list[Executed]] = defaultdict(list)
-        for node in self._nodes:
-            for name in node.reads:
-                self._readers[name].append(node)
-        self._taken = self._stems()
 
     def result(self) -> Lineage:
-        self._through_reorders()
-        for node in self._nodes:
-            self._by_name(node)
-        for node in reversed(self._nodes):
-            self._by_reader(node)
-        for node in self._nodes:
-            self._by_passing(node)
-        stop = set(self._image.values())
+        stop = set(self._images.image.values())
         found = [self._cones(node, stop) for node in self._nodes]
         found = [
             f if f else self._between(n, stop) for n, f in zip(self._nodes, found, strict=True)
         ]
         return self._settled(found)
 
-    # --- images -----------------------------------------------------------------------------
-
-    def _stems(self) -> dict[str, str]:
-        """Return executed node's name -> the source node that its name tells of."""
-        told: dict[str, str] = {}
-        for node in self._nodes:
-            for stem in _stems(node):
-                if stem in self._origin.nodes and _fits(node, self._origin.nodes[stem]):
-                    told[node.name] = stem
-                    break
-                if stem in self._origin.maker:
-                    told[node.name] = self._origin.maker[stem]
-                    break
-        return told
-
-    def _through_reorders(self) -> None:
-        """A reordered tensor has the name that its source lost."""
-        for node in reversed(self._nodes):
-            if ADDED.get(node.op_type) in ("reorder", "copy") and node.reads and node.writes:
-                image = self._image.get(node.writes[0])
-                if image is not None and node.reads[0] not in self._image:
-                    self._image[node.reads[0]] = image
-
-    def _open(self, node: Executed) -> list[str]:
-        return [name for name in node.writes if name and name not in self._image]
-
-    def _by_name(self, node: Executed) -> None:
-        """Read the image off the node's name, and go on to what is fused behind it."""
-        left = self._open(node)
-        if not left:
-            return
-        for known in reversed(node.known):
-            if known in self._origin.nodes and self._origin.outputs[known]:
-                self._put(node, self._origin.outputs[known])
-                return
-        stems = _stems(node)
-        for stem in stems:
-            value = self._same.get(stem)
-            if value is not None and stem in self._origin.maker and node.name != stem:
-                self._image[left[0]] = self._forward(node, value)
-                return
-        source = self._taken.get(node.name)
-        if source is not None and _fits(node, self._origin.nodes[source]):
-            self._put(node, self._origin.outputs[source])
-
-    def _put(self, node: Executed, values: Sequence[str]) -> None:
-        values = [self._same.get(value, value) for value in values]
-        if len(values) == 1:
-            values = [self._forward(node, values[0])]
-        for name, value in zip([n for n in node.writes if n], values, strict=False):
-            self._image.setdefault(name, value)
-
-    def _forward(self, node: Executed, value: str) -> str:
-        """Follow element-wise nodes fused behind a value that no other kernel stands for."""
-        told = set(self._taken.values())
-        images = {self._image.get(name, "") for name in node.reads}
-        quantized = "Q" in node.op_type or "Integer" in node.op_type
-        stopped = {"DequantizeLinear"} if quantized else {"QuantizeLinear", "DequantizeLinear"}
-        while True:
-            readers = [r for r in self._origin.readers[value] if r in self._origin.nodes]
-            if len(readers) != 1 or value in self._origin.results:
-                return value
-            reader = readers[0]
-            source = self._origin.nodes[reader]
-            made = self._origin.outputs[reader]
-            if source.op_type not in _ELEMENTWISE or source.op_type in stopped or len(made) != 1:
-                return value
-            after = self._same.get(made[0], made[0])
-            others = [v for v in self._origin.inputs[reader] if self._same.get(v, v) != value]
-            others = [v for v in others if v not in self._origin.constant]
-            if reader in told or after in self._exact or after == value:
-                return value
-            if any(self._same.get(v, v) not in images for v in others):
-                return value
-            value = after
-            if source.op_type == "QuantizeLinear":
-                return value
-
-    def _by_reader(self, node: Executed) -> None:
-        """Find the image as what a reader's own source node reads."""
-        for name in self._open(node):
-            if ADDED.get(node.op_type) and node.name not in self._taken:
-                continue
-            for reader in self._readers[name]:
-                value = self._read_by(reader, name)
-                if value is not None:
-                    self._image[name] = value
-                    break
-
-    def _read_by(self, reader: Executed, name: str) -> str | None:
-        outs = [self._image[w] for w in reader.writes if w in self._image]
-        if not outs:
-            return None
-        if ADDED.get(reader.op_type) in ("reorder", "copy"):
-            return outs[0]
-        stop = set(self._image.values())
-        nodes, _ = self._origin.cone(outs[0], stop - {outs[0]}, self._same)
-        family = _family(reader.op_type)
-        index = list(reader.reads).index(name)
-        for source in nodes:
-            if self._origin.nodes[source].op_type not in family:
-                continue
-            inputs = [self._same.get(v, v) for v in self._origin.inputs[source]]
-            free = [v for v in inputs if v not in stop and v not in self._origin.constant]
-            if index < len(inputs) and inputs[index] in free:
-                return inputs[index]
-            if free:
-                return free[0]
-        return None
-
-    def _by_passing(self, node: Executed) -> None:
-        """What was added hands on what it reads."""
-        if node.op_type in ADDED and node.reads:
-            image = self._image.get(node.reads[0])
-            for name in self._open(node):
-                if image is not None:
-                    self._image[name] = image
-
-    # --- sources ----------------------------------------------------------------------------
-
     def _cones(self, node: Executed, stop: set[str]) -> dict[str, None]:
         found = dict.fromkeys(k for k in node.known if k in self._origin.nodes)
-        read = {self._image[name] for name in node.reads if name in self._image}
+        read = {self._images.image[name] for name in node.reads if name in self._images.image}
         for name in node.writes:
-            value = self._image.get(name)
+            value = self._images.image.get(name)
             if value is not None and value not in read:
-                found |= self._origin.cone(value, stop, self._same)[0]
-        told = self._taken.get(node.name)
+                found |= self._origin.cone(value, stop, self._images.same)[0]
+        told = self._images.taken.get(node.name)
         if told is not None and not found and node.op_type not in ADDED:
             found[told] = None
         return found
 
     def _between(self, node: Executed, stop: set[str]) -> dict[str, None]:
         """Return what lies between the nearest images after a node, for one without any."""
-        if node.op_type in ADDED and node.name not in self._taken:
+        if node.op_type in ADDED and node.name not in self._images.taken:
             return {}
         pending = [name for name in node.writes if name]
         seen = set(pending)
         found: dict[str, None] = {}
         for name in pending:
-            if name in self._image:
-                found |= self._origin.cone(self._image[name], stop, self._same)[0]
+            if name in self._images.image:
+                found |= self._origin.cone(self._images.image[name], stop, self._images.same)[0]
                 continue
-            for reader in self._readers[name]:
+            for reader in self._images.readers[name]:
                 new = [w for w in reader.writes if w and w not in seen]
                 seen.update(new)
                 pending += new
@@ -275,13 +101,13 @@ class _Matching:
         for sources in found:
             for name in list(sources):
                 sources.update(dict.fromkeys(self._twins.get(name, ())))
-        self._follow(found)
+        followed = self._follow(found)
         claimed = {name for sources in found for name in sources}
         left = [name for name in origin.nodes if name not in claimed]
         folded = {n for n in left if set(origin.outputs[n]) <= origin.constant} | origin.dead()
         for name in self._constants:
             if name in origin.maker:
-                folded |= set(origin.cone(name, (), self._same)[0]) - claimed
+                folded |= set(origin.cone(name, (), self._images.same)[0]) - claimed
         folded -= claimed
         guessed = [name for name in left if name not in folded]
         lost = _attach(origin, found, guessed)
@@ -294,12 +120,16 @@ class _Matching:
             origin.ordered([*folded, *lost]),
             origin.ordered(name for name, count in counts.items() if count > 1),
             tuple(name for name in guessed if name not in lost),
+            followed,
         )
 
-    def _follow(self, found: Sequence[dict[str, None]]) -> None:
+    def _follow(self, found: Sequence[dict[str, None]]) -> tuple[str, ...]:
         """Give kernels that nothing tells of what reads their predecessors and is claimed by none.
 
         Several in a row stand for the same source nodes together.
+
+        Returns:
+            Those that were given some.
         """
         maker = {name: at for at, node in enumerate(self._nodes) for name in node.writes if name}
         claimed = {name for sources in found for name in sources}
@@ -313,6 +143,7 @@ class _Matching:
             shared = {name for b in before if b in late for name in found[b]}
             found[at].update(dict.fromkeys(self._origin.ordered(readers or shared)))
             late.add(at)
+        return tuple(self._nodes[at].name for at in sorted(late) if found[at])
 
 
 def _attach(origin: Origin, found: Sequence[dict[str, None]], left: Iterable[str]) -> set[str]:
@@ -338,29 +169,3 @@ def _attach(origin: Origin, found: Sequence[dict[str, None]], left: Iterable[str
             return set(rest)
         pending = list(reversed(rest))
     return set()
-
-
-def _stems(node: Executed) -> list[str]:
-    """Return the name, then what is left of it without what the runtime appended."""
-    stems = [node.name]
-    while (shorter := _TAIL.sub("", stems[-1])) != stems[-1] and shorter:
-        stems.append(shorter)
-    if node.op_type in ADDED and ADDED[node.op_type] != "quantize":
-        return stems[:1]
-    return stems
-
-
-def _family(op_type: str) -> set[str]:
-    """Return the ONNX operators that a runtime's operator may stand for."""
-    found = {op_type, op_type.removeprefix("Fused"), op_type.removeprefix("QLinear")}
-    for part, members in _FAMILIES:
-        if part in op_type:
-            found |= members
-    return found
-
-
-def _fits(node: Executed, source: ir.Node) -> bool:
-    """Whether a node of this name may be the source: added ones need the operator itself."""
-    if node.op_type in ADDED:
-        return source.op_type == node.op_type or bool(node.known)
-    return True

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.profile import Executed, Kernel, Operand, Recorded
 from ortune.model.flops import node_flops
-from ortune.model.lineage import ADDED, Lineage
+from ortune.model.images import ADDED
+from ortune.model.lineage import Lineage
 from ortune.model.origin import Origin
 from ortune.model.regions import Regions
 from ortune.model.spec import dtype_name

@@ -23,7 +23,7 @@ from ortune.measurement.machine import machine, versions
 from ortune.measurement.profiling import Runs, profiled
 from ortune.model import edit, file, names
 from ortune.model import facts as model_facts
-from ortune.model.lineage import lineage
+from ortune.model.lineage import Lineage, lineage
 from ortune.model.origin import Origin
 from ortune.model.regions import regions
 from ortune.study import kernels
@@ -122,7 +122,7 @@ def explained(
         profiled_call_ns=recorded.wall_ns,
         folded=folded,
         ceilings=ceilings,
-        notes=(*notes, *recorded.notes, *_remarks(recorded, traced.guessed)),
+        notes=(*notes, *recorded.notes, *_remarks(recorded, traced)),
         machine=machine() | versions(),
         regions=parts.all,
         placement={name: len(taken) for name, taken in recorded.placement.items()},
@@ -212,12 +212,17 @@ def _ceilings(backend: Backend, notes: list[str]) -> Ceilings | None:
         return None
 
 
-def _remarks(recorded: Recorded, guessed: tuple[str, ...]) -> list[str]:
+def _remarks(recorded: Recorded, traced: Lineage) -> list[str]:
     said = []
     if recorded.parallel:
         said.append("nodes ran side by side: their times may sum to more than the run")
-    if guessed:
-        said.append(f"{len(guessed)} source nodes were put to the nearest kernel")
+    if traced.guessed:
+        said.append(f"{len(traced.guessed)} source nodes were put to the nearest kernel")
+    if traced.followed:
+        said.append(
+            f"{len(traced.followed)} kernels, of which no name tells, were put to the source "
+            "nodes behind their predecessors"
+        )
     if not recorded.graph:
         said.append("the runtime does not show the graph that it executes: nodes go by name")
     return said
