@@ -152,6 +152,23 @@ def test_on_another_machine_only_ratios_to_a_common_first_row_are_judged(tmp_pat
     assert alone["comparisons"][0]["only_reference"] == ["base.onnx on cpu"]
 
 
+def test_percentiles_and_load_times_of_another_machine_are_not_judged(tmp_path: Path) -> None:
+    figures = {"p99_ns": 100.0, "load_ns": [100], "peak_rss": 100}
+    grown = {"p99_ns": 300.0, "load_ns": [300], "peak_rss": 300}
+    one = write(tmp_path / "a.json", [row(**figures)])
+    two = write(tmp_path / "b.json", [row(**grown)], THERE)
+    limits = {"p99": 0.1, "load": 0.1, "memory": 0.1}
+    assert only(ot.compare([one, two], thresholds=limits))["regressions"] == ["memory"]
+    across = ot.compare([one, two], thresholds=limits, across_machines=True)
+    assert only(across)["regressions"] == ["p99", "memory", "load"]
+
+
+def test_a_load_time_of_zero_is_no_figure(tmp_path: Path) -> None:
+    one = write(tmp_path / "a.json", [row(load_ns=[0, 0])])
+    two = write(tmp_path / "b.json", [row(load_ns=[100])])
+    assert only(ot.compare([one, two], thresholds={"load": 0.1}))["load"] is None
+
+
 def test_relative_cancels_what_slows_all_rows_alike(tmp_path: Path) -> None:
     one = write(tmp_path / "a.json", [row("base.onnx"), row("one.onnx", ms=5)])
     two = write(tmp_path / "b.json", [row("base.onnx", ms=13), row("one.onnx", ms=6.5)])
@@ -159,7 +176,8 @@ def test_relative_cancels_what_slows_all_rows_alike(tmp_path: Path) -> None:
     found = ot.compare([one, two], relative=True)
     assert found["regressions"] == 0 and only(found, 1)["how"] == "relative to base.onnx on cpu"
     other = write(tmp_path / "c.json", [row("base.onnx", digest="x"), row("one.onnx", ms=6.5)])
-    assert not only(ot.compare([one, other], relative=True), 1)["judged"]
+    lone = only(ot.compare([one, other], relative=True), 1)
+    assert not lone["judged"] and lone["verdict"] == "not judged: nothing to relate it to"
 
 
 def test_other_metrics_are_judged_only_when_asked(tmp_path: Path) -> None:
@@ -205,6 +223,21 @@ def test_a_run_on_a_machine_too_noisy_is_named(
     assert "b.json was measured on a machine too noisy" in capsys.readouterr().out
 
 
+def test_no_time_of_a_machine_too_noisy_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = write(tmp_path / "a.json", [row(size=100, p99_ns=1.0)])
+    slow = write(tmp_path / "b.json", [row(ms=20, seed=1, size=200, p99_ns=9.0)])
+    noisy = json.loads(slow.read_text()) | {"judgement": {"too_noisy": True}}
+    slow.write_text(json.dumps(noisy))
+    assert main(["compare", str(one), str(slow), "--threshold", "p99=1%"]) == 0
+    said = capsys.readouterr().out
+    assert "not judged: too noisy a machine" in said and "no row was judged" in said
+    assert "no regression" not in said
+    found = ot.compare([one, slow], thresholds={"size": 0.5})
+    assert only(found)["regressions"] == ["size"], "a file's size is no matter of noise"
+
+
 def test_one_set_without_turns_is_enough_and_wider(tmp_path: Path) -> None:
     full = row()
     flat = [ns for turn in full["turns"] for block in turn for ns in block]
@@ -214,6 +247,20 @@ def test_one_set_without_turns_is_enough_and_wider(tmp_path: Path) -> None:
     wide, tight = (only(ot.compare([one, x]))["latency"] for x in (two, one))
     assert wide["value"] == pytest.approx(1, abs=0.01)
     assert wide["high"] / wide["low"] > tight["high"] / tight["low"]
+
+
+def test_a_few_samples_prove_nothing(tmp_path: Path) -> None:
+    """Without the samples' own spread the median of three is as good as that of thousands."""
+
+    def lone(name: str, *ms: float) -> Path:
+        times = [round(1e6 * one) for one in ms]
+        return write(tmp_path / name, [{"model": "m", "backend": "cpu", "latency_ns": times}])
+
+    three = ot.compare([lone("a.json", 10, 14, 9), lone("b.json", 13, 11, 16)])
+    assert only(three)["latency"]["low"] < 1 < only(three)["latency"]["value"]
+    one = only(ot.compare([lone("a.json", 10), lone("b.json", 30)]))
+    assert one["latency"]["value"] == pytest.approx(3) and not one["regressions"]
+    assert one["latency"]["low"] == 0
 
 
 @pytest.mark.parametrize(

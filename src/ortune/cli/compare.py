@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def _tail(one: Mapping[str, Any]) -> list[str]:
     lines += [f"only in {one['other']}: {name}" for name in one["only_other"]]
     hows = dict.fromkeys(row["how"] for row in one["rows"] if row["how"] != "direct")
     lines += [f"latency is {how}: a ratio of ratios" for how in hows]
-    if any(row["verdict"].startswith("not judged") for row in one["rows"]):
+    if any(row["verdict"] == "not judged: another machine" for row in one["rows"]):
         lines.append(
             "not judged: the machines differ and no common first row was timed beside it; "
             "--across-machines judges the times as they are"
@@ -164,13 +165,17 @@ def _total(found: Mapping[str, Any]) -> str:
     limits = ", ".join(f"{name} {100 * share:g} %" for name, share in found["thresholds"].items())
     rows: Sequence[Any] = [row for one in found["comparisons"] for row in one["rows"]]
     count = found["regressions"]
+    left = sum(not row["judged"] for row in rows)
     said = f"{count} of {len(rows)} rows regressed" if count else "no regression"
+    if left:
+        said = f"{said}, {left} not judged" if count or left < len(rows) else "no row was judged"
     reach = [
         row["latency"]["high"] / row["latency"]["value"] - 1
         for row in rows
         if row["judged"] and row["latency"]
     ]
-    blind = f"; less than {100 * max(reach):.0f} % cannot be told from noise" if reach else ""
+    seen = max(reach, default=math.inf)
+    blind = f"; less than {100 * seen:.0f} % cannot be told from noise" if seen < 99 else ""
     return f"{said} (threshold: {limits}){blind}"
 
 

@@ -86,10 +86,10 @@ def bootstrap(logs: Floats, draws: int = 2000, seed: int = 0) -> float:
 def ratio(pairs: Sequence[Pair], confidence: float = CONFIDENCE) -> Interval:
     """Return candidate over baseline latency with its interval.
 
-    Every pair gives one estimate with a bootstrap error from its blocks; see `_spread` for their
+    Every pair gives one estimate with a bootstrap error from its blocks; see `spread` for their
     variance. Student's t over the pairs.
     """
-    middle, variance, df, n = _spread(pairs)
+    middle, variance, df, n = spread(pairs)
     return _interval(middle, student(confidence, df) * math.sqrt(variance / n))
 
 
@@ -103,27 +103,29 @@ def prediction(
     Statistical Intervals, 2017, section 4.8) on the log-ratio, the occasion's own variance added:
     middle +- t sqrt(s^2 (1 + 1/n) + occasion^2).
     """
-    middle, variance, df, n = _spread(pairs)
+    middle, variance, df, n = spread(pairs)
     wide = math.sqrt(variance * (1 + 1 / n) + occasion**2)
     return _interval(middle, student(confidence, df) * wide)
 
 
-def _spread(pairs: Sequence[Pair]) -> tuple[float, float, int, int]:
+def spread(pairs: Sequence[Pair]) -> tuple[float, float, int, int]:
     """Return mean log-ratio, variance of one pair's, degrees of freedom, and how many pairs.
 
     The spread between pairs is moderated towards the prior `PAIR_SD` with `PRIOR_DF` degrees of
     freedom (Smyth 2004, doi:10.2202/1544-6115.1027), so that one pair is honest and five pairs
-    speak for themselves. A pair's variance holds its effect and its error from blocks.
+    speak for themselves. A pair's variance holds its effect and its error from blocks. A lone
+    block has no error of its own: of several pairs their spread tells it, of one pair nothing.
     """
-    logs = [block_logs(pair) for pair in pairs if pair.blocks]
+    logs = [found for pair in pairs if len(found := block_logs(pair))]
     if not logs:
         return math.nan, math.nan, PRIOR_DF, 1
     means = np.array([centre(one) for one in logs])
-    within = float(np.mean([bootstrap(one) ** 2 for one in logs]))
-    prior = PAIR_SD**2 + within
     n = len(means)
     seen = float(means.var(ddof=1)) if n > 1 else 0.0
+    errors = [bootstrap(one) ** 2 for one in logs if len(one) > 1]
+    within = float(np.mean(errors)) if errors else seen if n > 1 else math.inf
     df = PRIOR_DF + n - 1
+    prior = PAIR_SD**2 + within
     return float(means.mean()), (PRIOR_DF * prior + (n - 1) * seen) / df, df, n
 
 

@@ -8,25 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.trial import Block, Burst, Interval, Pair
-from ortune.measurement import stats
+from ortune.core.trial import Interval
+from ortune.study.occasions import direct, related
 from ortune.study.saved import FIELDS, Saved, SavedRow, differences, match, read
 
 METRICS = ("latency", "p99", "memory", "size", "load")
 """What a threshold may be set for; all but latency are compared as they stand."""
+_TIMES = ("p99", "load")
+"""Those that another or a noisy machine changes; sizes and memory are judged anywhere."""
 THRESHOLDS = {"latency": 0.05}
+_NOISY, _OTHER = "too noisy a machine", "another machine"
+_NO_BASE = "nothing to relate it to"
 
 
 @dataclass(frozen=True)
-class _Estimate:
-    """A log-time or log-ratio of one run with the variance of its mean."""
+class _Judging:
+    """What of a row is judged.
 
-    middle: float
-    variance: float
-    df: int
+    Attributes:
+        limits: Metric -> share by which it may grow.
+        why_not: Why its latency is not judged; empty when it is.
+        times: Whether times as they stand are.
+    """
+
+    limits: Mapping[str, float]
+    why_not: str
+    times: bool
 
 
 def compare(
@@ -40,9 +48,9 @@ def compare(
     """Compare saved runs of `bench` or `loadtest` with the first of them, row by row.
 
     A latency regression is an estimate over 1 + threshold whose 99 % interval excludes 1. On the
-    same machine latencies are compared directly. On another machine nothing is judged, unless
+    same machine latencies are compared directly. On another machine no time is judged, unless
     both runs hold the same first row: then a row's ratio to it is compared, which holds across
-    machines.
+    machines. Nor is a time of a run whose machine was too noisy for a verdict.
 
     Args:
         files: Two or more; the first is the reference.
@@ -79,66 +87,6 @@ def compare(
     }
 
 
-def direct(one: SavedRow, two: SavedRow) -> Interval:
-    """Return the second row's latency over the first's, measured on two occasions.
-
-    Welch's interval (doi:10.1093/biomet/34.1-2.28) on the difference of mean log-latencies. A
-    run's variance is the spread between its sets of processes, moderated like that of pairs
-    (`ortune.measurement.stats.ratio`); to both is added what another occasion does,
-    `stats.OCCASION_SD` squared, taken as known: separate runs are not paired, and more samples of
-    the same occasion cannot remove it.
-    """
-    return _between(_alone(one), _alone(two))
-
-
-def related(one: SavedRow, base: SavedRow, two: SavedRow, other_base: SavedRow) -> Interval:
-    """Return the ratio of two rows' ratios to the row that they were timed in turns with.
-
-    Within a run the ratio is paired, so what slows both alike cancels; between the runs it is
-    Welch's interval as in `direct`.
-    """
-    return _between(_paired(one, base), _paired(two, other_base))
-
-
-def _between(one: _Estimate, two: _Estimate) -> Interval:
-    variance = one.variance + two.variance + stats.OCCASION_SD**2
-    spent = one.variance**2 / one.df + two.variance**2 / two.df
-    df = min(200, int(variance**2 / spent)) if spent else 200
-    half = stats.student(stats.CONFIDENCE, max(stats.PRIOR_DF, df)) * math.sqrt(variance)
-    middle = two.middle - one.middle
-    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
-
-
-def _alone(row: SavedRow) -> _Estimate:
-    one = [Pair(tuple(Block(_ones(burst), burst) for burst in blocks)) for blocks in row.sets]
-    return _estimate(one)
-
-
-def _paired(row: SavedRow, base: SavedRow) -> _Estimate:
-    sets = zip(base.sets, row.sets, strict=True)
-    return _estimate(
-        [Pair(tuple(Block(a, b) for a, b in zip(x, y, strict=True))) for x, y in sets]
-    )
-
-
-def _ones(burst: Burst) -> Burst:
-    """A baseline of 1 ns makes a log-ratio the logarithm of the latency itself."""
-    return Burst((1,) * len(burst.latency_ns), (0.0,) * len(burst.waited))
-
-
-def _estimate(pairs: Sequence[Pair]) -> _Estimate:
-    """As `stats.ratio`, with blocks of a single set standing in where there is no second."""
-    logs = [found for pair in pairs if len(found := stats.block_logs(pair))]
-    means = np.array([stats.centre(one) for one in logs])
-    errors = [stats.bootstrap(one) ** 2 for one in logs if len(one) > 1]
-    within = float(np.mean(errors)) if errors else 0.0
-    n = len(means)
-    seen = float(means.var(ddof=1)) if n > 1 else 0.0
-    df = stats.PRIOR_DF + n - 1
-    variance = (stats.PRIOR_DF * (stats.PAIR_SD**2 + within) + (n - 1) * seen) / df
-    return _Estimate(float(means.mean()), variance / n, df)
-
-
 def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[str | Path]) -> None:
     if len(files) < 2:
         raise BadData("one run has nothing to be compared with", fix="give two files or more")
@@ -170,19 +118,20 @@ def _comparison(
         )
     differs = differences(one, two)
     same = not any(entry["where"] == "machine" for entry in differs)
+    noisy = [str(run.path) for run in (one, two) if run.too_noisy]
+    alike = same or across_machines
     rows = []
     for mine, other in pairs:
-        bases = _common(one, two, mine, other)
-        related_ones = bases if (relative or not same) and not across_machines else None
-        judged = same or across_machines or related_ones is not None
-        if relative and related_ones is None and not across_machines:
-            judged = False
-        rows.append(_row(mine, other, related_ones, judged, limits))
+        bases = _common(one, two, mine, other) if relative or not alike else None
+        direct_counts = alike and not relative
+        why_not = "" if bases or direct_counts else _NO_BASE if alike else _OTHER
+        judging = _Judging(limits, _NOISY if noisy else why_not, times=alike and not noisy)
+        rows.append(_row(mine, other, bases, judging))
     return {
         "reference": str(one.path),
         "other": str(two.path),
         "same_machine": same,
-        "too_noisy": [str(run.path) for run in (one, two) if run.too_noisy],
+        "too_noisy": noisy,
         "differs": differs,
         "rows": rows,
         "only_reference": [str(row) for row in only_one],
@@ -219,9 +168,9 @@ def _row(
     one: SavedRow,
     two: SavedRow,
     bases: tuple[SavedRow, SavedRow] | None,
-    judged: bool,
-    limits: Mapping[str, float],
+    judging: _Judging,
 ) -> dict[str, Any]:
+    limits = judging.limits
     found: dict[str, Any] = {
         "name": _name(one, two),
         "model": one.model,
@@ -231,7 +180,7 @@ def _row(
         "rows": [one.index, two.index],
         "same_model": None if None in (one.digest, two.digest) else one.digest == two.digest,
         "how": "direct" if bases is None else f"relative to {bases[0]}",
-        "judged": judged,
+        "judged": not judging.why_not,
         "error": [one.error, two.error],
         "latency": None,
         **dict.fromkeys(METRICS[1:]),
@@ -247,14 +196,17 @@ def _row(
     for name in METRICS[1:]:
         if name in one.figures and name in two.figures:
             found[name] = two.figures[name] / one.figures[name]
-    if judged and latency.value > 1 + limits["latency"] and latency.low > 1:
+    if not judging.why_not and latency.value > 1 + limits["latency"] and latency.low > 1:
         found["regressions"].append("latency")
     found["regressions"] += [
         name
         for name in METRICS[1:]
-        if name in limits and found[name] is not None and found[name] > 1 + limits[name]
+        if name in limits
+        and (judging.times or name not in _TIMES)
+        and found[name] is not None
+        and found[name] > 1 + limits[name]
     ]
-    found["verdict"] = _verdict(latency, judged, limits["latency"], found["regressions"])
+    found["verdict"] = _verdict(latency, judging, found["regressions"])
     return found
 
 
@@ -272,13 +224,14 @@ def _broken(one: SavedRow, two: SavedRow) -> str:
     return "fails now" if two.error else "failed before"
 
 
-def _verdict(latency: Interval, judged: bool, limit: float, regressions: Sequence[str]) -> str:
+def _verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -> str:
     if regressions:
         return f"regression: {', '.join(regressions)}"
-    if not judged:
-        return "not judged: another machine"
+    if judging.why_not:
+        return f"not judged: {judging.why_not}"
     if latency.low > 1:
         return "slower, within the threshold"
     if latency.high < 1:
         return "faster"
-    return "over the threshold, inside the noise" if latency.value > 1 + limit else "no difference"
+    over = latency.value > 1 + judging.limits["latency"]
+    return "over the threshold, inside the noise" if over else "no difference"

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -28,6 +29,8 @@ from ortune.core.trial import Burst
 FIELDS = ("model", "backend", "workload", "batch")
 """What makes two rows the same contestant; a model counts by its file's name."""
 Key: TypeAlias = tuple[str, ...]
+_PARTS = 12
+"""Parts of a row that holds nothing but `latency_ns`."""
 
 
 class _Row(msgspec.Struct):
@@ -159,10 +162,14 @@ def _numbered(run: Saved, by: Sequence[str]) -> list[tuple[Key, int]]:
 
 def _row(path: Path, index: int, row: _Row) -> SavedRow:
     sets = () if row.error else _sets(path, index, row)
-    known = {"p99": row.p99_ns, "memory": row.peak_rss, "size": row.size}
-    figures = {name: float(value) for name, value in known.items() if value}
+    known: dict[str, float | None] = {
+        "p99": row.p99_ns,
+        "memory": row.peak_rss,
+        "size": row.size,
+    }
     if row.load_ns:
-        figures["load"] = float(median(row.load_ns))
+        known["load"] = median(row.load_ns)
+    figures = {name: float(value) for name, value in known.items() if _ratioable(value)}
     name = row.model.replace("\\", "/").rpartition("/")[2]
     return SavedRow(
         index,
@@ -178,7 +185,7 @@ def _row(path: Path, index: int, row: _Row) -> SavedRow:
 
 
 def _sets(path: Path, index: int, row: _Row) -> tuple[tuple[Burst, ...], ...]:
-    turns = row.turns or [[row.latency_ns]]
+    turns = row.turns or [_divided(row.latency_ns)]
     waited = row.waited or [[[0.0] * len(block) for block in turn] for turn in turns]
     each = row.runs_each or [1] * len(turns)
     fits = [[len(block) for block in turn] for turn in turns] == [
@@ -197,6 +204,17 @@ def _sets(path: Path, index: int, row: _Row) -> tuple[tuple[Burst, ...], ...]:
         )
         for turn, waits_of, count in zip(turns, waited, each, strict=True)
     )
+
+
+def _divided(entries: list[float]) -> list[list[float]]:
+    """Return consecutive parts, which stand for blocks: their spread is the error of the whole."""
+    count = min(_PARTS, len(entries))
+    edges = [k * len(entries) // count for k in range(count + 1)] if count else []
+    return [entries[low:high] for low, high in pairwise(edges)]
+
+
+def _ratioable(value: float | None) -> bool:
+    return value is not None and 0 < value < math.inf
 
 
 def _times(entries: Sequence[float]) -> bool:
