@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ortune.measurement.energy import Energy
 from ortune.measurement.noise import Record
 from ortune.study import matrix, rows
 from ortune.study.bench import _result, race
-from ortune.study.contest import Contestant, Row
+from ortune.study.contest import Contestant, Row, rotated
 from ortune.study.floor import floor
 from ortune.workloads.arrivals import Arrivals
 from ortune.workloads.latency import Latency
@@ -165,6 +166,14 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
         assert row["runtime"]["rss"] > 0 and row["allocated"]["why"]["arena"]
 
 
+def test_each_row_runs_twice_in_a_row_as_often_as_the_others() -> None:
+    halves = [rotated([0, 1, 2], turn) for turn in range(6)]
+    bursts = [index for half in halves for index in (*half, *half[::-1])]
+    again = Counter(a for a, b in pairwise(bursts) if a == b)
+    assert again == {0: 2, 1: 2, 2: 2}
+    assert rotated([0], 3) == [0]
+
+
 def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
     contestants = [(model, Scripted()), (model, Crash()), (model, Scripted(slow=0.5))]
     found = race(contestants, sets=1, seconds=0.1)
@@ -172,6 +181,8 @@ def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
     assert found["winner"] == 2 and found["winners"][0]["row"] == 2
     with pytest.raises(OrtuneError, match="0 sets"):
         race(contestants, sets=0)
+    with pytest.raises(OrtuneError, match="nothing to time"):
+        race([])
     with pytest.raises(OrtuneError, match="does not run on crash"):
         race(contestants[1:], seconds=0.1)
 

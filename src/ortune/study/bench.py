@@ -158,6 +158,8 @@ def _run(
     sink: Sink,
     memory_by_node: bool = False,
 ) -> dict[str, Any]:
+    if not all(groups):
+        raise BadSettings("there is nothing to time", fix="give a model and a backend")
     first = groups[0][0]
     if sets < 1:
         raise BadSettings(f"{sets} sets of processes measure nothing", fix="give 1 or more")
