@@ -64,11 +64,10 @@ class FirstShapes(Workload):
         agains: dict[str, list[int]] = {}
         opening: list[int] = []
         for one in details:
-            for shape, (first, again) in one["shapes"].items():
-                agains.setdefault(shape, []).append(again)
-                (opening if shape == one["opening"] else firsts.setdefault(shape, [])).append(
-                    first
-                )
+            for shape, ns in one["shapes"].items():
+                agains.setdefault(shape, []).append(ns[-1])
+                first = opening if shape == one["opening"] else firsts.setdefault(shape, [])
+                first.append(ns[0])
         table = {
             shape: {
                 "first_ns": median(firsts[shape]),

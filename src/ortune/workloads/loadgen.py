@@ -76,8 +76,9 @@ class Loadgen(Workload):
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Let LoadGen run its scenario once and read the result from its log."""
+        first = max(1, span.drop)
         for lane in rig.lanes:
-            for k in range(max(1, span.drop)):
+            for k in range(first):
                 _lanes.run(lane, span.at + k)
         expected = self.qps or self._measured(rig, span)
         settings = _loadgen.Settings(self.scenario, expected, self.seconds, self.target_ms)
@@ -87,7 +88,8 @@ class Loadgen(Workload):
         figure = float(said[_FIGURES[self.scenario]])
         entry = 1e9 / figure if self.scenario == "offline" else figure
         count = max(1, span.runs)
-        return Driven([max(1, round(entry))] * count, [share] * count, said.pop("runs"), said)
+        runs = said.pop("runs") + first * len(rig.lanes) + (0 if self.qps else _TRIES)
+        return Driven([max(1, round(entry))] * count, [share] * count, runs, said)
 
     def _measured(self, rig: Rig, span: Span) -> float:
         """Return runs a second of one lane at its quickest, times the lanes: rather too many."""

@@ -46,7 +46,7 @@ class Shapes(Workload):
         super().__post_init__()
         for text in self.mix:
             shape, _, weight = text.rpartition("=")
-            good = shape and weight.replace(".", "", 1).isdigit() and float(weight) > 0
+            good = shape and weight.replace(".", "", 1).isdecimal() and float(weight) > 0
             self.demand(bool(good), "mix", 'SHAPE=WEIGHT, such as "1x16=7"')
 
     def cycle(self, shapes: Sequence[str]) -> Sequence[int]:
