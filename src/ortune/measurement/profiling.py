@@ -25,6 +25,8 @@ _CALL_NS = 2_000
 """A call of a kernel takes at least about this long with the profiler on."""
 _BURST_NS = 100_000_000
 _WARM_NS = 300_000_000
+_LEAST_BURST = 4
+"""The first run after the other process is cold: a quarter, which the middle half leaves out."""
 _LEAST = 12
 _MOST = 400
 
@@ -69,25 +71,21 @@ def profiled(job: WorkerJob, *, seconds: float, runs: int = 0) -> Runs:
             nodes = opened["nodes"]
             slow = max(_warm(plain), _warm(other))
             wanted = runs or _count(slow, nodes, seconds)
-            each = max(1, min(wanted, _BURST_NS // max(1, slow)))
+            each = max(_LEAST_BURST, min(wanted, _BURST_NS // max(1, slow)))
             walls: list[int] = []
             done, turn = 0, 0
             while done < wanted:
                 size = min(each, wanted - done)
-                order = (plain, other) if turn % 2 == 0 else (other, plain)
-                for worker in order:
-                    worker.ask(
-                        "laps", at=done, runs=1
-                    )  # the first after the other process is cold
+                for worker in (plain, other) if turn % 2 == 0 else (other, plain):
                     found = worker.ask("laps", at=done, runs=size)["latency_ns"]
                     walls += found if worker is plain else []
                 done, turn = done + size, turn + 1
-            answer = other.ask("recorded", runs=wanted + turn)
+            answer = other.ask("recorded", runs=wanted)
         except WorkerFailed as error:
             name = Path(job.models[MAIN]).name
             raise BadModel(
                 f"{name} is not profiled on {job.backend}: {error.failure.reason}",
-                fix="check the model, the data and the backend; -v shows the runtime's log",
+                fix="check the model, the data and the backend",
             ) from None
     recorded: Recorded = codec.decode(Recorded, answer["recorded"])
     return Runs(recorded, middle_mean(walls), len(walls))
@@ -145,7 +143,7 @@ def laps(bench: Workbench, at: int, runs: int) -> dict[str, Any]:
 
 
 def recorded(bench: Workbench, runs: int) -> dict[str, Any]:
-    """End the recording and return the last `runs` runs, counted with the cold ones."""
+    """End the recording and return the last `runs` runs."""
     session = bench.sessions[MAIN]
     if not isinstance(session, Recording):
         raise AssertionError("recorded is asked after record")
