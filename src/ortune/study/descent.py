@@ -157,15 +157,22 @@ class Descent:
         return time.monotonic() - self._began
 
     def _attempt(self, live: Worker, setting: str, candidate: Backend) -> Attempt:
-        """Time a candidate in fresh pairs until the answer is clear; compare its outputs once."""
+        """Time a candidate in pairs until the answer is clear; compare its outputs once.
+
+        The first pair is against the live process of the best, each further one is fresh.
+        """
         tried = Attempt(setting, changed(self.best, candidate), candidate, None, False, "")
         pairs: list[Pair] = []
+        base = live
         try:
             while len(pairs) < _MOST:
                 began = time.monotonic()
-                with self._live(candidate) as worker:
+                with ExitStack() as stack:
+                    # What one process of the best is quicker or slower by would be in all pairs.
+                    base = stack.enter_context(self._live(self.best)) if pairs else live
+                    worker = stack.enter_context(self._live(candidate))
                     effort = Effort(seconds=self.pair_seconds)
-                    pairs.append(timed(live, worker, effort))
+                    pairs.append(timed(base, worker, effort))
                     ratio = stats.ratio(pairs)
                     tried = replace(tried, ratio=ratio)
                     self._noisy = disturbed(pairs[-1])
@@ -179,7 +186,7 @@ class Descent:
                 if len(pairs) > 1 and (ratio.high < 1 or self._late()):
                     break
         except WorkerFailed as error:
-            if error.worker is live:
+            if error.worker in (live, base):
                 raise
             return replace(tried, why=f"does not run: {error.failure.reason}")
         if reason := _not_faster(ratio):

@@ -169,7 +169,11 @@ def _row(path: Path, index: int, row: _Row) -> SavedRow:
     }
     if row.load_ns:
         known["load"] = median(row.load_ns)
-    figures = {name: float(value) for name, value in known.items() if _ratioable(value)}
+    figures = {
+        name: float(value)
+        for name, value in known.items()
+        if value is not None and 0 < value < math.inf
+    }
     name = row.model.replace("\\", "/").rpartition("/")[2]
     return SavedRow(
         index,
@@ -211,10 +215,6 @@ def _divided(entries: list[float]) -> list[list[float]]:
     count = min(_PARTS, len(entries))
     edges = [k * len(entries) // count for k in range(count + 1)] if count else []
     return [entries[low:high] for low, high in pairwise(edges)]
-
-
-def _ratioable(value: float | None) -> bool:
-    return value is not None and 0 < value < math.inf
 
 
 def _times(entries: Sequence[float]) -> bool:

@@ -230,13 +230,13 @@ def _fed(
 
 
 def _judged(descent: Descent) -> tuple[Interval, Interval | None]:
-    """Re-measure the best; when it is not faster after all, the start wins."""
-    if descent.best == descent.target.backend:
-        return Interval(1.0, 1.0, 1.0), None
-    ratio, cpu = descent.judged()
-    if ratio.high >= 1:
+    """Re-measure the best; when it is not faster after all, the start wins: a ratio of 1."""
+    if descent.best != descent.target.backend:
+        ratio, cpu = descent.judged()
+        if ratio.high < 1:
+            return ratio, cpu
         descent.best = descent.target.backend
-    return ratio, cpu
+    return Interval(1.0, 1.0, 1.0), None
 
 
 def _result(descent: Descent, ratio: Interval, cpu: Interval | None) -> dict[str, Any]:
