@@ -167,28 +167,35 @@ def test_the_profilers_cost_is_taken_off_but_never_noise() -> None:
     assert sum(far) == pytest.approx(2 * (63_000 - gaps)), "scaled by 2 at most"
 
 
-def made(backend: Backend, *nodes: Executed, **said: Any) -> Profile:
-    model = edit.ir.serde.deserialize_model(onnx.parser.parse_model(MODEL))
+CHAIN = """
+<ir_version: 9, opset_import: ["": 17]>
+m (float[4,4] x) => (float[4,4] y) { a = MatMul(x, x) b = MatMul(a, x) y = Tanh(b) }
+"""
+
+
+def made(backend: Backend, *nodes: Executed, text: str = MODEL) -> Profile:
+    model = edit.ir.serde.deserialize_model(onnx.parser.parse_model(text))
     names.unique(model)
-    recorded = Recorded(nodes, 1, 20_000, 20_000, **said)
+    recorded = Recorded(nodes, 1, 20_000, 20_000)
     return explained(Path("m.onnx"), model, backend, Runs(recorded, 20_000, 1), None, [])
 
 
-def test_fall_backs_are_listed_with_their_reasons() -> None:
+def test_fall_backs_are_listed_with_what_the_placement_shows() -> None:
     def node(name: str, op: str, provider: str) -> Executed:
         return Executed(name, op, provider=provider, known=(name,), calls=1, span_ns=1.0)
 
     nodes = (
         node("MatMul_0", "MatMul", Openvino.provider),
-        node("If_1", "If", CPU),
+        node("MatMul_1", "MatMul", CPU),
         node("Tanh_2", "Tanh", CPU),
+        Executed("added", "Cast", provider=CPU, calls=1, span_ns=1.0),
     )
-    found = made(Openvino(), *nodes, reasons={"Tanh_2": "no kernel for float64"})
-    assert found.fallbacks == {
-        "If_1": "the provider did not claim it",
-        "Tanh_2": "no kernel for float64",
+    assert made(Openvino(), *nodes, text=CHAIN).fallbacks == {
+        "MatMul_1": "the provider claimed other MatMul nodes: types, shapes or attributes differ",
+        "Tanh_2": "the provider claimed no Tanh",
+        "added": "added by the runtime: the next kernel wants another type",
     }
-    assert made(Cpu(), *nodes).fallbacks == {}
+    assert made(Cpu(), *nodes, text=CHAIN).fallbacks == {}
 
 
 def test_a_provider_that_ran_nothing_is_refused_without_a_record_too() -> None:

@@ -86,7 +86,6 @@ class Recorded:
         timeline: The calls of one run.
         constants: Names of the executed graph's constants.
         placement: Provider -> names of the nodes that it took, from the runtime's own record.
-        reasons: Node -> why a provider that was asked for left it to another.
         parallel: Nodes ran side by side: their times may sum to more than the run.
         graph: Whether the executed graph's tensors are known.
         notes: What the reader must know.
@@ -99,7 +98,6 @@ class Recorded:
     timeline: tuple[Slice, ...] = ()
     constants: tuple[str, ...] = ()
     placement: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
     parallel: bool = False
     graph: bool = True
     notes: tuple[str, ...] = ()
@@ -126,7 +124,7 @@ class Kernel:
         flops: Operations of one run; None where a shape is missing.
         inputs: Tensors read.
         outputs: Tensors written.
-        note: Why it was added, or why it fell back to another provider.
+        note: Why it was added, or what is known of why it fell back to another provider.
         span_ns: The same with the profiler's cost, as it was recorded.
         kernel_ns: The runtime's own figure for the kernel alone.
     """
@@ -229,7 +227,8 @@ class Profile:
         machine: Where it was measured.
         regions: The parts of the model, the first in its order first.
         placement: Provider -> nodes it took, from the runtime's own record.
-        fallbacks: Node -> why it ran elsewhere than on the provider that was asked for.
+        fallbacks: Node that ran elsewhere than on the provider that was asked for -> what the
+            placement shows of why.
         timeline: One run, call by call.
         batch: Samples in a run; 0 as the data has them.
         parallel: Nodes ran side by side: times may sum to more than the run.

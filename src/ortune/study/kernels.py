@@ -52,7 +52,6 @@ _WHY = {
     "transpose": "added by the runtime: the next kernel wants another layout",
     "shape": "added by the runtime",
 }
-_UNCLAIMED = "the provider did not claim it"
 _STEP_NS = 200.0
 """From one kernel to the next without a profiler, about; no call takes less."""
 _INSIDE = 0.7
@@ -106,6 +105,7 @@ def kernels(
     constants = frozenset(recorded.constants)
     made: list[Kernel] = []
     region = parts.all[0].name if parts.all else ""
+    claimed = _claimed(recorded, traced, origin, backend)
     for told, sources, time_ns in zip(recorded.nodes, traced.sources, taken, strict=True):
         if not told.calls:
             continue
@@ -116,7 +116,7 @@ def kernels(
         kind = _kind(node.op_type)
         note = _WHY.get(kind, "") if not sources else ""
         if fell_back(node.provider, backend):
-            note = recorded.reasons.get(node.name, note or _UNCLAIMED)
+            note = note or _unclaimed(_operators(node, sources, origin), claimed)
         made.append(
             Kernel(
                 name=node.name,
@@ -136,14 +136,40 @@ def kernels(
                 kernel_ns=node.kernel_ns,
             )
         )
-    claimed = {name for kernel in made for name in kernel.sources}
+    busy = {name for kernel in made for name in kernel.sources}
     idle = {name for sources in traced.sources for name in sources}
-    return tuple(made), origin.ordered((idle | set(traced.folded)) - claimed)
+    return tuple(made), origin.ordered((idle | set(traced.folded)) - busy)
 
 
 def fell_back(provider: str, backend: Backend) -> bool:
     """Whether a node ran on onnxruntime's CPU provider where another one was asked for."""
     return provider == "CPUExecutionProvider" and backend.provider not in ("", provider)
+
+
+def _claimed(
+    recorded: Recorded, traced: Lineage, origin: Origin, backend: Backend
+) -> frozenset[str]:
+    """Return the operators of the model of which the provider asked for took at least one."""
+    return frozenset(
+        op_type
+        for node, sources in zip(recorded.nodes, traced.sources, strict=True)
+        if node.provider and not fell_back(node.provider, backend)
+        for op_type in _operators(node, sources, origin)
+    )
+
+
+def _operators(node: Executed, sources: Sequence[str], origin: Origin) -> tuple[str, ...]:
+    found = dict.fromkeys(origin.nodes[name].op_type for name in sources)
+    return tuple(found) or (node.op_type,)
+
+
+def _unclaimed(operators: Sequence[str], claimed: frozenset[str]) -> str:
+    """Say what the placement shows of why a node was left: the runtime gives no reason."""
+    never = [one for one in operators if one not in claimed]
+    if never:
+        return f"the provider claimed no {' or '.join(never)}"
+    named = " and ".join(operators)
+    return f"the provider claimed other {named} nodes: types, shapes or attributes differ"
 
 
 def _kind(op_type: str) -> str:
