@@ -33,6 +33,7 @@ class Torch(Backend):
     """
 
     automatic: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...]] = ("source", "weights")
 
     source: str = ""
     weights: str = ""

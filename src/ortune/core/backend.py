@@ -63,6 +63,8 @@ class Backend(Plugin):
     provider: ClassVar[str] = ""
     automatic: ClassVar[bool] = True
     """Part of ``--on auto``."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Fields that name a function or a file: what they hold then is part of a job."""
 
     threads: int = 0
 

@@ -33,6 +33,8 @@ PACKAGES = (
     "numpy",
     "onnxruntime-ep-openvino",
     "openvino",
+    "torch",
+    "mlcommons-loadgen",
 )
 
 

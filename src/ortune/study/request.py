@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,27 @@ class Request:
         return found
 
     def functions_digest(self) -> str:
-        """Digest the sources of the user's functions: an edited one is another job."""
+        """Digest the user's functions and what the baseline reads: edited ones are another job."""
         here_counts()
-        named = [self.evaluate, (self.budget or "").partition(">")[0].partition("<")[0].strip()]
-        texts = []
-        for path in filter(is_function, named):
-            with suppress(ImportError, ValueError):
-                spec = importlib.util.find_spec(path.partition(":")[0])
-                if spec and spec.origin:
-                    texts.append(sha256(Path(spec.origin).read_bytes()).hexdigest())
+        metric = (self.budget or "").partition(">")[0].partition("<")[0].strip()
+        read = [str(getattr(self.baseline, name)) for name in self.baseline.reads]
+        named = [*filter(is_function, (self.evaluate, metric)), *read]
+        files = [_source(name) for name in named]
+        texts = [_digest(path) for path in files if path is not None]
         return " ".join([self.evaluate, *texts])
+
+
+def _source(name: str) -> Path | None:
+    """Return the file of ``pkg.module:function``, or the one so named; None where none is."""
+    if not is_function(name):
+        return Path(name) if name and Path(name).is_file() else None
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(name.partition(":")[0])
+        if spec and spec.origin:
+            return Path(spec.origin)
+    return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
