@@ -169,7 +169,8 @@ class TestJudge:
     @pytest.mark.parametrize(
         ("record", "disturbed", "equal"),
         [
-            (QUIET, 0.6, None),
+            (replace(QUIET, others=0.9), 0.6, None),
+            (replace(QUIET, others=None), 0.6, None),
             (QUIET, 0.0, Interval(1.02, 1.01, 1.03)),
             (QUIET, 0.0, Interval(0.97, 0.96, 0.98)),
             (QUIET, 0.0, Interval(1.0, 0.8, 1.25)),
@@ -182,6 +183,13 @@ class TestJudge:
     ) -> None:
         found = noise.judge(record, disturbed, equal)
         assert found.too_noisy and found.advice[0].severe
+
+    def test_threads_that_wait_for_each_other_are_no_noise(self) -> None:
+        """More threads than CPUs wait on a calm machine, too: that is what is measured."""
+        found = noise.judge(QUIET, 0.9)
+        assert not found.too_noisy
+        assert "though other processes used only 0.00 of 2" in found.advice[0].what
+        assert "no more than the CPUs" in found.advice[0].change
 
     def test_the_worst_comes_first(self) -> None:
         record = replace(QUIET, stolen=0.03, throttled=0.5, periods=9, others=0.9)

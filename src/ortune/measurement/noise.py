@@ -32,9 +32,9 @@ CLOCKS = 0.1
 HOT = 90.0
 
 RULE = (
-    "too noisy: over half of the runs waited for a CPU, the original differs from itself, its "
-    "A/A interval is wider than 15 % on either side, over 10 % of the CPU quota's periods were "
-    "throttled, or over 5 % of the CPU time was stolen"
+    "too noisy: over half of the runs waited for a CPU and not only for each other, the original "
+    "differs from itself, its A/A interval is wider than 15 % on either side, over 10 % of the CPU "
+    "quota's periods were throttled, or over 5 % of the CPU time was stolen"
 )
 
 
@@ -205,6 +205,10 @@ def _waited(disturbed: float, record: Record) -> list[Advice]:
     if not disturbed > DISTURBED[0]:
         return []
     what = f"the threads of {_percent(disturbed)} of the runs waited for a CPU"
+    if record.others is not None and record.others <= OTHERS * record.cpus:
+        # More threads than CPUs wait for each other, on a calm machine too.
+        what += f", though other processes used only {record.others:.2f} of {record.cpus}"
+        return [Advice(what, "give sessions and threads that fit: together no more than the CPUs")]
     # A pinned single thread needs one free CPU, whatever runs on the others.
     one = "pin one thread with --on 'cpu(threads=1)'"
     change = f"stop what else runs, or {one}" if record.cpus > 1 else "stop what else runs"
