@@ -8,6 +8,8 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from ortune.cli import shared
+from ortune.cli._concluding import sentences
+from ortune.cli._figures import figure, interval, megabytes, milliseconds
 from ortune.core.errors import OrtuneError
 
 _MOST_NODES = 10
@@ -62,7 +64,7 @@ def show(found: Mapping[str, Any], *, wide: bool) -> None:
     for row in rows:
         _shapes(row)
         _nodes(row)
-    for line in _sentences(found, rows):
+    for line in sentences(found, rows):
         shared.say(line)
 
 
@@ -114,20 +116,15 @@ def _main(rows: Sequence[Row]) -> list[Column]:
     columns: list[Column] = [
         ("p50 ms>", _ms("p50_ns")),
         ("p90 ms>", _ms("p90_ns")),
-        (rate, lambda row: _figure(row.get("per_second"))),
+        (rate, lambda row: figure(row.get("per_second"))),
         ("CPU ms>", _ms("cpu_ns")),
-        ("peak MB>", lambda row: _mb(row.get("peak_rss"))),
+        ("peak MB>", lambda row: megabytes(row.get("peak_rss"))),
     ]
     if len({row["size"] for row in rows}) > 1:
         columns.append(("size>", lambda row: shared.size(row["size"])))
     if len(rows) > 1:
-        columns.append(("ratio [99 %]>", _ratio))
+        columns.append(("ratio [99 %]>", lambda row: interval(row["ratio"])))
     return columns
-
-
-def milliseconds(ns: float | None) -> str:
-    """Write nanoseconds as milliseconds; a dash where the samples support no such figure."""
-    return "-" if ns is None else f"{ns / 1e6:.{1 if ns >= 1e8 else 2 if ns >= 1e7 else 3}f}"
 
 
 def _ms(key: str) -> Callable[[Row], str]:
@@ -136,23 +133,6 @@ def _ms(key: str) -> Callable[[Row], str]:
 
 def _middle(key: str) -> Callable[[Row], str]:
     return lambda row: milliseconds(median(row[key]) if row[key] else None)
-
-
-def _mb(count: float | None) -> str:
-    return "-" if count is None else f"{count / 1e6:.1f}"
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _ratio(row: Row) -> str:
-    found = row["ratio"]
-    if found is None:
-        return "-"
-    if found["low"] == found["high"] == 1:
-        return "1"
-    return f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
 
 
 def _error(row: Row) -> str:
@@ -188,12 +168,12 @@ _START: tuple[Column, ...] = (
     ("first inference>", _middle("first_ns")),
 )
 _MEMORY: tuple[Column, ...] = (
-    ("peak RSS MB>", lambda row: _mb(row["peak_rss"])),
-    ("RSS MB>", lambda row: _mb(row["rss"])),
-    ("of which runtime>", lambda row: _mb(row["runtime"]["rss"])),
-    ("USS MB>", lambda row: _mb(row["uss"])),
-    ("arena MB>", lambda row: _mb(_arena(row, "held"))),
-    ("of which used>", lambda row: _mb(_arena(row, "peak"))),
+    ("peak RSS MB>", lambda row: megabytes(row["peak_rss"])),
+    ("RSS MB>", lambda row: megabytes(row["rss"])),
+    ("of which runtime>", lambda row: megabytes(row["runtime"]["rss"])),
+    ("USS MB>", lambda row: megabytes(row["uss"])),
+    ("arena MB>", lambda row: megabytes(_arena(row, "held"))),
+    ("of which used>", lambda row: megabytes(_arena(row, "peak"))),
     ("file>", lambda row: shared.size(row["size"])),
 )
 _COST: tuple[Column, ...] = (
@@ -244,7 +224,7 @@ def _nodes(row: Row) -> None:
     biggest = recorded["nodes"][:_MOST_NODES]
     shared.table(
         ("node", "outputs MB>", "scratch MB>", "reads MB, weights too>"),
-        [(n["name"], *(_mb(n[key] or None) for key in keys)) for n in biggest],
+        [(n["name"], *(megabytes(n[key] or None) for key in keys)) for n in biggest],
         f"{title}, the biggest of {len(recorded['nodes'])}",
     )
 
@@ -261,66 +241,4 @@ def _written(key: str, value: float | bool | None) -> str:
     """Write a workload's figure by its name's ending."""
     if key.endswith("_ns"):
         return milliseconds(value)
-    return ("yes" if value else "no") if isinstance(value, bool) else _figure(value)
-
-
-def _sentences(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    several = len(found["winners"]) > 1
-    lines = []
-    if len(rows) > 1:
-        of = "the first row of the same batch" if several else "the first row"
-        lines.append(f"ratio: {rows[0]['measure']} over that of {of}, with its 99 % interval")
-    if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
-        most = max(each for row in rows for each in row["runs_each"])
-        lines.append(f"short runs: a sample is the mean of up to {most} runs, percentiles too")
-    lines += [
-        f"{row['backend']}: {note}" if len(rows) > 1 else note
-        for row in rows
-        for note in row["reported"].get("notes", ())
-    ]
-    lines += _check(found["self_check"])
-    judged = found["judgement"]
-    lines += [f"note: {one['what']}; to change that: {one['change']}" for one in judged["advice"]]
-    for one in found["winners"]:
-        lines += _winner(one, found, rows, several)
-    return lines + _crossovers(found["crossovers"])
-
-
-def _crossovers(every: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say where sides change; where none does, who is ahead of the first."""
-    real = [one for one in every if one["batch"] is not None]
-    first = [one for one in every if one["one"] == every[0]["one"]]
-    return [one["says"] for one in real or first]
-
-
-def _check(check: Mapping[str, Any] | None) -> list[str]:
-    if check is None:
-        return []
-    text = _ratio({"ratio": check["ratio"]})
-    if check["equal"]:
-        apart = 100 * (check["ratio"]["high"] / check["ratio"]["value"] - 1)
-        said = f"self-check: equal is called equal here: the first row is {text} of itself"
-        return [f"{said}; less than {apart:.1f} % cannot be told apart"]
-    return [
-        f"self-check failed: the first row is {text} of itself, so no difference is trusted here",
-        "measure again on a quieter machine, or for longer with --seconds",
-    ]
-
-
-def _winner(
-    one: Mapping[str, Any], found: Mapping[str, Any], rows: Sequence[Row], several: bool
-) -> list[str]:
-    group = [row for row in rows if row["workload"] == one["workload"] and not row["again"]]
-    if len(group) < 2:
-        return []
-    where = f"batch {one['batch']}: " if several else ""
-    check = found["self_check"]
-    if one["row"] is not None:
-        row = rows[one["row"]]
-        model = f"{Path(row['model']).name} on " if len({r["model"] for r in rows}) > 1 else ""
-        return [f"{where}fastest: {model}{row['backend']}"]
-    if check is not None and not check["equal"]:
-        return [f"{where}no winner: the self-check failed"]
-    if found["judgement"]["too_noisy"]:
-        return [f"{where}no winner: this machine is too noisy for a verdict"]
-    return [f"{where}no winner: the difference is inside the noise"]
+    return ("yes" if value else "no") if isinstance(value, bool) else figure(value)

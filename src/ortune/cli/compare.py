@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ortune.cli import shared
+from ortune.cli._figures import interval
 from ortune.cli.main import DONE, NO
 from ortune.core.errors import OrtuneError
 
@@ -124,7 +125,7 @@ def _table(
     cells = [
         [
             row["name"] + ("" if row["same_model"] in (True, None) else " (another model)"),
-            _ratio(row["latency"]),
+            interval(row["latency"]),
             *("-" if row[name] is None else f"{row[name]:.3f}" for name in others),
             row["verdict"],
         ]
@@ -136,12 +137,6 @@ def _table(
 def _moved(ratio: float | None) -> bool:
     """Worth a column though nobody asked: by a tenth and more."""
     return ratio is not None and not 0.9 < ratio < 1.1
-
-
-def _ratio(found: Mapping[str, float] | None) -> str:
-    if found is None:
-        return "-"
-    return f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
 
 
 def _tail(one: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ortune.cli import shared
+from ortune.cli._figures import interval
 
 
 @shared.verb(shared.Verb)
@@ -120,10 +121,3 @@ def quoted(spelling: str) -> str:
     """Quote a backend for the shell."""
     escaped = spelling.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def interval(found: Mapping[str, float] | None) -> str:
-    """Write a ratio with its interval."""
-    return (
-        "-" if found is None else f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
-    )

@@ -33,8 +33,8 @@ HOT = 90.0
 
 RULE = (
     "too noisy: over half of the runs waited for a CPU and not only for each other, the original "
-    "differs from itself, its A/A interval is wider than 15 % on either side, over 10 % of the CPU "
-    "quota's periods were throttled, or over 5 % of the CPU time was stolen"
+    "differs from itself, its A/A interval is wider than 15 % on either side, over 10 % of the "
+    "CPU quota's periods were throttled, or over 5 % of the CPU time was stolen"
 )
 
 
