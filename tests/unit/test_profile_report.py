@@ -14,9 +14,14 @@ from ortune.core.profile import Kernel, Profile
 from ortune.core.section import Bars, Lines, Table
 from ortune.core.trial import Interval
 from ortune.reporting import profile as subject
-from ortune.reporting.markdown import written
+from ortune.reporting import profile_page
+from ortune.reporting.html import render
+from ortune.reporting.markdown import markdown, written
+from ortune.reporting.roofline import roofline
 from ortune.reporting.terminal import printed
+from ortune.study import profile_files
 from ortune.study.actions import Action
+from tests.unit.studies import study
 from tests.unit.test_charts import HOSTILE
 from tests.unit.test_report import parsed
 from tests.unit.test_roofline import CEILINGS, COPY, PRODUCT, SCALAR, SMALL, kernel
@@ -40,7 +45,7 @@ def profile(*kernels: Kernel) -> Profile:
 
 
 def test_the_page_is_offline_and_escaped() -> None:
-    tags = parsed(subject.html(profile(), ACTIONS))
+    tags = parsed(profile_page.html(profile(), ACTIONS))
     assert not {"img", "script"} & {tag for tag, _ in tags.found}
     assert any(HOSTILE in word for word in tags.words)
     assert any("simplify int8-dynamic" in word for word in tags.words)
@@ -55,7 +60,7 @@ def test_bars_by_operator_sum_to_the_time_of_the_kernels() -> None:
 
 
 def test_the_plot_has_a_roof_with_its_knee_and_every_kernel_that_computes() -> None:
-    (plot,) = [b for b in subject.roofline(profile()) if isinstance(b, Lines)]
+    (plot,) = [b for b in roofline(profile()) if isinstance(b, Lines)]
     knee = plot.lines[0].points[1]
     assert knee == (pytest.approx(100e9 / 20e9), 100e9)
     assert {mark.tone for mark in plot.marks} == {"compute", "bandwidth", "cache", "overhead"}
@@ -63,7 +68,7 @@ def test_the_plot_has_a_roof_with_its_knee_and_every_kernel_that_computes() -> N
 
 
 def test_kernels_with_most_to_gain_come_first() -> None:
-    tables = [b for b in subject.roofline(profile()) if isinstance(b, Table)]
+    tables = [b for b in roofline(profile()) if isinstance(b, Table)]
     assert tables[-1].rows[0][0] == "MatMul"
     assert [row[2] for row in tables[-1].rows[:2]] == ["compute", "bandwidth"]
 
@@ -75,10 +80,10 @@ def test_without_ceilings_only_the_time_is_told() -> None:
 
 def test_a_measured_action_is_told_as_measured_and_an_untried_one_as_such() -> None:
     tried = (replace(ACTIONS[0], measured=Interval(0.5, 0.4, 0.6)), ACTIONS[1])
-    table = next(b for b in subject.acting(tried, profile()) if isinstance(b, Table))
+    table = next(b for b in subject.acting(tried) if isinstance(b, Table))
     assert "measured" in table.columns
     assert "0.5" in table.rows[0][3] and table.rows[1][3] == "not tried"
-    plain = next(b for b in subject.acting(ACTIONS, profile()) if isinstance(b, Table))
+    plain = next(b for b in subject.acting(ACTIONS) if isinstance(b, Table))
     assert "measured" not in plain.columns
 
 
@@ -92,7 +97,45 @@ def test_the_other_writers_take_it() -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    path = subject.write(profile(), ACTIONS, tmp_path / "p.html")
-    assert path.read_text(encoding="utf-8") == subject.html(profile(), ACTIONS)
+    path = profile_page.write(profile(), ACTIONS, tmp_path / "p.html")
+    assert path.read_text(encoding="utf-8") == profile_page.html(profile(), ACTIONS)
     with pytest.raises(OrtuneError, match="exists"):
-        subject.write(profile(), ACTIONS, path)
+        profile_page.write(profile(), ACTIONS, path)
+
+
+def test_the_longest_kernels_come_first_with_their_sources() -> None:
+    tables = [b for b in subject.parts(profile())[0].blocks if isinstance(b, Table)]
+    assert [row[1] for row in tables[-1].rows] == ["MatMul", "Add", "Relu", "Neg"]
+    assert tables[-1].rows[0][0] == "MatMul"
+
+
+def test_where_it_ran_is_told_where_there_were_two_places() -> None:
+    assert "placement" not in [part.name for part in subject.parts(profile())]
+    two = (replace(KERNELS[0], provider="EP"), *KERNELS[1:])
+    why = {"k1": "the provider claimed no Add"}
+    made = replace(profile(*two), placement={"EP": 1, "cpu": 3}, fallbacks=why)
+    (part,) = [part for part in subject.parts(made) if part.name == "placement"]
+    times, left = (block for block in part.blocks if isinstance(block, Table))
+    assert [row[:3] for row in times.rows] == [("EP", "1", "1"), ("cpu", "3", "3")]
+    assert left.rows == tuple(why.items())
+
+
+def test_a_profile_of_nothing_is_a_page_too() -> None:
+    empty = Profile("m.onnx", "cpu", (), 1, 1.0, 1.0, ceilings=CEILINGS)
+    assert parsed(profile_page.html(empty)).found
+    for item in printed(subject.parts(empty)):
+        Console(file=io.StringIO(), width=80).print(item)
+
+
+def test_profiles_in_a_runs_folder_are_part_of_its_report(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    assert "Profile of" not in render(made)
+    folder = Path(made.root) / "winner"
+    profile_files.write(profile(), folder, ACTIONS)
+    assert profile_files.read(folder) == (profile(), ACTIONS)
+    assert "Profile of m.onnx on cpu" in render(made)
+    assert "## Profile of m.onnx on cpu" in markdown(made)
+    ids = [said["id"] for _, said in parsed(render(made)).found if "id" in said]
+    assert "profile-1-roofline" in ids and len(ids) == len(set(ids))
+    (folder / profile_files.WHOLE).write_text("{}")
+    assert "A profile is left out" in render(made)

@@ -85,8 +85,7 @@ def command(
       ortune profile model.onnx --shape x:1x3x224x224 -o profile/
     """
     from ortune.cli import progress
-    from ortune.core import codec
-    from ortune.reporting import profile as reporting
+    from ortune.reporting import profile_page
     from ortune.study import profile_files
     from ortune.study.profile import profile
     from ortune.study.trying import suggested, tried
@@ -117,10 +116,11 @@ def command(
             ranges=shared.range_map(ranges),
             sink=sink,
         )
-    written = list(profile_files.write(found, out)) if out is not None else []
+    written: list[Path] = []
     if out is not None:
-        written.append(reporting.write(found, actions, out / "profile.html", force=True))
-    result = profile_files.whole(found) | {"actions": codec.encode(actions)}
+        written += profile_files.write(found, out, actions)
+        written.append(profile_page.write(found, actions, out / "profile.html", force=True))
+    result = profile_files.whole(found, actions)
     shared.answer(json_to, result, lambda: show(found, actions, verbose=verbose))
     for path in written:
         shared.remark(f"wrote {path}")

@@ -56,3 +56,10 @@ def numeric(table: Table) -> tuple[bool, ...]:
 def _numbers(cells: list[str]) -> bool:
     said = [cell for cell in cells if cell not in ("", "-")]
     return bool(said) and all(cell.lstrip("-+")[:1].isdigit() for cell in said)
+
+
+def in_ms(ns: float) -> str:
+    """Write ms with about three significant digits, without exponents."""
+    ms = ns / 1e6
+    digits = next((n for n, limit in enumerate((100, 10, 1, 0.1)) if ms >= limit), 4)
+    return f"{ms:.{digits}f}"

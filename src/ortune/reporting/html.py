@@ -12,6 +12,7 @@ from ortune import __version__
 from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
 from ortune.core.study import Study
 from ortune.reporting import bars, lines, scatter
+from ortune.reporting.beside import profiles
 from ortune.reporting.blocks import Part, gather, numeric
 
 _LONG = 32
@@ -33,8 +34,8 @@ _LEGEND = {
 def render(study: Study) -> str:
     """Return the whole page; everything that comes from the study is escaped."""
     name = ", ".join(Path(one).name for one in study.job.model.split(", "))
-    foot = "Every number comes from the run's ledger, which keeps the raw samples."
-    return page(name, gather(study), foot)
+    foot = "Every number of the search comes from the run's ledger, which keeps the raw samples."
+    return page(name, (*gather(study), *profiles(study)), foot)
 
 
 def page(title: str, parts: Sequence[Part], foot: str = "") -> str:

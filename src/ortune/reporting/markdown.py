@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
 from ortune.core.study import Study
+from ortune.reporting.beside import profiles
 from ortune.reporting.blocks import Part, gather, numeric, tabled
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -14,7 +15,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 def markdown(study: Study) -> str:
     """Return the whole report."""
-    return written(gather(study))
+    return written((*gather(study), *profiles(study)))
 
 
 def written(parts: Sequence[Part]) -> str:

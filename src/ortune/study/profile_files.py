@@ -6,12 +6,14 @@ import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortune.core import codec
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import BadData, OrtuneError
 from ortune.core.profile import Kernel, Operand, Profile
+from ortune.study.actions import Action
 from ortune.study.roofline import verdicts
 
 if TYPE_CHECKING:
@@ -68,8 +70,8 @@ def to_dataframe(profile: Profile) -> pandas.DataFrame:
     return pandas.DataFrame(rows(profile))
 
 
-def whole(profile: Profile) -> dict[str, Any]:
-    """Return a profile as plain JSON values, what is derived from it included."""
+def whole(profile: Profile, actions: Sequence[Action] = ()) -> dict[str, Any]:
+    """Return a profile and its actions as plain JSON values, what is derived included."""
     return {
         **codec.encode(profile),
         "coverage": profile.coverage,
@@ -84,6 +86,7 @@ def whole(profile: Profile) -> dict[str, Any]:
             {"kernel": v.kernel.name, "bound": v.bound, "share": v.share, "gain_ns": v.gain_ns}
             for v in verdicts(profile)
         ],
+        "actions": codec.encode(actions),
     }
 
 
@@ -145,7 +148,7 @@ def _slice(
     }
 
 
-def write(profile: Profile, folder: Path) -> tuple[Path, ...]:
+def write(profile: Profile, folder: Path, actions: Sequence[Action] = ()) -> tuple[Path, ...]:
     """Write trace, table and the whole profile into a folder, made if need be.
 
     Raises:
@@ -160,12 +163,31 @@ def write(profile: Profile, folder: Path) -> tuple[Path, ...]:
             writer = csv.DictWriter(stream, list(listed[0]) if listed else [])
             writer.writeheader()
             writer.writerows(listed)
-        made[2].write_text(json.dumps(_finite(whole(profile)), indent=1), encoding="utf-8")
+        made[2].write_text(
+            json.dumps(_finite(whole(profile, actions)), indent=1), encoding="utf-8"
+        )
     except OSError as error:
         raise OrtuneError(
             f"cannot write into {folder}: {error.strerror}", fix="give another folder with -o"
         ) from None
     return made
+
+
+def read(folder: Path) -> tuple[Profile, tuple[Action, ...]]:
+    """Read back what `write` wrote: the profile and its actions.
+
+    Raises:
+        BadData: The file is not there or cannot be read.
+    """
+    path = folder / WHOLE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        known = {one.name: found[one.name] for one in fields(Profile)}
+        actions = tuple(codec.decode(Action, one) for one in found["actions"])
+        return codec.decode(Profile, known), actions
+    except (OSError, ValueError, KeyError, TypeError, OrtuneError) as error:
+        text = str(error).splitlines()[0]
+        raise BadData(f"{path} cannot be read: {text}", fix="write it again") from None
 
 
 def _finite(value: Any) -> Any:
