@@ -19,10 +19,14 @@ from typing import Any, Self
 import psutil
 
 from ortune.core import codec
-from ortune.measurement.job import Failure, WorkerJob
+from ortune.core.backend import Backend
+from ortune.core.workload import Workload
+from ortune.measurement.job import MAIN, Failure, WorkerJob
+from ortune.workloads.latency import Latency
 
 _TICK_S = 0.5
 _LAST_LINES = 4
+_LATENCY = Latency()
 
 
 class WorkerFailed(Exception):
@@ -177,6 +181,19 @@ def ask_once(
     with Worker(job, timeout_s=timeout_s) as worker:
         worker.ask("load")
         return [worker.ask(do, **arguments) for do, arguments in commands]
+
+
+def lone(
+    model: Path,
+    backend: Backend,
+    stream: Path,
+    root: Path,
+    label: str,
+    workload: Workload = _LATENCY,
+) -> WorkerJob:
+    """Return the job of a single model: its samples in `stream`, its files below `root`."""
+    out = worker_folder(root.resolve() / "workers", label)
+    return WorkerJob({MAIN: model.resolve()}, backend, {MAIN: stream.resolve()}, out, workload)
 
 
 def worker_folder(root: Path, label: str) -> Path:

@@ -12,8 +12,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core import codec
 from ortune.core.errors import BadData, BadModel
 from ortune.core.observer import Probe, Range, Ranges
-from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once, worker_folder
+from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.model import file
 
 _TIMEOUT_S = 1800
@@ -54,12 +53,7 @@ def _observe(
     watched = model.clone()
     _expose(watched, [probe.tensor for probe in probes])
     path = file.save(watched, folder / "watched.onnx")
-    job = WorkerJob(
-        {MAIN: path.resolve()},
-        Cpu(level="basic"),
-        {MAIN: stream.resolve()},
-        worker_folder(folder.resolve() / "workers", "observe"),
-    )
+    job = lone(path, Cpu(level="basic"), stream, folder, "observe")
     command = {"indices": list(indices), "probes": list(probes)}
     try:
         answer = ask_once(job, ("observe", command), timeout_s=_TIMEOUT_S)[0]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once, worker_folder
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.metrics.snr import Snr
 
 EXACT_DB = 90.0
@@ -67,9 +67,4 @@ def _rows(records: list[list[float]]) -> NDArray[np.float64]:
 
 
 def _job(model: Path, stream: Path, folder: Path) -> WorkerJob:
-    return WorkerJob(
-        {MAIN: model.resolve()},
-        _ORACLE,
-        {MAIN: stream.resolve()},
-        worker_folder(folder.resolve() / "workers", "compare"),
-    )
+    return lone(model, _ORACLE, stream, folder, "compare")

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.study.contest import Contestant
 
 
@@ -18,13 +17,7 @@ def allocated(one: Contestant, stream: Path, root: Path, *, by_node: bool) -> Ma
         ``arena``: ``held`` and ``peak`` bytes, or None; with `by_node` also ``nodes``: a list of
         `ortune.measurement.memory.NodeMemory`, or None. ``why`` says why there is none.
     """
-    job = WorkerJob(
-        models={MAIN: one.model.resolve()},
-        backend=one.backend,
-        feeds={MAIN: stream},
-        out=worker_folder(root / "workers", "memory"),
-        workload=one.workload,
-    )
+    job = lone(one.model, one.backend, stream, root, "memory", one.workload)
     found: dict[str, Any] = {"arena": None, "why": {}}
     for task in ("arena", "nodes") if by_node else ("arena",):
         try:

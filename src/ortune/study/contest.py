@@ -18,9 +18,8 @@ from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.core.workload import Workload
 from ortune.measurement import stats
 from ortune.measurement.energy import Energy
-from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.pairs import Pace, burst, join, pace, warm
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, lone
 
 _BLOCKS = (4, 30)
 
@@ -176,13 +175,8 @@ class _Set:
     def _start(self, index: int) -> None:
         """Load and run once, while no other process starts."""
         row = self._rows[index]
-        job = WorkerJob(
-            models={MAIN: row.contestant.model.resolve()},
-            backend=row.contestant.backend,
-            feeds={MAIN: row.stream},
-            out=worker_folder(self._root / "workers", "bench"),
-            workload=row.contestant.workload,
-        )
+        who = row.contestant
+        job = lone(who.model, who.backend, row.stream, self._root, "bench", who.workload)
         worker = self._live[index] = self._stack.enter_context(Worker(job))
         loaded, first = worker.ask("load"), worker.ask("first")
         row.load_ns.append(loaded["load_ns"])

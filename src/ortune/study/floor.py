@@ -9,8 +9,7 @@ import numpy as np
 
 from ortune.core.backend import Backend
 from ortune.data import stream
-from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, lone
 
 _TEXT = """
 <ir_version: 8, opset_import: ["": 13]>
@@ -29,14 +28,8 @@ def floor(backend: Backend, root: Path) -> Mapping[str, int | None]:
     model, feeds = root / "one.onnx", root / "one.stream"
     onnx.save(onnx.parser.parse_model(_TEXT), model)
     stream.write(feeds, [{"x": np.zeros((1, 4), np.float32)}])
-    job = WorkerJob(
-        models={MAIN: model.resolve()},
-        backend=backend,
-        feeds={MAIN: feeds.resolve()},
-        out=worker_folder(root / "workers", "floor"),
-    )
     try:
-        with Worker(job, timeout_s=60) as worker:
+        with Worker(lone(model, backend, feeds, root, "floor"), timeout_s=60) as worker:
             load_ns = worker.ask("load")["load_ns"]
             worker.ask("first")
             return {"rss": worker.ask("footprint")["rss"], "load_ns": load_ns}

@@ -11,8 +11,7 @@ from ortune.core.errors import BadData
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.data import stream
-from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once, worker_folder
+from ortune.measurement.process import WorkerFailed, ask_once, lone
 
 if TYPE_CHECKING:
     from ortune.study.scene import Scene
@@ -74,12 +73,7 @@ def read(path: Path) -> Iterator[Mapping[str, object]]:
 
 
 def _run(root: Path, model: Path, backend: Backend, inputs: Path, outputs: Path) -> None:
-    job = WorkerJob(
-        {MAIN: model.resolve()},
-        backend,
-        {MAIN: inputs.resolve()},
-        worker_folder(root.resolve() / "workers", "golden"),
-    )
+    job = lone(model, backend, inputs, root, "golden")
     command = {
         "indices": list(range(len(stream.Stream(inputs)))),
         "metrics": [],

@@ -28,9 +28,8 @@ from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.measurement import noise
 from ortune.measurement.busy import busy
-from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.machine import machine, versions
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.verify import EXACT_DB, judge
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
@@ -147,15 +146,8 @@ class _Case:
 
     def start(self, backend: Backend) -> Worker:
         """Start a worker, not loaded yet."""
-        return Worker(
-            WorkerJob(
-                models={MAIN: self.model.resolve()},
-                backend=backend,
-                feeds={MAIN: self.fed.stream},
-                out=worker_folder(self.folder / "workers", "tune"),
-                workload=self.workload,
-            )
-        )
+        stream = self.fed.stream
+        return Worker(lone(self.model, backend, stream, self.folder, "tune", self.workload))
 
 
 @dataclass(frozen=True)
