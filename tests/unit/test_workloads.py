@@ -27,7 +27,7 @@ from ortune.measurement.workbench import Workbench
 from ortune.sections import _wording as wording
 from ortune.sections import verdict
 from ortune.study.jobs import different, job_key
-from ortune.study.optimize import read_workload
+from ortune.study.request import read_workload
 from ortune.study.space import Target
 from ortune.workloads import throughput as throughput_file
 from ortune.workloads.arrivals import Arrivals

@@ -32,7 +32,9 @@ from ortune.cli.main import DONE, NO
 @click.option(
     "--workload",
     metavar="SPEC",
-    help='How runs are driven: "throughput(sessions=2)", "arrivals(...)"; else one by one.',
+    default="latency",
+    show_default=True,
+    help='How runs are driven: "throughput(sessions=2)", "arrivals(rate=50)".',
 )
 @shared.shapes
 @shared.ranges
@@ -61,7 +63,7 @@ def command(
     levels: str | None,
     batch: int,
     batches: str | None,
-    workload: str | None,
+    workload: str,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
     self_check: bool,

@@ -12,7 +12,6 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.facts import Facts
-from ortune.core.spelling import parse
 from ortune.core.trial import Interval
 from ortune.core.workload import Workload
 from ortune.data import feeds as data_feeds
@@ -26,8 +25,8 @@ from ortune.study import matrix, rows
 from ortune.study.allocated import allocated
 from ortune.study.contest import Contestant, Row, contest, pairs, ratio, winner
 from ortune.study.floor import floor
+from ortune.study.request import read_workload
 from ortune.study.sweep import crossovers
-from ortune.workloads.latency import Latency
 
 ONE = Interval(1.0, 1.0, 1.0)
 
@@ -43,7 +42,7 @@ def bench(
     batches: Sequence[int] = (),
     threads: Sequence[int] = (),
     levels: Sequence[str] = (),
-    workload: str | Workload | None = None,
+    workload: str | Workload = "latency",
     self_check: bool = False,
     memory_by_node: bool = False,
     seconds: float = 10,
@@ -62,7 +61,7 @@ def bench(
         batches: Several of these; rows are compared within one.
         threads: Thread counts to time every backend at.
         levels: Graph levels to time every backend at that has levels.
-        workload: How runs are driven; one after another when None.
+        workload: How runs are driven.
         self_check: Time the first row against itself too.
         memory_by_node: Let the runtime record memory by node, in processes of their own.
         seconds: Time for timing.
@@ -79,7 +78,7 @@ def bench(
     """
     paths = [Path(models)] if isinstance(models, (str, Path)) else [Path(path) for path in models]
     chosen = matrix.backends(on, threads, levels, sink)
-    driven = matrix.batched(_workload(workload, batch), batches)
+    driven = matrix.batched(read_workload(workload, batch), batches)
     return _run(
         matrix.contestants(paths, chosen, driven),
         _Feeding(data, shapes or {}, ranges or {}),
@@ -98,14 +97,14 @@ def race(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     batch: int = 0,
-    workload: str | Workload | None = None,
+    workload: str | Workload = "latency",
     self_check: bool = False,
     seconds: float = 10,
     sets: int = stats.PAIRS,
     sink: Sink = silent,
 ) -> dict[str, Any]:
     """Time pairs of model and backend as `bench` does; the first is the measure of the others."""
-    driven = _workload(workload, batch)
+    driven = read_workload(workload, batch)
     group = [Contestant(Path(path), backend, driven) for path, backend in contestants]
     feeding = _Feeding(data, shapes or {}, ranges or {})
     return _run([group], feeding, seconds=seconds, sets=sets, self_check=self_check, sink=sink)
@@ -141,13 +140,6 @@ class _Feeding:
         return made.stream
 
 
-def _workload(given: str | Workload | None, batch: int) -> Workload:
-    if given is None:
-        return Latency(batch=batch)
-    made = parse(Workload, given) if isinstance(given, str) else given
-    return matrix.batched(made, [batch])[0] if batch else made
-
-
 def _run(
     groups: Sequence[Sequence[Contestant]],
     feeding: _Feeding,
@@ -163,8 +155,6 @@ def _run(
     first = groups[0][0]
     if sets < 1:
         raise BadSettings(f"{sets} sets of processes measure nothing", fix="give 1 or more")
-    if reason := first.workload.missing():
-        raise BadSettings(f"workload '{first.workload}' cannot be driven here", fix=reason)
     models = dict.fromkeys(one.model for group in groups for one in group)
     backends = dict.fromkeys(one.backend for group in groups for one in group)
     meters = energy()

@@ -21,7 +21,7 @@ from ortune.core.study import Study
 from ortune.core.workload import Workload
 from ortune.study import golden
 from ortune.study.ledger import locked, read_study
-from ortune.study.request import Request
+from ortune.study.request import Request, read_workload
 from ortune.study.search import Aim, search
 from ortune.study.setup import prepare
 from ortune.study.space import Target
@@ -142,22 +142,6 @@ def read_targets(on: str) -> list[Target]:
     every = [catalog.load(Backend, name) for name in catalog.names(Backend)]
     made = [cls() for cls in every if cls.automatic]
     return [Target(backend) for backend in made if backend.missing() is None]
-
-
-def read_workload(text: str | Workload, batch: int = 0) -> Workload:
-    """Read ``--workload`` and put ``--batch`` into it.
-
-    Raises:
-        BadSettings: It cannot be driven here, or says another batch itself.
-    """
-    found = text if isinstance(text, Workload) else parse(Workload, text)
-    if reason := found.missing():
-        raise BadSettings(f"workload '{found.name()}' cannot be driven here", fix=reason)
-    if batch and found.batch not in (0, batch):
-        raise BadSettings(
-            f"--batch {batch} contradicts --workload '{found}'", fix="say it in one place"
-        )
-    return replace(found, batch=batch) if batch else found
 
 
 def read_seconds(text: str | float) -> float:

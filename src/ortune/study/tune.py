@@ -37,7 +37,7 @@ from ortune.model import facts as model_facts
 from ortune.model import file
 from ortune.model.denormals import denormals
 from ortune.study.descent import Answers, Attempt, Descent, Tools, changed
-from ortune.study.optimize import read_workload
+from ortune.study.request import read_workload
 from ortune.study.space import Target
 
 _COMPARED = 32
