@@ -112,6 +112,7 @@ def row(case: Case, backend: str, found: Profile) -> dict[str, Any]:
         "plain_ms": found.plain_ns / 1e6,
         "profiled_ms": found.profiled_ns / 1e6,
         "kernels": len(found.kernels),
+        "inside": found.inside,
         "coverage": found.coverage,
         "attributed": found.attributed,
         "overhead": found.overhead,

@@ -235,7 +235,7 @@ def test_a_real_profile_sums_up_and_names_its_sources(real: tuple[Path, Profile]
         "Tanh",
     ]
     assert found.mapped == 1
-    assert 0.9 <= found.coverage <= 1.02
+    assert 0 < found.inside <= found.coverage <= 1.02 and found.coverage >= 0.9
     assert [kernel.kind for kernel in found.kernels].count("control") == 1
     assert sum(found.placement.values()) >= 5
     assert len(found.folded) == 1, "the branch that was not taken"
@@ -290,7 +290,7 @@ def test_the_command_says_it_in_words_and_in_json(
     words += ["--runs", "8", "--json", str(folder / "p.json")]
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "account for" in said
+    assert "of the profiled run by the runtime's own figures" in said
     assert "placement: CPUExecutionProvider" in said
     answer = json.loads((folder / "p.json").read_text())
     assert answer["mapped"] == 1

@@ -166,7 +166,8 @@ def headline(found: Profile) -> str:
     """Say how long a run takes, what of it is known, and what the profiler costs."""
     return (
         f"a run takes {found.plain_ns / 1e6:.3f} ms on {found.backend}; "
-        f"{len(found.kernels)} kernels account for {found.coverage:.1%} of the profiled run; "
+        f"{len(found.kernels)} kernels fill {found.inside:.1%} of the profiled run by the "
+        f"runtime's own figures, {found.coverage:.1%} with the steps between them; "
         f"the profiler adds {found.overhead:.1%}, taken off below"
     )
 

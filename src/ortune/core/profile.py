@@ -253,13 +253,25 @@ class Profile:
     parallel: bool = False
 
     @property
+    def inside(self) -> float:
+        """Share of the profiled run that the kernels take by the runtime's own figures."""
+        return sum(kernel.kernel_ns for kernel in self.kernels) / max(1.0, self.profiled_ns)
+
+    @property
     def coverage(self) -> float:
-        """Share of the profiled run that the nodes' spans account for."""
+        """Share of the profiled run that the nodes' spans account for.
+
+        Where nodes run one after another a span ends where the next begins: what can be missing
+        is what comes before the first.
+        """
         return sum(kernel.span_ns for kernel in self.kernels) / max(1.0, self.profiled_ns)
 
     @property
     def attributed(self) -> float:
-        """Share of a plain call that the nodes' times account for; the rest is the call itself."""
+        """Share of a plain call that the nodes' times account for; the rest is the call itself.
+
+        The times are scaled to that: it says how much the call is, not how right they are.
+        """
         return sum(kernel.time_ns for kernel in self.kernels) / max(1.0, self.plain_ns)
 
     @property

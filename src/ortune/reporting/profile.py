@@ -30,8 +30,9 @@ def _times(profile: Profile) -> list[Block]:
     made: list[Block] = [
         Heading("Where the time goes"),
         Text(
-            f"A run takes {in_ms(profile.plain_ns)} ms; {len(profile.kernels)} kernels account "
-            f"for {profile.coverage:.1%} of the profiled run. The profiler adds "
+            f"A run takes {in_ms(profile.plain_ns)} ms. {len(profile.kernels)} kernels fill "
+            f"{profile.inside:.1%} of the profiled run by the runtime's own figures, "
+            f"{profile.coverage:.1%} with the steps between them. The profiler adds "
             f"{profile.overhead:.1%}, which is taken off."
         ),
         Heading("By operator"),

@@ -74,6 +74,7 @@ def whole(profile: Profile, actions: Sequence[Action] = ()) -> dict[str, Any]:
     """Return a profile and its actions as plain JSON values, what is derived included."""
     return {
         **codec.encode(profile),
+        "inside": profile.inside,
         "coverage": profile.coverage,
         "attributed": profile.attributed,
         "overhead": profile.overhead,
