@@ -41,6 +41,12 @@ def test_words_after_a_double_dash_are_left_alone() -> None:
     assert "shown ['--json', 'a.json']" in done.stdout
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    for place in (tmp_path / "nowhere" / "out.json", tmp_path):
+        done = CliRunner().invoke(listing, ["a.onnx", f"--json={place}"])
+        assert isinstance(done.exception, OrtuneError) and "shown" not in done.stdout
+
+
 def test_the_json_object_carries_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     shared.answer("-", {"x": 1}, lambda: pytest.fail("not shown with --json"))
     assert json.loads(capsys.readouterr().out) == {"ortune": shared.version(), "x": 1}

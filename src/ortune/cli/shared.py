@@ -69,10 +69,18 @@ def verb(cls: type[Verb]) -> Callable[[Callable[..., int]], click.Command]:
     return made
 
 
+def _place(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    """Refuse a file that cannot be written before the work begins, not after it."""
+    if given not in (None, STDOUT):
+        free(Path(given or ""), force=True)
+    return given
+
+
 _json = click.option(
     "--json",
     "json_to",
     metavar="[FILE.json]",
+    callback=_place,
     help="Print one JSON object and nothing else, or write it to FILE.json.",
 )
 _verbose = click.option("-v", "--verbose", is_flag=True, help="Say more on stderr.")
