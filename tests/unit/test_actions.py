@@ -9,12 +9,12 @@ import onnx_ir as ir
 import pytest
 
 from ortune.backends.cpu import Cpu
+from ortune.core.action import NO_STEP, Action
 from ortune.core.facts import Facts
 from ortune.core.profile import Kernel, Profile
 from ortune.model.facts import facts
 from ortune.model.origin import Origin
 from ortune.study import actions as subject
-from ortune.study.actions import Action
 from ortune.study.kernels import _packed
 from ortune.study.roofline import verdicts
 from ortune.workloads.latency import Latency
@@ -99,7 +99,7 @@ def test_what_was_added_costs_at_most_its_time(kind: str) -> None:
     one = run("FusedConv", "conv", "norm", "relu", flops=FLOPS)
     every, known = found(conv_model(), one, run("Added", kind=kind, ns=3e5))
     (added,) = [a for a in every if a.kind == "added"]
-    assert added.stake_ns == 3e5 and added.does == subject.NO_STEP
+    assert added.stake_ns == 3e5 and added.does == NO_STEP
     assert not subject.in_space(added, known, Cpu(), Latency())
     assert "all added by the runtime" in added.title
 
@@ -144,7 +144,7 @@ def test_attention_that_is_spelled_out_is_named_and_a_fused_one_is_not() -> None
     kernels = [run(op, name, flops=10) for op, name in zip(ops, names, strict=True)]
     every, _ = found(model, *kernels)
     (spelled,) = [a for a in every if "attention" in a.title]
-    assert spelled.does == subject.NO_STEP and set(spelled.kernels) == set(names)
+    assert spelled.does == NO_STEP and set(spelled.kernels) == set(names)
     assert spelled.stake_ns == 2e6
     every, _ = found(model, run("Attention", *names))
     assert not [a for a in every if "attention" in a.title]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ortune.core.action import Action
 from ortune.core.errors import OrtuneError
 from ortune.core.profile import Kernel, Profile
 from ortune.core.section import Bars, Lines, Table
@@ -20,7 +21,6 @@ from ortune.reporting.markdown import markdown, written
 from ortune.reporting.roofline import roofline
 from ortune.reporting.terminal import printed
 from ortune.study import profile_files
-from ortune.study.actions import Action
 from tests.unit.studies import study
 from tests.unit.test_charts import HOSTILE
 from tests.unit.test_report import parsed

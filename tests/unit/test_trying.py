@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import ortune
+from ortune.core.action import Action
 from ortune.core.backend import Backend
 from ortune.core.profile import Profile
 from ortune.study import trying as subject
-from ortune.study.actions import Action
 from tests.unit.test_roofline import CEILINGS
 
 ACTIONS = (

@@ -12,7 +12,7 @@ from ortune.cli import shared
 from ortune.core.profile import Kernel, Profile, Share
 
 if TYPE_CHECKING:
-    from ortune.study.actions import Action
+    from ortune.core.action import Action
     from ortune.study.roofline import Verdict
 
 _TOP = 15

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ortune.core.action import Action
 from ortune.core.profile import Profile, Share
 from ortune.core.section import Bar, Bars, Block, Heading, Table, Text
 from ortune.reporting.blocks import Part, in_ms
 from ortune.reporting.roofline import roofline
-from ortune.study.actions import Action
 
 _TOP = 15
 _SOURCES = 3
@@ -128,8 +128,8 @@ def acting(actions: Sequence[Action]) -> list[Block]:
         for one in actions
     ]
     text = (
-        "At stake is the time of the kernels concerned: no more can be gained. An estimate is the "
-        "ratio of the ceilings, not a measurement"
+        "At stake is the time of the kernels concerned: in them no more can be gained. An "
+        "estimate is the ratio of the ceilings, not a measurement"
     )
     text += (
         "; measured is latency with the action over latency without it, at 99 %." if tried else "."

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortune.bundle.replacing import replacing
+from ortune.core.action import Action
 from ortune.core.profile import Profile
 from ortune.reporting.html import page
 from ortune.reporting.profile import parts
-from ortune.study.actions import Action
 
 _FOOT = (
     "Kernel times are the runtime's own, less what its profiler costs; what a kernel would gain "

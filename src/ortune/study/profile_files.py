@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortune.core import codec
+from ortune.core.action import Action
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.profile import Kernel, Operand, Profile
-from ortune.study.actions import Action
 from ortune.study.roofline import verdicts
 
 if TYPE_CHECKING:

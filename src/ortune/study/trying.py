@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ortune.core import catalog
+from ortune.core.action import Action
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, silent
@@ -22,7 +23,7 @@ from ortune.model import edit, file, names
 from ortune.model import facts as model_facts
 from ortune.model.denormals import denormals
 from ortune.recipe.build import build
-from ortune.study.actions import Action, actions
+from ortune.study.actions import actions
 from ortune.study.bench import race
 
 _SAMPLES = 16
