@@ -143,6 +143,7 @@ def test_a_view_moves_nothing() -> None:
         ("QLinearConv", "uint8", "int8"),
         ("MatMulIntegerToFloat", "uint8", "int8"),
         ("DynamicQuantizeMatMul", "float32", "int8"),
+        ("MatMulNBits", "float32", "int8"),
     ],
 )
 def test_the_arithmetic_of_a_kernel(op: str, dtype: str, wanted: str) -> None:

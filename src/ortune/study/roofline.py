@@ -49,7 +49,8 @@ _PER_ELEMENT = {
 """Operations an element of a polynomial of about ten multiply-adds and what goes with it."""
 _FAR = 0.2
 """Share of the roof below which it is not the roof that holds a kernel back."""
-_INTEGER = ("QLinear", "DynamicQuantize", "QGemm", "QAttention")
+_INTEGER = ("QLinear", "DynamicQuantize", "QGemm", "QAttention", "MatMulNBits")
+"""How names of kernels begin that multiply integers; MatMulNBits may, so the higher peak holds."""
 
 
 @dataclass(frozen=True)
