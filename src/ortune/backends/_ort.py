@@ -113,6 +113,9 @@ def session(
 ) -> Iterator[OrtSession]:
     """Open a session and prove that `provider` took a part of the model.
 
+    A runtime that keeps no record of its placement (onnxruntime 1.23) proves nothing: there only
+    a profile tells what ran where.
+
     Args:
         path: Model file.
         made: SessionOptions; a plug-in provider is already added to them.

@@ -37,7 +37,7 @@ def blocks(found: Timeline) -> tuple[Block, ...]:
         Heading("Break-even"),
         _pays(found),
         *(Text(text) for text in remarks(found)),
-        Heading("Notes"),
+        *([Heading("Notes")] if found.notes else []),
         *(Text(text) for text in found.notes),
     )
 
