@@ -101,7 +101,10 @@ def timed(
 ) -> dict[str, Any]:
     one = Row(Contestant(model, Cpu(), workload or Latency()), model)
     one.turns, one.runs, one.cpu_ns, one.details = bursts, 10, 50, list(details)
-    one.footprints = [{"rss": 5, "uss": None, "peak": 9}, {"rss": 7, "uss": 3, "peak": 8}]
+    one.footprints = [
+        {"rss": 5, "uss": None, "peak": 9, "samples": 2},
+        {"rss": 7, "uss": 3, "peak": 8, "samples": 2},
+    ]
     return rows.row(one, "digest", NO_ENERGY)
 
 
@@ -113,7 +116,7 @@ def test_a_row_keeps_raw_samples_and_shows_no_percentile_that_few_samples_suppor
     assert few["p90_ns"] is few["p99_ns"] is few["p999_ns"] is None
     assert few["turns"] == [[[100, 200]], [[300, 400]]] and few["waited"][1] == [[0.0, 0.5]]
     assert few["sd_ns"] == pytest.approx(129.1, abs=0.1) and few["per_second"] == 4e6
-    assert (few["peak_rss"], few["rss"], few["uss"]) == (9, 7, 3)
+    assert (few["peak_rss"], few["rss"], few["uss"], few["samples_bytes"]) == (9, 7, 3, 2)
     assert few["cpu_ns"] == 5
     assert few["joules"] == {"per_run": None, "why": "RAPL: hidden"}
 
@@ -164,6 +167,7 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
         assert row["error"] is None and len(row["turns"]) == len(row["load_ns"]) == 2
         assert row["cpu_ns"] > 0 and 0 < row["rss"] <= row["peak_rss"]
         assert row["runtime"]["rss"] > 0 and row["allocated"]["why"]["arena"]
+        assert row["samples_bytes"] % 16 == 0 and row["samples_bytes"] > 0, "rows of four floats"
 
 
 def test_each_row_runs_twice_in_a_row_as_often_as_the_others() -> None:

@@ -171,6 +171,7 @@ _MEMORY: tuple[Column, ...] = (
     ("peak RSS MB>", lambda row: megabytes(row["peak_rss"])),
     ("RSS MB>", lambda row: megabytes(row["rss"])),
     ("of which runtime>", lambda row: megabytes(row["runtime"]["rss"])),
+    ("samples>", lambda row: megabytes(row["samples_bytes"])),
     ("USS MB>", lambda row: megabytes(row["uss"])),
     ("arena MB>", lambda row: megabytes(_arena(row, "held"))),
     ("of which used>", lambda row: megabytes(_arena(row, "peak"))),

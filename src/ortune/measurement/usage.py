@@ -22,9 +22,9 @@ def usage(bench: Workbench) -> dict[str, Any]:
 
 
 def footprint(bench: Workbench) -> dict[str, Any]:
-    """Read resident, unshared and peak memory in bytes."""
+    """Read resident, unshared and peak memory in bytes, and what of it are samples."""
     now = memory.memory()
-    return {"rss": now.rss, "uss": now.uss, "peak": now.peak}
+    return {"rss": now.rss, "uss": now.uss, "peak": now.peak, "samples": bench.held}
 
 
 def rest(bench: Workbench, limit_s: float = 0.5) -> dict[str, Any]:

@@ -129,6 +129,12 @@ class Workbench:
             ]
         return self._rounds[turn]
 
+    @property
+    def held(self) -> int:
+        """Bytes of the samples that are kept in memory."""
+        rounds = self._rounds.values()
+        return sum(a.nbytes for calls in rounds for _, feeds in calls for a in feeds.values())
+
     def places(self, turn: int) -> list[tuple[str, int, int]]:
         """Return the samples of a round: model, first index and number of its calls."""
         fewest = self.fewest

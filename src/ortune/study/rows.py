@@ -97,6 +97,7 @@ def _memory(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "peak_rss": max((one["peak"] for one in seen), default=None),
         "rss": max((one["rss"] for one in seen), default=None),
         "uss": max(uss, default=None),
+        "samples_bytes": max((one["samples"] for one in seen), default=None),
     }
 
 
