@@ -189,7 +189,7 @@ class TestJudge:
         found = noise.judge(QUIET, 0.9)
         assert not found.too_noisy
         assert "though other processes used only 0.00 of 2" in found.advice[0].what
-        assert "no more than the CPUs" in found.advice[0].change
+        assert "be no more than the CPUs" in found.advice[0].change
 
     def test_the_worst_comes_first(self) -> None:
         record = replace(QUIET, stolen=0.03, throttled=0.5, periods=9, others=0.9)

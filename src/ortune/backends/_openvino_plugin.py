@@ -86,9 +86,12 @@ def missing() -> str | None:
         "try:\n    plugin.devices()\n"
         "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "the installed plug-in does not load within a minute"
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return f"the installed plug-in does not load: {last}"

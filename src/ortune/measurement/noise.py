@@ -206,9 +206,10 @@ def _waited(disturbed: float, record: Record) -> list[Advice]:
         return []
     what = f"the threads of {_percent(disturbed)} of the runs waited for a CPU"
     if record.others is not None and record.others <= OTHERS * record.cpus:
-        # More threads than CPUs wait for each other, on a calm machine too.
+        # More threads than CPUs, and threads that wake often, wait on a calm machine too.
         what += f", though other processes used only {record.others:.2f} of {record.cpus}"
-        return [Advice(what, "give sessions and threads that fit: together no more than the CPUs")]
+        change = "let sessions and threads together be no more than the CPUs, or take it as theirs"
+        return [Advice(what, change)]
     # A pinned single thread needs one free CPU, whatever runs on the others.
     one = "pin one thread with --on 'cpu(threads=1)'"
     change = f"stop what else runs, or {one}" if record.cpus > 1 else "stop what else runs"
