@@ -171,6 +171,7 @@ class Workload(Plugin):
         return {}
 
 
-def spread(count: int, limit: int) -> range | list[int]:
+def spread(count: int, limit: int) -> tuple[int, ...]:
     """Return at most `limit` indices, spread over `count`."""
-    return range(count) if count <= limit else [k * count // limit for k in range(limit)]
+    taken = min(count, limit)
+    return tuple(k * count // taken for k in range(taken))

@@ -9,10 +9,11 @@ import numpy as np
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
+from ortune.core.workload import spread
 from ortune.data import derive
 from ortune.data.stream import Stream
 from ortune.metrics.score import Score as ScoreMetric
-from ortune.study.feeding import Feeding, spread
+from ortune.study.feeding import Feeding
 from ortune.study.request import Request
 from ortune.study.scene import Part
 

@@ -11,6 +11,7 @@ from ortune.core import codec
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
+from ortune.core.workload import spread
 from ortune.data import feeds, split, synthetic
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
@@ -140,9 +141,3 @@ def record_parts(count: int, *, whole: bool) -> dict[str, tuple[int, ...]]:
     """Divide an evaluate function's records, in order: neighbours of a sequence stay together."""
     cut = count if whole else max(1, round(count * _SEARCH_SHARE))
     return {"search": tuple(range(cut)), "final": tuple(range(cut, count)) or (count - 1,)}
-
-
-def spread(count: int, limit: int) -> tuple[int, ...]:
-    """Return at most `limit` indices spread over `count`."""
-    taken = min(count, limit)
-    return tuple(i * count // taken for i in range(taken)) if taken else ()

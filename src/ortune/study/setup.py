@@ -16,6 +16,7 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.study import Job
+from ortune.core.workload import spread
 from ortune.data.stream import Stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.machine import machine, versions
@@ -130,7 +131,7 @@ def _thinned(
     if request.whole:
         return {**fed.parts, CALIBRATION: ()}
     for name, indices in {**fed.parts, CALIBRATION: fed.materials[MAIN].calibration}.items():
-        made[name] = tuple(indices[i] for i in feeding.spread(len(indices), allowed))
+        made[name] = tuple(indices[i] for i in spread(len(indices), allowed))
         if len(made[name]) < len(indices):
             sink(Note(f"{name}: {len(made[name])} of {len(indices)} samples are used, for time"))
     return made
