@@ -20,7 +20,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.cli.main import main
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, OrtuneError
+from ortune.core.errors import BackendMissing, BadData, OrtuneError
 from ortune.core.profile import Executed, Kernel, Operand, Profile, Recorded
 from ortune.measurement.profiling import Runs, middle_mean
 from ortune.model import edit, names
@@ -319,6 +319,12 @@ def test_seconds_are_a_finite_number(
 ) -> None:
     assert main(["profile", str(tmp_path / "m.onnx"), "--seconds", seconds]) == 2
     assert "--seconds" in capsys.readouterr().err
+
+
+def test_a_batch_that_the_model_does_not_take_is_refused_before_a_run(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(CHAIN), tmp_path / "m.onnx")
+    with pytest.raises(BadData, match="the batch of input 'x' is fixed"):
+        profile(tmp_path / "m.onnx", batch=8, ceilings=False)
 
 
 def test_two_backends_at_once_are_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.profile import Ceilings, Operand, Profile, Recorded
 from ortune.core.spelling import parse_list
-from ortune.data import feeds, synthetic
+from ortune.data import given
 from ortune.measurement import ceilings as roofs
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.machine import machine, versions
@@ -68,13 +68,20 @@ def profile(
     path = Path(model)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        stream = _stream(path, folder / "data", data, shapes or {}, ranges or {}, sink)
+        inputs = model_facts.facts(file.load(path)).inputs
+        fed = given.samples(
+            data, inputs, folder / "data", batch=batch, shapes=shapes, ranges=ranges
+        )
+        for text in fed.notes:
+            sink(Note(text))
         source, loaded, said = labelled(path, folder)
         notes = list(said)
 
         def run(chosen: Backend) -> Runs:
             load = Latency(batch=batch)
-            job = WorkerJob({MAIN: loaded}, chosen, {MAIN: stream}, folder / "w", workload=load)
+            job = WorkerJob(
+                {MAIN: loaded}, chosen, {MAIN: fed.stream}, folder / "w", workload=load
+            )
             brought = profiled(job, seconds=seconds, runs=runs)
             _demand_taken(path, chosen, brought.recorded)
             return brought
@@ -87,7 +94,7 @@ def profile(
             notes.append(f"{error.what}: profiled on cpu instead")
             backend = Cpu(threads=backend.threads)
             found = run(backend)
-        known = sizes(source, stream, batch)
+        known = sizes(source, fed.stream, batch)
     measured = _ceilings(backend, notes) if ceilings else None
     made = explained(path, source, backend, found, measured, notes, batch, known)
     for text in made.notes:
@@ -185,23 +192,6 @@ def _demand_taken(path: Path, backend: Backend, recorded: Recorded) -> None:
             f"{backend.provider} took none of the {len(ran)} nodes of {path.name}",
             fix="leave this backend out with --on cpu, or give --allow-fallback",
         )
-
-
-def _stream(
-    path: Path,
-    folder: Path,
-    data: str | Path | Callable[[], Any] | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    ranges: Mapping[str, tuple[float, float]],
-    sink: Sink,
-) -> Path:
-    inputs = model_facts.facts(file.load(path)).inputs
-    if data is not None:
-        return feeds.load(data, inputs, folder).stream
-    made = synthetic.make(inputs, folder, shapes=shapes, ranges=ranges)
-    for text in made.notes:
-        sink(Note(text))
-    return made.stream
 
 
 def _ceilings(backend: Backend, notes: list[str]) -> Ceilings | None:

@@ -14,11 +14,9 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
-from ortune.core.facts import Facts
 from ortune.core.spelling import parse
 from ortune.core.trial import Interval
-from ortune.data import feeds as data_feeds
-from ortune.data import synthetic
+from ortune.data import given
 from ortune.measurement.machine import machine, versions
 from ortune.measurement.ranks import differ
 from ortune.model import facts as model_facts
@@ -162,7 +160,7 @@ def timeline(
     facts = model_facts.facts(file.load(source))
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder).resolve()
-        fed = _feeds(facts, data, shapes or {}, ranges or {}, root)
+        fed = given.samples(data, facts.inputs, root, shapes=shapes, ranges=ranges)
         for text in fed.notes:
             told(Note(text))
         material = Material(fed, tuple(range(min(fed.count, 32))))
@@ -192,18 +190,6 @@ def _every_session(rows: Sequence[Timed]) -> Line | None:
         return None
     session_s = both.once_s + both.session_s
     return replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
-
-
-def _feeds(
-    facts: Facts,
-    data: str | Path | Callable[[], Any] | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    ranges: Mapping[str, tuple[float, float]],
-    root: Path,
-) -> data_feeds.Feeds:
-    if data is not None:
-        return data_feeds.load(data, facts.inputs, root)
-    return synthetic.make(facts.inputs, root, shapes=shapes, ranges=ranges)
 
 
 def _backend(on: str) -> Cpu:

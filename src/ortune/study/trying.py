@@ -17,7 +17,7 @@ from ortune.core.profile import Profile
 from ortune.core.spelling import parse, parse_list
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.core.trial import Interval
-from ortune.data import feeds, synthetic
+from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.model import edit, file, names
 from ortune.model import facts as model_facts
@@ -70,7 +70,10 @@ def tried(
     source, origin = Path(profile.model), _backend(profile.backend)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        found = _feeds(source, data, shapes or {}, ranges or {}, folder / "data")
+        inputs = model_facts.facts(file.load(source)).inputs
+        found = given.samples(
+            data, inputs, folder / "data", shapes=shapes, ranges=ranges, count=_SAMPLES
+        )
         contestants, places, notes = [(source, origin)], {}, {}
         for place, action in enumerate(every):
             if not (action.steps or action.backend):
@@ -134,19 +137,6 @@ def _step(text: str) -> Step:
     if name in catalog.names(Transform):
         return parse(Transform, text)
     return parse(Quantizer, text)
-
-
-def _feeds(
-    source: Path,
-    data: str | Path | Callable[[], Any] | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    ranges: Mapping[str, tuple[float, float]],
-    folder: Path,
-) -> Feeds:
-    inputs = model_facts.facts(file.load(source)).inputs
-    if data is not None:
-        return feeds.load(data, inputs, folder)
-    return synthetic.make(inputs, folder, shapes=shapes, ranges=ranges, count=_SAMPLES)
 
 
 def _backend(text: str) -> Backend:

@@ -17,13 +17,11 @@ from ortune.core.budget import Budget
 from ortune.core.cpus import effective_cpus
 from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.event import Note, Sink, silent
-from ortune.core.facts import Facts
 from ortune.core.metric import Metric
 from ortune.core.spelling import parse_given
 from ortune.core.trial import Interval, Verdict
 from ortune.core.workload import Workload, spread
-from ortune.data import derive, synthetic
-from ortune.data import feeds as data_feeds
+from ortune.data import derive, given
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.measurement import noise
@@ -94,7 +92,15 @@ def tune(
     facts = replace(model_facts.facts(loaded), denormals=denormals(loaded))
     before = noise.snapshot()
     with TemporaryDirectory(prefix="ortune-") as folder, busy(beside_load):
-        fed = _fed(facts, Path(folder), data, labels, driven.batch, shapes, ranges)
+        fed = given.samples(
+            data,
+            facts.inputs,
+            Path(folder),
+            labels=labels,
+            batch=driven.batch,
+            shapes=shapes,
+            ranges=ranges,
+        )
         for text in fed.notes:
             sink(Note(text))
         case = _Case(path, driven, fed, Path(folder))
@@ -205,20 +211,6 @@ def _budget(expected: Path, labels: Sequence[Any] | None, given: str | None) -> 
     saved = Stream(expected)
     outputs = {name: [saved[k][name] for k in range(len(saved))] for name in saved[0]}
     return derive.derive(outputs, labels)
-
-
-def _fed(
-    facts: Facts,
-    folder: Path,
-    data: str | Path | Callable[[], Any] | None,
-    labels: str | Path | None,
-    batch: int,
-    shapes: Mapping[str, tuple[int, ...]] | None,
-    ranges: Mapping[str, tuple[float, float]] | None,
-) -> Feeds:
-    if data is not None:
-        return data_feeds.load(data, facts.inputs, folder, labels=labels, batch=batch)
-    return synthetic.make(facts.inputs, folder, shapes=shapes or {}, ranges=ranges or {})
 
 
 def _judged(descent: Descent) -> tuple[Interval, Interval | None]:

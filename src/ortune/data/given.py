@@ -1,0 +1,46 @@
+"""Samples as they are given: read, or made up where none are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortune.core.facts import TensorSpec
+from ortune.data import batches, feeds, synthetic
+from ortune.data.feeds import Feeds
+from ortune.data.sources import Source
+
+_MADE_UP = 8
+
+
+def samples(
+    data: Source | None,
+    inputs: Sequence[TensorSpec],
+    out: Path,
+    *,
+    labels: str | Path | Sequence[Any] | None = None,
+    batch: int = 0,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    count: int = _MADE_UP,
+) -> Feeds:
+    """Read `data` into a stream in ``OUT``, or make samples up when it is None.
+
+    Args:
+        data: See `feeds.load`.
+        inputs: What the model takes.
+        out: Folder for the stream file.
+        labels: Of the samples in `data`.
+        batch: Samples that will be stacked into one run.
+        shapes: Of made-up inputs.
+        ranges: Of made-up inputs.
+        count: Samples to make up.
+
+    Raises:
+        BadData: The data, a shape or the batch does not fit the model.
+    """
+    if data is not None:
+        return feeds.load(data, inputs, out, labels=labels, batch=batch)
+    batches.check(batch, inputs)
+    return synthetic.make(inputs, out, shapes=shapes or {}, ranges=ranges or {}, count=count)
