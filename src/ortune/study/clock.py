@@ -11,9 +11,8 @@ from ortune.core.errors import BadModel
 from ortune.core.event import Note, Sink
 from ortune.core.trial import Interval, Pair
 from ortune.measurement import stats
-from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.pairs import Effort, time_pair
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.study.variants import Variant
 
 ONE = Interval(1.0, 1.0, 1.0)
@@ -96,13 +95,7 @@ class Clock:
             return time_pair(workers[0], workers[1], effort)
 
     def _worker(self, one: Variant) -> Worker:
-        job = WorkerJob(
-            models={MAIN: one.file},
-            backend=one.backend,
-            feeds={MAIN: self._stream},
-            out=worker_folder(self._root / "workers", "timeline"),
-        )
-        return Worker(job)
+        return Worker(lone(one.file, one.backend, self._stream, self._root, "timeline"))
 
     def _drop(self, one: Variant, reason: str) -> None:
         if one in self.variants[:2]:

@@ -18,7 +18,6 @@ from ortune.core.profile import Ceilings, Operand, Profile, Recorded
 from ortune.core.spelling import parse_list
 from ortune.data import given
 from ortune.measurement import ceilings as roofs
-from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.machine import machine, versions
 from ortune.measurement.profiling import Runs, profiled
 from ortune.model import edit, file, names
