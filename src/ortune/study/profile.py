@@ -77,10 +77,7 @@ def profile(
         notes = list(said)
 
         def run(chosen: Backend) -> Runs:
-            load = Latency(batch=batch)
-            job = WorkerJob(
-                {MAIN: loaded}, chosen, {MAIN: fed.stream}, folder / "w", workload=load
-            )
+            job = lone(loaded, chosen, fed.stream, folder, "profile", Latency(batch=batch))
             brought = profiled(job, seconds=seconds, runs=runs)
             _demand_taken(path, chosen, brought.recorded)
             return brought
