@@ -19,6 +19,7 @@ from ortune.core.spelling import parse_list
 from ortune.data import given
 from ortune.measurement import ceilings as roofs
 from ortune.measurement.machine import machine, versions
+from ortune.measurement.process import lone
 from ortune.measurement.profiling import Runs, profiled
 from ortune.model import edit, file, names
 from ortune.model import facts as model_facts
