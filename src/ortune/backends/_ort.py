@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.backend import Tensors
@@ -166,13 +164,3 @@ def plugin_devices(name: str, library: Callable[[], str], ep_name: str, device: 
         _registered[name] = True
     kind = getattr(ort.OrtHardwareDeviceType, device)
     return [d for d in ort.get_ep_devices() if d.ep_name == ep_name and d.device.type == kind]
-
-
-def log(text: str) -> None:
-    """Write to the worker's log."""
-    sys.stderr.write(f"{text}\n")
-
-
-def as_arrays(feeds: Tensors) -> dict[str, NDArray[Any]]:
-    """Return contiguous arrays, as the runtime wants them."""
-    return {name: np.ascontiguousarray(value) for name, value in feeds.items()}

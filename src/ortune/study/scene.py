@@ -14,7 +14,6 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.metric import Metric
-from ortune.core.step import Recipe
 from ortune.core.study import Job
 from ortune.measurement.job import WorkerJob
 from ortune.recipe.build import Material
@@ -105,8 +104,3 @@ def shown_beside(budget: Budget) -> list[Metric]:
 
     every: list[Metric] = [Snr(), Agreement()]
     return [metric for metric in every if metric.name() != budget.metric.name()]
-
-
-def is_empty(recipe: Recipe) -> bool:
-    """Whether a recipe leaves the file alone."""
-    return not recipe.steps
