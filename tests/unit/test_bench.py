@@ -191,6 +191,15 @@ def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
         race(contestants[1:], seconds=0.1)
 
 
+def test_a_batch_that_a_model_does_not_take_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = tmp_path / "fixed.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL.replace("N,4", "1,4")), fixed)
+    assert main(["bench", str(fixed), "--batches", "1,8", "--on", "crash"]) == 2
+    assert "the batch of input 'x' is fixed: Got 8, expected 1" in capsys.readouterr().err
+
+
 def test_a_backend_that_takes_no_model_has_no_floor(tmp_path: Path) -> None:
     assert floor(Crash(), tmp_path) == {"rss": None, "load_ns": None}
 

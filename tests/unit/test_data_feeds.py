@@ -259,6 +259,8 @@ def test_batches_that_the_model_does_not_take(data: Path, tmp_path: Path) -> Non
     assert read(data, [X], tmp_path, batch=4).count == 4
     fixed = TensorSpec("x", "float32", (1, 3))
     refused(data, [fixed], tmp_path, "is fixed: Got 4, expected 1", batch=4)
+    four = TensorSpec("x", "float32", (4, 3))
+    refused(data, [four], tmp_path, "a sample has its 4 rows already", batch=4)
     whole = TensorSpec("x", "float32", ("seq", 3))
     refused(data, [whole], tmp_path, "share no batch dimension", batch=2)
 

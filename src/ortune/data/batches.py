@@ -59,6 +59,8 @@ def rows(inputs: Sequence[TensorSpec]) -> int | None:
 def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
     """Check that the model takes this many samples in one run; 0 and 1 are always fine.
 
+    A model of a fixed batch takes one sample a run, which holds all its rows.
+
     Raises:
         BadData: It does not.
     """
@@ -72,7 +74,12 @@ def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
         )
     for spec in inputs:
         first = spec.shape[0] if spec.shape else None
-        if isinstance(first, int) and first != batch:
+        if first == batch:
+            raise BadData(
+                f"the batch of input '{spec.name}' is fixed: a sample has its {first} rows already",
+                fix="leave --batch out",
+            )
+        if isinstance(first, int):
             raise BadData(
                 f"the batch of input '{spec.name}' is fixed: Got {batch}, expected {first}",
                 fix="leave --batch out, or export the model with a dynamic batch",

@@ -14,8 +14,7 @@ from ortune.core.event import Note, Sink, silent
 from ortune.core.facts import Facts
 from ortune.core.trial import Interval
 from ortune.core.workload import Workload
-from ortune.data import feeds as data_feeds
-from ortune.data import synthetic
+from ortune.data import given
 from ortune.measurement import noise, stats
 from ortune.measurement.energy import energy
 from ortune.measurement.machine import machine, versions
@@ -81,7 +80,7 @@ def bench(
     driven = matrix.batched(read_workload(workload, batch), batches)
     return _run(
         matrix.contestants(paths, chosen, driven),
-        _Feeding(data, shapes or {}, ranges or {}),
+        _Feeding(data, shapes or {}, ranges or {}, max(one.batch for one in driven)),
         seconds=seconds,
         sets=sets,
         self_check=self_check,
@@ -106,17 +105,22 @@ def race(
     """Time pairs of model and backend as `bench` does; the first is the measure of the others."""
     driven = read_workload(workload, batch)
     group = [Contestant(Path(path), backend, driven) for path, backend in contestants]
-    feeding = _Feeding(data, shapes or {}, ranges or {})
+    feeding = _Feeding(data, shapes or {}, ranges or {}, driven.batch)
     return _run([group], feeding, seconds=seconds, sets=sets, self_check=self_check, sink=sink)
 
 
 @dataclass(frozen=True)
 class _Feeding:
-    """Where samples come from; made-up inputs are given by name for all models together."""
+    """Where samples come from; made-up inputs are given by name for all models together.
+
+    Attributes:
+        batch: The largest that is timed: every model must take it.
+    """
 
     data: str | Path | Callable[[], Any] | None
     shapes: Mapping[str, tuple[int, ...]]
     ranges: Mapping[str, tuple[float, float]]
+    batch: int
 
     def streams(self, models: Iterable[Path], root: Path, sink: Sink) -> dict[Path, Path]:
         """Write the samples of every model and return its stream."""
@@ -128,16 +132,16 @@ class _Feeding:
         }
 
     def _stream(self, facts: Facts, every: Set[str], folder: Path, sink: Sink) -> Path:
-        if self.data is not None:
-            return data_feeds.load(self.data, facts.inputs, folder).stream
         # A name that another model has is that one's; a name that none has is refused.
         others = every - {one.name for one in facts.inputs}
         shapes = {name: shape for name, shape in self.shapes.items() if name not in others}
         ranges = {name: ends for name, ends in self.ranges.items() if name not in others}
-        made = synthetic.make(facts.inputs, folder, shapes=shapes, ranges=ranges)
-        for text in made.notes:
+        found = given.samples(
+            self.data, facts.inputs, folder, batch=self.batch, shapes=shapes, ranges=ranges
+        )
+        for text in found.notes:
             sink(Note(text))
-        return made.stream
+        return found.stream
 
 
 def _run(
