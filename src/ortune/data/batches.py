@@ -76,7 +76,8 @@ def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
         first = spec.shape[0] if spec.shape else None
         if first == batch:
             raise BadData(
-                f"the batch of input '{spec.name}' is fixed: a sample has its {first} rows already",
+                f"the batch of input '{spec.name}' is fixed: "
+                f"a sample has its {first} rows already",
                 fix="leave --batch out",
             )
         if isinstance(first, int):
