@@ -21,11 +21,12 @@ from ortune.backends.openvino import Openvino
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, OrtuneError
-from ortune.core.profile import Executed, Kernel, Operand, Profile, Recorded
+from ortune.core.profile import Executed, Kernel, Operand, Profile, Recorded, Slice
 from ortune.measurement.profiling import Runs, middle_mean
 from ortune.model import edit, names
 from ortune.study import kernels, profile_files
 from ortune.study.profile import _demand_taken, explained, profile
+from ortune.study.trace import trace
 
 MODEL = """
 <ir_version: 9, opset_import: ["": 17]>
@@ -247,14 +248,29 @@ def test_files_hold_every_kernel_and_a_valid_trace(
     real: tuple[Path, Profile], tmp_path: Path
 ) -> None:
     _, found = real
-    trace, table, whole = profile_files.write(found, tmp_path / "out")
+    written, table, whole = profile_files.write(found, tmp_path / "out")
     rows = list(csv.DictReader(table.open()))
     assert [row["name"] for row in rows] == [kernel.name for kernel in found.kernels]
     assert json.loads(whole.read_text())["coverage"] == found.coverage
-    valid(json.loads(trace.read_text()))
+    valid(json.loads(written.read_text()), {1, 2})
 
 
-def valid(trace: dict[str, Any]) -> None:
+def test_nodes_side_by_side_have_tracks_of_their_own(real: tuple[Path, Profile]) -> None:
+    _, found = real
+    beside = tuple(Slice(at, 10_000.0 * at, 25_000.0) for at in range(4))
+    made = trace(replace(found, timeline=beside, parallel=True))
+    valid(made, {2, 3, 4})
+
+
+def test_a_body_that_the_clock_ends_late_is_cut_to_what_holds_it(
+    real: tuple[Path, Profile],
+) -> None:
+    _, found = real
+    lines = (Slice(1, 0.0, 10_000.0), Slice(2, 5_000.0, 6_000.0), Slice(4, 10_000.0, 1_000.0))
+    valid(trace(replace(found, timeline=lines)), {1, 2})
+
+
+def valid(trace: dict[str, Any], wanted: set[int]) -> None:
     """Check complete events: on one track they nest or follow each other."""
     tracks: dict[int, list[tuple[float, float]]] = {}
     for one in trace["traceEvents"]:
@@ -264,7 +280,7 @@ def valid(trace: dict[str, Any]) -> None:
         if one["ph"] == "X":
             assert one["dur"] >= 0
             tracks.setdefault(one["tid"], []).append((one["ts"], one["ts"] + one["dur"]))
-    assert set(tracks) == {1, 2}
+    assert set(tracks) == wanted
     for slices in tracks.values():
         open_ends: list[float] = []
         for start, end in sorted(slices, key=lambda s: (s[0], -s[1])):

@@ -119,6 +119,7 @@ def test_a_kernel_above_its_roof_has_nothing_to_gain() -> None:
 def test_without_tensors_nothing_is_claimed_and_without_ceilings_nothing_said() -> None:
     (found,) = verdicts(profile(kernel("Softmax")))
     assert (found.bound, found.gain_ns) == ("unknown", 0.0)
+    assert found.ideal_ns == found.kernel.time_ns, "no roof, no room below it"
     assert verdicts(profile(SMALL, ceilings=None)) == ()
 
 

@@ -200,7 +200,8 @@ def _shares(title: str, found: Mapping[str, Share], *, verbose: bool) -> None:
 def _line(kernel: Kernel, total: float, verdict: Verdict | None) -> tuple[str, ...]:
     judged: tuple[str, ...] = ()
     if verdict is not None:
-        judged = (verdict.bound, f"{verdict.share:.0%}", f"{verdict.gain_ns / 1e3:.1f}")
+        share = "-" if verdict.bound == "unknown" else f"{verdict.share:.0%}"
+        judged = (verdict.bound, share, f"{verdict.gain_ns / 1e3:.1f}")
     named = ", ".join(kernel.sources[:_SOURCES]) or kernel.note
     more = len(kernel.sources) - _SOURCES
     return (

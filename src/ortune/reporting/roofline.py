@@ -34,7 +34,7 @@ def roofline(profile: Profile) -> list[Block]:
         Text(
             f"With every kernel at its roof, and casts, copies, Q/DQ and transposes gone, the "
             f"kernels would take {in_ms(ideal)} of {in_ms(total)} ms: the most that this machine "
-            "allows for this graph in this arithmetic."
+            "allows for this graph in this arithmetic. Kernels that are not judged count in full."
         ),
         _bounds(spent, total),
         _plot(judged, profile.ceilings),
@@ -114,7 +114,7 @@ def _row(one: Verdict) -> tuple[str, ...]:
         ", ".join(kernel.sources[:2]) or kernel.name,
         kernel.op_type,
         one.bound,
-        f"{one.share:.0%}",
+        "-" if one.bound == "unknown" else f"{one.share:.0%}",
         in_ms(kernel.time_ns),
         "-" if one.removable else in_ms(one.ideal_ns),
         in_ms(one.gain_ns),

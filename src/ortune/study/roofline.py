@@ -95,7 +95,8 @@ class Verdict:
         bound: What it would be limited by at its best; ``unknown`` without its tensors.
         arithmetic: Key of the peak that it is held against.
         roofs: Least time by each limit.
-        ideal_ns: What it would take at the roof; its own time where that is shorter.
+        ideal_ns: What it would take at the roof; its own time where that is shorter, or where the
+            roof is not known.
         share: Of the roof reached, at most 1: ideal over measured time.
         gain_ns: Removing it gains at most this, if it is removable; else making it as fast as the
             machine allows does.
@@ -199,7 +200,7 @@ def _verdict(kernel: Kernel, ceilings: Ceilings, cold: bool) -> Verdict:
     found = roofs(kernel, ceilings, cold=cold)
     product = any(word in kernel.op_type for word in _MULTIPLIES)
     known = bool(kernel.inputs or kernel.outputs) and not (product and kernel.flops is None)
-    ideal = min(found.ideal_ns, kernel.time_ns)
+    ideal = min(found.ideal_ns, kernel.time_ns) if known else kernel.time_ns
     gain = kernel.time_ns if kernel.kind in REMOVABLE else kernel.time_ns - ideal
     return Verdict(
         kernel,
@@ -208,7 +209,7 @@ def _verdict(kernel: Kernel, ceilings: Ceilings, cold: bool) -> Verdict:
         found,
         ideal,
         ideal / kernel.time_ns if kernel.time_ns > 0 else 1.0,
-        gain if known or kernel.kind in REMOVABLE else 0.0,
+        gain,
     )
 
 
