@@ -16,6 +16,8 @@ from ortune.cli import shared
 def command(run: Path, out: Path | None, force: bool, json_to: str | None, verbose: bool) -> int:
     """Write the report of RUN, a folder made by `ortune optimize`, finished or not.
 
+    Profiles that `ortune profile -o` put into RUN, or into a folder in it, are a part of it.
+
     \b
     Example:
       ortune report run -o report.html
