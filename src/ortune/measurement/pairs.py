@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.workload import Span
 from ortune.measurement import stats
 from ortune.measurement.process import Worker
 
@@ -35,26 +36,6 @@ class Effort:
     decide: bool = True
 
 
-@dataclass(frozen=True)
-class Pace:
-    """The size of a burst: the same for both sides, so that they run the same samples.
-
-    Attributes:
-        runs: Entries.
-        each: Runs averaged in an entry.
-        drop: Cold runs before it.
-    """
-
-    runs: int
-    each: int
-    drop: int
-
-    @property
-    def span(self) -> int:
-        """Positions of the cycle that a burst moves on."""
-        return self.runs * self.each
-
-
 def warm(worker: Worker) -> int:
     """Run until latencies settle; return the quickest run in ns."""
     answer = worker.ask("burst", at=0, runs=2)
@@ -66,12 +47,12 @@ def warm(worker: Worker) -> int:
     return int(quick)
 
 
-def pace(base: int, candidate: int) -> Pace:
+def pace(base: int, candidate: int) -> Span:
     """Size bursts so that the slower side takes about 60 ms, or two runs of a slow model."""
     slow, fast = max(base, candidate, 1), max(1, min(base, candidate))
     each = max(1, _ENTRY_NS // fast)
     runs = max(2, _BURST_NS // (slow * each))
-    return Pace(runs, each, 1 if slow < _DROP_NS else 0)
+    return Span(0, runs, each, 1 if slow < _DROP_NS else 0)
 
 
 def time_pair(
@@ -89,9 +70,9 @@ def time_pair(
     blocks: list[Block] = []
     until = time.monotonic() + effort.seconds
     while len(blocks) < effort.max_blocks:
-        at = 2 * size.span * len(blocks)
+        at = 2 * size.total * len(blocks)
         a1, b1 = burst(baseline, size, at), burst(candidate, size, at)
-        b2, a2 = burst(candidate, size, at + size.span), burst(baseline, size, at + size.span)
+        b2, a2 = burst(candidate, size, at + size.total), burst(baseline, size, at + size.total)
         blocks.append(Block(join(a1, a2), join(b1, b2)))
         if len(blocks) < 3:
             continue
@@ -112,8 +93,8 @@ def _clear(found: Interval) -> bool:
     return (found.high < 1 or found.low > 1.02) and found.high / found.low < 1.08
 
 
-def burst(worker: Worker, size: Pace, at: int) -> Burst:
-    """Ask for one burst from a position of the timing cycle."""
+def burst(worker: Worker, size: Span, at: int) -> Burst:
+    """Ask for a burst of a size, from a position of the timing cycle."""
     answer = worker.ask("burst", at=at, runs=size.runs, each=size.each, drop=size.drop)
     return Burst(tuple(answer["latency_ns"]), tuple(answer["waited"]), size.each)
 

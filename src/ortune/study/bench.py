@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ortune.core import codec
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
@@ -215,14 +216,14 @@ def _result(
     crossings = [] if told or len(groups) < 2 else crossovers(made)
     return {
         "rows": made,
-        "ratios": [None if r is None else _interval(r) for r in ratios],
+        "ratios": codec.encode(ratios),
         "winner": winners[0]["row"] if len(winners) == 1 else None,
         "winners": winners,
         "crossovers": [
             {
                 "one": one.one,
                 "two": one.two,
-                "ratios": {str(batch): _interval(r) for batch, r in one.ratios.items()},
+                "ratios": {str(batch): codec.encode(r) for batch, r in one.ratios.items()},
                 "batch": one.batch,
                 "says": str(one),
             }
@@ -230,7 +231,7 @@ def _result(
         ],
         "self_check": None
         if equal is None
-        else {"row": again, "ratio": _interval(equal), "equal": not _differs(equal)},
+        else {"row": again, "ratio": codec.encode(equal), "equal": not _differs(equal)},
         "machine": machine(),
         "versions": versions(),
         "noise": record.readings(),
@@ -244,7 +245,3 @@ def _result(
 
 def _differs(equal: Interval | None) -> bool:
     return equal is not None and (equal.low > 1 or equal.high < 1)
-
-
-def _interval(found: Interval) -> dict[str, float]:
-    return {"value": found.value, "low": found.low, "high": found.high}

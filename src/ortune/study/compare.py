@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ortune.core import codec
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.trial import Interval
 from ortune.study.occasions import direct, related
@@ -192,7 +193,7 @@ def _row(
         found["regressions"] = ["error"] if two.error and not one.error else []
         return found
     latency = direct(one, two) if bases is None else related(one, bases[0], two, bases[1])
-    found["latency"] = {"value": latency.value, "low": latency.low, "high": latency.high}
+    found["latency"] = codec.encode(latency)
     for name in METRICS[1:]:
         if name in one.figures and name in two.figures:
             found[name] = two.figures[name] / one.figures[name]

@@ -15,10 +15,10 @@ from typing import Any
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel
 from ortune.core.trial import Block, Burst, Interval, Pair
-from ortune.core.workload import Workload
+from ortune.core.workload import Span, Workload
 from ortune.measurement import stats
 from ortune.measurement.energy import Energy
-from ortune.measurement.pairs import Pace, burst, join, pace, warm
+from ortune.measurement.pairs import burst, join, pace, warm
 from ortune.measurement.process import Worker, WorkerFailed, lone
 
 _BLOCKS = (4, 30)
@@ -194,7 +194,7 @@ class _Set:
         row.footprints.append(worker.ask("footprint"))
         row.details += worker.ask("details")["details"]
 
-    def _blocks(self, size: Pace, seconds: float) -> None:
+    def _blocks(self, size: Span, seconds: float) -> None:
         fewest, most = _BLOCKS
         until = time.monotonic() + seconds
         for row in self._rows:
@@ -202,14 +202,14 @@ class _Set:
         for turn in range(most):
             if turn >= fewest and time.monotonic() > until:
                 break
-            at = 2 * size.span * turn
+            at = 2 * size.total * turn
             order = rotated(list(self._live), turn)
             up = self._half(order, size, at)
-            down = self._half(order[::-1], size, at + size.span)
+            down = self._half(order[::-1], size, at + size.total)
             for index in up.keys() & down.keys():
                 self._rows[index].turns[-1].append(join(up[index], down[index]))
 
-    def _half(self, order: Sequence[int], size: Pace, at: int) -> dict[int, Burst]:
+    def _half(self, order: Sequence[int], size: Span, at: int) -> dict[int, Burst]:
         found: dict[int, Burst] = {}
 
         def act(index: int) -> None:
@@ -218,7 +218,7 @@ class _Set:
         self._each(order, act)
         return found
 
-    def _metered(self, index: int, size: Pace, at: int) -> Burst:
+    def _metered(self, index: int, size: Span, at: int) -> Burst:
         """Run a burst and add up what it used; return when its threads no longer spin."""
         row, worker = self._rows[index], self._live[index]
         power, before = self._energy.read(), worker.ask("usage")
