@@ -238,18 +238,25 @@ def test_functions_are_inlined_under_names_of_their_own(tmp_path: Path) -> None:
     assert len(set(found.sources)) == 4
 
 
-def test_a_copy_is_run_only_where_names_are_missing(tmp_path: Path) -> None:
-    proto = model(TWICE)
+@pytest.mark.parametrize("text", [TWICE, BODIES])
+def test_a_copy_is_run_only_where_names_are_missing(tmp_path: Path, text: str) -> None:
+    proto = model(text)
     onnx.save(proto, tmp_path / "unnamed.onnx")
     _, loaded, said = labelled(tmp_path / "unnamed.onnx", tmp_path)
     assert loaded != tmp_path / "unnamed.onnx"
     assert said
-    for index, node in enumerate(proto.graph.node):
-        node.name = f"n{index}"
+    named(proto.graph, "n")
     onnx.save(proto, tmp_path / "named.onnx")
     _, loaded, said = labelled(tmp_path / "named.onnx", tmp_path)
     assert loaded == tmp_path / "named.onnx"
     assert not said
+
+
+def named(graph: onnx.GraphProto, prefix: str) -> None:
+    for index, node in enumerate(graph.node):
+        node.name = f"{prefix}{index}"
+        for attribute in node.attribute:
+            named(attribute.g, f"{node.name}_{attribute.name}_")
 
 
 def test_what_the_runtime_says_itself_is_taken() -> None:

@@ -148,7 +148,8 @@ def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]
     calls = edit.inline(model)
     names.unique(model)
     mine = [(n.name, *(v.name or "" for v in n.outputs)) for n in edit.every_node(model)]
-    if not calls and mine == _names(onnx.load(path, load_external_data=False).graph):
+    theirs = _names(onnx.load(path, load_external_data=False).graph)
+    if not calls and sorted(mine) == sorted(theirs):
         return model, path.resolve(), ()
     copy = folder / "labelled.onnx"
     file.save(model, copy)
