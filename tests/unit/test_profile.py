@@ -22,7 +22,7 @@ from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, OrtuneError
 from ortune.core.profile import Executed, Kernel, Operand, Profile, Recorded, Slice
-from ortune.measurement.profiling import Runs, middle_mean
+from ortune.measurement.profiling import Runs, _count, middle_mean
 from ortune.model import edit, names
 from ortune.study import kernels, profile_files
 from ortune.study.profile import _demand_taken, explained, profile
@@ -172,6 +172,21 @@ CHAIN = """
 <ir_version: 9, opset_import: ["": 17]>
 m (float[4,4] x) => (float[4,4] y) { a = MatMul(x, x) b = MatMul(a, x) y = Tanh(b) }
 """
+
+
+@pytest.mark.parametrize(
+    ("slow_ns", "nodes", "wanted"),
+    [
+        (1_000_000, 100, 200),  # 20,000 events
+        (100_000_000, 5, 25),  # what fits the time
+        (10_000_000, 0, 12),  # nodes not told: at most 5,000 fit, so the fewest runs
+        (1_000, 0, 400),
+    ],
+)
+def test_as_many_runs_as_fit_the_time_and_a_readable_trace(
+    slow_ns: int, nodes: int, wanted: int
+) -> None:
+    assert _count(slow_ns, nodes, 5.0) == wanted
 
 
 def made(backend: Backend, *nodes: Executed, text: str = MODEL) -> Profile:

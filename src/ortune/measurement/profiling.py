@@ -111,10 +111,13 @@ def _warm(worker: Worker) -> int:
 
 
 def _count(slow: int, nodes: int, seconds: float) -> int:
-    """Return how many runs fit the time, and a trace that can still be read."""
-    calls = max(nodes, 1)
+    """Return how many runs fit the time, and a trace that can still be read.
+
+    Where a runtime does not tell its `nodes` (0), as many are taken as fit the `slow` run.
+    """
+    most = max(1, slow // _CALL_NS)
     fits = int(seconds * 1e9 / 2 / max(1, slow))
-    return max(_LEAST, min(fits, _MOST, _EVENTS // min(calls, max(1, slow // _CALL_NS))))
+    return max(_LEAST, min(fits, _MOST, _EVENTS // min(nodes or most, most)))
 
 
 # --- what the worker does -------------------------------------------------------------------
