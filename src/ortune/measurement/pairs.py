@@ -63,16 +63,22 @@ def time_pair(
 ) -> Pair:
     """Time blocks A B B A until the effort is spent or the answer is clear.
 
+    A side begins when the other's threads have stopped spinning: they would take its CPUs.
+
     Raises:
         WorkerFailed: One of them died.
     """
     size = pace(warm(baseline), warm(candidate))
+    candidate.ask("rest")
     blocks: list[Block] = []
     until = time.monotonic() + effort.seconds
     while len(blocks) < effort.max_blocks:
         at = 2 * size.total * len(blocks)
-        a1, b1 = burst(baseline, size, at), burst(candidate, size, at)
-        b2, a2 = burst(candidate, size, at + size.total), burst(baseline, size, at + size.total)
+        a1 = burst(baseline, size, at)
+        baseline.ask("rest")
+        b1, b2 = burst(candidate, size, at), burst(candidate, size, at + size.total)
+        candidate.ask("rest")
+        a2 = burst(baseline, size, at + size.total)
         blocks.append(Block(join(a1, a2), join(b1, b2)))
         if len(blocks) < 3:
             continue
