@@ -42,6 +42,8 @@ def slowdown(job: WorkerJob, processes: int, out: Path, rounds: int = 5) -> floa
         runs = max(4, _BURST_NS // max(1, max(warm(worker) for worker in workers)))
         found = []
         for _ in range(rounds):
+            for worker in workers:
+                worker.ask("rest")  # threads that still spin are company
             alone = _rate(workers[0], runs)
             found.append(processes * alone / sum(pool.map(lambda w: _rate(w, runs), workers)))
         return max(1.0, median(found))  # company speeds nothing up: less than 1 is noise
