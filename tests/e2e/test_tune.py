@@ -74,6 +74,7 @@ def test_pinned_settings_stay(toy: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["--on", "cpu(spin_us=-1)"], "spin_us=-1 is not allowed"),
         (["--on", "cpu(spin=maybe)"], "spin"),
         (["--time", "0s"], "cannot read the duration"),
+        (["--labels", "l.npy"], "labels are given without samples"),
         (["--workload", "nonsense"], "nonsense"),
         (["--on", "cpu", "-o", "{model}"], "is the source itself"),
     ],

@@ -7,10 +7,19 @@ from pathlib import Path
 import pytest
 
 from ortune.backends.torch import Torch
+from ortune.core.errors import BadSettings
 from ortune.study.request import Request
 
 
-def test_an_edited_function_or_file_is_another_job(
+@pytest.mark.parametrize("given", [{"labels": "l.csv"}, {"calibration": "folder"}])
+@pytest.mark.parametrize("evaluate", ["", "mine:score"])
+def test_labels_and_calibration_without_data_are_refused(
+    given: dict[str, str], evaluate: str
+) -> None:
+    asked = Request((Path("m.onnx"),), evaluate=evaluate, **given)  # type: ignore[arg-type]
+    with pytest.raises(BadSettings, match="go with --data"):
+        asked.names  # noqa: B018
+_function_or_file_is_another_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

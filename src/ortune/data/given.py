@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.data import batches, feeds, synthetic
 from ortune.data.feeds import Feeds
@@ -38,9 +39,11 @@ def samples(
         count: Samples to make up.
 
     Raises:
-        BadData: The data, a shape or the batch does not fit the model.
+        BadData: The data, a shape or the batch does not fit the model, or labels have no data.
     """
     if data is not None:
         return feeds.load(data, inputs, out, labels=labels, batch=batch)
+    if labels is not None:
+        raise BadData("labels are given without samples", fix="give --data too")
     batches.check(batch, inputs)
     return synthetic.make(inputs, out, shapes=shapes or {}, ranges=ranges or {}, count=count)

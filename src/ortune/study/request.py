@@ -60,9 +60,10 @@ class Request:
         Raises:
             BadSettings: Several models without an evaluate function, or two of one name.
         """
-        if self.evaluate and self.data is None and (self.calibration or self.labels):
+        if self.data is None and (self.calibration or self.labels):
             raise BadSettings(
-                "--calibration and --labels go with --data; --evaluate brings its own samples",
+                "--calibration and --labels go with --data; made-up samples have no labels, and "
+                "--evaluate brings its own",
                 fix="leave them out, or give --data too",
             )
         if len(self.models) == 1:
