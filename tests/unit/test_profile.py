@@ -352,6 +352,16 @@ def test_seconds_are_a_finite_number(
     assert "--seconds" in capsys.readouterr().err
 
 
+def test_a_place_that_cannot_be_written_is_found_before_the_time_is_spent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", tmp_path / "file" / "inside"):
+        assert main(["profile", str(tmp_path / "none.onnx"), "-o", str(place)]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert "file" in said[0] and "none.onnx" not in said[0] and "fix:" in said[1]
+
+
 def test_a_batch_that_the_model_does_not_take_is_refused_before_a_run(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(CHAIN), tmp_path / "m.onnx")
     with pytest.raises(BadData, match="the batch of input 'x' is fixed"):

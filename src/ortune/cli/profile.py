@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ortune.cli import shared
+from ortune.core.errors import OrtuneError
 from ortune.core.profile import Kernel, Profile, Share
 
 if TYPE_CHECKING:
@@ -85,14 +86,13 @@ def command(
       ortune profile model.onnx --shape x:1x3x224x224 -o profile/
     """
     from ortune.cli import progress
-    from ortune.reporting import profile_page
     from ortune.study import profile_files
     from ortune.study.profile import profile
     from ortune.study.trying import suggested, tried
 
     sink = progress.lines(verbose)
-    if out is not None and out.exists() and not out.is_dir():
-        shared.free(out, False)
+    if out is not None:
+        _made(out)
     found = profile(
         model,
         on=on,
@@ -116,15 +116,27 @@ def command(
             ranges=shared.range_map(ranges),
             sink=sink,
         )
-    written: list[Path] = []
-    if out is not None:
-        written += profile_files.write(found, out, actions)
-        written.append(profile_page.write(found, actions, out / "profile.html", force=True))
+    written = _written(found, actions, out) if out is not None else []
     result = profile_files.whole(found, actions)
     shared.answer(json_to, result, lambda: show(found, actions, verbose=verbose))
     for path in written:
         shared.remark(f"wrote {path}")
     return 0
+
+
+def _written(found: Profile, actions: Sequence[Action], out: Path) -> list[Path]:
+    from ortune.reporting import profile_page
+    from ortune.study import profile_files
+
+    files = profile_files.write(found, out, actions)
+    return [*files, profile_page.write(found, actions, out / "profile.html", force=True)]
+
+
+def _made(out: Path) -> None:
+    """Make the folder before the time is spent."""
+    if out.exists() and not out.is_dir():
+        raise OrtuneError(f"{out} is a file", fix="give a folder with -o")
+    out.mkdir(parents=True, exist_ok=True)
 
 
 def show(found: Profile, actions: Sequence[Action] = (), *, verbose: bool) -> None:
