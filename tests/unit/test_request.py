@@ -19,7 +19,9 @@ def test_labels_and_calibration_without_data_are_refused(
     asked = Request((Path("m.onnx"),), evaluate=evaluate, **given)  # type: ignore[arg-type]
     with pytest.raises(BadSettings, match="go with --data"):
         asked.names  # noqa: B018
-_function_or_file_is_another_job(
+
+
+def test_an_edited_function_or_file_is_another_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
