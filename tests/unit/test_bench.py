@@ -129,7 +129,7 @@ def test_a_row_keeps_raw_samples_and_shows_no_percentile_that_few_samples_suppor
 def test_entries_that_share_one_measurement_count_once(model: Path) -> None:
     same = [[Burst((5,) * 100 + (7,) * 100, (0.0,) * 200)]]
     whole = timed(model, same, Throughput(sessions=1))
-    assert whole["p90_ns"] is None and whole["mean_ns"] == 6
+    assert whole["p90_ns"] is None and whole["mean_ns"] == 6 and whole["entries"] == 2
     assert whole["sd_ns"] == pytest.approx(2**0.5), "of two bursts, not of two hundred entries"
     assert timed(model, same)["p90_ns"] == 7
     batched = timed(model, [[Burst((100, 300), (0.0, 0.0))]], Latency(batch=4))

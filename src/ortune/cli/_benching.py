@@ -152,7 +152,7 @@ def _arena(row: Row, key: str) -> float | None:
 
 
 _LATENCY: tuple[Column, ...] = (
-    ("samples>", lambda row: str(len(row["latency_ns"]))),
+    ("entries>", lambda row: str(row.get("entries", 0))),
     ("mean>", _ms("mean_ns")),
     ("sd>", _ms("sd_ns")),
     ("min>", _ms("min_ns")),

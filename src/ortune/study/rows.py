@@ -62,6 +62,7 @@ def times(latency: Sequence[int]) -> dict[str, Any]:
         return {}
     values = np.asarray(latency, np.float64)
     return {
+        "entries": len(values),
         "mean_ns": float(values.mean()),
         "sd_ns": float(values.std(ddof=1)) if len(values) > 1 else None,
         "min_ns": int(values.min()),
