@@ -78,6 +78,7 @@ def profiled(job: WorkerJob, *, seconds: float, runs: int = 0) -> Runs:
                 size = min(each, wanted - done)
                 for worker in (plain, other) if turn % 2 == 0 else (other, plain):
                     found = worker.ask("laps", at=done, runs=size)["latency_ns"]
+                    worker.ask("rest")  # its threads would spin on into the other's turn
                     walls += found if worker is plain else []
                 done, turn = done + size, turn + 1
             answer = other.ask("recorded", runs=wanted)
