@@ -165,7 +165,9 @@ def test_the_profilers_cost_is_taken_off_but_never_noise() -> None:
     whole = [one / sum(taken) for one in taken]
     assert shares == pytest.approx(whole, rel=0.05), "a slow spell slows all"
     far = kernels.times(recorded, plain_ns=1e9)
-    assert sum(far) == pytest.approx(2 * (63_000 - gaps)), "scaled by 2 at most"
+    assert sum(far) == pytest.approx(2 * (63_000 - gaps)), "scaled up by 2 at most"
+    for plain in (20_000, 8_000, 3_000):
+        assert 0 < sum(kernels.times(recorded, plain_ns=plain)) <= plain, "parts of the run"
 
 
 CHAIN = """
@@ -189,11 +191,13 @@ def test_as_many_runs_as_fit_the_time_and_a_readable_trace(
     assert _count(slow_ns, nodes, 5.0) == wanted
 
 
-def made(backend: Backend, *nodes: Executed, text: str = MODEL) -> Profile:
+def made(
+    backend: Backend, *nodes: Executed, text: str = MODEL, plain_ns: float = 20_000
+) -> Profile:
     model = edit.ir.serde.deserialize_model(onnx.parser.parse_model(text))
     names.unique(model)
     recorded = Recorded(nodes, 1, 20_000, 20_000)
-    return explained(Path("m.onnx"), model, backend, Runs(recorded, 20_000, 1), None, [])
+    return explained(Path("m.onnx"), model, backend, Runs(recorded, plain_ns, 1), None, [])
 
 
 def test_fall_backs_are_listed_with_what_the_placement_shows() -> None:
@@ -371,6 +375,14 @@ def test_a_batch_that_the_model_does_not_take_is_refused_before_a_run(tmp_path: 
 def test_two_backends_at_once_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match="one backend"):
         profile(tmp_path / "m.onnx", on="cpu,openvino")
+
+
+def test_a_profiler_that_costs_more_than_the_run_is_told() -> None:
+    node = Executed("Tanh_2", "Tanh", calls=1, span_ns=9_000.0, kernel_ns=9_000.0)
+    found = made(Cpu(), node, text=CHAIN, plain_ns=4_000)
+    assert any("takes 5.0 times a plain one" in note for note in found.notes)
+    assert any("55% of the profiled run is in no node" in note for note in found.notes)
+    assert found.attributed <= 1
 
 
 def test_added_kernels_say_why_they_are_there() -> None:

@@ -63,8 +63,9 @@ def times(recorded: Recorded, plain_ns: float) -> tuple[float, ...]:
 
     The profiler works between kernels: the gaps are taken off but for a step. It works inside of
     them too, alike for each: what the profiled runs are longer for beyond the gaps is taken off
-    evenly, up to most of the shortest kernel. The rest of the difference is of the machine, and
-    slows all alike: the times are scaled to the plain run, by 2 at most.
+    evenly, up to most of the shortest kernel. The rest of the difference slows all alike: the
+    times are scaled to the plain run, up by 2 at most, down as far as it takes: what a run takes
+    is more than its parts.
     """
     spans = np.array([node.span_ns for node in recorded.nodes])
     alone = np.array([node.kernel_ns for node in recorded.nodes])
@@ -78,8 +79,9 @@ def times(recorded: Recorded, plain_ns: float) -> tuple[float, ...]:
     inside = min(max(0.0, excess / float(calls.sum())), most)
     bare = np.maximum(bare - inside * calls, np.minimum(bare, _STEP_NS * calls))
     outside = max(0.0, recorded.wall_ns - float(spans.sum()))
-    scale = 1.0 if recorded.parallel else (plain_ns - outside) / float(bare.sum())
-    return tuple((bare * min(max(scale, 1 / _SCALE), _SCALE)).tolist())
+    room = max(plain_ns - outside, plain_ns / 2)
+    scale = 1.0 if recorded.parallel else min(room / float(bare.sum()), _SCALE)
+    return tuple((bare * scale).tolist())
 
 
 def kernels(

@@ -30,6 +30,11 @@ from ortune.study import kernels
 from ortune.study.sizes import sizes
 from ortune.workloads.latency import Latency
 
+_ROUGH = 1.5
+"""Time of a profiled run over a plain one from which the times of small nodes are guesses."""
+_LOST = 0.05
+"""Share of a profiled run in no node from which it is worth a note."""
+
 
 def profile(
     model: str | Path,
@@ -126,7 +131,7 @@ def explained(
         profiled_call_ns=recorded.wall_ns,
         folded=folded,
         ceilings=ceilings,
-        notes=(*notes, *recorded.notes, *_remarks(recorded, traced)),
+        notes=(*notes, *recorded.notes, *_remarks(found, traced)),
         machine=machine() | versions(),
         regions=parts.all,
         placement={name: len(taken) for name, taken in recorded.placement.items()},
@@ -200,8 +205,14 @@ def _ceilings(backend: Backend, notes: list[str]) -> Ceilings | None:
         return None
 
 
-def _remarks(recorded: Recorded, traced: Lineage) -> list[str]:
-    said = []
+def _remarks(found: Runs, traced: Lineage) -> list[str]:
+    recorded, said = found.recorded, []
+    slower = recorded.wall_ns / max(1.0, found.plain_ns)
+    if slower > _ROUGH:
+        said.append(f"a profiled run takes {slower:.1f} times a plain one: node times are rough")
+    lost = 1 - sum(node.span_ns for node in recorded.nodes) / max(1.0, recorded.run_ns)
+    if lost > _LOST:
+        said.append(f"{lost:.0%} of the profiled run is in no node that the runtime tells of")
     if recorded.parallel:
         said.append("nodes ran side by side: their times may sum to more than the run")
     if traced.guessed:
