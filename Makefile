@@ -41,6 +41,9 @@ check: dev
 	$(PY) -m pytest tests -q -m long
 	$(PY) -m benchmarks.aa --beside-neighbour
 	$(PY) -m benchmarks.again
+	$(PY) -m benchmarks.tune
+	$(PY) -m benchmarks.ceilings --threads 1 2 --rounds 8
+	$(PY) -m benchmarks.profile > benchmarks/results/profile.json
 	$(PY) -m benchmarks.engine_overhead
 	$(PY) -m benchmarks.main_job
 

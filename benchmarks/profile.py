@@ -76,7 +76,8 @@ def exported(sample: Sample, folder: Path) -> Path:
     )
     if given is not None and given.is_file():
         return given
-    sample.write(folder / type(sample).name())
+    with redirect_stdout(sys.stderr):
+        sample.write(folder / type(sample).name())
     return folder / type(sample).name() / "model.onnx"
 
 
