@@ -211,8 +211,9 @@ def _waited(disturbed: float, record: Record) -> list[Advice]:
         change = "let sessions and threads together be no more than the CPUs, or take it as theirs"
         return [Advice(what, change)]
     # A pinned single thread needs one free CPU, whatever runs on the others.
-    one = "pin one thread with --on 'cpu(threads=1)'"
-    change = f"stop what else runs, or {one}" if record.cpus > 1 else "stop what else runs"
+    change = "stop what else runs"
+    if record.cpus > 1:
+        change += "; several threads suffer more than one: --on 'cpu(threads=1)'"
     return [Advice(what, change, disturbed > DISTURBED[1])]
 
 
@@ -240,7 +241,7 @@ def _others(record: Record) -> list[Advice]:
     what = f"other processes used {record.others:.1f} of {record.cpus} CPUs during the run"
     change = "stop them"
     if record.cpus > 1 and record.others < record.cpus - 0.5:
-        change += ", or pin what is measured with --on 'cpu(threads=1)'"
+        change += "; one thread needs one free CPU: --on 'cpu(threads=1)'"
     return [Advice(what, change)]
 
 
