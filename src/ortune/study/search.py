@@ -12,21 +12,17 @@ from dataclasses import dataclass, field
 
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Note, Sink, TrialDone, TrialStarted
-from ortune.core.step import AS_IS, Recipe, Transform
+from ortune.core.event import Note, Sink
+from ortune.core.step import Recipe, Transform
 from ortune.core.study import Stage, accepted, winner
-from ortune.core.trial import Interval, Measurement, Plan, Score, Status, Trial, Verdict
+from ortune.core.trial import Plan, Trial
 from ortune.measurement import noise, stats
-from ortune.measurement.pairs import Effort, time_pair
-from ortune.measurement.process import Worker, WorkerFailed
-from ortune.model import file
-from ortune.study import trials
-from ortune.study.building import build_all
+from ortune.measurement.process import WorkerFailed
+from ortune.study.attempts import Attempts
 from ortune.study.choosing import apart, quicker, reaches, transferred
-from ortune.study.jobs import job_key
-from ortune.study.ledger import Ending, Ledger, write_ending
+from ortune.study.ledger import Ending, write_ending
 from ortune.study.scene import Scene
-from ortune.study.space import Target, plans, trial_key, walk
+from ortune.study.space import Target, plans, walk
 
 _FINALISTS = 3
 _SEARCH_SHARE = 0.6
@@ -68,14 +64,15 @@ def search(scene: Scene, targets: Sequence[Target], aim: Aim, sink: Sink) -> Non
                 fix=f"run the same command again; to see it alone: {error.failure.reproduce}",
             ) from None
         except KeyboardInterrupt:
-            if not loop.ledger.trials:
+            if not loop.trials:
                 raise
             sink(Note("interrupted: what was found so far is kept", warning=True))
+            loop.judge_machine()
         ending = Ending(
             tuple(loop.history),
             finished,
             loop.readings,
-            tuple(loop.notes),
+            tuple(loop.attempts.notes),
             aim.strict,
             tuple(map(str, loop.judgement.advice)),
             loop.judgement.too_noisy,
@@ -94,79 +91,38 @@ class _Loop:
     stack: ExitStack
     history: list[Stage] = field(default_factory=list)
     readings: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.scene.root)
-        self.key = job_key(self.scene.job)
-        self.worker: Worker | None = None
+        # 4 seconds of a search of three minutes, 1 of a short one.
+        seconds = min(4.0, max(1.0, self.aim.seconds / 45))
+        self.attempts = Attempts(self.scene, seconds, self.sink, self.stack)
         self.before = noise.snapshot()
         self.judgement = noise.Judgement(False, ())
-        self.unchanged: set[str] = set()
         self.planned: set[str] = set()
         self.idle: set[str] = set()
         """Runtime settings that gained nothing over the plan around which they were tried."""
 
     def run(self) -> str:
         """Run every phase and say how it ended."""
-        self._baseline()
+        self.attempts.baseline()
         finished = self._plans()
         if finished != "target":
             finished = self._runtime(finished)
             finished = self._finals(finished)
         self._history()
-        self._readings()
+        self.judge_machine()
         return finished
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """All so far, the original first."""
+        return self.attempts.ledger.trials
 
     def left(self, share: float = 1.0) -> float:
         """Seconds left of a share of the time budget."""
         return self.aim.seconds * share - (time.monotonic() - self.aim.began)
 
-    def pair_seconds(self) -> float:
-        """Seconds of timing a pair gets: 4 of a search of three minutes, 1 of a short one."""
-        return min(4.0, max(1.0, self.aim.seconds / 45))
-
     # --- phases -----------------------------------------------------------------------------
-
-    def _baseline(self) -> None:
-        """Record the untouched model and an A/A pair: what this machine calls equal."""
-        plan = Plan(AS_IS, self.scene.job.baseline)
-        key = trial_key(self.key, plan)
-        known = self.ledger.find(key, "search")
-        if known is not None:
-            return
-        self.sink(TrialStarted(plan, "baseline", 1, 1))
-        with trials.start(self.scene, self.scene.models, plan.backend, "baseline") as worker:
-            load_ns, first_ns, peak, placement = trials.ready(worker)
-            effort = Effort(min_blocks=6, max_blocks=12, seconds=2, decide=False)
-            pair = time_pair(self._live(), worker, effort)
-        budget, part = self.scene.budget, self.scene.parts["search"]
-        value = budget.metric.aggregate(part.records)
-        score = Score(
-            str(budget.metric),
-            value,
-            value,
-            value,
-            value,
-            len(part.records),
-            Verdict.PROVED,
-            None,
-            "the original",
-        )
-        self._record(
-            Trial(
-                key,
-                plan,
-                "search",
-                Status.OK,
-                Interval(1.0, 1.0, 1.0),
-                (score,),
-                sum(map(file.size, self.scene.models.values())),
-                Measurement((pair,), load_ns, first_ns, peak, placement),
-                artefact="",
-                why="the original",
-            )
-        )
 
     def _plans(self) -> str:
         """Try the plans, best bets first, until the share of the time is used up; one at least."""
@@ -174,13 +130,13 @@ class _Loop:
         found = plans(
             scene.facts, self.targets, scene.job.workload, scene.job.baseline, exact=self.aim.exact
         )
-        self.planned = {trial_key(self.key, plan) for plan in found}
+        self.planned = {self.attempts.key(plan) for plan in found}
         for index, plan in enumerate(found, 1):
             if index > 1 and self.left(_SEARCH_SHARE) <= 0:
                 left = len(found) - index + 1
-                self._note(f"time is up: {left} of {len(found)} plans were not tried")
+                self.attempts.note(f"time is up: {left} of {len(found)} plans were not tried")
                 return "time"
-            trial = self._try(plan, "search", index, len(found))
+            trial = self.attempts.one(plan, "search", index, len(found))
             if trial is not None and self._on_target(trial):
                 return "target"
         return "done"
@@ -196,7 +152,7 @@ class _Loop:
                 plan = transferred(found, base, leader.plan)
                 if self.left(_RUNTIME_SHARE) <= 0:
                     return "time"
-                trial = self._try(plan, "runtime", 1, 1) if plan != leader.plan else None
+                trial = self.attempts.one(plan, "runtime", 1, 1) if plan != leader.plan else None
                 if trial is not None and self._on_target(trial):
                     return "target"
                 continue
@@ -226,7 +182,7 @@ class _Loop:
             if self.left(_RUNTIME_SHARE) <= 0:
                 return best, "time"
             plan = Plan(best.plan.recipe, backend)
-            trial = self._try(plan, "runtime", index, most)
+            trial = self.attempts.one(plan, "runtime", index, most)
             if trial is not None and self._on_target(trial):
                 return trial, "target"
             if trial is None:
@@ -244,16 +200,18 @@ class _Loop:
         for index, trial in enumerate(chosen, 1):
             leader = self._winner()
             if leader is not None and self.left() <= 0:
-                self._note(f"time is up: {len(chosen) - index + 1} finalists were not re-measured")
+                self.attempts.note(
+                    f"time is up: {len(chosen) - index + 1} finalists were not re-measured"
+                )
                 return "time"
             if leader is None or not apart(leader, trial):
-                self._final(trial, index, len(chosen))
+                self.attempts.final(trial, index, len(chosen))
         return finished
 
     def _history(self) -> None:
         """Measure what each kind of change brought on the way to the winner."""
         best = self._winner()
-        first = self.ledger.trials[0]
+        first = self.trials[0]
         self.history.append(Stage("baseline", first.key))
         if best is None:
             return
@@ -263,64 +221,15 @@ class _Loop:
         if best.plan.recipe.lossy:
             steps.append(("quantization", Plan(best.plan.recipe, base)))
         for name, plan in steps:
-            if trial_key(self.key, plan) == best.key:
+            if self.attempts.key(plan) == best.key:
                 continue
-            trial = self._try(plan, "history", 1, 1, always_score=True)
+            trial = self.attempts.one(plan, "history", 1, 1, always_score=True)
             if trial is not None and trial.ratio is not None:
                 self.history.append(Stage(name, trial.key))
         last = "quantization" if best.plan.backend == base else "runtime"
         if not best.plan.recipe.lossy and best.plan.backend == base:
             last = "graph"
         self.history.append(Stage(last, best.key))
-
-    # --- one plan ---------------------------------------------------------------------------
-
-    def _try(
-        self, plan: Plan, phase: str, index: int, total: int, *, always_score: bool = False
-    ) -> Trial | None:
-        """Return the plan's trial, from the ledger or new; None when it changes nothing."""
-        key = trial_key(self.key, plan)
-        known = self.ledger.find(key, "search")
-        if known is not None:
-            self.sink(TrialDone(known, cached=True))
-            return known
-        self.sink(TrialStarted(plan, phase, index, total))
-        try:
-            files = build_all(self.scene, plan, self.sink)
-        except OrtuneError as error:
-            return self._record(trials.failed(key, plan, error))
-        if plan.recipe.steps and not files.changed:
-            if plan.recipe.name not in self.unchanged:
-                self.unchanged.add(plan.recipe.name)
-                self._note(f"{plan.recipe.name}: nothing to change, not tried")
-            return None
-        part = self.scene.parts["search"]
-        live = self._live()
-        effort = Effort(seconds=self.pair_seconds())
-        trial = trials.attempt(
-            self.scene, key, plan, files, part, live, effort, self.sink, always_score=always_score
-        )
-        return self._record(trial)
-
-    def _final(self, trial: Trial, index: int, total: int) -> Trial:
-        known = self.ledger.find(trial.key, "final")
-        if known is not None:
-            self.sink(TrialDone(known, cached=True))
-            return known
-        self.sink(TrialStarted(trial.plan, "final", index, total))
-        self._rest()
-        files = build_all(self.scene, trial.plan, self.sink)
-        # As long as three search pairs together: fresh processes tell more than longer ones.
-        seconds = self.pair_seconds() * 3 / stats.PAIRS
-        effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
-        return self._record(
-            trials.finalist(self.scene, trial, files, stats.PAIRS, effort, self.sink)
-        )
-
-    def _record(self, trial: Trial) -> Trial:
-        self.ledger.append(trial)
-        self.sink(TrialDone(trial))
-        return trial
 
     def _on_target(self, trial: Trial) -> bool:
         """Re-measure a plan that seems to reach the target; true when it is proved."""
@@ -329,7 +238,7 @@ class _Loop:
             return False
         if trial.ratio.value > 1 / wanted:
             return False
-        return reaches(self._final(trial, 1, 1), wanted)
+        return reaches(self.attempts.final(trial, 1, 1), wanted)
 
     # --- judgement --------------------------------------------------------------------------
 
@@ -339,44 +248,23 @@ class _Loop:
 
     def _leaders(self) -> list[Trial]:
         """Return verified plans that may be faster than the original, fastest first."""
-        first = self.ledger.trials[0]
+        first = self.trials[0]
         fit = [
             t
-            for t in self.ledger.trials
+            for t in self.trials
             if t.phase == "search" and t.key != first.key and self._accepted(t)
         ]
         quick = [t for t in fit if t.ratio is not None and t.ratio.value < 1]
         return sorted(quick, key=lambda t: t.ratio.value if t.ratio else 1.0)
 
     def _winner(self) -> Trial | None:
-        finals = (t for t in self.ledger.trials if t.phase == "final")
+        finals = (t for t in self.trials if t.phase == "final")
         return winner(finals, strict=self.aim.strict)
 
-    # --- surroundings -----------------------------------------------------------------------
-
-    def _live(self) -> Worker:
-        """Return the baseline worker that the search phase times against."""
-        if self.worker is None or not self.worker.alive:
-            worker = trials.start(
-                self.scene, self.scene.models, self.scene.job.baseline, "baseline"
-            )
-            self.worker = self.stack.enter_context(worker)
-            trials.ready(worker)
-        return self.worker
-
-    def _rest(self) -> None:
-        """End the baseline worker: finalists get fresh ones."""
-        if self.worker is not None:
-            self.worker.close()
-            self.worker = None
-
-    def _note(self, text: str) -> None:
-        self.notes.append(text)
-        self.sink(Note(text))
-
-    def _readings(self) -> None:
-        pairs = [p for t in self.ledger.trials if t.measurement for p in t.measurement.pairs]
-        first = self.ledger.trials[0].measurement
+    def judge_machine(self) -> None:
+        """Say how far the machine could be trusted since the search began."""
+        pairs = [p for t in self.trials if t.measurement for p in t.measurement.pairs]
+        first = self.trials[0].measurement
         equal = stats.ratio(first.pairs) if first is not None else None
         if equal is not None:
             self.readings["A/A ratio of the original to itself"] = str(equal)
