@@ -189,6 +189,7 @@ def test_prices_keep_their_unit(text: str, amount: float, currency: str) -> None
         ["--price", "2,50/h"],
         ["--price", "-2.50/h"],
         ["--price", "0/h"],
+        ["--price", "9" * 400 + "/h"],
         ["--price", "$2 EUR/h"],
         ["--price", "1/h", "--effort", "4h@"],
         ["--price", "1/h", "--effort", "-4h@80/h"],
@@ -238,6 +239,7 @@ def test_units_of_load_and_overhead() -> None:
         '{"rows": [1]}',
         '{"rows": [{"error": "died"}]}',
         '{"rows": [{"model": "m", "backend": "cpu", "latency_ns": []}]}',
+        '{"rows": [{"model": "m", "backend": "cpu", "latency_ns": [0]}]}',
     ],
 )
 def test_what_is_no_bench_is_refused(

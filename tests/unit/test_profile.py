@@ -70,7 +70,7 @@ def read(
     folder: Path, events: list[dict[str, Any]], walls: list[float], graph: Any = None
 ) -> Recorded:
     (folder / "trace.json").write_text(json.dumps(events))
-    return _ort_trace.read(folder / "trace.json", graph, np.asarray(walls), {})
+    return _ort_trace.read(folder / "trace.json", graph, np.asarray(walls), None)
 
 
 def test_spans_go_to_the_next_start_and_bodies_are_taken_off(tmp_path: Path) -> None:
@@ -136,6 +136,17 @@ def test_placement_comes_from_the_profile_where_there_is_no_record(tmp_path: Pat
     found = read(tmp_path, [event("a", "Add", 0, 5), run(0, 9)], [9.0])
     assert found.placement == {CPU: ("a",)}
     assert "no record" in found.notes[0]
+
+
+def test_a_model_that_is_all_constant_is_a_profile_of_nothing(tmp_path: Path) -> None:
+    ones = ", ".join(["1"] * 16)
+    text = CHAIN.replace("float[4,4] x", "float[4,4] unused")
+    text = text.replace("{ a =", f"<float[4,4] x = {{{ones}}}> {{ a =")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    found = profile(tmp_path / "m.onnx", ceilings=False, runs=4)
+    assert (found.kernels, found.placement, len(found.folded)) == ((), {}, 3)
+    assert not any("keeps no record" in note for note in found.notes)
+    assert profile_files.write(found, tmp_path / "out")
 
 
 def test_a_compiling_provider_stands_for_its_parts() -> None:

@@ -104,7 +104,7 @@ def read(
     trace: Path,
     executed: Graph | None,
     walls: NDArray[np.float64],
-    assigned: Mapping[str, tuple[str, ...]],
+    assigned: Mapping[str, tuple[str, ...]] | None,
 ) -> Recorded:
     """Return the middle half, by wall time, of the last ``len(walls)`` runs of a trace.
 
@@ -112,7 +112,7 @@ def read(
         trace: The JSON file.
         executed: The graph it ran; None where the runtime could not save it.
         walls: Wall time of each run in ns, from outside.
-        assigned: Provider -> nodes, from the runtime's record; empty where it keeps none.
+        assigned: Provider -> nodes, from the runtime's record; None where it keeps none.
     """
     runs = _runs(json.loads(trace.read_text(encoding="utf-8")))[-len(walls) :]
     order = np.argsort(walls, kind="stable")
@@ -141,10 +141,10 @@ def read(
         run_ns=1e3 * float(np.mean([run.end - run.start for run in chosen])),
         timeline=tuple(replace(one, index=place[one.index]) for one in lines),
         constants=tuple(sorted(executed.constants)) if executed else (),
-        placement=assigned or _from_trace(made),
+        placement=_from_trace(made) if assigned is None else assigned,
         parallel=parallel,
         graph=executed is not None,
-        notes=() if assigned else (_NO_RECORD,),
+        notes=(_NO_RECORD,) if assigned is None else (),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -209,4 +210,7 @@ def _row(
 def _typical(row: Mapping[str, Any]) -> float:
     """Return the median latency in seconds."""
     known = row.get("p50_ns")
-    return float(known if known is not None else median(row["latency_ns"])) / 1e9
+    found = float(known if known is not None else median(row["latency_ns"])) / 1e9
+    if not 0 < found < math.inf:
+        raise ValueError(f"no latency is {found:g} s")
+    return found

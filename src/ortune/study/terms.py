@@ -11,7 +11,7 @@ from ortune.core.errors import BadSettings
 MONTH_DAYS = 30.4
 """Days of a month: 365 / 12, to one place."""
 
-_NUMBER = r"(\d+(?:\.\d+)?)"
+_NUMBER = r"(\d{1,15}(?:\.\d{1,15})?)"
 _PRICE = re.compile(rf"([^\d\s.,/+-]*)\s*{_NUMBER}\s*([^\d\s.,/+-]*)\s*/\s*h(?:our)?")
 _LOAD = re.compile(rf"{_NUMBER}\s*/\s*(s|min|h|day)")
 _SPAN = re.compile(rf"{_NUMBER}\s*(us|ms|s)")
