@@ -51,6 +51,11 @@ class OrtSession:
             taken[provider] = (*taken.get(provider, ()), *names)
         return taken
 
+    @property
+    def records(self) -> bool:
+        """Whether this version of the runtime keeps a record of its placement."""
+        return hasattr(self.inner, "get_provider_graph_assignment_info")
+
     def parts(self) -> list[tuple[str, tuple[str, ...]]]:
         """Return provider and nodes of every part of the divided graph, as `assigned`."""
         try:
@@ -95,10 +100,15 @@ def options(threads: int, level: str, *, verbose: bool, save_to: Path | None = N
         made.add_session_config_entry(
             "session.optimized_model_external_initializers_file_name", f"{save_to.name}.data"
         )
-        made.add_session_config_entry(
-            "session.optimized_model_external_initializers_min_size_in_bytes", str(1 << 31)
-        )
+        keep_beside(made, 1 << 31)
     return made
+
+
+def keep_beside(made: Any, least: int) -> None:
+    """Save weights of `least` bytes and more in a file beside the rewritten graph's."""
+    made.add_session_config_entry(
+        "session.optimized_model_external_initializers_min_size_in_bytes", str(least)
+    )
 
 
 @contextmanager

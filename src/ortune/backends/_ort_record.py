@@ -18,6 +18,8 @@ from ortune.core.profile import Executed, Recorded
 
 GRAPH = "executed.onnx"
 """The graph as the runtime rewrote it, in the recording's folder."""
+_BESIDE = 1024
+"""Bytes of a weight that is saved beside that graph: a file of 2 GB and more cannot be written."""
 
 
 class _OrtRecording(_ort.OrtSession):
@@ -41,7 +43,8 @@ class _OrtRecording(_ort.OrtSession):
         trace = Path(self.inner.end_profiling())
         graph = _ort_trace.graph(self._graph) if self._graph.is_file() else None
         walls = np.asarray(self._walls[-runs:], np.float64)
-        found = _ort_trace.read(trace, graph, walls, self.assigned())
+        assigned = self.assigned() if self.records else None
+        found = _ort_trace.read(trace, graph, walls, assigned)
         if graph is not None:
             return found
         parts = [part for part in self.parts() if part[0] == self._provider]
@@ -88,6 +91,7 @@ def session(
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
         disabled: Names of graph optimizers to leave out.
     """
+    _ort.keep_beside(made, _BESIDE)
     made.enable_profiling = True
     made.profile_file_prefix = str(folder / "trace")
     with _ort.session(path, made, provider=provider, disabled=disabled) as opened:
