@@ -14,6 +14,7 @@ from ortune_toys.backends.hang import Hang
 from ortune_toys.backends.hog import Hog
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
 from ortune.core.observer import Probe
 from ortune.data import stream
@@ -111,3 +112,9 @@ def test_a_round_of_several_models_holds_their_calls_in_proportion(model: Path) 
         rounds = [bench.round(position) for position in range(len(bench.cycle))]
     assert len(rounds) == 2
     assert all(len(calls) == 1 + 3 for calls in rounds)
+
+
+def test_what_a_backend_says_to_do_reaches_the_reader(model: Path) -> None:
+    with Worker(job(model, Torch())) as worker, pytest.raises(WorkerFailed) as caught:
+        worker.ask("load")
+    assert "source=" in caught.value.failure.fix

@@ -39,7 +39,12 @@ class WorkerJob:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a worker said last, and the command that shows it again."""
+    """What a worker said last, and the command that shows it again.
+
+    Attributes:
+        fix: What the worker's own error says to do; empty for a crash.
+    """
 
     reason: str
     reproduce: str
+    fix: str = ""

@@ -97,7 +97,7 @@ class Worker:
             raise self._failed(self._death()) from None
         answer: dict[str, Any] = json.loads(self._read(timeout_s or self._timeout_s, do))
         if "error" in answer:
-            raise self._failed(str(answer["error"]))
+            raise self._failed(str(answer["error"]), str(answer.get("fix", "")))
         return answer
 
     @property
@@ -166,8 +166,8 @@ class Worker:
             return f"the worker was killed by {name}{tail}"
         return f"the worker ended with exit code {code}{tail}"
 
-    def _failed(self, reason: str) -> WorkerFailed:
-        return WorkerFailed(Failure(reason, self.reproduce), self)
+    def _failed(self, reason: str, fix: str = "") -> WorkerFailed:
+        return WorkerFailed(Failure(reason, self.reproduce, fix), self)
 
 
 def ask_once(

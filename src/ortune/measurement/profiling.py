@@ -86,7 +86,7 @@ def profiled(job: WorkerJob, *, seconds: float, runs: int = 0) -> Runs:
             name = Path(job.models[MAIN]).name
             raise BadModel(
                 f"{name} is not profiled on {job.backend}: {error.failure.reason}",
-                fix="check the model, the data and the backend",
+                fix=error.failure.fix or "check the model, the data and the backend",
             ) from None
     recorded: Recorded = codec.decode(Recorded, answer["recorded"])
     return Runs(recorded, middle_mean(walls), len(walls))

@@ -169,7 +169,7 @@ class _Set:
                         f"{one.model} does not run on {one.backend}: {error.failure.reason}",
                         fix="leave the batch out: the model may take one sample a run"
                         if one.workload.batch > 1
-                        else "check the model, the data and the backend",
+                        else error.failure.fix or "check the model, the data and the backend",
                     ) from None
 
     def _start(self, index: int) -> None:

@@ -106,7 +106,8 @@ class _Loud(Worker):
         except WorkerFailed as error:
             raise BadData(
                 f"the original does not run: {error.failure.reason}",
-                fix="check the model, the data and the baseline's backend; -v shows the log",
+                fix=error.failure.fix
+                or "check the model, the data and the baseline's backend; -v shows the log",
             ) from None
 
 

@@ -95,7 +95,7 @@ def verify(
         except WorkerFailed as error:
             raise BadModel(
                 f"{two} does not run on {backend}: {error.failure.reason}",
-                fix="run `ortune inspect` on it",
+                fix=error.failure.fix or "run `ortune inspect` on it",
             ) from None
         return Comparison(
             scores,
