@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from ortune.model import file
 from ortune.model.check import check, signature
 from ortune.model.facts import facts
+from ortune.study.profile import profile
 
 _MIB = 1 << 20
 
@@ -72,3 +74,12 @@ def test_saving_makes_no_second_copy(tmp_path: Path) -> None:
     weight = file.load(saved).graph.initializers["w3"].const_value
     assert weight is not None and not np.asarray(weight.numpy())[-1].any()
     onnx.checker.check_model(saved)
+
+
+@pytest.mark.long
+def test_more_than_two_gigabytes_are_profiled(tmp_path: Path) -> None:
+    """A file of the executed graph with its weights inside could not be written."""
+    path = chain(tmp_path, layers=36, width=4096)
+    found = profile(path, shapes={"x0": (1, 4096)}, ceilings=False, runs=4)
+    assert [kernel.op_type for kernel in found.kernels] == ["MatMul"] * 36
+    assert found.mapped == 1
