@@ -219,7 +219,9 @@ def test_no_candidate_asks_for_more_threads_than_there_are_cpus(
     assert all(one.threads <= cpus for one in found)
     assert all(getattr(one, "inter_threads", 0) <= cpus for one in found)
     wanted = {1, cpus} - {backend.threads or cpus}
-    assert wanted <= {one.threads for one in backend.coordinates(FACTS)["threads"]}
+    offered = [one.threads for one in backend.coordinates(FACTS)["threads"]]
+    assert wanted <= {count or cpus for count in offered}
+    assert cpus not in offered, "all CPUs are spelled 0, as in the defaults: one plan, not two"
 
 
 def test_one_thread_neither_spins_nor_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:

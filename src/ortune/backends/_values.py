@@ -50,10 +50,10 @@ def pairs(config: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-def thread_counts(cpus: int) -> list[int]:
-    """Return the thread counts to try: one, powers of two, and all CPUs, none above them."""
-    counts = {1, cpus} | {2**k for k in range(cpus.bit_length()) if 2**k <= cpus}
-    return sorted(counts)
+def thread_counts(cpus: int, present: int) -> list[int]:
+    """Return the thread counts to try beside the present one: 1, powers of two, 0 for all CPUs."""
+    counts = [2**k for k in range(cpus.bit_length()) if 2**k < cpus]
+    return [n for n in (*counts, 0) if (n or cpus) != (present or cpus)]
 
 
 def demand_flushed() -> None:

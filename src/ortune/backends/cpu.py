@@ -103,7 +103,6 @@ class Cpu(Backend):
         """
         cpus = effective_cpus()
         several = min(self.threads or cpus, cpus) > 1
-        counts = _values.thread_counts(cpus)
         normed = facts.has(
             "LayerNormalization", "ReduceMean", "com.microsoft::SkipLayerNormalization"
         )
@@ -114,7 +113,8 @@ class Cpu(Backend):
         }
         if several:
             found["spin"] = self._spins()
-        found["threads"] = [self._with_threads(n) for n in counts if n != (self.threads or cpus)]
+        counts = _values.thread_counts(cpus, self.threads)
+        found["threads"] = [self._with_threads(n) for n in counts]
         found["level"] = [replace(self, level="extended")]
         if several:
             found["block_base"] = [replace(self, block_base=4)]
@@ -137,7 +137,7 @@ class Cpu(Backend):
 
     def _with_threads(self, count: int) -> Self:
         """Change the count and drop what depends on it."""
-        if count > 1:
+        if count != 1:
             return replace(self, threads=count, affinity="")
         alone = replace(self, threads=1, affinity="", block_base=0, parallel=False)
         return replace(alone, inter_threads=0, spin=True, spin_us=0, spin_backoff=1)

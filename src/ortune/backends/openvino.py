@@ -100,10 +100,11 @@ class Openvino(Backend):
         """
         cpus = effective_cpus()
         threads = self.threads or cpus
-        others = [n for n in _values.thread_counts(cpus) if n != threads]
         return {
             "flush_denormals": [replace(self, flush_denormals=True)] if facts.denormals else [],
-            "threads": [replace(self, threads=n) for n in others],
+            "threads": [
+                replace(self, threads=n) for n in _values.thread_counts(cpus, self.threads)
+            ],
             "pinning": [replace(self, pinning=value) for value in ("off", "on")],
             "hint": [replace(self, hint="throughput")],
             "streams": [replace(self, streams=n) for n in (1, threads) if n != self.streams],
