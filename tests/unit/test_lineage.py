@@ -296,6 +296,16 @@ def test_repeated_layers_are_one_region() -> None:
     assert set(found.of) == {str(node.name) for node in source.graph}
 
 
+def test_an_exporters_word_for_no_module_is_no_region() -> None:
+    proto = onnx.helper.make_model(chain(6))
+    for node in proto.graph.node[:2]:
+        scopes = "['', '_empty_nn_module_stack_from_metadata_hook', 'node']"
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    source = edit.ir.serde.deserialize_model(proto)
+    names.unique(source)
+    assert regions(Origin(source)).all[0].name == "enc.layer.*.query"
+
+
 def chain(layers: int) -> onnx.GraphProto:
     """A chain of products whose weights bear scopes."""
     nodes, held, value = [], [], "x"

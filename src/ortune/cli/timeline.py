@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     type=shared.Finite(min=0.1),
     default=20.0,
     show_default=True,
-    help="Time spent on timing inferences.",
+    help="Time spent on timing inferences; every line takes some seconds at least.",
 )
 @shared.output("A page with the table and the chart (.html).")
 @shared.force

@@ -22,6 +22,8 @@ _SHARE = 0.12
 """A region with fewer of the nodes is not divided further."""
 _BLOCKS = 10
 _SCOPES = "pkg.torch.onnx.name_scopes"
+_NO_SCOPE = "_empty_nn_module_stack_from_metadata_hook"
+"""What torch writes for a node of no module."""
 _MAIN = (
     "Conv ConvTranspose ConvInteger QLinearConv MatMul Gemm MatMulInteger QLinearMatMul LSTM GRU "
     "RNN Attention MultiHeadAttention Resize Softmax LayerNormalization"
@@ -112,7 +114,7 @@ def _own(origin: Origin, name: str) -> _Path:
             scopes = ast.literal_eval(node.metadata_props[_SCOPES])
         except (SyntaxError, ValueError):
             scopes = []
-        if len(scopes) > 1:
+        if len(scopes) > 1 and scopes[-2] != _NO_SCOPE:
             return _split(str(scopes[-2]))
     if "/" in name.strip("/"):
         return _split(name.rpartition("/")[0])
