@@ -349,6 +349,8 @@ def test_loadgen_drives_and_its_own_log_is_the_result(
     wanted = {"offline": 1e9 / value, "server": results["loadgen"]["result_mean_latency_ns"]}
     assert answer["latency_ns"] == [round(wanted.get(scenario, value))] * 3
     assert results["bursts"] == 1
+    assert ("throughput_per_s" in results) is (scenario == "offline")
+    assert results.get("throughput_per_s", value) == pytest.approx(value, rel=1e-3)
 
 
 def _counting(calls: Any, asked: list[int]) -> Any:

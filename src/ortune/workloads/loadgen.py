@@ -111,7 +111,10 @@ class Loadgen(Workload):
         reasons = {str(one.get("result_invalid_reason", "")).strip() for one in details} - {""}
         stopping = str(details[-1].get("early_stopping_result", "")).strip()
         notes = [*sorted(reasons), *([stopping] if stopping else [])]
+        mean = sum(latency_ns) / max(1, len(latency_ns))
+        rate = {"throughput_per_s": 1e9 / mean * max(1, self.batch)} if mean else {}
         return {
+            **(rate if self.scenario == "offline" else {}),
             "scenario": self.scenario,
             "valid_bursts": valid,
             "bursts": len(details),
