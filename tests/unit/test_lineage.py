@@ -243,7 +243,7 @@ def test_a_copy_is_run_only_where_names_are_missing(tmp_path: Path, text: str) -
     proto = model(text)
     onnx.save(proto, tmp_path / "unnamed.onnx")
     _, loaded, said = labelled(tmp_path / "unnamed.onnx", tmp_path)
-    assert loaded != tmp_path / "unnamed.onnx"
+    assert loaded != tmp_path / "unnamed.onnx" and loaded.name == "unnamed.onnx"
     assert said
     named(proto.graph, "n")
     onnx.save(proto, tmp_path / "named.onnx")

@@ -156,7 +156,8 @@ def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]
     theirs = _names(onnx.load(path, load_external_data=False).graph)
     if not calls and sorted(mine) == sorted(theirs):
         return model, path.resolve(), ()
-    copy = folder / "labelled.onnx"
+    copy = folder / "labelled" / path.name
+    copy.parent.mkdir()
     file.save(model, copy)
     said = "functions inlined and " if calls else ""
     text = f"run as a copy with {said}a name of its own for every node"
