@@ -157,7 +157,7 @@ def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]
     if not calls and sorted(mine) == sorted(theirs):
         return model, path.resolve(), ()
     copy = folder / "labelled" / path.name
-    copy.parent.mkdir()
+    copy.parent.mkdir(exist_ok=True)
     file.save(model, copy)
     said = "functions inlined and " if calls else ""
     text = f"run as a copy with {said}a name of its own for every node"
