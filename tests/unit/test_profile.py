@@ -246,6 +246,10 @@ def test_flops_come_from_the_shapes_of_the_run() -> None:
     )
     found = made(Cpu(), node)
     assert found.kernels[0].flops == 3 * 2 * 4 * 4 * 4
+    tall, wide = Operand("float32", (8, 2), 64), Operand("float32", (8, 5), 160)
+    out = Operand("float32", (2, 5), 40)
+    turned = replace(node, op_type="FusedMatMul", calls=1, inputs=(tall, wide), outputs=(out,))
+    assert made(Cpu(), turned).kernels[0].flops == 2 * 2 * 8 * 5, "its left side is transposed"
 
 
 @pytest.fixture(scope="module")

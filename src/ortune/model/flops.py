@@ -97,11 +97,18 @@ def _conv_transpose(node: ir.Node) -> int:
 
 
 def _matmul(left: int = 0) -> Callable[[ir.Node], int]:
+    """The inner dimension is the left operand's last; the last but one where it is transposed.
+
+    FusedMatMul may transpose it. Whether it does shows in the shapes, so that a kernel counts
+    whose attributes are not known.
+    """
+
     def count(node: ir.Node) -> int:
-        shape = _in(node, left)
-        if node.op_type == "FusedMatMul" and attribute(node, "transA", 0):
-            return 2 * math.prod(_of(node.outputs[0])) * shape[-2]
-        return 2 * math.prod(_of(node.outputs[0])) * (shape[-1] if shape else 1)
+        shape, made = _in(node, left), _of(node.outputs[0])
+        deep = shape[-1] if shape else 1
+        if node.op_type == "FusedMatMul" and len(shape) > 1 and len(made) > 1 and made[-2]:
+            deep = shape[-1] * shape[-2] // made[-2] or deep
+        return 2 * math.prod(made) * deep
 
     return count
 
