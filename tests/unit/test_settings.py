@@ -22,6 +22,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.spelling import parse
+from ortune.study.space import Target
 
 FACTS = Facts({"Cast": 1, "Gelu": 1}, 2, 0, 0, {}, 20, 10, (), ())
 EVERY = Cpu(
@@ -230,6 +231,18 @@ def test_one_thread_neither_spins_nor_is_pinned(monkeypatch: pytest.MonkeyPatch)
     assert not {"spin", "affinity", "block_base"} & set(Cpu(threads=1).coordinates(FACTS))
     bound = Cpu(threads=4, spin=False, affinity="2;3;4", block_base=4)
     assert Cpu(threads=1) in bound.coordinates(FACTS)["threads"]
+
+
+def test_a_pinned_spin_leaves_the_number_of_threads_to_be_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu, "effective_cpus", lambda: 4)
+    start = Cpu(spin=False)
+    found = Target(start, frozenset({"spin"})).coordinates(start, FACTS)
+    assert found["threads"] == [Cpu(threads=1, spin=False), Cpu(threads=2, spin=False)]
+    assert found["spin"] == []
+    both = Target(start, frozenset({"spin", "threads"})).coordinates(start, FACTS)
+    assert both["threads"] == []
 
 
 def test_denormals_are_offered_first_where_weights_hold_them() -> None:

@@ -41,9 +41,18 @@ class Target:
         return list(dict.fromkeys(self.pin(v) for v in found))
 
     def coordinates(self, backend: Backend, facts: Facts) -> dict[str, list[Backend]]:
-        """Return the settings to try around a backend, within the pins: the splits first."""
+        """Return the settings to try around a backend, within the pins: the splits first.
+
+        A number of threads that resets a pinned field, as one thread does with spinning, is tried
+        by itself.
+        """
         split = [replace(backend, threads=threads) for threads in self.splits]
-        found = {"split": split, **backend.coordinates(facts)}
+        found: dict[str, list[Backend]] = {"split": split}
+        for name, values in backend.coordinates(facts).items():
+            found[name] = [
+                one if self.allows(one) else replace(backend, threads=one.threads)
+                for one in values
+            ]
         return {
             name: [one for one in values if one != backend and self.allows(one)]
             for name, values in found.items()
