@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ortune_toys.backends.scripted import Scripted
 from tests.models import write_classifier
 
 import ortune as ot
@@ -78,6 +79,13 @@ def test_the_history_is_measured(scripted: ot.Study) -> None:
     assert names[0] == "baseline"
     assert names[-1] in ("quantization", "runtime")
     assert all(scripted.find(stage.key) for stage in scripted.history)
+
+
+def test_a_setting_that_gains_nothing_is_no_finalist(scripted: ot.Study) -> None:
+    tried = {t.plan.backend.slow for t in scripted.trials if isinstance(t.plan.backend, Scripted)}
+    final = {t.plan.backend.slow for t in scripted.final if isinstance(t.plan.backend, Scripted)}
+    assert 1.05 in tried
+    assert 1.05 not in final
 
 
 def test_a_scripted_clock_gives_the_same_ledger_and_winner(
