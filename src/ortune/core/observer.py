@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from numpy.typing import NDArray
@@ -12,22 +12,44 @@ from numpy.typing import NDArray
 from ortune.core.plugin import Plugin
 
 
-@dataclass(frozen=True)
-class Range:
-    """The values that a tensor's integer grid shall cover, in the tensor's units.
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """First and second moments of what one layer multiplies with its weight.
+
+    A vector is one row of a matrix product, or one window of a convolution in the order of its
+    weight's columns (input channel, then kernel positions); groups of a convolution are apart.
 
     Attributes:
+        count: Vectors seen.
+        mean: float64, shape [groups, width].
+        second: Mean of x x^T, not centred, float64, shape [groups, width, width].
+    """
+
+    count: int
+    mean: NDArray[Any]
+    second: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Range:
+    """What an observer says of a tensor: above all the values that its integer grid shall cover.
+
+    Attributes:
+        low: In the tensor's units.
+        high: In the tensor's units.
         channels: Lowest and highest value at each index of the last axis, from observers that
             keep them apart; empty from all others.
+        moments: From observers that gather them; None from all others.
     """
 
     low: float
     high: float
     channels: tuple[tuple[float, float], ...] = ()
+    moments: Moments | None = field(default=None, compare=False, repr=False)
 
 
 Ranges: TypeAlias = Mapping[str, Range]
-"""Tensor name -> range."""
+"""Key of a probe, which is the tensor's name unless it says otherwise -> range."""
 
 
 class Accumulator(Protocol):
@@ -60,7 +82,19 @@ class Observer(Plugin):
 
 @dataclass(frozen=True)
 class Probe:
-    """A request to watch one tensor of the main graph while the calibration data runs."""
+    """A request to watch one tensor while the calibration data runs.
+
+    Attributes:
+        tensor: Its name, of the main graph or of a body of If, Loop or Scan.
+        observer: How.
+        name: Under which the answer is given: for a step that watches one tensor in several ways.
+    """
 
     tensor: str
     observer: Observer
+    name: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name of the answer."""
+        return self.name or self.tensor

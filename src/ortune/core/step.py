@@ -68,6 +68,10 @@ class Quantizer(Plugin):
         """Return the tensors whose ranges `apply` needs; none for data-free methods."""
         return ()
 
+    def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
+        """Yield steps to try instead of this one where it fails the budget, best bet first."""
+        return ()
+
     @abstractmethod
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Edit the model in place and return how many edits were made.
