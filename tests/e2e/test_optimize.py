@@ -74,6 +74,19 @@ def test_a_plan_five_percent_slower_is_rejected(task: tuple[Path, Path], tmp_pat
     assert same.key != study.best.key
 
 
+def test_a_fast_plan_that_fails_is_rescued(task: tuple[Path, Path], tmp_path: Path) -> None:
+    study = search(task, tmp_path / "run", on="scripted(slow=0.99)")
+    plain, saved = (
+        next(t for t in study.trials if t.plan.recipe.name == name)
+        for name in ("coarse", "coarse(care=true)")
+    )
+    assert plain.status is Status.FAILS
+    assert saved.status is Status.OK
+    assert plain.ratio is not None
+    assert saved.ratio is not None
+    assert plain.ratio.value < saved.ratio.value < 1
+
+
 def test_the_history_is_measured(scripted: ot.Study) -> None:
     names = [stage.name for stage in scripted.history]
     assert names[0] == "baseline"

@@ -1,6 +1,6 @@
 """The search: an anytime loop over plans.
 
-Phases: baseline, plans, runtime settings, finalists, history.
+Phases: baseline, plans, rescues of what is fast and fails, runtime settings, finalists, history.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from ortune.measurement.process import WorkerFailed
 from ortune.study.attempts import Attempts
 from ortune.study.choosing import apart, quicker, reaches, transferred
 from ortune.study.ledger import Ending, write_ending
+from ortune.study.rescue import rescues, worth_saving
 from ortune.study.scene import Scene
 from ortune.study.space import Target, plans, walk
 
 _FINALISTS = 3
 _SEARCH_SHARE = 0.6
+_RESCUE_SHARE = 0.65
 _SETTINGS = (3, 12)
 """Runtime settings tried around a plan: in a short search, and from three minutes on."""
 _RUNTIME_SHARE = 0.7
@@ -107,6 +109,8 @@ class _Loop:
         self.attempts.baseline()
         finished = self._plans()
         if finished != "target":
+            finished = self._rescue(finished)
+        if finished != "target":
             finished = self._runtime(finished)
             finished = self._finals(finished)
         self._history()
@@ -140,6 +144,22 @@ class _Loop:
             if trial is not None and self._on_target(trial):
                 return "target"
         return "done"
+
+    def _rescue(self, finished: str) -> str:
+        """Spend the accuracy kit on plans that are faster than the best but fail the budget."""
+        for failed in worth_saving(self.trials, next(iter(self._leaders()), None)):
+            for index, plan in enumerate(rescues(failed, self.scene.facts), 1):
+                if self.left(_RESCUE_SHARE) <= 0:
+                    self.attempts.note(f"time is up: {failed.plan.recipe.name} was not saved")
+                    return finished
+                self.planned.add(self.attempts.key(plan))
+                trial = self.attempts.one(plan, "rescue", index, index)
+                if trial is None or not self._accepted(trial):
+                    continue
+                if self._on_target(trial):
+                    return "target"
+                break
+        return finished
 
     def _runtime(self, finished: str) -> str:
         """Descend over the best plan's runtime settings; the second best gets what they gained."""
