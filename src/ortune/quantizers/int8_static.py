@@ -155,6 +155,14 @@ class Int8Static(Quantizer):
             packer.pack(layer)
         return len(placement.layers)
 
+    def chosen(self, model: ir.Model) -> Sequence[Layer]:
+        """Return the layers that become integer, for steps that prepare their weights.
+
+        The exact rewrites that the weights go through first are done in place.
+        """
+        self._prepare(model)
+        return self._place(model, None).layers
+
     def _prepare(self, model: ir.Model) -> None:
         edit.inline(model)
         fold(model)
