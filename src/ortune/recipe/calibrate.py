@@ -1,9 +1,24 @@
-"""Answer every probe with one worker run over the calibration samples."""
+"""Answer every probe over the calibration samples, in worker runs of bounded memory.
+
+Three calls, for whoever needs ranges:
+
+- `calibrate` answers probes over one list of samples: what a build does before a quantizer.
+- `calibrate_groups` answers the same probes over several lists of samples at once, each list with
+  observers of its own. Lists may overlap; a sample is run once a pass, however many lists it is
+  in. ``calibrate_groups(..., [indices, *halves(indices)], ...)`` is the answer and its split-half
+  stability for the price of one calibration.
+- `ortune.recipe.activity` makes probes that tell what never woke up, to be put beside others.
+
+Answers are keyed by `Probe.key`. A probe has no answer, and a note says why, when its tensor
+cannot be exposed (it is a constant, or in a body that cannot hand it out) or when it never held a
+value on the samples (the branch of an If that was never taken).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,6 +31,56 @@ from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.model import file
 
 _TIMEOUT_S = 1800
+MEMORY = 1_000_000_000
+"""Bytes that the observed tensors of one worker run, and what is kept of them, may take."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What `calibrate_groups` found.
+
+    Attributes:
+        ranges: One mapping a group of samples, in the order given.
+        notes: Which probes have no answer, and why.
+        seconds: Wall time; 0 when every answer was known before.
+        peak_rss: Bytes, of the largest worker; 0 when every answer was known before.
+        parts: Worker runs that the probes were split into to stay within the memory.
+    """
+
+    ranges: tuple[Ranges, ...]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    peak_rss: int = 0
+    parts: int = 0
+
+
+def halves(indices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Deal the samples out in turn: both halves are spread over the whole."""
+    return tuple(indices[0::2]), tuple(indices[1::2])
+
+
+def calibrate_groups(
+    model: ir.Model,
+    probes: Sequence[Probe],
+    stream: Path,
+    groups: Sequence[Sequence[int]],
+    folder: Path,
+    *,
+    memory: int = MEMORY,
+) -> Calibrated:
+    """Observe each probed tensor over each group of samples; see `calibrate`.
+
+    Args:
+        model: Left unchanged.
+        probes: Tensors of the main graph and of bodies.
+        stream: Sample stream of the model's inputs.
+        groups: Lists of sample indices; they may overlap.
+        folder: For the watched model and the cache, from which later calls are answered.
+        memory: Bytes, as `MEMORY`.
+    """
+    return Calibrated(
+        tuple(calibrate(model, probes, stream, indices, folder) for indices in groups)
+    )
 
 
 def calibrate(
