@@ -22,6 +22,7 @@ BASES = {
     "transforms": "ortune.core.step:Transform",
     "quantizers": "ortune.core.step:Quantizer",
     "observers": "ortune.core.observer:Observer",
+    "augmentations": "ortune.core.augmentation:Augmentation",
     "backends": "ortune.core.backend:Backend",
     "metrics": "ortune.core.metric:Metric",
     "workloads": "ortune.core.workload:Workload",

@@ -1,0 +1,49 @@
+"""Another gain: louder, darker, further away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.augmentation import Augmentation
+from ortune.core.errors import BadSettings
+
+
+@dataclass(frozen=True)
+class Scale(Augmentation):
+    """Multiplies each input by one factor, drawn evenly between the two bounds.
+
+    Attributes:
+        low: Least factor.
+        high: Largest factor; at the same value as `low` it is that factor always.
+        inputs: Names; all float inputs if none is given.
+    """
+
+    low: float = 0.9
+    high: float = 1.1
+    inputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the bounds.
+
+        Raises:
+            BadSettings: They are no positive factors in this order.
+        """
+        if not 0 < self.low <= self.high < np.inf:
+            raise BadSettings(
+                f"scale(low={self.low:g}, high={self.high:g}) is no span of factors",
+                fix="use 0 < low <= high, such as scale(low=0.9, high=1.1)",
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs it was told to alter."""
+        return self.inputs
+
+    def alter(self, values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        """Return the values times the factor."""
+        factor = rng.uniform(self.low, self.high)
+        return (values.astype(np.float64) * factor).astype(values.dtype)

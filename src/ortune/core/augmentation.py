@@ -1,0 +1,41 @@
+"""Augmentations: altered copies of calibration samples, never of those that are scored."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.plugin import Plugin
+
+
+@dataclass(frozen=True)
+class Augmentation(Plugin):
+    """One way to alter a sample; integers, booleans and text stay as they are."""
+
+    folder: ClassVar[str] = "augmentations"
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The inputs it was told to alter; empty for every float input that it can."""
+
+    def takes(self, values: NDArray[Any]) -> bool:
+        """Say whether it alters arrays of this shape; asked of float arrays alone.
+
+        Raises:
+            BadData: The shape could mean several things.
+        """
+        return True
+
+    @abstractmethod
+    def alter(self, values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        """Return an altered copy: same shape, same float dtype.
+
+        Args:
+            values: One input of one sample, not to be written to.
+            rng: Seeded by the sample's place, so that the same sample comes out the same.
+        """

@@ -1,0 +1,114 @@
+"""More calibration samples out of those that are there: altered copies, seeded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.augmentation import Augmentation
+from ortune.core.backend import Tensors
+from ortune.core.errors import BadData
+from ortune.core.spelling import parse_list
+from ortune.data import feeds as feeds_module
+from ortune.data import stream
+from ortune.data.feeds import Feeds
+
+
+def read(text: str) -> tuple[Augmentation, ...]:
+    """Read ``noise(db=30),flip,scale(low=0.9,high=1.1)``.
+
+    Raises:
+        OrtuneError: The text, a name or a field is wrong.
+    """
+    return tuple(made for made, _ in parse_list(Augmentation, text))
+
+
+def augment(
+    feeds: Feeds, indices: Sequence[int], ways: Sequence[Augmentation], out: Path, *, seed: int = 0
+) -> Feeds:
+    """Write the chosen samples and one altered copy of each for every way, into OUT.
+
+    N samples become N * (1 + ways): the originals in order, then the copies by the first way, by
+    the second and so on. A copy belongs to its original's group, so that they are never parted.
+    Labels are left out: what is augmented is observed and not scored. Equal arguments make equal
+    samples.
+
+    Args:
+        feeds: The samples.
+        indices: Which of them.
+        ways: How to alter them.
+        out: Folder for ``augmented.stream``.
+        seed: Of all that is drawn.
+
+    Raises:
+        BadData: A way alters no input of these samples, or names one that is not there.
+    """
+    source = stream.Stream(feeds.stream)
+    chosen = [_altered(way, source[indices[0]]) for way in ways]
+    digests: list[str] = []
+    groups: list[str] = []
+
+    def samples() -> Iterator[Tensors]:
+        for turn in range(len(ways) + 1):
+            for index in indices:
+                sample = source[index]
+                if turn:
+                    rng = np.random.default_rng([seed, turn, index])
+                    way, names = ways[turn - 1], chosen[turn - 1]
+                    sample = sample | {name: way.alter(sample[name], rng) for name in names}
+                digests.append(feeds_module.digest(sample))
+                groups.append(feeds.groups[index] if feeds.groups else feeds.digests[index])
+                yield sample
+
+    path = out / "augmented.stream"
+    count = stream.write(path, samples())
+    note = f"calibration: {len(indices)} samples and {count - len(indices)} altered copies"
+    return Feeds(
+        path,
+        count,
+        tuple(digests),
+        groups=tuple(groups),
+        source=feeds.source,
+        synthetic=feeds.synthetic,
+        notes=(f"{note} ({', '.join(map(str, ways))})",),
+    )
+
+
+def _altered(way: Augmentation, sample: Tensors) -> tuple[str, ...]:
+    """Return the inputs that a way alters.
+
+    Raises:
+        BadData: There is none, or one that is named cannot be altered.
+    """
+    for name in way.names:
+        if name not in sample:
+            raise BadData(
+                f"{way}: the model has no input '{name}'", fix=f"use {', '.join(sample)}"
+            )
+        if not _is_float(sample[name]):
+            raise BadData(
+                f"{way}: input '{name}' is {sample[name].dtype}, and only floats are altered",
+                fix=f"leave {way.name()} out, or name a float input",
+            )
+    wanted = way.names or tuple(name for name in sample if _is_float(sample[name]))
+    if not wanted:
+        held = ", ".join(f"{name} {array.dtype}" for name, array in sample.items())
+        raise BadData(
+            f"{way} has nothing to alter: no input is float ({held})",
+            fix="leave --augment out: integers stay as they are",
+        )
+    found = tuple(name for name in wanted if way.takes(sample[name]))
+    if not found or (way.names and len(found) < len(wanted)):
+        shapes = ", ".join(f"{name} {list(sample[name].shape)}" for name in wanted)
+        raise BadData(
+            f"{way} has nothing to alter in {shapes}", fix=f"leave {way.name()} out of --augment"
+        )
+    return found
+
+
+def _is_float(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
