@@ -79,6 +79,10 @@ class Observer(Plugin):
     def start(self) -> Accumulator:
         """Return a fresh accumulator for one tensor."""
 
+    def state_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return about how many bytes the accumulator of a tensor of this shape holds."""
+        return 1 << 15
+
 
 @dataclass(frozen=True)
 class Probe:

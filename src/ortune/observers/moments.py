@@ -1,0 +1,140 @@
+"""Mean and second moment of the vectors that a layer multiplies with its weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.observer import Accumulator, Moments, Observer, Range
+from ortune.observers._extent import Extent
+from ortune.observers._windows import Windows
+
+BLOCK = 2048
+"""Vectors gathered at a time."""
+
+
+@dataclass(frozen=True)
+class LayerMoments(Observer):
+    """Moments of a matrix product's rows, or of a convolution's windows, and the whole range.
+
+    A window has the order of the weight's columns: input channel, then kernel positions. Products
+    are summed up by BLAS in float32 over a block, and over blocks in float64.
+
+    Attributes:
+        kernel: Spatial sizes; empty takes the rows along the last axis.
+        strides: As the convolution's attribute; empty for 1s, and so for `dilations`.
+        pads: As the convolution's attribute: all begins, then all ends; empty for 0s.
+        dilations: As the convolution's attribute.
+        groups: Groups of the convolution, kept apart.
+        auto_pad: As the convolution's attribute; SAME and VALID replace `pads`.
+        most: Vectors taken of one run, at most; 0 for all. Which ones is drawn anew every run
+            from a generator seeded with the run's number: the same samples give the same answer.
+    """
+
+    kernel: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    groups: int = 1
+    auto_pad: Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"] = "NOTSET"
+    most: int = 512
+
+    def __post_init__(self) -> None:
+        """Check that the fields fit each other.
+
+        Raises:
+            BadSettings: A list has another length than the kernel has, or a number is too small.
+        """
+        axes = len(self.kernel)
+        for name, wanted in (("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
+            if len(getattr(self, name)) not in (0, wanted):
+                raise BadSettings(
+                    f"moments({name}={list(getattr(self, name))}) with a kernel of {axes} axes",
+                    fix=f"give {wanted} numbers, or none",
+                )
+        if self.groups < 1 or self.most < 0:
+            raise BadSettings(
+                f"moments(groups={self.groups}, most={self.most})",
+                fix="groups from 1 on, most from 0 on",
+            )
+
+    def start(self) -> Accumulator:
+        """Return an accumulator that holds one matrix a group."""
+        return _LayerMoments(self)
+
+    def state_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of the matrices, and of one block of vectors."""
+        if not shape:
+            return 0
+        channels = shape[1] if self.kernel and len(shape) > 1 else shape[-1]
+        width = channels // self.groups * prod(self.kernel)
+        return 3 * 8 * self.groups * width**2 + 2 * 4 * min(BLOCK, self.most or BLOCK) * width
+
+
+class _LayerMoments:
+    def __init__(self, settings: LayerMoments) -> None:
+        self._settings = settings
+        self._extent = Extent()
+        self._runs = 0
+        self._count = 0
+        self._sum: NDArray[np.float64] | None = None
+        self._products: NDArray[np.float64] | None = None
+
+    def update(self, turn: int, values: NDArray[Any]) -> None:
+        self._extent.widen(values)
+        windows = self._windows(values)
+        chosen = self._chosen(windows.count)
+        self._runs += 1
+        for start in range(0, chosen.size, BLOCK):
+            self._add(windows.take(chosen[start : start + BLOCK]))
+
+    def result(self) -> Range:
+        seen = self._extent.range
+        groups = self._settings.groups
+        if self._sum is None or self._products is None:
+            empty = Moments(0, np.zeros((groups, 0)), np.zeros((groups, 0, 0)))
+            return Range(seen.low, seen.high, moments=empty)
+        found = Moments(self._count, self._sum / self._count, self._products / self._count)
+        return Range(seen.low, seen.high, moments=found)
+
+    def _windows(self, values: NDArray[Any]) -> Windows:
+        made = self._settings
+        if made.kernel and values.ndim != len(made.kernel) + 2:
+            raise BadData(
+                f"{values.ndim} axes for a kernel of {len(made.kernel)}",
+                fix="watch the input of the convolution that the kernel is of",
+            )
+        return Windows(values, made.kernel, made.strides, made.pads, made.dilations, made.auto_pad)
+
+    def _chosen(self, count: int) -> NDArray[np.int64]:
+        most = self._settings.most
+        if not most or count <= most:
+            return np.arange(count)
+        draw = np.random.default_rng(self._runs)
+        return np.sort(draw.choice(count, most, replace=False, shuffle=False))
+
+    def _add(self, rows: NDArray[np.float32]) -> None:
+        groups = self._settings.groups
+        count, width = rows.shape
+        if width % groups:
+            raise BadData(
+                f"{width} columns do not make {groups} groups", fix="give the layer's own groups"
+            )
+        split = rows.reshape(count, groups, -1).transpose(1, 0, 2)
+        if self._sum is None or self._products is None:
+            self._sum = np.zeros((groups, split.shape[2]))
+            self._products = np.zeros((groups, split.shape[2], split.shape[2]))
+        if self._sum.shape[1] != split.shape[2]:
+            raise BadData(
+                f"a vector of {split.shape[2]} after vectors of {self._sum.shape[1]}",
+                fix="watch only layers whose input has a fixed number of channels",
+            )
+        self._count += count
+        self._sum += split.sum(axis=1, dtype=np.float64)
+        for group, part in enumerate(split):
+            self._products[group] += part.T @ part
