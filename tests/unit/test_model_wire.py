@@ -93,3 +93,12 @@ def test_a_flipped_bit_never_breaks_the_walk(data: st.DataObject) -> None:
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31, 2**63])
 def test_varints(value: int) -> None:
     assert wire._read(wire.varint(value), 0, 10) == (value, len(wire.varint(value)))
+
+
+def test_a_tensor_that_says_its_data_is_inside_is_still_held() -> None:
+    """onnx writes ``data_location = DEFAULT`` behind the data of what was external once."""
+    proto = model(5000)
+    for tensor in proto.graph.initializer:
+        tensor.data_location = onnx.TensorProto.DEFAULT
+    found = onnx.ModelProto.FromString(wire.outline(proto.SerializeToString()))
+    assert found.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL

@@ -108,6 +108,7 @@ def _rebuild(data: Bytes, start: int, end: int, kind: str) -> bytes:
     nested = _NESTED[kind]
     out: list[bytes] = []
     kept = start  # everything before `kept` is in `out`
+    place = b""  # goes last: a tensor once loaded from elsewhere says data_location = 0 at its end
     for number, wire, at, body, stop in _fields(data, start, end):
         if kind == "model" and number not in _MODEL_FIELDS:
             raise Malformed(f"unknown field {number} at byte {at}")
@@ -116,11 +117,11 @@ def _rebuild(data: Bytes, start: int, end: int, kind: str) -> bytes:
         inner = nested[number]
         out.append(data[kept:at])
         if inner == "raw":
-            out.append(_place(body, stop - body))
+            place = _place(body, stop - body)
         else:
             out.append(delimited(number, _rebuild(data, body, stop, inner)))
         kept = stop
-    out.append(data[kept:end])
+    out += [data[kept:end], place]
     return b"".join(out)
 
 
