@@ -1,29 +1,22 @@
-"""Turns a graph's float32 values into float16, casting where an operator wants float32."""
+"""Turns a graph's float32 values into 16-bit ones, casting where an operator wants float32."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from ortune.core.errors import Refused
 from ortune.model import edit
+from ortune.quantizers._format import FLOAT16, Format
 from ortune.quantizers._types import Kind, bodies, formal, schema
 
-HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
+FLOAT = ir.DataType.FLOAT
 CONTROL = ("If", "Loop", "Scan")
 """Operators whose bodies are converted with them."""
-
-HALVES = frozenset({"tensor(float16)", "seq(tensor(float16))"})
-LARGEST = 65504.0
-SMALLEST_NORMAL = 2.0**-14
-MASK = 1e30
-"""Constants beyond this stand for infinity: they are clipped, not kept in float32."""
 
 BIASED = ("BatchNormalization", "Conv", "ConvTranspose", "Gemm", "LayerNormalization")
 """Operators whose inputs from the third on are added: tiny ones may become zero."""
@@ -69,16 +62,25 @@ class Halver:
     Args:
         model: Edited in place; its functions are left alone.
         kinds: The kind of every value before the conversion.
+        format: What float32 becomes.
         block: Operators that stay in float32.
+        pinned: Nodes that stay in float32.
     """
 
     def __init__(
-        self, model: ir.Model, kinds: dict[ir.Value, Kind], block: Collection[str]
+        self,
+        model: ir.Model,
+        kinds: Mapping[ir.Value, Kind],
+        format: Format = FLOAT16,
+        block: Collection[str] = (),
+        pinned: Collection[ir.Node] = (),
     ) -> None:
         self.count = 0
         self.kept = 0
         self._kinds = kinds
+        self._format = format
         self._block = frozenset(block) | FIXED
+        self._pinned = frozenset(pinned)
         self._versions = model.opset_imports
         self._editor = edit.Editor(model.graph)
         self._halves: set[ir.Value] = set()
@@ -105,7 +107,7 @@ class Halver:
         self._nodes(graph)
         for index, value in enumerate(list(graph.outputs)):
             if self._kinds.get(value) is Kind.FLOAT and value not in self._halves:
-                graph.outputs[index] = self._cast_at_end(graph, value, HALF)
+                graph.outputs[index] = self._cast_at_end(graph, value, self._format.dtype)
 
     def _nodes(self, graph: ir.Graph, *, open_to_half: bool = True) -> None:
         for node in list(graph):
@@ -139,17 +141,16 @@ class Halver:
         return Wish(_where(inputs, allowed_in), _where(outputs, allowed_out))
 
     def _allowed(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
-        """Say per input and output whether the schema has float16 there and the constants fit."""
+        """Say of each input and output whether the type is allowed and the constants fit."""
         known = schema(node.op_type, node.domain, self._versions.get(node.domain, 1))
-        blocked = bool(node.domain) or node.op_type in self._block
+        blocked = bool(node.domain) or node.op_type in self._block or node in self._pinned
         blocked = blocked or any(True for _ in bodies(node))
-        blocked = blocked or _scatters_sums(node) or _crashes(node) or not self._fits(node)
+        blocked = blocked or _scatters_sums(node) or not self._fits(node)
+        blocked = blocked or (self._format is FLOAT16 and _crashes(node))
         if known is None or blocked:
             return [False] * len(node.inputs), [False] * len(node.outputs)
         variables = {
-            c.type_param_str: bool(
-                {"tensor(float16)", "seq(tensor(float16))"} & set(c.allowed_type_strs)
-            )
+            c.type_param_str: bool(self._format.types & set(c.allowed_type_strs))
             for c in known.type_constraints
         }
         return (
@@ -159,7 +160,7 @@ class Halver:
 
     def _fits(self, node: ir.Node) -> bool:
         return all(
-            _fit(array, may_vanish=node.op_type in BIASED and index >= 2)
+            self._format.holds(array, may_vanish=node.op_type in BIASED and index >= 2)
             for index, value in enumerate(node.inputs)
             if value is not None
             and self._kinds.get(value) is Kind.FLOAT
@@ -174,10 +175,10 @@ class Halver:
             return value
         if self._kinds[value] is Kind.FLOATS:
             raise Refused(
-                f"sequence '{value.name}' passes between float16 and float32 operators",
-                fix=f"block the operators around {node.op_type}, or leave fp16 out",
+                f"sequence '{value.name}' passes between {self._format.name} and float32 operators",
+                fix=f"block the operators around {node.op_type}, or leave {self._format.name} out",
             )
-        to = HALF if half else FLOAT
+        to = self._format.dtype if half else FLOAT
         key = (value, to, node.graph)
         if key not in self._casts:
             made = self._cast(value, to)
@@ -189,13 +190,12 @@ class Halver:
         if value not in self._constants:
             array = edit.const_array(value)
             assert array is not None
-            clipped = np.where(np.isinf(array), array, np.clip(array, -LARGEST, LARGEST))
-            made = self._editor.constant(f"{value.name}_half", clipped.astype(np.float16))
-            self._constants[value] = made
+            narrow = self._format.array(array)
+            self._constants[value] = self._editor.constant(f"{value.name}_half", narrow)
         return self._constants[value]
 
     def _cast(self, value: ir.Value, to: ir.DataType) -> ir.Node:
-        suffix = "half" if to == HALF else "float"
+        suffix = "float" if to == FLOAT else "half"
         made = self._editor.node("Cast", [value], {"to": int(to)}, name=f"{value.name}_{suffix}")
         made.outputs[0].shape, made.outputs[0].type = value.shape, ir.TensorType(to)
         return made
@@ -212,7 +212,7 @@ class Halver:
         if value.is_graph_input() or value.is_initializer():
             return
         name = str(value.name)
-        cast = self._cast_at_end(graph, value, HALF if half else FLOAT)
+        cast = self._cast_at_end(graph, value, self._format.dtype if half else FLOAT)
         graph.outputs[index] = cast
         value.name = self._editor.fresh(f"{name}_inner")
         cast.name = name
@@ -220,39 +220,28 @@ class Halver:
     def _make_half(self, value: ir.Value) -> None:
         match self._kinds.get(value):
             case Kind.FLOAT:
-                value.type = ir.TensorType(HALF)
+                value.type = ir.TensorType(self._format.dtype)
             case Kind.FLOATS:
-                value.type = ir.SequenceType(ir.TensorType(HALF))
+                value.type = ir.SequenceType(ir.TensorType(self._format.dtype))
             case _:
                 return
         self._halves.add(value)
 
     def _attributes(self, node: ir.Node) -> None:
-        """Let the attributes that name a type name float16."""
+        """Let the attributes that name a type name the new one."""
+        dtype = self._format.dtype
         match node.op_type:
             case "Cast":
-                node.attributes["to"] = ir.AttrInt64("to", int(HALF))
+                node.attributes["to"] = ir.AttrInt64("to", int(dtype))
             case "SequenceEmpty":
-                node.attributes["dtype"] = ir.AttrInt64("dtype", int(HALF))
+                node.attributes["dtype"] = ir.AttrInt64("dtype", int(dtype))
             case "ConstantOfShape":
                 held = edit.attribute(node, "value", None)
-                array = (
-                    np.zeros(1, np.float16) if held is None else held.numpy().astype(np.float16)
-                )
+                array = np.zeros(1) if held is None else held.numpy()
+                array = self._format.array(array)
                 node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array))
             case _:
                 pass
-
-
-def _fit(array: NDArray[Any], *, may_vanish: bool) -> bool:
-    """A constant fits unless it overflows, or all of it would lose its leading digits."""
-    if not array.size:
-        return True
-    largest = max(float(np.max(array)), -float(np.min(array)))
-    if largest > LARGEST:
-        size = np.abs(array)
-        return bool(np.all((size <= LARGEST) | (size >= MASK)))
-    return may_vanish or largest == 0 or largest >= SMALLEST_NORMAL or np.isnan(largest)
 
 
 def _scatters_sums(node: ir.Node) -> bool:

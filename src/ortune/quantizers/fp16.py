@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Literal, Self
 
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
-from ortune.core.errors import Refused
 from ortune.core.facts import Facts
-from ortune.core.observer import Ranges
+from ortune.core.observer import Probe, Ranges
 from ortune.core.step import Quantizer
-from ortune.model import edit
-from ortune.quantizers._half import Halver
-from ortune.quantizers._types import kinds
-
-CAST_OPSET = 13
-"""Opset of the Casts in a model that has no standard operators yet."""
+from ortune.quantizers._format import FLOAT16
+from ortune.quantizers._measured import Rules
+from ortune.quantizers._narrowing import Narrowing
 
 
 @dataclass(frozen=True)
@@ -29,15 +25,30 @@ class Fp16(Quantizer):
     Scan. What a schema fixes to float32 (the scales of Resize) stays, input by input. A node whose
     constants overflow float16 (beyond 65504) or vanish in it (all below 6e-5) stays in float32;
     mask constants beyond 1e30 are clipped. Operators outside the ONNX domains stay in float32.
-    onnxruntime's CPU provider computes in float32 between Casts of its own: no faster there.
+    With data every tensor's range is measured, and a node that would overflow, or lose more than
+    `loss`, stays in float32 too; the notes name it. onnxruntime's CPU provider computes in float32
+    between Casts of its own: no faster there.
 
     Attributes:
         keep_io: Inputs and outputs keep their float32, through a Cast at the border.
         block: Operators that stay in float32, such as LSTM.
+        include: Node names to convert, all others stay; * and ? match. Empty for all.
+        exclude: Node names that stay in float32; * and ? match.
+        margin: What was measured may be this many times larger on other data.
+        loss: Largest relative error that one operator may make of the rounding of its inputs.
+        sums: What the runtime adds up products in; where that is float16 long or large sums of
+            products stay in float32 too.
     """
+
+    needs_data: ClassVar[bool] = False
 
     keep_io: bool = True
     block: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    margin: float = 2.0
+    loss: float = 0.03
+    sums: Literal["float32", "float16"] = "float32"
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
@@ -45,38 +56,20 @@ class Fp16(Quantizer):
         if "fp16" in backend.arithmetic and not facts.quantized:
             yield cls()
 
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return every tensor that may become float16, after inlining local functions."""
+        return self._narrowing.probes(model)
+
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Convert the model and return how many nodes became float16.
 
         Raises:
+            BadSettings: A pattern matches no node.
             Refused: No node can, or a sequence would have to change its type on the way.
         """
-        edit.inline(model)
-        optional = [n for n in edit.every_node(model) if n.op_type.startswith("Optional")]
-        if optional:
-            raise Refused(
-                f"{optional[0].op_type} '{optional[0].name}' holds a value of optional type",
-                fix="leave fp16 out",
-            )
-        model.opset_imports.setdefault("", CAST_OPSET)
-        halver = Halver(model, kinds(model), self.block)
-        halver.main(model.graph, keep_io=self.keep_io)
-        if not halver.count:
-            raise Refused("no float32 operator can be float16", fix="leave fp16 out")
-        _drop_unread(model)
-        if halver.kept:
-            edit.note(model, f"{halver.kept} nodes stay in float32")
-        if model.functions:
-            edit.note(model, f"{len(model.functions)} local functions stay in float32")
-        return halver.count
+        return self._narrowing.apply(model, ranges)
 
-
-def _drop_unread(model: ir.Model) -> None:
-    """Remove the float32 constants that nothing reads any more."""
-    for graph in edit.every_graph(model):
-        if isinstance(graph, ir.Graph):
-            for value in list(graph.initializers.values()):
-                edit.discard(value)
-        for node in reversed(list(graph)):
-            if node.op_type == "Constant" and not node.domain:
-                edit.discard(node.outputs[0])
+    @property
+    def _narrowing(self) -> Narrowing:
+        rules = Rules(FLOAT16, self.margin, self.loss, wide_sums=self.sums == "float32")
+        return Narrowing(rules, self.keep_io, self.block, self.include, self.exclude)
