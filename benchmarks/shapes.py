@@ -79,6 +79,20 @@ class Bert(nn.Module):
         return self.bert(input_ids=input_ids, attention_mask=attention_mask)[0]
 
 
+class Gpt2(nn.Module):
+    """Six blocks; the head is the embedding table, transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(n_layer=6, attn_implementation="eager", use_cache=False)
+        self.gpt2 = GPT2LMHeadModel(config)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.gpt2(input_ids=input_ids).logits
+
+
 def write(name: str) -> Path:
     """Return a folder with ``model.onnx``, ``data`` and ``calibration`` of a shape."""
     folder = CACHE / name
@@ -127,14 +141,24 @@ def _bert(path: Path) -> None:
     )  # fmt: skip
 
 
+def _gpt2(path: Path) -> None:
+    example = torch.randint(0, 50000, (1, 64))
+    dims = {1: torch.export.Dim("length", min=2, max=1024)}
+    torch.onnx.export(
+        Gpt2().eval(), (example,), path, input_names=["input_ids"], output_names=["logits"],
+        dynamic_shapes=(dims,), opset_version=18, dynamo=True, external_data=False, verbose=False,
+    )  # fmt: skip
+
+
 def _tokens(rng: np.random.Generator) -> dict[str, np.ndarray]:
     ids = rng.integers(0, 30000, (1, 128), np.int64)
     return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
-_EXPORTS = {"resnet50": _resnet, "lstm": _lstm, "bert": _bert}
+_EXPORTS = {"resnet50": _resnet, "lstm": _lstm, "bert": _bert, "gpt2": _gpt2}
 _INPUTS = {
     "resnet50": lambda rng: {"x": rng.standard_normal((1, 3, 224, 224), np.float32)},
     "lstm": lambda rng: {"x": rng.standard_normal((1, 100, 128), np.float32)},
     "bert": _tokens,
+    "gpt2": lambda rng: {"input_ids": rng.integers(0, 50000, (1, 64), np.int64)},
 }

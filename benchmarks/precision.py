@@ -1,0 +1,306 @@
+"""Recipes of every precision on real models: what they cost in answers, and what they bring.
+
+    python -m benchmarks.precision [name ...] [--seconds 60]
+
+Each file is made by steps as one writes them for ``ortune apply``, calibrated on samples that are
+not scored, judged by the task's own score, and timed in one interleaved race against the original
+on onnxruntime's CPU provider, one thread. Results: ``benchmarks/results/precision.json``. Needs an
+idle machine and about half an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from tests.real.jobs import ppocr_rec, silero
+from tests.real.samples import written
+from tests.real.task import installed
+
+from benchmarks.sentences import cosine
+from benchmarks.shapes import write
+from ortune.backends.cpu import Cpu
+from ortune.core.errors import OrtuneError
+from ortune.core.step import Recipe
+from ortune.data.feeds import load
+from ortune.measurement import noise
+from ortune.measurement.machine import machine, versions
+from ortune.model import file
+from ortune.model.facts import facts
+from ortune.recipe.build import build
+from ortune.study.bench import race
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "precision.json"
+WORK = HERE.parent / ".cache" / "precision"
+THREADS = 1
+RECORDED = 48
+"""Calls kept for calibration and timing of models that are scored by a function."""
+
+Run = Callable[..., dict[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, its samples and its score.
+
+    Attributes:
+        make: Writes and returns model, calibration folder and folder of timed samples.
+        score: Of a model, given a run of the original and one of the candidate; higher is better.
+        measure: What the score is.
+        recipes: Label -> steps.
+        aim: In words, for the table.
+    """
+
+    make: Callable[[Path], tuple[Path, Path, Path]]
+    score: Callable[[Run, Run, Path], float]
+    measure: str
+    recipes: Mapping[str, tuple[str, ...]]
+    aim: str
+
+
+def _sample(name: str) -> Callable[[Path], tuple[Path, Path, Path]]:
+    def make(folder: Path) -> tuple[Path, Path, Path]:
+        made = written(name)
+        return made / "model.onnx", made / "calibration", made / "data"
+
+    return make
+
+
+def _shape(name: str) -> Callable[[Path], tuple[Path, Path, Path]]:
+    def make(folder: Path) -> tuple[Path, Path, Path]:
+        made = write(name)
+        return made / "model.onnx", made / "calibration", made / "data"
+
+    return make
+
+
+def _called(model: Path, score: Callable[[Run], Any]) -> Callable[[Path], tuple[Path, Path, Path]]:
+    """Record what a score gives the model: every call of equal distance is kept.
+
+    Calibration on calls of the score itself is all that is at hand; the ranges hold no labels.
+    """
+
+    def make(folder: Path) -> tuple[Path, Path, Path]:
+        if not (folder / "calls" / "0.npz").is_file():
+            (folder / "calls").mkdir(parents=True, exist_ok=True)
+            calls: list[dict[str, Any]] = []
+            run = runner(model)
+
+            def recording(**inputs: Any) -> dict[str, NDArray[Any]]:
+                calls.append({name: np.array(value) for name, value in inputs.items()})
+                return run(**inputs)
+
+            score(recording)
+            step = max(1, len(calls) // RECORDED)
+            for index, call in enumerate(calls[::step][:RECORDED]):
+                np.savez(folder / "calls" / f"{index}.npz", **call)
+        return model, folder / "calls", folder / "calls"
+
+    return make
+
+
+def _agreement(original: Run, candidate: Run, data: Path) -> float:
+    """Share of the samples whose first class is the original's."""
+    same = []
+    for feeds in _feeds(data):
+        one, two = (next(iter(run(**feeds).values())) for run in (original, candidate))
+        same += (one.argmax(-1) == two.argmax(-1)).tolist()
+    return float(np.mean(same))
+
+
+def _sentences(original: Run, candidate: Run, data: Path) -> float:
+    """Mean cosine of the sentences' embeddings."""
+    return float(
+        np.mean([cosine(original(**feeds), candidate(**feeds), None) for feeds in _feeds(data)])
+    )
+
+
+def _snr(original: Run, candidate: Run, data: Path) -> float:
+    """Signal to noise of the first output, dB."""
+    signal, noise_power = 0.0, 0.0
+    for feeds in _feeds(data):
+        one, two = (
+            next(iter(run(**feeds).values())).astype(np.float64) for run in (original, candidate)
+        )
+        signal, noise_power = (
+            signal + float((one**2).sum()),
+            noise_power + float(((one - two) ** 2).sum()),
+        )
+    return float(10 * np.log10(signal / max(noise_power, 1e-300)))
+
+
+def _f1(original: Run, candidate: Run, data: Path) -> float:
+    """F1 of the frames of a labelled phone call."""
+    return silero.f1(np.array(silero.evaluate(candidate)))
+
+
+def _exact(original: Run, candidate: Run, data: Path) -> float:
+    """Share of the lines that are read without one wrong character."""
+    rows = np.array(ppocr_rec.evaluate(candidate))
+    return float((rows[:, 0] == 0).mean())
+
+
+def _feeds(folder: Path) -> list[dict[str, NDArray[Any]]]:
+    skipped = ("label", "group")
+    return [
+        {k: v for k, v in np.load(path).items() if k not in skipped}
+        for path in sorted(folder.glob("*.npz"))
+    ]
+
+
+def runner(model: Path) -> Run:
+    """Return ``run(**inputs)`` of a file on a plain session."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    outputs = [one.name for one in session.get_outputs()]
+    inputs = {one.name for one in session.get_inputs()}
+
+    def run(**feeds: Any) -> dict[str, NDArray[Any]]:
+        given = {name: value for name, value in feeds.items() if name in inputs}
+        return dict(zip(outputs, session.run(None, given), strict=True))
+
+    return run
+
+
+SILERO = installed("silero-vad", "silero_vad/data/silero_vad_16k_op15.onnx")
+REC = installed("rapidocr", "rapidocr/models/PP-OCRv6_rec_small.onnx")
+
+CASES = {
+    "efficientnet-lite0": Case(
+        _sample("efficientnet-lite0"),
+        _agreement,
+        "agreement of the first class with the original",
+        {
+            "plain": ("simplify", "int8-static"),
+            "per tensor": ("simplify", "int8-static(per_channel=false)"),
+        },
+        "agreement 0.90 at 0.55 (best stock recipe: 0.81)",
+    ),
+    "minilm": Case(
+        _sample("minilm"),
+        _sentences,
+        "mean cosine of sentence embeddings",
+        {"smooth, split": ("simplify", "int8-static(smooth=0.75, split=4)")},
+        "cosine 0.998 at 0.50",
+    ),
+    "silero 16k_op15": Case(
+        _called(SILERO, silero.evaluate),
+        _f1,
+        "F1 of frames",
+        {"static": ("simplify", "int8-static")},
+        "half of the weight bytes int8, not slower, F1 within 0.01",
+    ),
+    "PP-OCRv6 rec": Case(
+        _called(REC, ppocr_rec.evaluate),
+        _exact,
+        "lines read exactly",
+        {"static": ("simplify", "int8-static")},
+        "half of the weight bytes int8, not slower, within 0.01",
+    ),
+    "gpt2": Case(
+        _shape("gpt2"),
+        _snr,
+        "SNR of the logits, dB (random weights)",
+        {"int8-weights": ("simplify", "int8-weights")},
+        "tied and Gemm weights 4-bit",
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(CASES))
+    parser.add_argument("--seconds", type=float, default=60, help="of each race")
+    asked = parser.parse_args()
+    known = json.loads(RESULTS.read_text())["cases"] if RESULTS.is_file() else {}
+    for name in asked.names or CASES:
+        known[name] = run(name, CASES[name], asked.seconds)
+        about = {"machine": machine(), "versions": versions(), "noise": noise.now()}
+        text = json.dumps({**about, "threads": THREADS, "cases": known}, indent=1)
+        RESULTS.write_text(text + "\n")
+        show(name, known[name])
+
+
+def run(name: str, case: Case, seconds: float) -> dict[str, Any]:
+    """Make every file of a case, score it, and race those that were made."""
+    folder = WORK / name.replace(" ", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    model, calibration, data = case.make(folder)
+    rows = [{"name": "original", **_about(case, model, model, data)}]
+    made: list[Path] = []
+    for index, (label, steps) in enumerate(case.recipes.items()):
+        start = time.monotonic()
+        path = folder / f"{index}.onnx"
+        try:
+            edits = _build(model, steps, calibration, path)
+        except OrtuneError as error:
+            rows.append({"name": label, "steps": steps, "error": error.what})
+            continue
+        row = {"name": label, "steps": steps, "seconds": time.monotonic() - start}
+        rows.append({**row, "notes": edits, **_about(case, model, path, data)})
+        made.append(path)
+    entries = [(path, Cpu(threads=THREADS)) for path in (model, *made)]
+    raced = race(entries, data=data, seconds=seconds)
+    usable = [row for row in rows if "error" not in row]
+    for row, ratio in zip(usable, raced["ratios"], strict=True):
+        row["ratio"] = ratio
+    return {"aim": case.aim, "measure": case.measure, "rows": rows}
+
+
+def _build(model: Path, steps: tuple[str, ...], calibration: Path, path: Path) -> list[str]:
+    import tempfile
+
+    from ortune.cli.apply import step
+
+    path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+        feeds = load(str(calibration), facts(file.load(model)).inputs, Path(folder))
+        recipe = Recipe("precision", tuple(step(text) for text in steps))
+        built = build(model, recipe, path, feeds=feeds)
+    return [f"{edit.step}: {edit.note}" for edit in built.edits if edit.note]
+
+
+def _about(case: Case, model: Path, path: Path, data: Path) -> dict[str, Any]:
+    """Score and bytes of a file."""
+    before, after = facts(file.load(model)), facts(file.load(path))
+    held = dict(after.precisions)
+    whole = sum(before.precisions.values())
+    integers = sum(
+        size * {"int8": 4, "uint8": 4, "int4": 8, "uint4": 8}.get(kind, 0)
+        for kind, size in held.items()
+    )
+    return {
+        "score": case.score(runner(model), runner(path), data),
+        "size": file.size(path) / file.size(model),
+        "weights": held,
+        "integer_share": min(1.0, integers / whole),
+    }
+
+
+def show(name: str, case: dict[str, Any]) -> None:
+    """Print one case."""
+    print(f"\n{name}: {case['measure']}; aim: {case['aim']}", flush=True)
+    for row in case["rows"]:
+        if "error" in row:
+            print(f"  {row['name']:36} {row['error'][:80]}")
+            continue
+        ratio = row.get("ratio") or {}
+        value = f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]" if ratio else "-"
+        print(
+            f"  {row['name']:36} {value:24} score {row['score']:.4f}  size {row['size']:.3f}"
+            f"  integer weights {row['integer_share']:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
