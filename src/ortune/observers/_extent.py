@@ -40,6 +40,12 @@ class Extent:
         return Range(self._low, self._high) if self._low <= self._high else Range(0.0, 0.0)
 
 
+def balanced(seen: Range) -> Range:
+    """Return the smallest range around zero that holds another."""
+    top = max(0.0 - seen.low, seen.high)
+    return Range(0.0 - top, top)
+
+
 def _broken(values: NDArray[Any]) -> str:
     wide = values.astype(np.float32)
     nan, infinite = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
-from ortune.observers._extent import Extent
+from ortune.observers._histogram import Histogram, folded
 
 BINS = 2048
 
@@ -23,11 +23,13 @@ class Percentile(Observer):
 
     Attributes:
         p: Share of the values to keep, in percent; half of the rest is clipped on either side.
+        symmetric: Keep a range around zero, by the percentile of the magnitudes.
     """
 
     passes: ClassVar[int] = 2
 
     p: float = 99.99
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         """Check the share.
@@ -40,32 +42,38 @@ class Percentile(Observer):
 
     def start(self) -> Accumulator:
         """Return an accumulator that holds one histogram."""
-        return _Percentile(self.p)
+        return _Percentile(self.p, self.symmetric)
+
+    def state_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of the histogram."""
+        return 8 * BINS
 
 
 class _Percentile:
-    def __init__(self, p: float) -> None:
-        self._tail = (1 - p / 100) / 2
-        self._extent = Extent()
-        self._counts = np.zeros(BINS, dtype=np.int64)
+    def __init__(self, p: float, symmetric: bool) -> None:
+        self._share = p / 100
+        self._symmetric = symmetric
+        self._histogram = Histogram(BINS, around_zero=symmetric)
 
     def update(self, turn: int, values: NDArray[Any]) -> None:
-        if turn == 0:
-            self._extent.widen(values)
-            return
-        low, high = self._extent.range.low, self._extent.range.high
-        if values.size and low < high:
-            # In float64 a bin stays wider than the rounding of any float32 extent.
-            flat = values.ravel()
-            for start in range(0, flat.size, 1 << 16):
-                block = flat[start : start + (1 << 16)].astype(np.float64)
-                self._counts += np.histogram(block, BINS, (low, high))[0]
+        self._histogram.update(turn, values)
 
     def result(self) -> Range:
-        seen, total = self._extent.range, int(self._counts.sum())
-        if not total:
+        found, seen = self._histogram, self._histogram.seen
+        if self._symmetric:
+            top = max(0.0 - seen.low, seen.high)
+            if found.counts.any():
+                counts = folded(found.counts, found.at_zero)
+                edges = np.arange(counts.size + 1) * found.width
+                top = min(top, _at(counts, edges, self._share))
+            return Range(0.0 - top, top)
+        if not found.counts.any():
             return seen
+        tail = (1 - self._share) / 2
         edges = np.linspace(seen.low, seen.high, BINS + 1)
-        share = np.concatenate([[0.0], np.cumsum(self._counts) / total])
-        low, high = np.interp([self._tail, 1 - self._tail], share, edges)
-        return Range(float(low), float(high))
+        return Range(_at(found.counts, edges, tail), _at(found.counts, edges, 1 - tail))
+
+
+def _at(counts: NDArray[np.int64], edges: NDArray[Any], share: float) -> float:
+    below = np.concatenate([[0.0], np.cumsum(counts) / counts.sum()])
+    return float(np.interp(share, below, edges))
