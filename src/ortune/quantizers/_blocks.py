@@ -1,0 +1,185 @@
+"""Block grids: one step for every few weights of a row, packed as onnxruntime's kernels read them.
+
+Weights are rows here: one row an output channel (or a table's entry), blocks along the inputs.
+``weight = (integer - zero point) * step``, integers unsigned, the last block padded with zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadSettings
+
+Bits: TypeAlias = Literal[4, 8]
+Array: TypeAlias = NDArray[Any]
+
+SLAB = 1 << 22
+"""Weights that are made float at a time: temporary arrays stay small beside the model."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The kind of grid.
+
+    Attributes:
+        bits: Of one weight.
+        block: Weights that share a step: a power of two, 16 to 256.
+        symmetric: The zero point is the middle integer and is not stored.
+    """
+
+    bits: Bits
+    block: int
+    symmetric: bool
+
+    def __post_init__(self) -> None:
+        if self.block not in (16, 32, 64, 128, 256):
+            raise BadSettings(
+                f"block={self.block}: the kernels take 16, 32, 64, 128 and 256",
+                fix="give one of these; 32 is the most exact of the fast ones",
+            )
+
+    @property
+    def top(self) -> int:
+        """The largest integer."""
+        return (1 << self.bits) - 1
+
+    @property
+    def middle(self) -> int:
+        """The zero point of a symmetric grid."""
+        return 1 << (self.bits - 1)
+
+    def blocks(self, width: int) -> int:
+        """Return how many blocks a row of `width` weights has, the padded one included."""
+        return -(-width // self.block)
+
+    def stored_bytes(self, rows: int, width: int, *, step_bytes: int = 4) -> int:
+        """Return the bytes of integers, steps and zero points of `rows` x `width` weights.
+
+        Args:
+            rows: Output channels.
+            width: Weights a row.
+            step_bytes: 4 for float32 steps, 2 for float16.
+        """
+        count = self.blocks(width)
+        zeros = 0 if self.symmetric else -(-count * self.bits // 8)
+        return rows * (count * (self.block * self.bits // 8 + step_bytes) + zeros)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The grid of some rows.
+
+    Attributes:
+        scale: float32 or float64, shape [rows, blocks]; its sign is free.
+        zero: Integers in the same dtype and shape.
+    """
+
+    scale: Array
+    zero: Array
+
+    def integers(self, folded: Array, spec: Spec) -> Array:
+        """Round folded weights, shape [rows, blocks, block], to whole floats in 0..top."""
+        found = np.divide(folded, self.scale[..., None])
+        np.rint(found, out=found)
+        found += self.zero[..., None]
+        return np.clip(found, 0, spec.top, out=found)
+
+    def values(self, integers: Array) -> Array:
+        """Return what integers of shape [rows, blocks, block] stand for."""
+        return np.asarray((integers - self.zero[..., None]) * self.scale[..., None])
+
+
+def fold(rows: Array, spec: Spec) -> Array:
+    """Cut rows into blocks: [rows, width] -> [rows, blocks, block], zeros at the end."""
+    count, width = rows.shape
+    blocks = spec.blocks(width)
+    if blocks * spec.block != width:
+        rows = np.pad(rows, ((0, 0), (0, blocks * spec.block - width)))
+    return rows.reshape(count, blocks, spec.block)
+
+
+def nearest(folded: Array, spec: Spec, dtype: Any = np.float32) -> Steps:
+    """Return the grids that cover each block, zero exactly.
+
+    A symmetric grid has one integer more below zero than above: the sign of its step is chosen
+    so that the largest weight falls there (as onnxruntime's own quantizer does).
+
+    Args:
+        folded: Shape [rows, blocks, block].
+        spec: The kind of grid.
+        dtype: In which steps are stored; they are rounded to it here.
+    """
+    low, high = folded.min(axis=-1), folded.max(axis=-1)
+    if spec.symmetric:
+        extreme = np.where(-low > high, low, high)
+        scale = usable(extreme / -spec.middle, dtype)
+        return Steps(scale, np.full(scale.shape, spec.middle, scale.dtype))
+    low, high = np.minimum(low, 0), np.maximum(high, 0)
+    scale = usable((high - low) / spec.top, dtype)
+    return Steps(scale, np.clip(np.rint(-low / scale), 0, spec.top))
+
+
+def usable(scale: Array, dtype: Any) -> Array:
+    """Round steps to a stored dtype; those that vanish in it become 1, where 0 stays 0."""
+    kept = scale.astype(dtype).astype(scale.dtype)
+    return np.where(np.abs(kept) < float(np.finfo(dtype).tiny), np.ones_like(kept), kept)
+
+
+def pack(integers: Array, bits: Bits) -> NDArray[np.uint8]:
+    """Pack along the last axis, the earlier weight in the lower bits; an odd one is padded."""
+    integers = integers.astype(np.uint8)
+    if bits == 8:
+        return integers
+    if integers.shape[-1] % 2:
+        integers = np.pad(integers, [(0, 0)] * (integers.ndim - 1) + [(0, 1)])
+    return np.asarray(integers[..., 0::2] | (integers[..., 1::2] << 4), np.uint8)
+
+
+def unpack(packed: Array, bits: Bits) -> NDArray[np.uint8]:
+    """Undo `pack`; a padded weight stays."""
+    if bits == 8:
+        return np.asarray(packed, np.uint8)
+    pairs = np.stack([packed & 15, packed >> 4], axis=-1)
+    return pairs.reshape(*packed.shape[:-1], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A weight as it is stored.
+
+    Attributes:
+        spec: The kind of grid.
+        width: Weights a row, padding not counted.
+        integers: uint8, shape [rows, blocks, block * bits / 8].
+        scale: float32 or float16, shape [rows, blocks].
+        zero: uint8, packed, shape [rows, ceil(blocks * bits / 8)]; None when symmetric.
+    """
+
+    spec: Spec
+    width: int
+    integers: NDArray[np.uint8]
+    scale: Array
+    zero: NDArray[np.uint8] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(
+            part.nbytes for part in (self.integers, self.scale, self.zero) if part is not None
+        )
+
+    def zeros(self) -> Array:
+        """Return the zero points, uint8, shape [rows, blocks]."""
+        if self.zero is None:
+            return np.full(self.scale.shape, self.spec.middle, np.uint8)
+        return unpack(self.zero, self.spec.bits)[:, : self.scale.shape[1]]
+
+    def dequantize(self) -> NDArray[np.float32]:
+        """Return the float32 rows that the runtime multiplies with, shape [rows, width]."""
+        steps = Steps(self.scale.astype(np.float32), self.zeros().astype(np.float32))
+        wide = steps.values(unpack(self.integers, self.spec.bits).astype(np.float32))
+        return wide.reshape(len(wide), -1)[:, : self.width]

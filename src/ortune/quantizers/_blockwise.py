@@ -1,0 +1,194 @@
+"""Weight-only quantization in blocks: from settings to packed tensors."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core import catalog
+from ortune.core.errors import BadData, BadSettings, Refused
+from ortune.core.observer import Moments, Observer, Probe, Range, Ranges
+from ortune.model import edit
+from ortune.model.opset import raise_to
+from ortune.quantizers import _gptq, _hqq
+from ortune.quantizers._blocks import SLAB, Array, Packed, Spec, Steps, fold, nearest, pack
+from ortune.quantizers._layers import excluded
+from ortune.quantizers._products import Found, Product, Rows, Table, find
+
+Method: TypeAlias = Literal["rtn", "hqq", "gptq"]
+Form: TypeAlias = Literal["nbits", "qdq"]
+
+BLOCK_OPSET = 21
+"""DequantizeLinear has blocks and 4-bit types from here on."""
+
+
+@dataclass(frozen=True)
+class Blockwise:
+    """What is to be done; the fields are those of `int4-weights` and `int8-weights`."""
+
+    spec: Spec
+    method: Method
+    form: Form
+    accuracy_level: int
+    ops: tuple[str, ...]
+    min_size: int
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    damping: float
+    act_order: bool
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.accuracy_level <= 4:
+            raise BadSettings(
+                f"accuracy_level={self.accuracy_level} is not 0 to 4",
+                fix="use 0 for float32 products or 4 for int8 ones",
+            )
+        if self.damping <= 0:
+            raise BadSettings(f"damping={self.damping} is not positive", fix="0.01 is usual")
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the inputs of the products where errors are spread by their moments."""
+        if self.method != "gptq":
+            return []
+        edit.inline(model)
+        observer = catalog.load(Observer, "moments")()
+        names = dict.fromkeys(str(product.x.name) for product in self._find(model).products)
+        return [Probe(name, observer) for name in names]
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Pack the weights and return how many were.
+
+        Raises:
+            Refused: There is none; the text counts why.
+            BadSettings: A pattern matches no node.
+            BadData: A layer's inputs were not seen, or are not finite.
+        """
+        from ortune.quantizers._writing import Writer
+
+        edit.inline(model)
+        found = self._find(model)
+        if not found.products and not found.tables:
+            why = found.reasons() or f"the model has no {', '.join(self.ops)}"
+            raise Refused(
+                f"no weight to store in {self.spec.bits} bits: {why}",
+                fix="see `ortune inspect` for the model's operators and dtypes",
+            )
+        if self.form == "qdq" and model.opset_imports.get("", 0) < BLOCK_OPSET:
+            raise_to(model, BLOCK_OPSET)
+            found = self._find(model)
+        writer = Writer(model, self.form, self.accuracy_level)
+        groups = _grouped(found)
+        for rows, (products, tables) in groups.items():
+            moments = _moments(products, ranges) if self.method == "gptq" else None
+            writer.write(self.pack(rows, moments), rows, products, tables)
+        if found.skipped:
+            edit.note(model, f"left in float: {found.reasons()}")
+        return len(groups)
+
+    def pack(self, rows: Rows, moments: Moments | None = None) -> Packed:
+        """Round and pack one weight, some rows at a time.
+
+        Args:
+            rows: The weight.
+            moments: Of its inputs, for `gptq`; None rounds as `hqq` (tables have no inputs).
+        """
+        spec, dtype = self.spec, rows.dtype.numpy()
+        count, width = rows.shape
+        blocks = spec.blocks(width)
+        integers = np.empty((count, blocks, spec.block * spec.bits // 8), np.uint8)
+        scale = np.empty((count, blocks), dtype)
+        zero = None
+        if not spec.symmetric:
+            zero = np.empty((count, -(-blocks * spec.bits // 8)), np.uint8)
+        order = None
+        if moments is not None:
+            order = _gptq.order(moments.second[0], self.damping, act_order=self.act_order)
+        for part, slab in rows.slabs(SLAB):
+            whole, steps = self._round(slab, order, dtype)
+            integers[part] = pack(whole, spec.bits)
+            scale[part] = steps.scale
+            if zero is not None:
+                zero[part] = pack(steps.zero, spec.bits)
+        return Packed(spec, width, integers, scale, zero)
+
+    def _round(
+        self, slab: NDArray[np.float32], order: _gptq.Order | None, dtype: object
+    ) -> tuple[Array, Steps]:
+        folded = fold(slab, self.spec)
+        steps = nearest(folded, self.spec, dtype)
+        if self.method != "rtn":
+            steps = _hqq.refine(folded, steps, self.spec, dtype)
+        if order is None:
+            return steps.integers(folded, self.spec), steps
+        return _gptq.round_rows(slab, steps, order, self.spec), steps
+
+    def _find(self, model: ir.Model) -> Found:
+        return find(
+            model,
+            self.ops,
+            min_size=self.min_size,
+            whole=self.spec.block if self.form == "qdq" else 1,
+            allowed=_allowed(model, self.include),
+            left=excluded(model, self.exclude),
+        )
+
+
+def _grouped(found: Found) -> Mapping[Rows, tuple[list[Product], list[Table]]]:
+    """Return who reads each weight: what several read is packed once."""
+    groups: dict[Rows, tuple[list[Product], list[Table]]] = {}
+    for product in found.products:
+        groups.setdefault(product.rows, ([], []))[0].append(product)
+    for table in found.tables:
+        groups.setdefault(table.rows, ([], []))[1].append(table)
+    return groups
+
+
+def _moments(products: Sequence[Product], ranges: Ranges) -> Moments | None:
+    """Return the moments over the inputs of all products that share a weight."""
+    seen: dict[str, Moments] = {}
+    for product in products:
+        name = str(product.x.name)
+        known: Range | None = ranges.get(name)
+        if known is None or known.moments is None:
+            raise BadData(
+                f"the calibration samples never reach '{product.node.name}'",
+                fix="give samples that do, leave it out with exclude, or use method=hqq",
+            )
+        seen[name] = known.moments
+    if not seen:
+        return None
+    count = sum(moments.count for moments in seen.values())
+    if not count:
+        return None
+    weights = [moments.count / count for moments in seen.values()]
+    mean = np.sum([w * m.mean for w, m in zip(weights, seen.values(), strict=True)], axis=0)
+    second = np.zeros_like(next(iter(seen.values())).second)
+    for weight, moments in zip(weights, seen.values(), strict=True):
+        second += weight * moments.second
+    return Moments(count, mean, second)
+
+
+def _allowed(model: ir.Model, patterns: Sequence[str]) -> Collection[ir.Node] | None:
+    """Return the nodes that patterns name; None without patterns.
+
+    Raises:
+        BadSettings: A pattern matches no node of the model.
+    """
+    if not patterns:
+        return None
+    allowed: set[ir.Node] = set()
+    for pattern in patterns:
+        hits = {n for n in edit.every_node(model) if fnmatch.fnmatchcase(n.name or "", pattern)}
+        if not hits:
+            raise BadSettings(
+                f"include pattern '{pattern}' matches no node",
+                fix="use node names as `ortune inspect --nodes` shows them, with * and ?",
+            )
+        allowed |= hits
+    return allowed
