@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import cast
 
 from ortune.core.errors import BadData, OrtuneError
-from ortune.core.event import Sink, StepDone, silent
-from ortune.core.observer import Range
+from ortune.core.event import Note, Sink, StepDone, silent
+from ortune.core.observer import Probe, Range, Ranges
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.core.trial import Edit
 from ortune.data.feeds import Feeds
@@ -26,9 +26,10 @@ from ortune.measurement.process import WorkerFailed
 from ortune.model import file, names
 from ortune.model.check import check, signature
 from ortune.model.edit import take_notes
-from ortune.recipe import compare
+from ortune.recipe import compare, reuse
 from ortune.recipe.built import Built, steps_key, store, stored
 from ortune.recipe.calibrate import calibrate
+from ortune.recipe.saved import Saved
 
 _CHECKED = 2
 
@@ -40,15 +41,23 @@ class Material:
     Attributes:
         feeds: Samples of the model's inputs; None when there are none that run.
         calibration: Indices that quantizers observe.
+        known: Ranges of an earlier calibration of the model that the build starts from; they
+            answer first, and only what they do not hold is observed.
     """
 
     feeds: Feeds | None = None
     calibration: tuple[int, ...] = ()
+    known: Saved | None = None
 
     @property
     def checked(self) -> tuple[int, ...]:
         """The few samples on which rewrites are compared."""
         return tuple(range(min(_CHECKED, self.feeds.count))) if self.feeds else ()
+
+    @property
+    def key(self) -> str:
+        """What builds depend on beside their steps: the file of known ranges."""
+        return self.known.digest if self.known else ""
 
 
 def build(
@@ -57,16 +66,26 @@ def build(
     out: Path,
     *,
     feeds: Feeds | None = None,
+    known: Saved | None = None,
     sink: Sink = silent,
 ) -> Built:
     """Write the model that `recipe` makes of `source` to `out`.
+
+    Args:
+        source: The model file.
+        recipe: The steps.
+        out: The file to write.
+        feeds: Samples to calibrate on, and to compare numbers on; made-up ones only compare.
+        known: Ranges of an earlier calibration of `source`; see `ortune.recipe.reuse.load`.
+        sink: Receives the steps that are done.
 
     Raises:
         OrtuneError: A quantizer found nothing to do, or the model cannot be used.
     """
     indices = tuple(range(feeds.count)) if feeds and not feeds.synthetic else ()
     with TemporaryDirectory(prefix="ortune-") as folder:
-        built = build_in(Path(folder), source, recipe, Material(feeds, indices), sink=sink)
+        material = Material(feeds, indices, known)
+        built = build_in(Path(folder), source, recipe, material, sink=sink)
         return Built(file.save(file.load(built.path), out), built.edits)
 
 
@@ -78,7 +97,7 @@ def build_in(
     if not recipe.steps:
         return Built(source, ())
     for count in range(len(recipe.steps), 0, -1):
-        start = stored(cache, name, recipe.steps[:count])
+        start = stored(cache, name, recipe.steps[:count], material.key)
         if start is not None:
             break
     else:
@@ -104,9 +123,10 @@ def _extend(
     material: Material,
     sink: Sink,
 ) -> Built:
-    folder = cache / steps_key(steps)
+    folder = cache / steps_key(steps, material.key)
     folder.mkdir(parents=True, exist_ok=True)
-    work = _Work(start.path, folder, material, sink)
+    first = not any(isinstance(step, Quantizer) for step in steps[:done])
+    work = _Work(start.path, folder, material, sink, trusted=first)
     edits = list(start.edits)
     for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
         run = list(group)
@@ -120,8 +140,11 @@ def _extend(
 class _Work:
     """The model under edit and what it is checked against."""
 
-    def __init__(self, source: Path, folder: Path, material: Material, sink: Sink) -> None:
+    def __init__(
+        self, source: Path, folder: Path, material: Material, sink: Sink, *, trusted: bool
+    ) -> None:
         self._source, self._folder, self._material, self._sink = source, folder, material, sink
+        self._trusted = trusted
         self.model = file.load(source)
         names.unique(self.model)
         self._before = signature(self.model)
@@ -151,21 +174,55 @@ class _Work:
             edits = self.exact([RaiseOpset(to=step.needs_opset)])
         start = time.perf_counter()
         probes = step.probes(self.model)
-        if probes and not self._material.calibration:
-            raise BadData(
-                f"{step.name()} needs samples to calibrate on", fix="give them with --data"
-            )
-        ranges: dict[str, Range] = {}
-        if probes and self._material.feeds:
-            stream, indices = self._material.feeds.stream, self._material.calibration
-            folder = self._folder.parent / "ranges" / file.digest(self._source)[:16]
-            ranges = dict(calibrate(self.model, probes, stream, indices, folder))
+        ranges = self._known(step, probes)
+        known = self._material.known if self._trusted else None
+        idle = known.unanswered if known else ()
+        missing = [p for p in probes if p.key not in ranges and p.tensor not in idle]
+        if missing and (step.needs_data or self._material.calibration):
+            ranges |= self._observed(step, missing)
+        self._trusted = False
         count = step.apply(self.model, ranges)
         check(self.model, self._before, step.name())
         note = take_notes(self.model)
         done = Edit(str(step), count, note=note, seconds=time.perf_counter() - start)
         self._sink(StepDone(done))
         return [*edits, done]
+
+    def _known(self, step: Quantizer, probes: Sequence[Probe]) -> dict[str, Range]:
+        """Answer from the known ranges; those before a quantizer's edits are not those behind."""
+        known = self._material.known
+        if known is None or not self._trusted or not probes:
+            return {}
+        found = reuse.answers(known, self.model, step, probes)
+        self._sink(
+            Note(f"{step.name()}: {len(found)} of {len(probes)} ranges from {known.source}")
+        )
+        return found
+
+    def _observed(self, step: Quantizer, probes: Sequence[Probe]) -> Ranges:
+        """Answer from the samples.
+
+        Raises:
+            BadData: There are none.
+        """
+        feeds, indices, known = (
+            self._material.feeds,
+            self._material.calibration,
+            self._material.known,
+        )
+        if feeds is None or not indices:
+            needs = f"{step.name()} needs samples to calibrate on"
+            if known is not None and self._trusted:
+                tensors = reuse.named([probe.tensor for probe in probes])
+                needs = f"{known.source} has no ranges of {tensors}, and {step.name()} needs them"
+            elif known is not None:
+                needs = (
+                    f"{known.source} holds ranges of the model as it came, and {step.name()} "
+                    "comes behind a step that changed it"
+                )
+            raise BadData(needs, fix="give samples to calibrate on with --data")
+        folder = self._folder.parent / "ranges" / file.digest(self._source)[:16]
+        return calibrate(self.model, probes, feeds.stream, indices, folder)
 
     def _apply(self, step: Transform) -> Edit:
         start, backup = time.perf_counter(), self.model.clone()

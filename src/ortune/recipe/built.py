@@ -30,16 +30,20 @@ class Built:
         return any(edit.kept and edit.count for edit in self.edits)
 
 
-def steps_key(steps: Sequence[Step]) -> str:
-    """Digest steps and the text of their plugins: an edited plugin builds anew."""
-    return codec.digest(
-        [[codec.encode(step), catalog.source_digest(type(step))] for step in steps]
-    )
+def steps_key(steps: Sequence[Step], material: str = "") -> str:
+    """Digest steps and the text of their plugins: an edited plugin builds anew.
+
+    Args:
+        steps: In order.
+        material: What else the build depends on, as `Material.key`.
+    """
+    texts = [[codec.encode(step), catalog.source_digest(type(step))] for step in steps]
+    return codec.digest([texts, material] if material else texts)
 
 
-def stored(cache: Path, name: str, steps: Sequence[Step]) -> Built | None:
-    """Return an earlier build of these very steps, or None."""
-    folder = cache / steps_key(steps)
+def stored(cache: Path, name: str, steps: Sequence[Step], material: str = "") -> Built | None:
+    """Return an earlier build of these very steps on the same material, or None."""
+    folder = cache / steps_key(steps, material)
     record, path = folder / f"{name}.json", folder / f"{name}.onnx"
     if not record.is_file() or not path.is_file():
         return None

@@ -79,8 +79,11 @@ def _fuse(norm: ir.Node, editor: Editor, opset: int) -> int:
     node.replace_input_with(2, values[1])
     if node.op_type == "Gemm":
         node.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
+    name = norm.outputs[0].name
     forward(norm.outputs[0], inner)
     remove(norm)
+    # Calibration knows tensors by name: a name that stays must stand for the values it stood for.
+    inner.name = name
     return 1
 
 

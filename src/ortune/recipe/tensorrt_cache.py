@@ -1,0 +1,90 @@
+"""TensorRT's calibration cache: text, one line a tensor, as its int8 calibrators write it.
+
+The first line is ``TRT-<version>-EntropyCalibration2``; after it stands ``name: hex``, the bits of
+a float32 in big-endian order, without leading zeros. The number is the step of a symmetric grid,
+``max(|low|, |high|) / 127``: onnxruntime's TensorRT provider multiplies it by 127 for the dynamic
+range (``ReadDynamicRange`` in tensorrt_execution_provider.cc). The table that onnxruntime's own
+``write_calibration_table`` writes is another format, a FlatBuffer of largest magnitudes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.observer import Range, Ranges
+
+_HEADER = re.compile(r"TRT-(\d+)-(\w+)")
+_LINE = re.compile(r"(.+?)\s*:\s*([0-9a-fA-F]{1,8})")
+_STEPS = 127
+
+
+def is_cache(text: str) -> bool:
+    """Say whether a text begins as a cache does."""
+    return text.startswith("TRT-")
+
+
+def text(ranges: Ranges, version: str) -> str:
+    """Return the text of a cache, tensors in the order given.
+
+    Args:
+        ranges: Tensor name -> range.
+        version: TensorRT's, such as 8.6.1: TensorRT takes no cache of another version.
+    """
+    lines = [f"{name}: {_bits(seen):x}" for name, seen in ranges.items()]
+    return "\n".join([f"TRT-{_number(version)}-EntropyCalibration2", *lines]) + "\n"
+
+
+def parse(found: str, where: str) -> Mapping[str, Range]:
+    """Return tensor name -> symmetric range.
+
+    Raises:
+        BadData: It is no such cache.
+    """
+    first, *lines = found.splitlines() or [""]
+    if _HEADER.match(first) is None:
+        raise BadData(
+            f"{where} does not begin with TRT-<version>-<algorithm>",
+            fix="give a calibration cache of TensorRT, or a file of `ortune calibrate -o`",
+        )
+    ranges = {}
+    for number, line in enumerate(lines, start=2):
+        if not line.strip():
+            continue
+        match = _LINE.fullmatch(line.strip())
+        step = _step(match[2]) if match else float("nan")
+        if match is None or not np.isfinite(step) or step < 0:
+            raise BadData(
+                f"{where}, line {number}: '{line[:80]}' is no 'tensor: hex of a float32 step'",
+                fix="write the cache again: `ortune calibrate M --data D --tensorrt-cache FILE`",
+            )
+        ranges[match[1]] = Range(-_STEPS * step, _STEPS * step)
+    return ranges
+
+
+def read(path: Path) -> Mapping[str, Range]:
+    """Read a cache file; see `parse`."""
+    return parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _bits(seen: Range) -> int:
+    step = np.float32(max(abs(seen.low), abs(seen.high)) / _STEPS)
+    return int(struct.unpack(">I", struct.pack(">f", float(step)))[0])
+
+
+def _step(digits: str) -> float:
+    return float(struct.unpack(">f", bytes.fromhex(digits.zfill(8)))[0])
+
+
+def _number(version: str) -> int:
+    """Return NV_TENSORRT_VERSION: 8.6.1 is 8601, 10.14.1 is 101401."""
+    if re.fullmatch(r"\d+\.\d+(\.\d+)*", version) is None:
+        raise BadSettings(f"'{version}' is no version of TensorRT", fix="write 8.6.1 or 10.3.0")
+    major, minor, *rest = (int(part) for part in version.split("."))
+    patch = rest[0] if rest else 0
+    return major * (10_000 if major >= 10 else 1_000) + minor * 100 + patch
