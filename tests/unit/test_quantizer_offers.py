@@ -36,7 +36,6 @@ def offers(can: frozenset[str], ops: dict[str, int]) -> list[str]:
 
 CNN = {"Conv": 49, "Add": 9, "Gemm": 1}
 TRANSFORMER = {"MatMul": 48, "Softmax": 6, "LayerNormalization": 12}
-WITH_TRANSPOSED = "ops=[Conv, MatMul, Gemm, ConvTranspose]"
 RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
 
 
@@ -68,9 +67,9 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
             OPENVINO,
             CNN | {"ConvTranspose": 2},
             [
-                f"int8-static({WITH_TRANSPOSED}, upsample=false)",
-                f"int8-static(observer=percentile, {WITH_TRANSPOSED}, upsample=false)",
-                f"int8-static({WITH_TRANSPOSED}, upsample=false, keep_first=3)",
+                "int8-static(target=openvino)",
+                "int8-static(target=openvino, observer=percentile)",
+                "int8-static(target=openvino, keep_first=3)",
                 "int8-weights",
             ],
         ),

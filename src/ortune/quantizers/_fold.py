@@ -25,16 +25,17 @@ class Affine:
 
 
 def fold(model: ir.Model) -> int:
-    """Fold into the main graph's convolutions and return how many nodes went.
+    """Fold into the convolutions of the main graph and all bodies; return how many nodes went.
 
     Add, Sub, Mul and Div with constants of one value a channel, BatchNormalization and Identity
     are folded where they are the only reader.
     """
     editor = edit.Editor(model.graph)
     count = 0
-    for layer in list(layers(model.graph, ("Conv", "ConvTranspose"))):
-        if layer.bias is None or edit.const_tensor(layer.bias) is not None:
-            count += _fold_behind(editor, layer)
+    for graph in [model.graph, *model.graph.subgraphs()]:
+        for layer in list(layers(graph, ("Conv", "ConvTranspose"))):
+            if layer.bias is None or edit.const_tensor(layer.bias) is not None:
+                count += _fold_behind(editor, layer)
     return count
 
 

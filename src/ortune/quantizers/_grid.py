@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from ortune.core.observer import Range
 
-Kind: TypeAlias = Literal["u8", "s8"]
+Kind: TypeAlias = Literal["u8", "s8", "u16", "s16"]
 
 DTYPES: dict[Kind, type[np.unsignedinteger[Any] | np.signedinteger[Any]]] = {
     "u8": np.uint8,
     "s8": np.int8,
+    "u16": np.uint16,
+    "s16": np.int16,
 }
 SMALLEST = 1e-12
 """A step below this would make products of steps vanish in float32."""
@@ -32,7 +34,7 @@ class Grid:
 
     Attributes:
         scale: float32, shape [] or [channels].
-        zero: uint8 or int8, same shape.
+        zero: uint8 or int8 (for activations 16 bits too), same shape.
         axis: Channel axis; None for one grid over the tensor.
     """
 
@@ -80,17 +82,19 @@ def activation(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
     Args:
         seen: The tensor's values.
         kind: Integers to use.
-        symmetric: Zero point in the middle (128 or 0) and the same step on both sides.
+        symmetric: Zero point in the middle (0 of signed integers) and the same step on both
+            sides.
     """
     limits = np.iinfo(DTYPES[kind])
+    steps = int(limits.max) - int(limits.min)
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)
     if symmetric:
-        scale = np.float32(max(max(-low, high) / 127, SMALLEST))
-        zero = 128.0 if kind == "u8" else 0.0
+        scale = np.float32(max(max(-low, high) / (steps // 2), SMALLEST))
+        zero = 0.0 if limits.min < 0 else float(steps // 2 + 1)
     else:
-        scale = np.float32(max((high - low) / 255, SMALLEST))
+        scale = np.float32(max((high - low) / steps, SMALLEST))
         # onnxruntime drops a Clip only if the grid ends within its bounds.
-        while np.float32(255) * scale > np.float32(high - low) and scale > SMALLEST:
+        while np.float32(steps) * scale > np.float32(high - low) and scale > SMALLEST:
             scale = np.nextafter(scale, np.float32(0))
         zero = float(np.clip(np.rint(limits.min - low / scale), limits.min, limits.max))
     return Grid(np.asarray(scale), np.asarray(zero, DTYPES[kind]))
@@ -137,17 +141,23 @@ def bias(
     Args:
         values: Shape [channels].
         x_scale: Step of the activation, scalar.
-        grid: The weight's, one step a channel or one for all.
+        grid: The weight's, one step a channel or one for all. A transposed convolution in groups
+            has one for all channels of the same place in their groups.
 
     Returns:
-        The integers, their steps (shape of `grid.scale`), and the weight's grid, widened if
-        need be.
+        The integers, their steps (one a channel, or one for all), and the weight's grid, widened
+        if need be.
     """
     size = np.abs(values.astype(np.float64))
-    size = size if grid.axis is not None else np.asarray(size.max(initial=0.0))
+    if grid.axis is None:
+        size = np.asarray(size.max(initial=0.0))
+    else:
+        size = size.reshape(-1, len(grid.scale)).max(axis=0)
     needed = size / (float(x_scale) * 2.0**30)
     wide = np.maximum(grid.scale, needed).astype(np.float32)
     grid = Grid(wide, grid.zero, grid.axis)
     scale = np.asarray(np.float32(x_scale) * wide, np.float32)
+    if grid.axis is not None:
+        scale = np.tile(scale, len(values) // len(scale))
     rounded = np.rint(values.astype(np.float64) / scale.astype(np.float64))
     return rounded.astype(np.int32), scale, grid

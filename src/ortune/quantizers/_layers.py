@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadSettings
 from ortune.model import edit
+from ortune.quantizers._chosen import chosen
 
 
 @dataclass(frozen=True)
@@ -142,19 +141,5 @@ def discard_weight(value: ir.Value | None) -> None:
 
 
 def excluded(model: ir.Model, patterns: Sequence[str]) -> frozenset[ir.Node]:
-    """Return the nodes whose names match shell-style patterns.
-
-    Raises:
-        BadSettings: A pattern matches no node of the model.
-    """
-    found: set[ir.Node] = set()
-    nodes = [(node, node.name or "") for node in edit.every_node(model)]
-    for pattern in patterns:
-        hits = {node for node, name in nodes if fnmatch.fnmatchcase(name, pattern)}
-        if not hits:
-            raise BadSettings(
-                f"exclude pattern '{pattern}' matches no node",
-                fix="use node names as `ortune inspect --nodes` shows them, with * and ?",
-            )
-        found |= hits
-    return frozenset(found)
+    """Return the nodes that `exclude` names; see `_chosen.chosen`."""
+    return chosen(model, patterns, "exclude")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -11,69 +12,150 @@ from numpy.typing import NDArray
 
 from ortune.model import edit
 from ortune.quantizers import _grid
-from ortune.quantizers._grid import Grid
-from ortune.quantizers._layers import Layer, discard_weight
+from ortune.quantizers._grid import Grid, Kind
+from ortune.quantizers._layers import Layer, discard_weight, transposed
 from ortune.quantizers._smooth import Smoothing
 
 
 @dataclass(frozen=True)
-class Held:
-    """A stored weight: the float values as the graph sees them, and their grid."""
+class Stored:
+    """A weight in the file, once for all that read it.
 
-    value: ir.Value
+    Attributes:
+        integers: The constant.
+        scale: Its steps.
+        zero: Its zero points.
+        axis: Channels in `integers`; None for one step for all.
+        order: Axes of the float constant, in the order they have in `integers`.
+        grid: The steps, with the channels where the layer sees them.
+    """
+
+    integers: ir.Value
+    scale: ir.Value
+    zero: ir.Value
+    axis: int | None
+    order: tuple[int, ...]
     grid: Grid
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """Of the integers."""
+        return ir.DataType.from_numpy(self.grid.zero.dtype)
+
+
+Key: TypeAlias = tuple[ir.Value, float, ir.Value | None]
+"""Constant, factor taken off a Gemm, smoothed activation: what makes weights differ."""
 
 
 class Packer:
-    """Packs the layers of one main graph; a weight that several layers share is stored once.
+    """Packs the layers of a model; a weight that several layers share is stored once.
+
+    Layers that share a weight agree on its channels, or take one step for all of it. A layer that
+    reads it transposed transposes the integers, which runtimes do once, at load. Integers lie in
+    the main graph; every body that uses them has a DequantizeLinear of its own, as runtimes look
+    for it beside the layer.
 
     Args:
         editor: Of the main graph.
-        steps: Activation -> step of its grid, a scalar.
-        smooth: Activation -> what was done to it.
+        layers: All that will be packed.
         per_channel: One weight step an output channel.
         reduce_range: Weights in 7 bits.
+        kind: Of the integers.
     """
 
     def __init__(
         self,
         editor: edit.Editor,
-        steps: Mapping[ir.Value, NDArray[np.float32]],
-        smooth: Mapping[ir.Value, Smoothing],
+        layers: Sequence[Layer],
         *,
         per_channel: bool,
         reduce_range: bool,
+        kind: Kind,
     ) -> None:
         self._editor = editor
-        self._steps = steps
-        self._smooth = smooth
-        self._per_channel = per_channel
         self._reduce_range = reduce_range
-        self._held: dict[tuple[ir.Value, int | None, float, ir.Value | None], Held] = {}
+        self._kind: Kind = kind
+        self._axes: dict[ir.Value, set[int | None]] = {}
+        self._orders: dict[ir.Value, set[tuple[int, ...]]] = {}
+        for layer in layers:
+            source, order = transposed(layer.weight)
+            alone = per_channel and (len(layer.shape) == 2 or layer.convolves)
+            self._axes.setdefault(source, set()).add(order[layer.axis] if alone else None)
+            self._orders.setdefault(source, set()).add(order)
+        self.stored: dict[Key, Stored] = {}
+        self._read: dict[tuple[int, int, tuple[int, ...]], ir.Value] = {}
 
-    def pack(self, layer: Layer) -> None:
-        """Store a layer's weight and bias."""
-        alone = len(layer.shape) == 2 or layer.convolves
-        axis = layer.axis if self._per_channel and alone else None
-        smooth = self._smooth.get(layer.x)
+    def pack(
+        self, layer: Layer, step: NDArray[np.float32], smooth: Smoothing | None = None
+    ) -> None:
+        """Store a layer's weight and bias.
+
+        Args:
+            layer: One of those that were given.
+            step: Of its activation's grid, a scalar.
+            smooth: What was done to its activation.
+        """
+        source, order = transposed(layer.weight)
+        axes = self._axes[source]
+        axis = layer.axis if len(axes) == 1 and None not in axes else None
         alpha = self._take_alpha(layer.node)
-        key = (layer.weight, axis, alpha, None if smooth is None else layer.x)
+        key = (source, alpha, None if smooth is None else layer.x)
         array = layer.array() if alpha == 1.0 else layer.array() * np.float32(alpha)
         fitted = array if smooth is None else smooth.scaled(layer, array)
-        held = self._held.get(key)
-        grid = held.grid if held else self._grid(fitted, axis)
-        wide = grid if layer.bias is None else self._bias(layer, layer.node, 2, grid)
-        if held is None or not np.array_equal(wide.scale, grid.scale):
-            held = Held(self._store(str(layer.weight.name), wide.quantize(fitted), wide), wide)
-            self._held.setdefault(key, held)
-        last = self._joined(layer, held.grid) if layer.op == "MatMul" else layer.node
+        held = self.stored.get(key)
+        grid = self._grid(fitted, axis) if held is None else replace(held.grid, axis=axis)
+        wide = grid if layer.bias is None else self._bias(layer, layer.node, 2, grid, step)
+        if held is None or not np.array_equal(wide.scale, held.grid.scale):
+            held = self._store(layer, wide.quantize(fitted), wide)
+            self.stored.setdefault(key, held)
+        last = layer.node
+        if layer.op == "MatMul":
+            last = self._joined(layer, replace(held.grid, axis=axis), step)
         if smooth is not None and smooth.split:
             self._beside(layer, np.take(array, smooth.split, 1 - layer.axis), smooth.split, last)
-        layer.node.replace_input_with(1, held.value)
+        layer.node.replace_input_with(1, self._wide(held, order, _home(layer.node)))
         discard_weight(layer.weight)
 
     def _grid(self, array: NDArray[np.float32], axis: int | None) -> Grid:
-        return _grid.weight_grid(array, axis, reduce_range=self._reduce_range)
+        return _grid.weight_grid(array, axis, self._kind, reduce_range=self._reduce_range)
+
+    def _store(self, layer: Layer, integers: NDArray[Any], grid: Grid) -> Stored:
+        """Add a weight's integers, in the order of axes that most readers want."""
+        source, order = transposed(layer.weight)
+        orders = self._orders[source]
+        alike = len(orders) == 1 and not tables_of(source)
+        kept = order if alike else tuple(range(len(order)))
+        turned = integers.transpose([order.index(axis) for axis in kept])
+        axis = None if grid.axis is None else kept.index(order[grid.axis])
+        stem = str(source.name if not alike else layer.weight.name)
+        return Stored(
+            self._editor.constant(f"{stem}_int", np.ascontiguousarray(turned)),
+            self._editor.constant(f"{stem}_scale", grid.scale),
+            self._editor.constant(f"{stem}_zero", grid.zero),
+            axis,
+            kept,
+            grid,
+        )
+
+    def _wide(self, held: Stored, order: tuple[int, ...], home: ir.Graph) -> ir.Value:
+        """Return a stored weight in float, with the axes of the constant in an order."""
+        known = (id(held), id(home), order)
+        if known not in self._read:
+            perm = [held.order.index(axis) for axis in order]
+            made, integers, stem = [], held.integers, str(held.integers.name).removesuffix("_int")
+            if perm != sorted(perm):
+                node = self._editor.node("Transpose", [integers], {"perm": perm})
+                shape = held.integers.shape
+                assert shape is not None
+                integers = node.outputs[0]
+                integers.shape = ir.Shape([shape[i] for i in perm])
+                integers.dtype = held.dtype
+                made.append(node)
+            axis = None if held.axis is None else perm.index(held.axis)
+            made.append(dequantized(self._editor, stem, [integers, held.scale, held.zero], axis))
+            edit.insert_first(home, *made)
+            self._read[known] = made[-1].outputs[0]
+        return self._read[known]
 
     @staticmethod
     def _take_alpha(node: ir.Node) -> float:
@@ -83,7 +165,7 @@ class Packer:
             node.attributes["alpha"] = ir.AttrFloat32("alpha", 1.0)
         return alpha
 
-    def _joined(self, layer: Layer, grid: Grid) -> ir.Node:
+    def _joined(self, layer: Layer, grid: Grid, step: NDArray[np.float32]) -> ir.Node:
         """Keep what onnxruntime makes of a MatMul and an Add behind it in integers.
 
         It joins the two to one Gemm for matrices and for tensors of fixed shape, and a Gemm whose
@@ -100,37 +182,32 @@ class Packer:
         array = edit.const_array(add.inputs[index])
         if array is not None and array.shape == (layer.shape[-1],):
             if shape is not None and (len(shape) == 2 or shape.is_static()):
-                self._bias(layer, add, index, grid)
+                self._bias(layer, add, index, grid, step)
             return add
         if shape is not None and len(shape) == 2:
             layer.node.op_type = "Gemm"
         return layer.node
 
-    def _bias(self, layer: Layer, node: ir.Node, index: int, grid: Grid) -> Grid:
+    def _bias(
+        self, layer: Layer, node: ir.Node, index: int, grid: Grid, step: NDArray[np.float32]
+    ) -> Grid:
         """Round a constant bias and return the weight's grid that it needs."""
         old = node.inputs[index]
         array = edit.const_array(old)
         if array is None or old is None:
             return grid
-        values, scale, wide = _grid.bias(array.reshape(-1), self._steps[layer.x], grid)
-        axis = 0 if wide.axis is not None else None
-        held = Grid(scale, np.zeros(scale.shape, np.int32), axis)
-        node.replace_input_with(index, self._store(str(old.name), values, held))
-        edit.discard(old)
-        return wide
-
-    def _store(self, stem: str, values: NDArray[np.generic], grid: Grid) -> ir.Value:
-        """Add integers and a DequantizeLinear behind them at the front of the graph."""
+        values, scale, wide = _grid.bias(array.reshape(-1), step, grid)
+        stem = str(old.name)
         parts = [
             self._editor.constant(f"{stem}_int", values),
-            self._editor.constant(f"{stem}_scale", grid.scale),
-            self._editor.constant(f"{stem}_zero", grid.zero),
+            self._editor.constant(f"{stem}_scale", scale),
+            self._editor.constant(f"{stem}_zero", np.zeros(scale.shape, np.int32)),
         ]
-        axis = {} if grid.axis is None else {"axis": grid.axis}
-        node = self._editor.node("DequantizeLinear", parts, axis, name=f"{stem}_dq")
-        node.outputs[0].shape, node.outputs[0].dtype = ir.Shape(values.shape), ir.DataType.FLOAT
-        edit.insert_first(self._editor.graph, node)
-        return node.outputs[0]
+        made = dequantized(self._editor, stem, parts, 0 if wide.axis is not None else None)
+        edit.insert_first(_home(node), made)
+        node.replace_input_with(index, made.outputs[0])
+        edit.discard(old)
+        return wide
 
     def _beside(
         self,
@@ -155,12 +232,39 @@ class Packer:
         for node, at in uses:
             node.replace_input_with(at, total.outputs[0])
         if result.is_graph_output():
-            take_output(self._editor, result, total.outputs[0])
+            take_output(self._editor, _home(last), result, total.outputs[0])
 
 
-def take_output(editor: edit.Editor, value: ir.Value, instead: ir.Value) -> None:
-    """Make `instead` the main graph's output in a value's place, under the name it had."""
-    name, outputs = str(value.name), editor.graph.outputs
+def dequantized(
+    editor: edit.Editor, stem: str, parts: Sequence[ir.Value], axis: int | None
+) -> ir.Node:
+    """Return a DequantizeLinear of constant integers, their steps and zero points."""
+    attributes = {} if axis is None else {"axis": axis}
+    node = editor.node("DequantizeLinear", parts, attributes, name=f"{stem}_dq")
+    node.outputs[0].shape, node.outputs[0].dtype = parts[0].shape, ir.DataType.FLOAT
+    return node
+
+
+def tables_of(source: ir.Value) -> list[ir.Node]:
+    """Return the nodes that look rows up in a constant."""
+    return [
+        node
+        for node, index in source.uses()
+        if node.op_type == "Gather"
+        and not node.domain
+        and index == 0
+        and not edit.attribute(node, "axis", 0)
+    ]
+
+
+def _home(node: ir.Node) -> ir.Graph:
+    assert node.graph is not None
+    return node.graph
+
+
+def take_output(editor: edit.Editor, graph: ir.Graph, value: ir.Value, instead: ir.Value) -> None:
+    """Make `instead` a graph's output in a value's place, under the name it had."""
+    name, outputs = str(value.name), graph.outputs
     for index, output in enumerate(outputs):
         if output is value:
             outputs[index] = instead

@@ -1,4 +1,8 @@
-"""Writes quantize / dequantize pairs behind tensors."""
+"""Writes quantize / dequantize pairs behind tensors.
+
+Sixteen-bit pairs are standard operators from opset 21 on, and onnxruntime's own before. No kernel
+of its CPU provider computes with them: between such pairs it computes in float.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,18 @@ from ortune.quantizers._packed import take_output
 from ortune.quantizers._placement import Placement
 from ortune.quantizers._smooth import Smoothing
 
+WIDE_OPSET = 21
+"""From here on the standard pair knows 16 bits."""
+
 
 class Pairs:
-    """Puts pairs into one main graph; a grid that several tensors share is stored once.
+    """Puts pairs into one graph; a grid that several tensors share is stored once.
 
     Args:
         editor: Of the main graph.
         grids: Tensor -> its grid.
         smooth: Activation -> what is done to it first.
+        opset: Of the model's standard operators.
     """
 
     def __init__(
@@ -29,14 +37,18 @@ class Pairs:
         editor: edit.Editor,
         grids: Mapping[ir.Value, Grid],
         smooth: Mapping[ir.Value, Smoothing],
+        opset: int,
     ) -> None:
         self._editor = editor
         self._grids = grids
         self._smooth = smooth
+        self._opset = opset
+        self.foreign = False
 
     def put(self, placement: Placement) -> None:
         """Put a pair behind every chosen tensor and turn its readers to the rounded values."""
         readers = {layer.node for layer in placement.layers} | placement.followers
+        home = placement.graph
         shared: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
         for value, source in placement.tensors.items():
             if source not in shared:
@@ -47,10 +59,9 @@ class Pairs:
                 )
             seen = self._guard(value) if value in placement.guarded else value
             if value in self._smooth and (factor := self._smooth[value].factor) is not None:
-                seen = self._divide(value, factor)
-            self._pair(
-                value, seen, *shared[source], readers, all_readers=value in placement.replaced
-            )
+                seen = self._divide(value, factor, home)
+            whole = value in placement.replaced
+            self._pair(value, seen, home, shared[source], readers, all_readers=whole)
 
     def _guard(self, value: ir.Value) -> ir.Value:
         """Put a Sum of one in front of a pair: it keeps the float layer before it in float.
@@ -79,42 +90,35 @@ class Pairs:
         for node, index in uses:
             node.replace_input_with(index, made.outputs[0])
 
-    def _divide(self, value: ir.Value, factor: NDArray[np.float32]) -> ir.Value:
+    def _divide(self, value: ir.Value, factor: NDArray[np.float32], home: ir.Graph) -> ir.Value:
         """Divide an activation's channels, in front of its pair."""
         held = self._editor.constant(f"{value.name}_factor", (1 / factor).astype(np.float32))
         made = self._editor.node("Mul", [value, held], name=f"{value.name}_smooth")
         made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
-        producer = value.producer()
-        if producer is None:
-            edit.insert_first(self._editor.graph, made)
-        else:
-            edit.insert_after(producer, made)
+        _put_behind(value, home, made)
         return made.outputs[0]
 
     def _pair(
         self,
         value: ir.Value,
         seen: ir.Value,
-        scale: ir.Value,
-        zero: ir.Value,
+        home: ir.Graph,
+        grid: tuple[ir.Value, ir.Value],
         readers: set[ir.Node],
         *,
         all_readers: bool,
     ) -> None:
         uses = [u for u in value.uses() if all_readers or u.node in readers]
         uses = [u for u in uses if u.node is not seen.producer()]
-        q = self._editor.node("QuantizeLinear", [seen, scale, zero], name=f"{value.name}_q")
+        stem, domain = str(value.name), self._domain(grid[1])
+        q = self._editor.node("QuantizeLinear", [seen, *grid], name=f"{stem}_q", domain=domain)
         d = self._editor.node(
-            "DequantizeLinear", [q.outputs[0], scale, zero], name=f"{value.name}_dq"
+            "DequantizeLinear", [q.outputs[0], *grid], name=f"{stem}_dq", domain=domain
         )
         rounded = d.outputs[0]
-        q.outputs[0].shape, q.outputs[0].dtype = value.shape, zero.dtype or ir.DataType.UINT8
+        q.outputs[0].shape, q.outputs[0].dtype = value.shape, grid[1].dtype or ir.DataType.UINT8
         rounded.shape, rounded.dtype = value.shape, ir.DataType.FLOAT
-        producer = seen.producer()
-        if producer is None:
-            edit.insert_first(self._editor.graph, q, d)
-        else:
-            edit.insert_after(producer, q, d)
+        _put_behind(seen, home, q, d)
         outside = [use for use in uses if use.node not in readers]
         if len(outside) > 1:
             self._share(rounded, outside)
@@ -122,4 +126,18 @@ class Pairs:
         for node, index in uses:
             node.replace_input_with(index, rounded)
         if all_readers and value.is_graph_output():
-            take_output(self._editor, value, rounded)
+            take_output(self._editor, home, value, rounded)
+
+    def _domain(self, zero: ir.Value) -> str:
+        wide = zero.dtype in (ir.DataType.UINT16, ir.DataType.INT16)
+        self.foreign |= wide and self._opset < WIDE_OPSET
+        return "com.microsoft" if wide and self._opset < WIDE_OPSET else ""
+
+
+def _put_behind(value: ir.Value, home: ir.Graph, *nodes: ir.Node) -> None:
+    """Place nodes right behind a tensor, or in front of the graph that takes it from outside."""
+    producer = value.producer()
+    if producer is None or producer.graph is not home:
+        edit.insert_first(home, *nodes)
+    else:
+        edit.insert_after(producer, *nodes)

@@ -8,8 +8,8 @@ A pair follows a tensor (before its readers), never an edge. Three kinds of tens
 - what a follower makes: an operator between two integer tensors that has an integer kernel itself
   or only moves values. It is taken only if somebody further down wants its integers.
 
-The operators are those that onnxruntime's QDQ selectors know on the CPU
-(``qdq_selector_action_transformer.cc``); all others stay in float between a pair.
+Which operators follow, `_rules` says for each provider; all others stay in float between a pair.
+Every graph is placed by itself: a tensor that a body takes from outside has its pair inside too.
 """
 
 from __future__ import annotations
@@ -22,22 +22,9 @@ import onnx_ir as ir
 
 from ortune.model import edit
 from ortune.quantizers._layers import Layer
+from ortune.quantizers._rules import RULES, Gives
 
-MOVES = frozenset(
-    {
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "MaxPool",
-        "Reshape",
-        "Resize",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
+MOVES = frozenset(row.op for row in RULES if row.gives is Gives.MOVES)
 """Operators that only move values: the output takes the input's grid.
 
 A linear Resize computes in float between its pairs, but the tensors around it stay integers.
@@ -59,8 +46,10 @@ class Placement:
         replaced: Those whose every reader takes the rounded values.
         followers: Nodes between that become integer too.
         guarded: Tensors of float layers that a pair on either side would make integer.
+        graph: Where all of this is.
     """
 
+    graph: ir.Graph
     layers: tuple[Layer, ...]
     tensors: dict[ir.Value, ir.Value]
     replaced: frozenset[ir.Value]
@@ -82,7 +71,7 @@ def place(
     """Choose the tensors that get a pair.
 
     Args:
-        graph: The main graph, in topological order.
+        graph: The main graph or a body, in topological order.
         layers: Candidates; those with an unusable tensor are left out.
         through: Operators that may be followers.
         usable: Whether a tensor's range can carry a grid.
@@ -102,9 +91,10 @@ def place(
     inner = {out for node in kept for out in reached[node]}
     read = {value for node in kept for value in float_inputs(node) if value is not None}
     chosen = wanted | made | inner | read
+    captured = [layer.x for layer in taken if outside(layer.x, graph)]
     tensors = {
         value: source[value] if value in inner and value in source else value
-        for value in _in_order(graph)
+        for value in (*dict.fromkeys(captured), *_in_order(graph))
         if value in chosen
     }
     replaced = made | inner
@@ -114,6 +104,7 @@ def place(
         if node.op_type in GREEDY and node not in at_work and node.inputs[0] in replaced
     }
     return Placement(
+        graph,
         tuple(taken),
         tensors,
         frozenset(replaced),
@@ -133,6 +124,14 @@ def after(node: ir.Node) -> ir.Value:
     if reader.op_type not in ABSORBED or reader.domain or not same_graph:
         return value
     return reader.outputs[0] if reader.op_type == "Relu" or _from_zero(reader) else value
+
+
+def outside(value: ir.Value, graph: ir.Graph) -> bool:
+    """Say whether a body that reads the tensor takes it from a graph around it."""
+    node = value.producer()
+    if node is not None:
+        return node.graph is not graph
+    return not any(value is given for given in graph.inputs)
 
 
 def moved(value: ir.Value) -> Iterator[ir.Value]:
@@ -173,7 +172,7 @@ def _forward(
         ready = [value in integers for value in inputs]
         if not any(ready):
             continue
-        if not all(ready) and not (node.op_type == "Concat" and all(map(usable, inputs))):
+        if not all(ready) and not (node.op_type == "Concat" and _joins(node, inputs, usable)):
             continue
         moves = node.op_type in MOVES
         outputs = list(node.outputs) if moves else [after(node)]
@@ -184,6 +183,15 @@ def _forward(
         reached[node] = outputs
         integers.update(outputs)
     return reached, source
+
+
+def _joins(node: ir.Node, inputs: Sequence[ir.Value], usable: Callable[[ir.Value], bool]) -> bool:
+    """Say whether every part of a Concat may have a pair of its own."""
+    home = node.graph
+    return isinstance(home, ir.Graph) and all(
+        edit.const_tensor(value) is None and not outside(value, home) and usable(value)
+        for value in inputs
+    )
 
 
 def _backward(reached: dict[ir.Node, list[ir.Value]], wanted: set[ir.Value]) -> list[ir.Node]:

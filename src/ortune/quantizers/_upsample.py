@@ -8,6 +8,7 @@ with stride 2), so this pays only together with integers.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,10 +70,12 @@ def taps(kernel: int, stride: int, before: int, after: int, extra: int) -> Taps 
     return Taps(width, first, last, index)
 
 
-def upsample(model: ir.Model) -> int:
-    """Rewrite what can be of the main graph's ConvTranspose and return how many were."""
+def upsample(model: ir.Model, left: Collection[ir.Node] = ()) -> int:
+    """Rewrite what can be of all ConvTranspose but those `left`; return how many were."""
     editor = edit.Editor(model.graph)
-    return sum(_rewrite(editor, node) for node in list(model.graph) if _plain(node))
+    graphs = [model.graph, *model.graph.subgraphs()]
+    nodes = [node for graph in graphs for node in graph if _plain(node) and node not in left]
+    return sum(_rewrite(editor, node) for node in nodes)
 
 
 def _plain(node: ir.Node) -> bool:

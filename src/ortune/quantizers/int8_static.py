@@ -10,17 +10,19 @@ import onnx_ir as ir
 
 from ortune.core import catalog
 from ortune.core.backend import Backend
+from ortune.core.cpus import instruction_sets
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Ranges
-from ortune.core.step import Quantizer
+from ortune.core.step import Quantizer, Step
 from ortune.model import edit
-from ortune.quantizers import _grid
+from ortune.quantizers import _grid, _rescues, _rules, _scope, _tables
+from ortune.quantizers._chosen import chosen, remember_names
 from ortune.quantizers._fold import fold
-from ortune.quantizers._layers import Layer, excluded, layers
+from ortune.quantizers._layers import Layer
 from ortune.quantizers._packed import Packer
 from ortune.quantizers._pairs import Pairs
-from ortune.quantizers._placement import Placement, moved, place
+from ortune.quantizers._placement import Placement, after, float_inputs, moved, outside, place
 from ortune.quantizers._smooth import Smoothing, smoothable, smoothing
 from ortune.quantizers._upsample import upsample
 
@@ -35,20 +37,34 @@ MANY = 20
 class Int8Static(Quantizer):
     """Eight-bit activations and weights, written as Q/DQ pairs that runtimes fuse.
 
+    Where pairs go follows from a table of rules for the target's kernels; the fields override it.
+    Layers inside If, Loop and Scan bodies are quantized too, where the calibration data reaches
+    them. What stays in float is noted with the reason.
+
     Attributes:
+        target: Runtime whose rules hold. TensorRT and CUDA take nothing but int8 with zero point
+            0: there `activations`, `symmetric` and `weights` do not count.
         observer: How activation ranges are read off the calibration data.
         per_channel: One weight step an output channel instead of one a tensor.
-        activations: Unsigned is the fast pair with signed weights on x86; GPUs want s8.
+        activations: Unsigned is the fast pair with signed weights on x86; ARM wants s8.
+        weights: Signed is the fast partner of unsigned activations.
         symmetric: Activation zero point in the middle; GPUs want it.
         reduce_range: Weights in 7 bits, for x86 without VNNI, where 8-bit sums saturate.
-        ops: Layers to quantize: Conv, ConvTranspose, MatMul, Gemm.
-        through: Operators between two layers that stay in integers.
+        ops: Layers to quantize: Conv, ConvTranspose, MatMul, Gemm. Empty: what the target has
+            integer kernels for.
+        through: Operators between two layers that stay in integers. Empty: the target's.
+        embeddings: Store tables that rows are looked up in as int8; the rows found are made
+            float behind the Gather.
         head: Quantize too the last matrix product of a convolutional network: it takes little
             time, and rounding it costs as much accuracy as all the rest.
-        upsample: Write ConvTranspose as Conv and DepthToSpace, which have integer kernels in
-            onnxruntime; OpenVINO has one for ConvTranspose itself (add it to `ops` there).
+        upsample: Write ConvTranspose as Conv and DepthToSpace where the target has no integer
+            kernel for it.
         keep_first: Convolutions to leave in float, counted from the input.
-        exclude: Node names to leave in float; * and ? match.
+        include: Names of the only nodes to quantize; * and ? match, re: begins a regular
+            expression. Empty: all.
+        exclude: Names of nodes to leave in float, written likewise.
+        wide: Names of nodes whose activations take 16 bits, written likewise. No kernel of
+            onnxruntime's CPU provider computes with them: it computes in float between such pairs.
         min_side: MatMul and Gemm with fewer rows or columns stay in float.
         smooth: Share of an activation's outlying channels that moves into the weights, 0 to 1;
             0.75 suits transformers. Ranges of matrix products are then the whole extent.
@@ -58,34 +74,22 @@ class Int8Static(Quantizer):
 
     needs_opset: ClassVar[int] = 13
 
+    target: _rules.Target = "cpu"
     observer: Observer = _OBSERVER
     per_channel: bool = True
     activations: Literal["u8", "s8"] = "u8"
+    weights: Literal["s8", "u8"] = "s8"
     symmetric: bool = False
     reduce_range: bool = False
-    ops: tuple[str, ...] = ("Conv", "MatMul", "Gemm")
-    through: tuple[str, ...] = (
-        "Add",
-        "AveragePool",
-        "Concat",
-        "DepthToSpace",
-        "Flatten",
-        "GlobalAveragePool",
-        "LeakyRelu",
-        "MaxPool",
-        "Mul",
-        "Reshape",
-        "Resize",
-        "Sigmoid",
-        "Slice",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    )
+    ops: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
+    embeddings: bool = False
     head: bool = False
     upsample: bool = True
     keep_first: int = 0
+    include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
     min_side: int = 16
     smooth: float = 0.0
     split: int = 0
@@ -99,9 +103,7 @@ class Int8Static(Quantizer):
         """
         if "int8" not in backend.arithmetic or facts.quantized:
             return
-        base = cls()
-        if "int8-weights" in backend.arithmetic and facts.has("ConvTranspose"):
-            base = cls(ops=(*base.ops, "ConvTranspose"), upsample=False)
+        base = cls._for(backend)
         products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
         if products > 1 and facts.has("Softmax", "LayerNormalization"):
             yield replace(base, smooth=0.75, split=4)
@@ -111,6 +113,25 @@ class Int8Static(Quantizer):
             yield replace(base, observer=catalog.load(Observer, "percentile")())
             yield replace(base, keep_first=3)
 
+    @classmethod
+    def _for(cls, backend: Backend) -> Self:
+        target = next((name for name in _rules.TARGETS if name == backend.name()), None)
+        if target is None:
+            target = "openvino" if "int8-weights" in backend.arithmetic else "cpu"
+        if target != "cpu":
+            return cls(target=target)
+        match _rules.for_cpu(instruction_sets()):
+            case _rules.Gives.REDUCED:
+                return cls(reduce_range=True)
+            case _rules.Gives.SIGNED:
+                return cls(activations="s8")
+            case _:
+                return cls()
+
+    def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
+        """Yield the accuracy kit before this step, then other observers."""
+        return _rescues.rescues(self, facts)
+
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that get a pair.
 
@@ -118,42 +139,53 @@ class Int8Static(Quantizer):
         and transposed convolutions rewritten, all exactly.
         """
         self._prepare(model)
-        placement = self._place(model, None)
-        smooth = smoothable(placement) if self.smooth or self.split else {}
-        return [
-            Probe(str(value.name), _CHANNELS if value in smooth else self.observer)
-            for value in placement.watched()
-        ]
+        placements, _ = self._place(model, None)
+        found: dict[str, Observer] = {}
+        for placement in placements:
+            smooth = self._smoothable(placement)
+            for value in placement.watched():
+                wanted = _CHANNELS if value in smooth else self.observer
+                if found.get(str(value.name)) != _CHANNELS:
+                    found[str(value.name)] = wanted
+        return [Probe(name, observer) for name, observer in found.items()]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Put in the pairs and return how many layers became integer.
 
         Raises:
             Refused: No layer of `ops` has a constant float32 weight and a usable range.
-            BadSettings: A pattern of `exclude` matches nothing.
+            BadSettings: A pattern of `include`, `exclude` or `wide` matches nothing.
         """
         self._prepare(model)
-        placement = self._place(model, ranges)
-        if not placement.layers:
+        placements, scope = self._place(model, ranges)
+        layers = [layer for placement in placements for layer in placement.layers]
+        _scope.note(model, scope.why, len(layers))
+        if not layers:
             raise Refused(
-                f"no {', '.join(self.ops)} with a constant float32 weight to quantize",
+                f"no {', '.join(self._ops())} with a constant float32 weight to quantize",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
-        self._note(model, placement)
-        factors = self._factors(placement, ranges)
-        grids = self._grids(placement, ranges, factors)
         editor = edit.Editor(model.graph)
-        Pairs(editor, grids, factors).put(placement)
+        found = _tables.tables(model)
         packer = Packer(
             editor,
-            {value: grid.scale for value, grid in grids.items()},
-            factors,
+            layers,
             per_channel=self.per_channel,
             reduce_range=self.reduce_range,
+            kind="s8" if self._signed() else self.weights,
         )
-        for layer in placement.layers:
-            packer.pack(layer)
-        return len(placement.layers)
+        wide = chosen(model, self.wide, "wide")
+        for placement in reversed(placements):
+            factors = self._factors(placement, ranges)
+            grids = self._grids(placement, ranges, factors, wide)
+            pairs = Pairs(editor, grids, factors, model.opset_imports.get("", 0))
+            pairs.put(placement)
+            if pairs.foreign:
+                model.opset_imports.setdefault("com.microsoft", 1)
+            for layer in placement.layers:
+                packer.pack(layer, grids[layer.x].scale, factors.get(layer.x))
+        self._tables(model, editor, found, packer, scope.left)
+        return len(layers)
 
     def chosen(self, model: ir.Model) -> Sequence[Layer]:
         """Return the layers that become integer, for steps that prepare their weights.
@@ -161,44 +193,84 @@ class Int8Static(Quantizer):
         The exact rewrites that the weights go through first are done in place.
         """
         self._prepare(model)
-        return self._place(model, None).layers
+        placements, _ = self._place(model, None)
+        return [layer for placement in placements for layer in placement.layers]
+
+    def _ops(self) -> tuple[str, ...]:
+        return self.ops or _rules.of_layers(self.target)
+
+    def _signed(self) -> bool:
+        return _rules.symmetric_s8(self.target)
 
     def _prepare(self, model: ir.Model) -> None:
+        remember_names(model)
         edit.inline(model)
         fold(model)
-        if self.upsample and "ConvTranspose" not in self.ops:
-            upsample(model)
+        if self.upsample and "ConvTranspose" not in self._ops():
+            upsample(model, chosen(model, self.exclude, "exclude"))
 
-    def _factors(self, placement: Placement, ranges: Ranges) -> dict[ir.Value, Smoothing]:
+    def _tables(
+        self,
+        model: ir.Model,
+        editor: edit.Editor,
+        found: dict[ir.Value, list[ir.Node]],
+        packer: Packer,
+        left: frozenset[ir.Node],
+    ) -> None:
+        stored = {source: held for (source, _, _), held in packer.stored.items()}
+        if self.embeddings:
+            count = _tables.store_tables(editor, found, stored, left)
+            if count:
+                edit.note(model, f"{count} embedding tables are int8")
+            return
+        twice = sum(1 for source in found if source in stored)
+        if twice:
+            edit.note(model, f"{twice} tables are kept twice, float to look up: see `embeddings`")
+        if len(found) > twice:
+            edit.note(model, f"{len(found) - twice} embedding tables stay in float: `embeddings`")
+
+    def _smoothable(self, placement: Placement) -> dict[ir.Value, list[Layer]]:
         if not self.smooth and not self.split:
             return {}
+        found = smoothable(placement)
+        return {x: readers for x, readers in found.items() if not outside(x, placement.graph)}
+
+    def _factors(self, placement: Placement, ranges: Ranges) -> dict[ir.Value, Smoothing]:
         found = {
             value: smoothing(ranges[str(value.name)], readers, alpha=self.smooth, most=self.split)
-            for value, readers in smoothable(placement).items()
+            for value, readers in self._smoothable(placement).items()
             if value.name in ranges
         }
         return {value: factors for value, factors in found.items() if factors is not None}
 
     def _grids(
-        self, placement: Placement, ranges: Ranges, factors: Mapping[ir.Value, Smoothing]
+        self,
+        placement: Placement,
+        ranges: Ranges,
+        factors: Mapping[ir.Value, Smoothing],
+        wide: frozenset[ir.Node],
     ) -> dict[ir.Value, _grid.Grid]:
-        seen = {
-            value: factors[value].seen if value in factors else ranges[str(source.name)]
+        signed = self._signed()
+        eight: _grid.Kind = "s8" if signed else self.activations
+        sixteen: _grid.Kind = "s16" if eight == "s8" else "u16"
+        touched = {v for n in wide for v in (*float_inputs(n), *n.outputs, after(n))}
+        sources = {placement.tensors[v] for v in touched if v in placement.tensors}
+        return {
+            value: _grid.activation(
+                factors[value].seen if value in factors else ranges[str(source.name)],
+                sixteen if source in sources else eight,
+                symmetric=signed or self.symmetric,
+            )
             for value, source in placement.tensors.items()
         }
-        return {
-            value: _grid.activation(found, self.activations, symmetric=self.symmetric)
-            for value, found in seen.items()
-        }
 
-    def _place(self, model: ir.Model, ranges: Ranges | None) -> Placement:
-        left = excluded(model, self.exclude)
-        found = [x for x in layers(model.graph, self.ops) if x.node not in left]
-        convolutions = [x for x in found if x.op == "Conv"]
-        first = {x.node for x in convolutions[: self.keep_first]}
-        fit = [x for x in found if x.node not in first and self._worth(x)]
-        if convolutions and not self.head:
-            fit = [x for x in fit if not _is_head(x, {y.node for y in found})]
+    def _place(
+        self, model: ir.Model, ranges: Ranges | None
+    ) -> tuple[list[Placement], _scope.Scope]:
+        limits = _scope.Limits(
+            self._ops(), self.include, self.exclude, self.keep_first, self.head, self.min_side
+        )
+        found = _scope.scope(model, limits)
 
         def usable(value: ir.Value) -> bool:
             if ranges is None:
@@ -206,50 +278,12 @@ class Int8Static(Quantizer):
             seen = next((ranges[str(v.name)] for v in moved(value) if v.name in ranges), None)
             return seen is not None and _grid.usable(seen)
 
-        return place(model.graph, fit, self.through, usable, left)
-
-    def _worth(self, layer: Layer) -> bool:
-        if layer.op in ("Conv", "ConvTranspose"):
-            return layer.bias is None or edit.const_tensor(layer.bias) is not None
-        if layer.op == "Gemm" and not _plain(layer):
-            return False
-        return min(layer.shape[-2:]) >= self.min_side
-
-    def _note(self, model: ir.Model, placement: Placement) -> None:
-        done = {layer.node for layer in placement.layers}
-        alike = [n for n in edit.every_node(model) if n.op_type in self.ops and n not in done]
-        inside = sum(1 for n in alike if n.graph is not model.graph)
-        if inside:
-            edit.note(model, f"{inside} layers inside If, Loop or Scan bodies stay in float")
-        if len(alike) > inside:
-            edit.note(
-                model, f"{len(alike) - inside} of {len(alike) + len(done)} layers stay in float"
-            )
-
-
-def _is_head(layer: Layer, nodes: set[ir.Node]) -> bool:
-    """A matrix product of one row a sample that no other layer follows."""
-    shape = layer.x.shape
-    one_row = layer.op == "Gemm" or (shape is not None and len(shape) == 2)
-    if layer.convolves or not one_row:
-        return False
-    ahead, seen = [layer.node], {layer.node}
-    while ahead:
-        for reader in ahead.pop().successors():
-            if reader in nodes:
-                return False
-            if reader not in seen:
-                seen.add(reader)
-                ahead.append(reader)
-    return True
-
-
-def _plain(layer: Layer) -> bool:
-    """A Gemm that the integer kernel computes: bias of one row, not scaled."""
-    if layer.bias is None:
-        return True
-    tensor = edit.const_tensor(layer.bias)
-    if tensor is None or edit.attribute(layer.node, "beta", 1.0) != 1.0:
-        return False
-    shape = tuple(tensor.shape.numpy())
-    return bool(shape) and shape[-1] == layer.shape[layer.axis] and shape[-1] == tensor.size
+        through = self.through or _rules.between(self.target)
+        placements = []
+        for graph, layers in found.layers.items():
+            placement = place(graph, layers, through, usable, found.left)
+            placements.append(placement)
+            done = {layer.node for layer in placement.layers}
+            lost = {layer.node for layer in layers} - done
+            found.why.update(dict.fromkeys(lost, "have no range: the data does not reach them"))
+        return placements, found
