@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.core import catalog
 from ortune.core.errors import BadData, BadSettings, Refused
-from ortune.core.observer import Moments, Observer, Probe, Range, Ranges
+from ortune.core.observer import Moments, Observer, Probe, Ranges
 from ortune.model import edit
 from ortune.model.opset import raise_to
 from ortune.quantizers import _gptq, _hqq
@@ -86,6 +86,8 @@ class Blockwise:
         groups = _grouped(found)
         for rows, (products, tables) in groups.items():
             moments = _moments(products, ranges) if self.method == "gptq" else None
+            if moments is None and products and self.method == "gptq":
+                edit.note(model, f"no sample reaches '{products[0].node.name}': rounded by hqq")
             writer.write(self.pack(rows, moments), rows, products, tables)
         if found.skipped:
             edit.note(model, f"left in float: {found.reasons()}")
@@ -150,27 +152,27 @@ def _grouped(found: Found) -> Mapping[Rows, tuple[list[Product], list[Table]]]:
 
 
 def _moments(products: Sequence[Product], ranges: Ranges) -> Moments | None:
-    """Return the moments over the inputs of all products that share a weight."""
-    seen: dict[str, Moments] = {}
-    for product in products:
-        name = str(product.x.name)
-        known: Range | None = ranges.get(name)
+    """Return the moments over the inputs of all products that share a weight.
+
+    None where there is nothing to go by: a table that is only looked up, or layers in branches
+    that no sample takes.
+    """
+    seen: list[Moments] = []
+    for name in dict.fromkeys(str(product.x.name) for product in products):
+        known = ranges.get(name)
         if known is None or known.moments is None:
             raise BadData(
-                f"the calibration samples never reach '{product.node.name}'",
-                fix="give samples that do, leave it out with exclude, or use method=hqq",
+                f"the inputs of '{name}' were not observed", fix="use method=hqq: it needs no data"
             )
-        seen[name] = known.moments
+        if known.moments.count:
+            seen.append(known.moments)
     if not seen:
         return None
-    count = sum(moments.count for moments in seen.values())
-    if not count:
-        return None
-    weights = [moments.count / count for moments in seen.values()]
-    mean = np.sum([w * m.mean for w, m in zip(weights, seen.values(), strict=True)], axis=0)
-    second = np.zeros_like(next(iter(seen.values())).second)
-    for weight, moments in zip(weights, seen.values(), strict=True):
-        second += weight * moments.second
+    count = sum(moments.count for moments in seen)
+    mean, second = np.zeros_like(seen[0].mean), np.zeros_like(seen[0].second)
+    for moments in seen:
+        mean += moments.count / count * moments.mean
+        second += moments.count / count * moments.second
     return Moments(count, mean, second)
 
 
