@@ -144,3 +144,14 @@ def test_what_does_not_fit_is_said() -> None:
 def test_is_found_by_its_name() -> None:
     made = spelling.parse(Observer, "moments(kernel=[3, 3], groups=4)")
     assert made == LayerMoments(kernel=(3, 3), groups=4)
+
+
+def test_without_products_the_mean_is_the_same_and_memory_is_small() -> None:
+    values = np.random.default_rng(0).standard_normal((2, 4, 7, 6)).astype(np.float32)
+    whole = moments(LayerMoments(kernel=(3, 3)), values)
+    lean = LayerMoments(kernel=(3, 3), products=False)
+    found = moments(lean, values)
+    assert found.count == whole.count
+    np.testing.assert_array_equal(found.mean, whole.mean)
+    assert found.second.shape == (1, 0, 0)
+    assert lean.state_bytes(values.shape) < LayerMoments(kernel=(3, 3)).state_bytes(values.shape)

@@ -34,6 +34,7 @@ class LayerMoments(Observer):
         auto_pad: As the convolution's attribute; SAME and VALID replace `pads`.
         most: Vectors taken of one run, at most; 0 for all. Which ones is drawn anew every run
             from a generator seeded with the run's number: the same samples give the same answer.
+        products: Gather the second moments too; else they are empty and memory is one vector.
     """
 
     kernel: tuple[int, ...] = ()
@@ -43,6 +44,7 @@ class LayerMoments(Observer):
     groups: int = 1
     auto_pad: Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"] = "NOTSET"
     most: int = 512
+    products: bool = True
 
     def __post_init__(self) -> None:
         """Check that the fields fit each other.
@@ -73,7 +75,8 @@ class LayerMoments(Observer):
             return 0
         channels = shape[1] if self.kernel and len(shape) > 1 else shape[-1]
         width = channels // self.groups * prod(self.kernel)
-        return 3 * 8 * self.groups * width**2 + 2 * 4 * min(BLOCK, self.most or BLOCK) * width
+        squares = 3 * 8 * self.groups * width**2 if self.products else 0
+        return squares + 2 * 4 * min(BLOCK, self.most or BLOCK) * width
 
 
 class _LayerMoments:
@@ -128,7 +131,8 @@ class _LayerMoments:
         split = rows.reshape(count, groups, -1).transpose(1, 0, 2)
         if self._sum is None or self._products is None:
             self._sum = np.zeros((groups, split.shape[2]))
-            self._products = np.zeros((groups, split.shape[2], split.shape[2]))
+            side = split.shape[2] if self._settings.products else 0
+            self._products = np.zeros((groups, side, side))
         if self._sum.shape[1] != split.shape[2]:
             raise BadData(
                 f"a vector of {split.shape[2]} after vectors of {self._sum.shape[1]}",
@@ -136,5 +140,5 @@ class _LayerMoments:
             )
         self._count += count
         self._sum += split.sum(axis=1, dtype=np.float64)
-        for group, part in enumerate(split):
+        for group, part in enumerate(split if self._settings.products else ()):
             self._products[group] += part.T @ part

@@ -1,0 +1,124 @@
+"""Weights rounded so that the layer's output changes least, not each weight by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadSettings, Refused
+from ortune.core.observer import Moments, Probe, Ranges
+from ortune.core.step import Quantizer
+from ortune.model import edit
+from ortune.quantizers._columns import biased, moments, put_weight, shift, watch
+from ortune.quantizers._descent import descend
+from ortune.quantizers._layers import Layer
+from ortune.quantizers._target import Rounding, roundings
+
+_INSIDE = np.float32(1 - 2.0**-22)
+"""Keeps what is stored as the largest integer from exceeding the value that set the step."""
+
+
+@dataclass(frozen=True)
+class AdaptiveRounding(Quantizer):
+    """Puts weights on the grid of the integer step that follows, which finds them there.
+
+    Minimises the expected squared change of every layer's output over the calibration data, one
+    layer at a time on the float model's activations. What is left of the mean goes into the bias.
+    Every grid keeps its largest value, so int8-static finds the same grid and stores exactly the
+    integers chosen here. Weights and biases alone change.
+
+    Attributes:
+        before: The step that follows, with its settings; int8-static by default.
+        sweeps: Times that every weight is looked at; it ends sooner when nothing changes.
+        damping: Added to the second moments, as a share of their mean: the less data, the more.
+        widest: Layers with more inputs an output are rounded plainly: memory grows with the
+            square (8 bytes each).
+    """
+
+    needs_opset: ClassVar[int] = 13
+
+    before: Quantizer | None = None
+    sweeps: int = 4
+    damping: float = 0.01
+    widest: int = 4096
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            BadSettings: Nothing would be done, or the moments could be singular.
+        """
+        if self.sweeps < 1 or self.damping <= 0:
+            raise BadSettings(
+                f"sweeps={self.sweeps}, damping={self.damping} rounds nothing or divides by zero",
+                fix="use sweeps >= 1 and damping > 0",
+            )
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the inputs of the layers that will be rounded.
+
+        The exact rewrites of the step that follows are done in place first.
+        """
+        found = [r for r in roundings(model, self.before) if self._fits(r)]
+        return watch(layer for rounding in found for layer in rounding.layers)
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Round in place and return how many weights were.
+
+        Raises:
+            Refused: The step that follows takes no layer, or none whose input was observed.
+            BadSettings: `before` is no step that this one can prepare for.
+        """
+        found = roundings(model, self.before)
+        editor = edit.Editor(model.graph)
+        done = sum(self._round(editor, one, ranges) for one in found if self._fits(one))
+        if not done:
+            raise Refused(
+                f"of {len(found)} weights none has an observed input of {self.widest} at most",
+                fix="raise widest, or quantize without this step",
+            )
+        if done < len(found):
+            edit.note(model, f"{len(found) - done} of {len(found)} weights are rounded plainly")
+        return done
+
+    def _fits(self, rounding: Rounding) -> bool:
+        return rounding.columns.shape[2] <= self.widest
+
+    def _round(self, editor: edit.Editor, rounding: Rounding, ranges: Ranges) -> bool:
+        known = [(layer, moments(layer, ranges)) for layer in rounding.layers]
+        seen = [(layer, found) for layer, found in known if found is not None]
+        if len(seen) < len(known):
+            return False
+        columns = rounding.columns
+        array = rounding.layers[0].array()
+        old, steps = columns.split(array), rounding.steps(array)
+        fixed = np.abs(old) >= steps * (rounding.largest - 0.001)
+        integers = descend(
+            old / steps,
+            self._objective(seen),
+            fixed,
+            largest=rounding.largest,
+            sweeps=self.sweeps,
+        )
+        new = np.where(fixed, old, integers * (steps * _INSIDE)).astype(np.float32)
+        for layer, found in seen:
+            shift(editor, layer, np.einsum("gcw,gw->gc", old - new, found.mean).reshape(-1))
+        put_weight(editor, rounding.layers, columns.join(new))
+        return True
+
+    def _objective(self, seen: Sequence[tuple[Layer, Moments]]) -> NDArray[np.float64]:
+        """Return damped second moments: around the mean where a bias takes up its change."""
+        total = np.zeros_like(seen[0][1].second)
+        for layer, found in seen:
+            total += found.count * found.second
+            if biased(layer) is not None:
+                total -= found.count * (found.mean[:, :, None] * found.mean[:, None, :])
+        diagonal = np.einsum("gii->gi", total)
+        size = diagonal.mean(axis=1, keepdims=True)
+        diagonal += np.where(size > 0, self.damping * size, 1.0)
+        return total

@@ -1,0 +1,121 @@
+"""Weights clipped where a finer step gains more than their largest values lose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadSettings, Refused
+from ortune.core.observer import Probe, Ranges
+from ortune.core.step import Quantizer
+from ortune.model import edit
+from ortune.quantizers._columns import moments, put_weight, shift, watch
+from ortune.quantizers._target import Rounding, roundings
+
+
+@dataclass(frozen=True)
+class ClipWeights(Quantizer):
+    """Clips the weights of every grid to the bound of least squared rounding error.
+
+    The grid of the integer step that follows ends at the largest value, so it becomes the finer
+    one. Without data all weights count alike; with it each counts by the mean square of what it is
+    multiplied with, and biases take up the mean of what was clipped. Weights and biases alone
+    change.
+
+    Attributes:
+        before: The step that follows, with its settings; int8-static by default.
+        weighted: Use calibration data.
+        least: The smallest bound tried, as a share of the largest value.
+        bounds: How many are tried, the largest value included.
+    """
+
+    needs_opset: ClassVar[int] = 13
+
+    before: Quantizer | None = None
+    weighted: bool = False
+    least: float = 0.5
+    bounds: int = 26
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            BadSettings: No bound but the largest value would be tried.
+        """
+        if self.bounds < 2 or not 0 < self.least < 1:
+            raise BadSettings(
+                f"least={self.least}, bounds={self.bounds} clips nothing",
+                fix="use 0 < least < 1 and bounds >= 2",
+            )
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the inputs of the layers that will be rounded, nothing when not weighted.
+
+        The exact rewrites of the step that follows are done in place first.
+        """
+        found = roundings(model, self.before)
+        return watch(x for r in found for x in r.layers) if self.weighted else []
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Clip in place and return how many weights changed.
+
+        Raises:
+            Refused: No bound is better than the largest value.
+            BadSettings: `before` is no step that this one can prepare for.
+        """
+        found = roundings(model, self.before)
+        editor = edit.Editor(model.graph)
+        done = sum(self._clip(editor, one, ranges) for one in found)
+        if not done:
+            raise Refused(
+                f"clipping lowers the rounding error of none of {len(found)} weights",
+                fix="quantize without this step",
+            )
+        if done < len(found):
+            edit.note(model, f"{len(found) - done} of {len(found)} weights are best unclipped")
+        return done
+
+    def _clip(self, editor: edit.Editor, rounding: Rounding, ranges: Ranges) -> bool:
+        columns = rounding.columns
+        array = rounding.layers[0].array()
+        old = columns.split(array)
+        seen = [(layer, moments(layer, ranges)) for layer in rounding.layers]
+        squares = [np.einsum("gii->gi", m.second) for _, m in seen if m is not None]
+        power = np.sum(squares, axis=0) if squares else np.ones((1, 1))
+        top = rounding.steps(array) * rounding.largest
+        share = self._share(old, top, power.astype(np.float32), rounding)
+        bound = np.where(share < 1, share * top, np.inf).astype(np.float32)
+        new = np.clip(old, -bound, bound)
+        if np.array_equal(new, old):
+            return False
+        for layer, found in seen:
+            if found is not None:
+                shift(editor, layer, np.einsum("gcw,gw->gc", old - new, found.mean).reshape(-1))
+        put_weight(editor, rounding.layers, columns.join(new))
+        return True
+
+    def _share(
+        self,
+        values: NDArray[np.float32],
+        top: NDArray[np.float32],
+        power: NDArray[np.float32],
+        rounding: Rounding,
+    ) -> NDArray[np.float32]:
+        """Return the best bound as a share of `top`, shape [groups, channels, 1]."""
+        best = np.ones(top.shape, np.float32)
+        least = np.full(top.shape, np.inf, np.float32)
+        for share in np.linspace(1, self.least, self.bounds, dtype=np.float32):
+            step = top * (share / rounding.largest)
+            rounded = np.clip(np.rint(values / step), -rounding.largest, rounding.largest) * step
+            error = np.square(rounded - values) * power[:, None]
+            lost = error.sum(axis=2, keepdims=True)
+            if not rounding.per_channel:
+                lost = np.broadcast_to(lost.sum(), top.shape)
+            better = lost < least
+            best, least = np.where(better, share, best), np.where(better, lost, least)
+        return best

@@ -1,0 +1,248 @@
+"""Channels of neighbouring layers scaled so that both weights spread alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadSettings
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import edit
+from ortune.model.dims import overridable
+
+
+@dataclass(frozen=True)
+class CrossLayerEqualization(Transform):
+    """Makes weights fit for one step a tensor, after Nagel et al., 2019, section 4.1.
+
+    Between two layers a channel may be divided by s > 0 in the first and multiplied in the second,
+    as ``f(x / s) = f(x) / s`` for Relu, LeakyRelu and pooling. With ranges r1 of the
+    first weight's output channel and r2 of the second's input channel, ``s = sqrt(r1 / r2)`` makes
+    both ``sqrt(r1 r2)``. Chains are gone over until nothing moves. Convolutions, depthwise too,
+    Gemm and MatMul; exact but for the rounding of the weights, and needs no data.
+
+    A Clip ends a chain: its bound would have to be another one for every channel, which ONNX's
+    Clip has not, and a Min beside Relu would keep integer kernels from taking it in. A value that
+    is read twice ends it too. BatchNormalization does: put fuse-batch-norm first.
+
+    Worth it before int8-static(per_channel=false). With one step a channel only the activations
+    change, for better or worse.
+
+    Attributes:
+        sweeps: Times that every pair is looked at, at most.
+        most: Largest factor; it keeps the biases of nearly dead channels small.
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+    automatic: ClassVar[bool] = False
+
+    sweeps: int = 20
+    most: float = 100.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            BadSettings: Nothing would be done.
+        """
+        if self.sweeps < 1 or self.most <= 1:
+            raise BadSettings(
+                f"sweeps={self.sweeps}, most={self.most} changes nothing",
+                fix="use sweeps >= 1 and most > 1",
+            )
+
+    def applies(self, facts: Facts) -> bool:
+        """There are two layers at least."""
+        return sum(facts.ops.get(op, 0) for op in ("Conv", "Gemm", "MatMul")) > 1
+
+    def apply(self, model: ir.Model) -> int:
+        """Scale in place and return how many pairs of layers were."""
+        editor = edit.Editor(model.graph)
+        held: dict[ir.Node, _Held] = {}
+        pairs = [
+            (first, second)
+            for graph in (model.graph, *model.graph.subgraphs())
+            for first, second in _pairs(graph, held)
+        ]
+        total = {pair: np.ones(len(pair[0].reach())) for pair in pairs}
+        for _ in range(self.sweeps):
+            moved = 0.0
+            for pair in pairs:
+                step = self._step(*pair, total[pair])
+                total[pair] *= step
+                moved = max(moved, float(np.abs(np.log(step)).max()))
+            if moved < 1e-3:
+                break
+        changed = {one for pair in pairs if np.any(total[pair] != 1) for one in pair}
+        for one in changed:
+            one.store(editor)
+        return sum(1 for pair in pairs if np.any(total[pair] != 1))
+
+    def _step(
+        self, first: _Held, second: _Held, total: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Scale one pair and return by how much, all steps of it together within `most`."""
+        one, two = first.reach(), second.reached(len(total))
+        usable = (one > 0) & (two > 0)
+        wanted = np.sqrt(np.divide(one, two, out=np.ones(len(one)), where=usable))
+        factor = np.clip(wanted * total, 1 / self.most, self.most) / total
+        first.divide(factor)
+        second.multiply(factor)
+        return factor
+
+
+class _Held:
+    """A layer's weight and bias in float64 while they are being scaled.
+
+    The weight is seen as [groups, outputs, inputs, kernel positions] of a group each.
+    """
+
+    def __init__(self, node: ir.Node, weight: NDArray[np.float64]) -> None:
+        self.node = node
+        self._across = node.op_type == "MatMul" or (
+            node.op_type == "Gemm" and not edit.attribute(node, "transB", 0)
+        )
+        self._shape = weight.T.shape if self._across else weight.shape
+        groups = edit.attribute(node, "group", 1) if node.op_type == "Conv" else 1
+        outputs, inputs = self._shape[:2]
+        flat = weight.T if self._across else weight
+        self._weight = flat.reshape(
+            groups, outputs // groups, inputs, math.prod(self._shape[2:])
+        ).copy()
+        self.place: tuple[ir.Node, int] = (node, 2)
+        self.bias = np.zeros(0)
+
+    def reach(self) -> NDArray[np.float64]:
+        """Return the largest weight of every output channel."""
+        return np.asarray(np.abs(self._weight).max(axis=(2, 3), initial=0).reshape(-1))
+
+    def reached(self, channels: int) -> NDArray[np.float64]:
+        """Return the largest weight of every input channel; several columns may be of one."""
+        top = np.abs(self._weight).max(axis=(1, 3), initial=0)
+        return np.asarray(top.reshape(channels, -1).max(axis=1))
+
+    @property
+    def inputs(self) -> int:
+        """Columns, over all groups."""
+        return self._weight.shape[0] * self._weight.shape[2]
+
+    def divide(self, factor: NDArray[np.float64]) -> None:
+        """Divide the output channels."""
+        self._weight /= factor.reshape(len(self._weight), -1, 1, 1)
+        if self.bias.size:
+            self.bias = self.bias / factor
+
+    def multiply(self, factor: NDArray[np.float64]) -> None:
+        """Multiply the input channels."""
+        columns = np.repeat(factor, self.inputs // len(factor))
+        self._weight *= columns.reshape(len(self._weight), 1, -1, 1)
+
+    def store(self, editor: edit.Editor) -> None:
+        """Write weight and bias as float32 constants of the layer's own."""
+        flat = self._weight.reshape(self._shape)
+        self._put(editor, (self.node, 1), np.ascontiguousarray(flat.T if self._across else flat))
+        if self.bias.size:
+            self._put(editor, self.place, self.bias)
+
+    @staticmethod
+    def _put(editor: edit.Editor, place: tuple[ir.Node, int], array: NDArray[np.float64]) -> None:
+        node, index = place
+        old = node.inputs[index]
+        assert old is not None
+        value = editor.constant(f"{old.name}_equal", array.astype(np.float32))
+        node.replace_input_with(index, value)
+        edit.discard(old)
+
+
+def _pairs(
+    graph: ir.Graph | ir.Function, held: dict[ir.Node, _Held]
+) -> Iterator[tuple[_Held, _Held]]:
+    """Yield neighbours that nothing but channelwise operators separates."""
+    for node in graph:
+        first = _hold(node, held)
+        if first is None:
+            continue
+        second = _next(first, held)
+        if second is not None and second.inputs % len(first.reach()) == 0:
+            yield first, second
+
+
+def _hold(node: ir.Node, held: dict[ir.Node, _Held]) -> _Held | None:
+    """Return the layer at a node, None when its parts cannot be changed."""
+    if node in held or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
+        return held.get(node)
+    weight = _constant(node, 1)
+    if weight is None or (node.op_type != "Conv" and weight.ndim != 2) or weight.ndim < 2:
+        return None
+    if edit.attribute(node, "transA", 0) or node.inputs[0] is node.inputs[1]:
+        return None
+    made = _Held(node, weight)
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        bias = _constant(node, 2)
+        channels = len(made.reach())
+        if bias is None or bias.ndim > 1 or bias.size not in (1, channels):
+            return None
+        made.bias = np.broadcast_to(bias, (channels,)).copy()
+    held[node] = made
+    return made
+
+
+def _next(first: _Held, held: dict[ir.Node, _Held]) -> _Held | None:
+    """Follow a layer's output through what commutes with positive factors a channel."""
+    node, last = first.node, first.node.op_type != "Conv"
+    while (reader := _only_reader(node)) is not None:
+        value = node.outputs[0]
+        if reader.op_type in ("Conv", "Gemm", "MatMul"):
+            alike = (reader.op_type != "Conv") == last
+            return _hold(reader, held) if alike and reader.inputs[0] is value else None
+        if reader.op_type == "Flatten" and not last and edit.attribute(reader, "axis", 1) == 1:
+            last = True
+        elif reader.op_type == "Add" and last and node is first.node and not first.bias.size:
+            if not _take_bias(first, reader, value):
+                return None
+        elif not _commutes(reader, last=last):
+            return None
+        node = reader
+    return None
+
+
+def _take_bias(first: _Held, add: ir.Node, value: ir.Value) -> bool:
+    index = 1 if add.inputs[0] is value else 0
+    bias = _constant(add, index)
+    channels = len(first.reach())
+    if bias is None or bias.ndim > 1 or bias.size not in (1, channels):
+        return False
+    first.bias, first.place = np.broadcast_to(bias, (channels,)).copy(), (add, index)
+    return True
+
+
+def _commutes(node: ir.Node, *, last: bool) -> bool:
+    """Say whether ``f(s x) = s f(x)`` for a positive s a channel, on whichever axis it lies."""
+    spatial = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+    return node.op_type in ("Relu", "LeakyRelu", "Identity") or (
+        not last and node.op_type in spatial and len(node.outputs) == 1
+    )
+
+
+def _only_reader(node: ir.Node) -> ir.Node | None:
+    uses = tuple(node.outputs[0].uses())
+    if len(uses) != 1 or node.outputs[0].is_graph_output() or uses[0].node.domain:
+        return None
+    return uses[0].node if uses[0].node.graph is node.graph else None
+
+
+def _constant(node: ir.Node, index: int) -> NDArray[np.float64] | None:
+    """Read a float32 constant of the node's own or shared; what changes is a copy."""
+    value = node.inputs[index]
+    tensor = edit.const_tensor(value)
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or overridable(value):
+        return None
+    array = edit.const_array(value)
+    return None if array is None else array.astype(np.float64)
