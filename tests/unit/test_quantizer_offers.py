@@ -76,7 +76,8 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
         (HALF, CNN, ["fp16"]),
         (CPU, {"Relu": 3}, []),
         (frozenset(), TRANSFORMER, []),
-        (CPU | OPENVINO | HALF, CNN | {"QuantizeLinear": 5}, []),
+        (CPU | OPENVINO | HALF, CNN | {"QuantizeLinear": 5}, ["drop-pairs"]),
+        (CPU, CNN | {"ConvInteger": 5}, ["float-convs"]),
     ],
 )
 def test_offers(can: frozenset[str], ops: dict[str, int], expected: list[str]) -> None:

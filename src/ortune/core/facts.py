@@ -70,4 +70,25 @@ class Facts:
     @property
     def quantized(self) -> bool:
         """The model arrived with integer arithmetic in it."""
-        return self.has("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "MatMulInteger")
+        return self.has(*_INTEGER, *(f"com.microsoft::{op}" for op in _FOREIGN))
+
+
+_INTEGER = (
+    "QuantizeLinear",
+    "DynamicQuantizeLinear",
+    "QLinearConv",
+    "QLinearMatMul",
+    "MatMulInteger",
+    "ConvInteger",
+)
+_FOREIGN = (
+    "QuantizeLinear",
+    "QLinearConv",
+    "QLinearAdd",
+    "QGemm",
+    "QAttention",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "DynamicQuantizeLSTM",
+)
+"""Operators of onnxruntime's own with integer arithmetic."""

@@ -46,6 +46,10 @@ class Transform(Plugin):
         """Test cheaply, from op counts alone; False leaves it out of the default recipe."""
         return True
 
+    def suits(self, backend: Backend) -> bool:
+        """Say whether a backend gains by it; False leaves it out of that backend's recipes."""
+        return True
+
     @abstractmethod
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many edits were made."""
@@ -58,6 +62,8 @@ class Quantizer(Plugin):
     folder: ClassVar[str] = "quantizers"
     needs_opset: ClassVar[int] = 0
     """Lowest default-domain opset it can write for; older models are raised first."""
+    needs_data: ClassVar[bool] = True
+    """Whether `apply` needs the ranges of its probes, or only does better with them."""
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:

@@ -63,14 +63,22 @@ class Target:
         return type(backend) is type(self.backend) and self.pin(backend) == backend
 
 
-def clean(facts: Facts) -> Recipe:
+def clean(facts: Facts, backend: Backend | None = None) -> Recipe:
     """Return every automatic transform that applies, in stage order, then name order.
 
     A model of an older opset than they write for is raised first, as a verified step.
+
+    Args:
+        facts: Of the model.
+        backend: Where it will run; without one, only what suits every backend.
     """
     every = [catalog.load(Transform, name) for name in catalog.names(Transform)]
     made = [cls() for cls in every if cls.automatic]
     fit = sorted((t for t in made if t.applies(facts)), key=lambda t: (t.stage, t.name()))
+    if backend is None:
+        fit = [t for t in fit if type(t).suits is Transform.suits]
+    else:
+        fit = [t for t in fit if t.suits(backend)]
     needed = max((t.needs_opset for t in fit), default=0)
     if needed > facts.opset:
         fit.insert(0, codec.build(catalog.load(Transform, "raise-opset"), {"to": needed}))
@@ -80,7 +88,7 @@ def clean(facts: Facts) -> Recipe:
 def recipes(facts: Facts, backend: Backend, *, exact: bool = False) -> Iterator[Recipe]:
     """Yield a backend's recipes: as it came, clean, and clean with each quantizer's offers."""
     yield AS_IS
-    base = clean(facts)
+    base = clean(facts, backend)
     if base.steps:
         yield base
     if exact:

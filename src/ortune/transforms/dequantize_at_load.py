@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model import edit
@@ -22,15 +23,19 @@ class DequantizeAtLoad(Transform):
     onnxruntime 1.31 folds no DequantizeLinear: weights behind one are widened in every inference,
     and convolutions lose their blocked layout (1.2 to 2.3 times the latency). Cast and Mul it
     folds: the file stays small and runs at float speed. Only weights of convolutions whose other
-    inputs are float are rewritten, so integer kernels keep theirs.
+    inputs are float are rewritten, so integer kernels keep theirs. The search does so for models
+    that arrive with such weights, on onnxruntime's CPU kernels.
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
-    automatic: ClassVar[bool] = False
 
     def applies(self, facts: Facts) -> bool:
         """There is something to widen, and convolutions."""
-        return facts.has("DequantizeLinear")
+        return facts.has("DequantizeLinear") and facts.has(*_CONVOLUTIONS)
+
+    def suits(self, backend: Backend) -> bool:
+        """OpenVINO keeps the integers until they are used; onnxruntime's CPU kernels cannot."""
+        return backend.name() == "cpu"
 
     def apply(self, model: ir.Model) -> int:
         """Rewrite in every graph and return how many weights were."""

@@ -1,0 +1,150 @@
+"""Takes pairs that no integer kernel takes out of models that arrive quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.core.errors import Refused
+from ortune.core.facts import Facts
+from ortune.core.observer import Ranges
+from ortune.core.step import Quantizer
+from ortune.model import edit, quantized
+from ortune.quantizers._arrived import drop_pair, pairs
+
+LAYERS = ("Conv", "MatMul", "Gemm")
+_FREE = ("MatMul", "Gemm")
+"""Operators whose integer kernel also has a float output."""
+
+_SAME_GRID = (
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "MaxPool",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
+"""Operators that move integers: taken only between equal grids."""
+
+
+@dataclass(frozen=True)
+class DropPairs(Quantizer):
+    """Rounds only what an integer kernel takes or makes.
+
+    onnxruntime fuses the pairs around a node into an integer kernel; pairs around other operators
+    stay as two nodes and a rounding each, in every inference. A pair stays if a node of `around`
+    reads it that has all its inputs from pairs or integer weights, or makes it in integers; the
+    rest is taken out until nothing changes. Where a tool dropped a Relu in favour of a grid that
+    starts at zero, a Clip takes its place.
+
+    Attributes:
+        around: Operators whose pairs are worth their cost.
+        products: Products of two activations (attention) count as worth it.
+    """
+
+    needs_opset: ClassVar[int] = 13
+
+    around: tuple[str, ...] = (
+        *LAYERS,
+        "Add",
+        "AveragePool",
+        "Concat",
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "GlobalAveragePool",
+        "LeakyRelu",
+        "MaxPool",
+        "Mul",
+        "Reshape",
+        "Sigmoid",
+        "Slice",
+        "Softmax",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    )
+    products: bool = True
+
+    @classmethod
+    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+        """Yield pairs around layers alone for transformers, and all that kernels take."""
+        if not facts.has("QuantizeLinear") or "int8" not in backend.arithmetic:
+            return
+        if facts.has("MatMul") and facts.has("Softmax", "LayerNormalization"):
+            yield cls(around=LAYERS, products=False)
+        yield cls()
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Take the pairs out and return how many went.
+
+        Raises:
+            Refused: Every pair belongs to an integer kernel.
+        """
+        edit.inline(model)
+        count = 0
+        for graph in [model.graph, *model.graph.subgraphs()]:
+            editor = edit.Editor(graph)
+            while idle := [node for node in pairs(graph) if not self._useful(node)]:
+                dropped = sum(drop_pair(editor, node) for node in idle)
+                if not dropped:
+                    break
+                count += dropped
+        if not count:
+            raise Refused(
+                "every quantize / dequantize pair belongs to an integer kernel",
+                fix="leave the step out",
+            )
+        return count
+
+    def _useful(self, node: ir.Node) -> bool:
+        source = node.inputs[0]
+        maker = source.producer() if source is not None else None
+        if maker is not None and maker.op_type not in _FREE and self._takes(maker):
+            return True
+        wide = [late.outputs[0] for late in quantized.readers(node.outputs[0])]
+        return any(self._takes(reader) for value in wide for reader in quantized.readers(value))
+
+    def _takes(self, node: ir.Node) -> bool:
+        """Whether an integer kernel computes the node, as the pairs are now."""
+        if node.domain or node.op_type not in self.around:
+            return False
+        shapes = ("Reshape", "Slice", "Squeeze", "Unsqueeze", "Expand")
+        floats = [v for v in node.inputs[: 1 if node.op_type in shapes else None] if v is not None]
+        if node.op_type in LAYERS:
+            if not all(map(quantized.is_integer, floats[:2])):
+                return False
+            if not self.products and not any(map(quantized.is_weight, floats[:2])):
+                return False
+        elif not all(map(quantized.is_rounded, floats)):
+            return False
+        if node.op_type in _FREE:
+            return True
+        after = quantized.readers(node.outputs[0])
+        if len(after) != 1 or after[0].op_type != "QuantizeLinear":
+            return self._before_activation(node, after)
+        return node.op_type not in _SAME_GRID or _kept(floats[0], after[0])
+
+    @staticmethod
+    def _before_activation(node: ir.Node, after: Iterable[ir.Node]) -> bool:
+        """A Relu or Clip between a layer and its pair is fused too."""
+        readers = list(after)
+        if node.op_type not in ("Conv", "Add", "Gemm") or len(readers) != 1:
+            return False
+        behind = quantized.readers(readers[0].outputs[0])
+        clipped = readers[0].op_type in ("Relu", "Clip")
+        return clipped and len(behind) == 1 and behind[0].op_type == "QuantizeLinear"
+
+
+def _kept(value: ir.Value, after: ir.Node) -> bool:
+    before = quantized.maker(value, "DequantizeLinear")
+    one = quantized.grid(before) if before is not None else None
+    two = quantized.grid(after)
+    return one is not None and two is not None and one.same(two)

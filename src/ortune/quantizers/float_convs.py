@@ -1,0 +1,69 @@
+"""Dynamically quantized convolutions back to float arithmetic on the integer weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.core.errors import Refused
+from ortune.core.facts import Facts
+from ortune.core.observer import Ranges
+from ortune.core.step import Quantizer
+from ortune.model import edit
+from ortune.quantizers._arrived import FloatLayers
+
+_INTEGER = {"Conv": "ConvInteger", "MatMul": "MatMulInteger"}
+
+
+@dataclass(frozen=True)
+class FloatConvs(Quantizer):
+    """ConvInteger becomes Conv: tools write it, and onnxruntime runs it 2.5 to 9 times slower.
+
+    The weights stay integers in the file, behind Cast and Mul that onnxruntime folds when it loads
+    the model. Activations are no longer rounded, so answers change, towards those of the float
+    model.
+
+    Attributes:
+        ops: Layers to turn back: Conv, MatMul. Dynamic products of matrices are fast as they are.
+        at_load: Keep the integers in the file; off stores float32 weights, four times the size,
+            which every runtime is fast with.
+    """
+
+    needs_opset: ClassVar[int] = 11
+
+    ops: tuple[str, ...] = ("Conv",)
+    at_load: bool = True
+
+    @classmethod
+    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+        """Yield it where there are integer convolutions."""
+        if facts.has("ConvInteger") and "int8-dynamic" in backend.arithmetic:
+            yield cls()
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Rewrite the layers and return how many became float.
+
+        Raises:
+            Refused: No layer of `ops` is dynamically quantized in a form known here.
+        """
+        edit.inline(model)
+        wanted = {_INTEGER.get(op, op) for op in self.ops}
+        count = 0
+        for graph in [model.graph, *model.graph.subgraphs()]:
+            layers = FloatLayers(edit.Editor(graph), at_load=self.at_load)
+            for node in list(graph):
+                if node.op_type in wanted and not node.domain:
+                    count += layers.rewrite(node)
+        if not count:
+            raise Refused(
+                f"no dynamically quantized {', '.join(self.ops)} to turn back into float",
+                fix="see `ortune inspect` for the model's operators",
+            )
+        left = sum(1 for node in edit.every_node(model) if node.op_type in wanted)
+        if left:
+            edit.note(model, f"{left} integer layers in another form stay")
+        return count

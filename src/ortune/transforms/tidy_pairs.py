@@ -1,0 +1,79 @@
+"""Quantize / dequantize pairs that compute nothing: weights stored in float, doubled pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import edit, prune, quantized
+from ortune.model.dims import overridable
+from ortune.model.replace import forward
+
+
+@dataclass(frozen=True)
+class TidyPairs(Transform):
+    """Exact: rounds constants once, and nothing twice.
+
+    A QuantizeLinear of a constant (how ModelOpt and training tools store weights) is computed:
+    the file holds integers and becomes a quarter. A QuantizeLinear behind a DequantizeLinear of
+    the same grid gives back the integers that it came from. Pairs that nothing reads go.
+    """
+
+    stage: ClassVar[Stage] = Stage.FOLD
+
+    def applies(self, facts: Facts) -> bool:
+        """There are pairs."""
+        return facts.has("QuantizeLinear", "com.microsoft::QuantizeLinear")
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many QuantizeLinear went."""
+        count = 0
+        for graph in edit.every_graph(model):
+            editor = edit.Editor(graph)
+            for node in list(graph):
+                if node.op_type == "QuantizeLinear" and quantized.ours(node):
+                    count += _rounded(editor, node) or _doubled(node)
+        if count:
+            prune.drop_dead(model)
+        return count
+
+
+def _rounded(editor: edit.Editor, node: ir.Node) -> bool:
+    source = node.inputs[0]
+    values, grid = edit.const_array(source), quantized.grid(node)
+    if values is None or grid is None or overridable(source) or values.dtype.kind != "f":
+        return False
+    if not grid.single and not -values.ndim <= grid.axis < values.ndim:
+        return False
+    result = node.outputs[0]
+    if result.is_graph_output():
+        return False
+    forward(result, editor.constant(f"{result.name}_int", quantized.quantize(values, grid)))
+    _take_out(node)
+    return True
+
+
+def _doubled(node: ir.Node) -> bool:
+    """The steps of one grid are found again: rounding to float32 moves them far less than half."""
+    before = quantized.maker(node.inputs[0], "DequantizeLinear")
+    grid = quantized.grid(node)
+    if before is None or grid is None or node.outputs[0].is_graph_output():
+        return False
+    other, integers = quantized.grid(before), before.inputs[0]
+    if other is None or integers is None or not grid.same(other):
+        return False
+    forward(node.outputs[0], integers)
+    _take_out(node)
+    return True
+
+
+def _take_out(node: ir.Node) -> None:
+    parts = list(node.inputs)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+    for part in parts:
+        edit.discard(part)
