@@ -22,6 +22,7 @@ class Gives(Enum):
     """What becomes of an operator between pairs."""
 
     INTEGER = "an integer kernel; input and output have grids of their own"
+    JOINED = "float inside one kernel that reads and writes integers"
     MOVES = "only moves values; input and output must share one grid"
     FLOAT = "float between the pairs: leave it out"
     ABSORBED = "becomes a part of the integer kernel in front of it"
@@ -139,26 +140,22 @@ def _cpu() -> Iterator[Rule]:
 def _openvino() -> Iterator[Rule]:
     for op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
         yield Rule(op, Gives.INTEGER, _OPENVINO, "openvino")
-    for op in (
-        "Add",
-        "AveragePool",
-        "Concat",
-        "GlobalAveragePool",
-        "LeakyRelu",
-        "Mul",
-        "Sigmoid",
-    ):
+    for op in ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid"):
         yield Rule(op, Gives.INTEGER, _OPENVINO, "openvino")
+    for op in ("Add", "Concat", "Mul"):
+        yield Rule(op, Gives.JOINED, f"{_OPENVINO} (of parts on different grids)", "openvino")
+    yield Rule("Tile", Gives.FLOAT, _OPENVINO, "openvino")
+    yield Rule(
+        "Resize", Gives.MOVES, f"{_OPENVINO}: itself in float, integers around it", "openvino"
+    )
     for op in (
         "DepthToSpace",
         "Expand",
         "Flatten",
         "MaxPool",
         "Reshape",
-        "Resize",
         "Slice",
         "Squeeze",
-        "Tile",
         "Transpose",
         "Unsqueeze",
     ):
@@ -237,7 +234,7 @@ def of_layers(target: Target) -> tuple[str, ...]:
 def between(target: Target) -> tuple[str, ...]:
     """Return the operators between two layers that stay in integers."""
     ops = dict.fromkeys(r.op for r in RULES if r.op not in (*LAYERS, "*"))
-    wanted = (Gives.INTEGER, Gives.MOVES)
+    wanted = (Gives.INTEGER, Gives.JOINED, Gives.MOVES)
     return tuple(sorted(op for op in ops if _gives(op, target) in wanted))
 
 
@@ -257,7 +254,7 @@ def for_cpu(flags: frozenset[str]) -> Gives | None:
     return next((r.gives for r in found), None)
 
 
-_PLACES = (Gives.INTEGER, Gives.MOVES, Gives.FLOAT)
+_PLACES = (Gives.INTEGER, Gives.JOINED, Gives.MOVES, Gives.FLOAT)
 
 
 def _gives(op: str, target: Target) -> Gives | None:
