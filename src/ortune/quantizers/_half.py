@@ -174,9 +174,10 @@ class Halver:
         if (value in self._halves) is half:
             return value
         if self._kinds[value] is Kind.FLOATS:
+            name = self._format.name
             raise Refused(
-                f"sequence '{value.name}' passes between {self._format.name} and float32 operators",
-                fix=f"block the operators around {node.op_type}, or leave {self._format.name} out",
+                f"sequence '{value.name}' passes between {name} and float32 operators",
+                fix=f"block the operators around {node.op_type}, or leave {name} out",
             )
         to = self._format.dtype if half else FLOAT
         key = (value, to, node.graph)

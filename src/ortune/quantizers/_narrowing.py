@@ -6,15 +6,34 @@ import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Probe, Ranges
 from ortune.model import edit
 from ortune.quantizers import _measured
+from ortune.quantizers._casts import clean
+from ortune.quantizers._format import MASK, Format
 from ortune.quantizers._half import CONTROL, FIXED, Halver
 from ortune.quantizers._measured import Pin, Rules
 from ortune.quantizers._types import Kind, bodies, kinds
+
+CARRIERS = ("Add", "Concat", "Max", "Min", "Pad", "Sub", "Where")
+"""Operators that hand a large constant on as it is."""
+
+MOVERS = (
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
+"""Operators that move values and compute nothing."""
 
 CAST_OPSET = 13
 """Opset of the Casts in a model that has no standard operators yet."""
@@ -61,13 +80,14 @@ class Narrowing:
         nodes = list(self._open(model, found))
         pins = _measured.pins(nodes, found, ranges, self.rules) if ranges else []
         stay = self._named(model) | {pin.node for pin in pins}
+        stay |= frozenset() if ranges else carried(nodes, self.rules.format)
         stay |= _between(model, found, stay, self.block, keep_io=self.keep_io)
         model.opset_imports.setdefault("", CAST_OPSET)
         halver = Halver(model, found, self.rules.format, self.block, stay)
         halver.main(model.graph, keep_io=self.keep_io)
         if not halver.count:
             raise Refused(f"no float32 operator can be {name}", fix=f"leave {name} out")
-        clean_casts(model)
+        clean(model)
         _drop_unread(model)
         if halver.kept:
             edit.note(model, f"{halver.kept} nodes stay in float32")
@@ -95,6 +115,33 @@ class Narrowing:
         return out | (
             frozenset(edit.every_node(model)) - _matching(model, self.include, "include")
         )
+
+
+def carried(nodes: Sequence[ir.Node], format: Format) -> frozenset[ir.Node]:
+    """Return the nodes that read what a constant beyond the format puts into a tensor.
+
+    A fill of -1e9 in a Where makes a tensor that overflows, whoever reads it. This is what can be
+    known without data.
+    """
+    found: set[ir.Node] = set()
+    todo = [node for node in nodes if node.op_type in CARRIERS and _fills(node, format)]
+    known = set(nodes)
+    while todo:
+        readers = {use.node for value in todo.pop().outputs for use in value.uses()} & known
+        todo += [n for n in readers - found if n.op_type in (*CARRIERS, *MOVERS)]
+        found |= readers
+    return frozenset(found)
+
+
+def _fills(node: ir.Node, format: Format) -> bool:
+    arrays = [edit.const_array(value) for value in node.inputs]
+    return any(
+        array is not None
+        and array.dtype.kind == "f"
+        and array.size
+        and format.largest < np.abs(array).max() < MASK
+        for array in arrays
+    )
 
 
 def _matching(model: ir.Model, patterns: Sequence[str], field: str) -> frozenset[ir.Node]:
@@ -167,41 +214,6 @@ def _between(
                 wide.add(node)
                 changed = True
     return frozenset(wide - set(stay))
-
-
-def clean_casts(model: ir.Model) -> int:
-    """Remove Casts that change nothing and return how many went.
-
-    Those are Casts to the type that a value has, and a Cast back behind one that widened. A Cast
-    back behind one that narrowed rounds, and stays.
-    """
-    count = 0
-    for node in edit.every_node(model):
-        if node.op_type != "Cast" or node.domain or node.outputs[0].is_graph_output():
-            continue
-        source = node.inputs[0]
-        to = ir.DataType(edit.attribute(node, "to", 0))
-        if source is None or node.graph is None:
-            continue
-        before = source.producer()
-        same = source.dtype == to
-        if not same and before is not None and before.op_type == "Cast" and not before.domain:
-            origin = before.inputs[0]
-            if origin is not None and origin.dtype == to and _widens(to, source.dtype):
-                source, same = origin, True
-        if same:
-            node.outputs[0].replace_all_uses_with(source)
-            node.graph.remove(node, safe=True)
-            count += 1
-    for node in reversed(list(edit.every_node(model))):
-        dead = node.op_type == "Cast" and not node.domain and not node.outputs[0].uses()
-        if dead and not node.outputs[0].is_graph_output() and node.graph is not None:
-            node.graph.remove(node, safe=True)
-    return count
-
-
-def _widens(one: ir.DataType, two: ir.DataType | None) -> bool:
-    return one in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and two == ir.DataType.FLOAT
 
 
 def _drop_unread(model: ir.Model) -> None:

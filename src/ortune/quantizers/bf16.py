@@ -1,0 +1,97 @@
+"""bfloat16 weights and activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.observer import Probe, Ranges
+from ortune.core.step import Quantizer
+from ortune.model import edit
+from ortune.quantizers._format import BFLOAT16
+from ortune.quantizers._measured import Rules
+from ortune.quantizers._narrowing import Narrowing
+
+
+@dataclass(frozen=True)
+class Bf16(Quantizer):
+    """bfloat16 everywhere an operator has it, Casts where one wants float32; half the file.
+
+    float32's range with 8 bits of precision: nothing overflows that did not before, and rounding
+    is 8 times coarser than float16's. The machinery is that of `fp16`. Convolutions, pooling and
+    recurrent operators have bfloat16 from opset 22 on, so older models are raised to it.
+    onnxruntime's CPU provider has next to no bfloat16 kernels and refuses the file; OpenVINO runs
+    it (and computes float32 models in bfloat16 by its option ``precision=bf16``, without a file).
+
+    Attributes:
+        keep_io: Inputs and outputs keep their float32, through a Cast at the border.
+        block: Operators that stay in float32, such as LSTM.
+        include: Node names to convert, all others stay; * and ? match. Empty for all.
+        exclude: Node names that stay in float32; * and ? match.
+        margin: What was measured may be this many times larger on other data.
+        loss: Largest relative error that one operator may make of the rounding of its inputs.
+        sums: What the runtime adds up products in; where that is bfloat16 long sums of products
+            stay in float32 too.
+    """
+
+    needs_opset: ClassVar[int] = 22
+    needs_data: ClassVar[bool] = False
+
+    keep_io: bool = True
+    block: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    margin: float = 2.0
+    loss: float = 0.1
+    sums: Literal["float32", "bfloat16"] = "float32"
+
+    @classmethod
+    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+        """Yield the one setting, where a bfloat16 file runs and is faster."""
+        if "bf16" in backend.arithmetic and not facts.quantized:
+            yield cls()
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return every tensor that may become bfloat16, after inlining local functions."""
+        return self._narrowing.probes(model)
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Convert the model and return how many nodes became bfloat16.
+
+        Raises:
+            BadSettings: A pattern matches no node.
+            Refused: No node can, or a sequence would have to change its type on the way.
+        """
+        count = self._narrowing.apply(model, ranges)
+        if lacking := lacks(model):
+            edit.note(model, f"onnxruntime's CPU provider has no bfloat16 {', '.join(lacking)}")
+        return count
+
+    @property
+    def _narrowing(self) -> Narrowing:
+        rules = Rules(BFLOAT16, self.margin, self.loss, wide_sums=self.sums == "float32")
+        return Narrowing(rules, self.keep_io, self.block, self.include, self.exclude)
+
+
+_CPU_TEXT = (
+    "Cast Concat Constant ConstantOfShape Flatten Gather GatherElements Identity If IsInf IsNaN "
+    "LayerNormalization Loop Reshape Scan ScatterND Shape Sign Slice Split Squeeze Transpose "
+    "Unsqueeze"
+)
+CPU_KERNELS = frozenset(_CPU_TEXT.split())
+"""What onnxruntime 1.31's CPU provider runs in bfloat16; a test asks the installed one."""
+
+
+def lacks(model: ir.Model) -> list[str]:
+    """Return the operators of a model that read or write bfloat16 and have no kernel for it."""
+    found = set()
+    for node in edit.every_node(model):
+        values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+        if any(value.dtype == ir.DataType.BFLOAT16 for value in values):
+            found.add(node.op_type)
+    return sorted(found - CPU_KERNELS)
