@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ortune.recipe.build import build as build
     from ortune.reporting.write import report as report
     from ortune.study.bench import bench as bench
+    from ortune.study.calibrating import calibrate as calibrate
     from ortune.study.compare import compare as compare
+    from ortune.study.compare_observers import compare_observers as compare_observers
     from ortune.study.ledger import read_study as read_study
     from ortune.study.optimize import optimize as optimize
     from ortune.study.pricing import cost as cost
@@ -47,7 +49,9 @@ _HOME = {
     "Trial": "core.trial",
     "bench": "study.bench",
     "build": "recipe.build",
+    "calibrate": "study.calibrating",
     "compare": "study.compare",
+    "compare_observers": "study.compare_observers",
     "cost": "study.pricing",
     "load": "engine.load",
     "optimize": "study.optimize",

@@ -98,6 +98,17 @@ labels = click.option(
 calibration = click.option(
     "--calibration", metavar="SOURCE", help="Samples to calibrate with, apart from --data."
 )
+ranges_from = click.option(
+    "--ranges-from",
+    type=FILE,
+    metavar="FILE",
+    help="Ranges from `ortune calibrate -o`, or a TensorRT calibration cache.",
+)
+augment = click.option(
+    "--augment",
+    metavar="SPECS",
+    help='Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never scored.',
+)
 evaluate = click.option(
     "--evaluate",
     metavar="MODULE:FN",

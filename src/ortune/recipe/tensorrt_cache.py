@@ -37,7 +37,7 @@ def text(ranges: Ranges, version: str) -> str:
         version: TensorRT's, such as 8.6.1: TensorRT takes no cache of another version.
     """
     lines = [f"{name}: {_bits(seen):x}" for name, seen in ranges.items()]
-    return "\n".join([f"TRT-{_number(version)}-EntropyCalibration2", *lines]) + "\n"
+    return "\n".join([f"TRT-{number(version)}-EntropyCalibration2", *lines]) + "\n"
 
 
 def parse(found: str, where: str) -> Mapping[str, Range]:
@@ -81,8 +81,12 @@ def _step(digits: str) -> float:
     return float(struct.unpack(">f", bytes.fromhex(digits.zfill(8)))[0])
 
 
-def _number(version: str) -> int:
-    """Return NV_TENSORRT_VERSION: 8.6.1 is 8601, 10.14.1 is 101401."""
+def number(version: str) -> int:
+    """Return NV_TENSORRT_VERSION: 8.6.1 is 8601, 10.14.1 is 101401.
+
+    Raises:
+        BadSettings: It is no version.
+    """
     if re.fullmatch(r"\d+\.\d+(\.\d+)*", version) is None:
         raise BadSettings(f"'{version}' is no version of TensorRT", fix="write 8.6.1 or 10.3.0")
     major, minor, *rest = (int(part) for part in version.split("."))

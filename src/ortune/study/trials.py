@@ -165,7 +165,7 @@ def score(scene: Scene, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score
         rows = table(answer["records"][0], sum(len(p.indices) for p in scene.evaluation()))
         return (judge(scene.budget, rows[indices], base, groups),)
     metrics = [scene.budget.metric, *shown_beside(scene.budget)]
-    found = [_records(scene, worker, metrics, part) for part in parts]
+    found = [records(scene, worker, metrics, part) for part in parts]
     tables = [np.concatenate(rows) for rows in zip(*found, strict=True)]
     others = [
         Score(str(m), m.aggregate(t), float("nan"), float("nan"), float("nan"), len(t))
@@ -178,7 +178,7 @@ def score(scene: Scene, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score
     return (judge(scene.budget, tables[0], base, groups, evidence), *others)
 
 
-def _records(
+def records(
     scene: Scene, worker: Worker, metrics: Sequence[Metric], part: Part
 ) -> list[NDArray[np.float64]]:
     """Return one table of records a metric."""

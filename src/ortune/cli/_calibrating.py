@@ -1,0 +1,141 @@
+"""What `calibrate` shows: the doubtful tensors, the verdict, and the observers' table."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortune.cli import shared
+
+if TYPE_CHECKING:
+    from ortune.recipe.activity import Idle
+    from ortune.study.calibrating import Calibration, Tensor
+    from ortune.study.compare_observers import Ranking, Row
+
+_ROWS = 10
+_NAMED = 5
+
+
+def show(found: Calibration, out: Path | None, cache: Path | None, *, every: bool) -> None:
+    """Print the tensors that the data says least surely, then what follows."""
+    doubtful = sorted(found.tensors, key=lambda tensor: -(tensor.apart or 0.0))
+    shown = doubtful if every else doubtful[:_ROWS]
+    shared.table(
+        (
+            "tensor",
+            "made by",
+            "low>",
+            "high>",
+            "int8 step>",
+            "halves apart, steps>",
+            "% of range>",
+        ),
+        [_cells(tensor) for tensor in shown],
+    )
+    left = len(doubtful) - len(shown)
+    rest = f"; the {len(shown)} most doubtful are shown (-v shows all)" if left else ""
+    copies = f", copies by {found.augment} included" if found.augment else ""
+    shared.say(
+        f"{len(found.tensors)} tensors by {found.observer} "
+        f"on {found.samples} samples{copies}{rest}"
+    )
+    if found.tensors:
+        widest = max(found.tensors, key=lambda tensor: tensor.step)
+        shared.say(f"widest: {widest.name}, {widest.low:.4g} to {widest.high:.4g}")
+    _show_idle(found)
+    verdict = found.stability
+    word = {True: "enough data", False: "not enough data", None: "cannot tell"}[verdict.enough]
+    shared.say(f"{word}: {verdict.why}")
+    for path, what in ((out, "ranges"), (cache, "TensorRT cache")):
+        if path is not None:
+            shared.say(f"{what}: {path}")
+
+
+def _cells(tensor: Tensor) -> tuple[str, ...]:
+    apart = "-" if tensor.apart is None else f"{tensor.apart:.1f}"
+    share = "-" if tensor.apart is None else f"{tensor.apart / 2.55:.1f}"
+    low, high, step = (f"{value:.4g}" for value in (tensor.low, tensor.high, tensor.step))
+    return tensor.name, tensor.op or "input", low, high, step, apart, share
+
+
+def _show_idle(found: Calibration) -> None:
+    """Say what the samples never exercised."""
+    unseen = [*found.unanswered, *(one.tensor for one in found.idle if not one.seen)]
+    if unseen:
+        names = _some(list(dict.fromkeys(unseen)))
+        shared.say(f"never run on this data (a branch that was not taken): {names}")
+    zero = [one for one in found.idle if one.seen and one.value == 0]
+    if zero:
+        shared.say(f"never activated, 0 on every sample: {_some([_by(one) for one in zero])}")
+    fixed = [one for one in found.idle if one.seen and one.value]
+    if fixed:
+        texts = [f"{_by(one)} = {one.value:.4g}" for one in fixed]
+        shared.say(f"constant on this data: {_some(texts)}")
+    partly = [one for one in found.idle if one.channels]
+    if partly:
+        texts = [f"{_by(one)}: {len(one.channels)} of {one.of}" for one in partly]
+        shared.say(f"channels that were 0 on every sample: {_some(texts)}")
+
+
+def _by(one: Idle) -> str:
+    return f"{one.tensor} ({one.op or 'input'})"
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def show_ranking(found: Ranking) -> None:
+    """Print a line an observer, and whether one of them is the best."""
+    metric = next((row.score.metric for row in found.rows if row.score), "score")
+    shared.table(
+        (
+            "observer",
+            "calibrated on",
+            f"{metric}>",
+            "95 % interval>",
+            "budget",
+            "SNR dB>",
+            "s>",
+            "",
+        ),
+        [_line(row) for row in found.rows],
+    )
+    base = next((row.score.base for row in found.rows if row.score), math.nan)
+    shared.say(
+        f"the float model: {metric} {base:.4g}; budget {found.budget}; "
+        f"{found.calibrated} samples calibrated on, {found.scored} scored"
+    )
+    if found.overlap:
+        shared.say("the scored samples are those that were calibrated on: scores are optimistic")
+    equal = [_name(row) for row in found.rows if row.standing == "not worse"]
+    if found.best:
+        shared.say(f"best: {found.best}, by {found.by}, beyond the noise (95 %)")
+    elif len(equal) > 1:
+        shared.say(f"no best beyond the noise: {_some(equal)} cannot be told apart")
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    copies = f"samples and {row.augment}" if row.augment else "samples"
+    score = row.score
+    if score is None:
+        return row.observer, copies, "-", "-", "", "-", f"{row.seconds:.1f}", row.error
+    interval = "-" if math.isnan(score.low) else f"[{score.low:.4g}, {score.high:.4g}]"
+    snr = "-" if row.snr is None else f"{row.snr:.1f}"
+    said = "" if row.standing == "not worse" else row.standing
+    return (
+        row.observer,
+        copies,
+        f"{score.value:.4g}",
+        interval,
+        str(score.verdict or ""),
+        snr,
+        f"{row.seconds:.1f}",
+        said,
+    )
+
+
+def _name(row: Row) -> str:
+    return f"{row.observer} with {row.augment}" if row.augment else row.observer

@@ -1,0 +1,173 @@
+"""Is the calibration data enough? What two halves of it say of the same tensors, and the rule.
+
+**Disagreement** of a tensor: how far apart the ranges of two disjoint sets of samples are, at the
+end where they are further apart, in steps of the int8 grid over all samples (its range over 255).
+**Stable** is a tensor whose halves disagree by at most 13 steps, 5 % of the range: the steps of
+the two grids then differ by at most 5 %, which is 0.4 dB of rounding noise. **Enough** is data on
+which nine tensors of ten are stable. Half the samples are judged, so what is used, all of them,
+is better than what is called enough.
+
+**How many more**: let D(m) be the disagreement that one tensor of ten exceeds, between sets of m
+samples. It falls as a power of m, ``D(m) = c m^-b``; halves and quarters of the data give two
+points, so ``b = log2(D(n/4) / D(n/2))``, held between 1/4 and 1: extremes of heavy tails fall
+slowest, averages as 1/2. Solved for ``D(n'/2) = 13``: ``n' = n (D(n/2) / 13)^(1/b)``. It is an
+extrapolation: beyond ten times the samples no number is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from ortune.core.observer import Range, Ranges
+from ortune.data.feeds import Feeds
+
+STEPS = 255
+TOLERANCE = 13.0
+"""Steps, 5 % of the range."""
+TENSORS = 0.9
+"""Share of the tensors that must be stable."""
+FEWEST = 8
+"""Independent samples below which nothing is said."""
+QUARTERS = 16
+"""Independent samples from which quarters say how fast the disagreement falls."""
+FURTHEST = 10
+"""Times the samples that are there, up to which a number is given."""
+_SLOWEST, _USUAL, _FASTEST = 0.25, 0.5, 1.0
+
+
+@dataclass(frozen=True)
+class Stability:
+    """What halves of the data say.
+
+    Attributes:
+        enough: None where the samples are too few to say.
+        stable: Share of the tensors that are.
+        apart: The disagreement of the halves, in steps, that one tensor of ten exceeds.
+        exponent: By which it falls with the number of samples; None where that is not measured.
+        add: Samples to add; 0 when there are enough, None when nothing useful can be said.
+        why: One sentence.
+    """
+
+    enough: bool | None
+    stable: float
+    apart: float
+    exponent: float | None
+    add: int | None
+    why: str
+
+
+def dealt(feeds: Feeds, indices: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Divide samples into four parts of about the same size, never a group or equal samples.
+
+    The order in which they are dealt is drawn from their contents.
+    """
+    units: dict[str, list[int]] = {}
+    for index in indices:
+        name = feeds.groups[index] if feeds.groups else feeds.digests[index]
+        units.setdefault(name, []).append(index)
+    order = sorted(units, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    parts: list[list[int]] = [[], [], [], []]
+    for name in order:
+        min(parts, key=len).extend(units[name])
+    return tuple(tuple(sorted(part)) for part in parts)
+
+
+def independent(feeds: Feeds, indices: Sequence[int]) -> int:
+    """Count samples that have no group or content in common."""
+    names = feeds.groups or feeds.digests
+    return len({names[index] for index in indices})
+
+
+def sets(parts: Sequence[Sequence[int]], count: int) -> list[tuple[int, ...]]:
+    """Return what is observed apart from all samples: two halves, and quarters if they help.
+
+    Args:
+        parts: Of `dealt`.
+        count: Independent samples.
+    """
+    one, two, three, four = parts
+    found = [(*one, *three), (*two, *four)]
+    if count < FEWEST:
+        return []
+    return [*found, *map(tuple, parts)] if count >= QUARTERS else found
+
+
+def apart(seen: Range, one: Range | None, two: Range | None) -> float:
+    """Return the disagreement of two ranges in steps of a third one's grid.
+
+    A tensor that one of the sets never saw, or of no extent, tells nothing: NaN.
+    """
+    step = (max(seen.high, 0.0) - min(seen.low, 0.0)) / STEPS
+    if one is None or two is None or not step > 0:
+        return math.nan
+    return max(abs(one.low - two.low), abs(one.high - two.high)) / step
+
+
+def judge(
+    whole: Mapping[str, Range], others: Sequence[Ranges], count: int, samples: int
+) -> Stability:
+    """Apply the rule.
+
+    Args:
+        whole: Key -> range over all samples.
+        others: Answers for the `sets`.
+        count: Independent samples.
+        samples: All of them.
+    """
+    if not others:
+        few = f"{count} independent samples are too few to say: calibrate on {FEWEST} or more"
+        return Stability(None, math.nan, math.nan, None, None, few)
+    halves = _between(whole, others[0], others[1])
+    if not len(halves):
+        return Stability(None, math.nan, math.nan, None, None, "no tensor has a range")
+    stable = float(np.mean(halves <= TOLERANCE))
+    worst = _exceeded(halves)
+    exponent = _exponent(whole, others, worst)
+    if worst <= TOLERANCE:
+        why = f"{stable:.0%} of the ranges are the same on both halves of the data, within 5 %"
+        return Stability(True, stable, worst, exponent, 0, why)
+    grow = (worst / TOLERANCE) ** (1 / (exponent or _USUAL))
+    lacking = (
+        f"on {1 - stable:.0%} of the tensors the halves of the data disagree by more than 5 %"
+    )
+    if grow > FURTHEST:
+        why = (
+            f"{lacking}, and by the way that falls more than {FURTHEST} times the samples would "
+            "be needed: look at the tensors below, and try an observer that clips (--compare)"
+        )
+        return Stability(False, stable, worst, exponent, None, why)
+    more = _rounded(samples * (grow - 1))
+    return Stability(False, stable, worst, exponent, more, f"{lacking}: add about {more} samples")
+
+
+def _between(whole: Mapping[str, Range], one: Ranges, two: Ranges) -> np.ndarray:
+    found = [apart(seen, one.get(key), two.get(key)) for key, seen in whole.items()]
+    return np.array([value for value in found if not math.isnan(value)], np.float64)
+
+
+def _exceeded(values: np.ndarray) -> float:
+    """Return what a share of 1 - TENSORS of the values exceeds."""
+    return float(np.sort(values)[max(0, math.ceil(TENSORS * len(values)) - 1)])
+
+
+def _exponent(whole: Mapping[str, Range], others: Sequence[Ranges], halves: float) -> float | None:
+    if len(others) < 3 or not halves > 0:
+        return None
+    pairs = [_between(whole, one, two) for one, two in combinations(others[2:], 2)]
+    quarters = float(np.mean([_exceeded(values) for values in pairs if len(values)]))
+    if not quarters > 0:
+        return None
+    return min(_FASTEST, max(_SLOWEST, math.log2(quarters / halves)))
+
+
+def _rounded(count: float) -> int:
+    """Round up to one leading digit, two from 100 on: more would be made up."""
+    digits = 1 if count < 100 else 2
+    unit: int = 10 ** max(0, math.floor(math.log10(max(count, 1))) + 1 - digits)
+    return math.ceil(count / unit) * unit
