@@ -57,18 +57,19 @@ def observe(
     watched = model.clone()
     made = {v.name: v for node in watched.graph for v in node.outputs}
     known = {v.name for v in (*watched.graph.inputs, *watched.graph.outputs)}
-    for probe in probes:
-        if probe.tensor not in known:
-            watched.graph.outputs.append(made[probe.tensor])
+    for tensor in dict.fromkeys(probe.tensor for probe in probes):
+        if tensor not in known:
+            watched.graph.outputs.append(made[tensor])
     names = [value.name for value in watched.graph.outputs]
-    state = {probe.tensor: probe.observer.start() for probe in probes}
+    state = [(probe, probe.observer.start()) for probe in probes]
     for turn in range(max((probe.observer.passes for probe in probes), default=0)):
         for sample in samples:
             values = unchecked(watched, sample, "ENABLE_BASIC")
             seen = dict(zip(names, values, strict=True)) | dict(sample)
-            for tensor, watch in state.items():
-                watch.update(turn, seen[tensor])
-    return {tensor: watch.result() for tensor, watch in state.items()}
+            for probe, watch in state:
+                if turn < probe.observer.passes:
+                    watch.update(turn, seen[probe.tensor])
+    return {probe.key: watch.result() for probe, watch in state}
 
 
 def quantize(model: ir.Model, step: Quantizer, samples: Sequence[Arrays] = ()) -> int:

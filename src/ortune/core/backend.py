@@ -78,7 +78,8 @@ class Backend(Plugin):
         """What may run faster here than float32.
 
         ``int8``: static Q/DQ graphs; ``int8-dynamic``: integer products with ranges taken at run
-        time; ``int8-weights``: weights kept as integers until they are used; ``fp16``.
+        time; ``int8-weights``: weights kept as integers until they are used; ``fp16``, ``bf16``:
+        files of these types; ``fp8``: float8 products behind Q/DQ pairs.
         """
         return frozenset()
 

@@ -1,0 +1,183 @@
+"""float8 weights and activations, as Q/DQ pairs for GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core import catalog
+from ortune.core.backend import Backend
+from ortune.core.errors import Refused
+from ortune.core.facts import Facts
+from ortune.core.observer import Observer, Probe, Range, Ranges
+from ortune.core.step import Quantizer
+from ortune.model import edit
+from ortune.quantizers._layers import Layer, discard_weight, excluded, layers
+
+_OBSERVER = catalog.load(Observer, "min-max")()
+
+LARGEST = 448.0
+"""Of float8e4m3fn; it has no infinity, and what is beyond becomes NaN unless clipped."""
+
+SMALLEST_STEP = 1e-12
+"""A step below this would make products of steps vanish in float32."""
+
+MAX_KERNEL = 32
+"""TensorRT's float8 convolutions take windows of fewer positions."""
+
+
+@dataclass(frozen=True)
+class Fp8(Quantizer):
+    """float8 (e4m3fn) weights and activations, for GPUs that multiply in it (from Ada, Hopper on).
+
+    The arithmetic is TensorRT's: ``q = cast(clip(x / s, -448, 448))``, ``x = q s``, no zero point,
+    ``s`` the largest magnitude over 448: one a tensor for activations, one an output channel for
+    weights, which are stored in float8 behind a DequantizeLinear. Biases and all other operators
+    stay float32. Like ModelOpt it leaves out layers that float8 kernels do not take or not run
+    faster: sides of fewer than `min_side` (convolutions: as many or fewer), windows of 32
+    positions or more, depthwise convolutions. onnxruntime's CPU provider runs the file
+    at its optimization level basic; above, its integer rewrites refuse float8. With 4 bits of
+    precision a layer has about 30 dB, whatever the range.
+
+    Attributes:
+        observer: How activation ranges are read off the calibration data.
+        per_channel: One weight step an output channel instead of one a tensor.
+        ops: Layers to quantize: Conv, MatMul, Gemm.
+        exclude: Node names to leave in float; * and ? match.
+        min_side: Layers with fewer rows, columns or channels stay in float.
+    """
+
+    needs_opset: ClassVar[int] = 19
+
+    observer: Observer = _OBSERVER
+    per_channel: bool = True
+    ops: tuple[str, ...] = ("Conv", "MatMul", "Gemm")
+    exclude: tuple[str, ...] = ()
+    min_side: int = 16
+
+    @classmethod
+    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+        """Yield the one setting, where float8 products are faster."""
+        if "fp8" in backend.arithmetic and not facts.quantized:
+            yield cls()
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the activations of the layers, after inlining local functions."""
+        edit.inline(model)
+        names = dict.fromkeys(str(layer.x.name) for layer in self._layers(model))
+        return [Probe(name, self.observer) for name in names]
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Write the pairs and return how many layers became float8.
+
+        Raises:
+            BadSettings: A pattern of `exclude` matches no node.
+            Refused: There is no layer to quantize.
+        """
+        edit.inline(model)
+        found = list(self._layers(model))
+        known = [layer for layer in found if _step(ranges.get(str(layer.x.name)))]
+        if not known:
+            raise Refused(
+                "no Conv, MatMul or Gemm with a constant weight is large enough for float8",
+                fix="leave fp8 out, or lower min_side",
+            )
+        writer = _Writer(model, per_channel=self.per_channel)
+        for layer in known:
+            step = _step(ranges[str(layer.x.name)])
+            layer.node.replace_input_with(0, writer.activation(layer, np.float32(step)))
+            layer.node.replace_input_with(1, writer.weight(layer))
+        for layer in known:
+            discard_weight(layer.weight)
+        if len(found) > len(known):
+            edit.note(model, f"{len(found) - len(known)} layers only ever saw zeros: left alone")
+        return len(known)
+
+    def _layers(self, model: ir.Model) -> Iterator[Layer]:
+        out = excluded(model, self.exclude)
+        for graph in (model.graph, *model.graph.subgraphs()):
+            for layer in layers(graph, self.ops):
+                if layer.node not in out and self._fits(layer):
+                    yield layer
+
+    def _fits(self, layer: Layer) -> bool:
+        if layer.op == "Conv":
+            window = math.prod(layer.shape[2:])
+            return min(layer.shape[:2]) > self.min_side and window < MAX_KERNEL
+        return min(layer.shape[-2:]) >= self.min_side
+
+
+class _Writer:
+    """Adds the pairs; a tensor read by several layers gets one."""
+
+    def __init__(self, model: ir.Model, *, per_channel: bool) -> None:
+        self._editor = edit.Editor(model.graph)
+        self._per_channel = per_channel
+        self._pairs: dict[tuple[ir.Value, ir.Graph | None], ir.Value] = {}
+        self._weights: dict[tuple[ir.Value, int], tuple[ir.Value, ir.Value]] = {}
+        self._zero = self._editor.constant(
+            "float8_zero", np.zeros((), dtype=ml_dtypes.float8_e4m3fn)
+        )
+
+    def activation(self, layer: Layer, step: np.float32) -> ir.Value:
+        """Return the activation behind its Q/DQ pair."""
+        key = (layer.x, layer.node.graph)
+        if key not in self._pairs:
+            name = str(layer.x.name)
+            scale = self._editor.constant(f"{name}_scale", np.asarray(step))
+            q = self._editor.node("QuantizeLinear", [layer.x, scale, self._zero])
+            q.outputs[0].type = ir.TensorType(ir.DataType.FLOAT8E4M3FN)
+            dq = self._editor.node("DequantizeLinear", [q.outputs[0], scale, self._zero])
+            dq.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+            q.outputs[0].shape = dq.outputs[0].shape = layer.x.shape
+            edit.insert_before(layer.node, q, dq)
+            self._pairs[key] = dq.outputs[0]
+        return self._pairs[key]
+
+    def weight(self, layer: Layer) -> ir.Value:
+        """Return the weight, dequantized from float8 in front of the layer."""
+        axis = layer.axis if self._per_channel else -1
+        key = (layer.weight, axis)
+        if key not in self._weights:
+            array = layer.array()
+            steps = weight_steps(array, layer.axis if self._per_channel else None)
+            name = str(layer.weight.name)
+            self._weights[key] = (
+                self._editor.constant(f"{name}_float8", to_float8(array, steps, axis)),
+                self._editor.constant(f"{name}_scale", steps),
+            )
+        attributes = {"axis": axis} if self._per_channel else {}
+        dq = self._editor.node("DequantizeLinear", self._weights[key], attributes)
+        dq.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+        dq.outputs[0].shape = ir.Shape(layer.shape)
+        edit.insert_before(layer.node, dq)
+        return dq.outputs[0]
+
+
+def weight_steps(array: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
+    """Return the largest magnitude over 448, of each slice along `axis` or of all."""
+    others = None if axis is None else tuple(i for i in range(array.ndim) if i != axis)
+    top = np.maximum(array.max(axis=others), -array.min(axis=others))
+    return np.asarray(np.maximum(top / LARGEST, SMALLEST_STEP), np.float32)
+
+
+def to_float8(array: NDArray[Any], steps: NDArray[np.float32], axis: int) -> NDArray[Any]:
+    """Round to the nearest float8, ties to even, as QuantizeLinear does."""
+    if steps.ndim:
+        shape = [1] * array.ndim
+        shape[axis] = -1
+        steps = steps.reshape(shape)
+    return np.clip(array / steps, -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
+
+
+def _step(seen: Range | None) -> float:
+    """Return the step that covers a range, 0 where nothing but zero was seen."""
+    top = 0.0 if seen is None else max(abs(seen.low), abs(seen.high))
+    return max(top / LARGEST, SMALLEST_STEP) if top else 0.0
