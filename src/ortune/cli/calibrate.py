@@ -24,9 +24,7 @@ from ortune.core.errors import BadSettings
 @click.option(
     "--quantizer",
     metavar="SPEC",
-    default="int8-static",
-    show_default=True,
-    help="Whose tensors are calibrated.",
+    help="Whose tensors are calibrated.  [default: int8-static, with the head]",
 )
 @click.option(
     "--samples", type=click.IntRange(min=1), help="Calibrate on so many, spread over the data."
@@ -54,7 +52,7 @@ def command(
     model: Path,
     data: str | None,
     observers: tuple[str, ...],
-    quantizer: str,
+    quantizer: str | None,
     samples: int | None,
     augment: str | None,
     out: Path | None,
@@ -98,7 +96,7 @@ def command(
             calibration=calibration,
             budget=budget,
             observers=observers or OBSERVERS,
-            quantizer=quantizer,
+            quantizer=quantizer or "int8-static",
             samples=samples or 0,
             augment=augment or "",
             on=on or "cpu",
@@ -120,7 +118,7 @@ def command(
         if path is not None:
             shared.free(path, force, model)
     from ortune.recipe.tensorrt_cache import number
-    from ortune.study.calibrating import TENSORRT, calibrate
+    from ortune.study.calibrating import QUANTIZER, TENSORRT, calibrate
 
     version = tensorrt_version or TENSORRT
     number(version)
@@ -128,7 +126,7 @@ def command(
         model,
         data=data,
         observer=observers[0] if observers else None,
-        quantizer=quantizer,
+        quantizer=quantizer or QUANTIZER,
         samples=samples or 0,
         augment=augment or "",
         every=tensorrt_cache is not None,

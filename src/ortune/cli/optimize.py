@@ -52,6 +52,8 @@ class FromFile(shared.Verb):
 @shared.data
 @shared.labels
 @shared.calibration
+@shared.ranges_from
+@shared.augment
 @shared.evaluate
 @shared.budget
 @shared.on("auto")
@@ -84,6 +86,8 @@ def command(
     data: str | None,
     labels: str | None,
     calibration: str | None,
+    ranges_from: Path | None,
+    augment: str | None,
     evaluate: str | None,
     budget: str | None,
     on: str,
@@ -124,6 +128,8 @@ def command(
             data=data,
             labels=labels,
             calibration=calibration,
+            ranges_from=ranges_from,
+            augment=augment or "",
             evaluate=evaluate,
             budget=budget,
             on=on,

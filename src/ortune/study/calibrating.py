@@ -32,6 +32,8 @@ from ortune.recipe.calibrate import Calibrated, calibrate_groups
 from ortune.study import stability
 from ortune.study.stability import Stability
 
+QUANTIZER = "int8-static(head=true)"
+"""Asks for what the default settings do, and for the last product's input, as `convert` does."""
 TENSORRT = "8.6.1"
 """Last release but one series whose caches are still asked for; 11 has none any more."""
 
@@ -113,7 +115,7 @@ def calibrate(
     *,
     data: str | Path | Callable[[], Any],
     observer: str | None = None,
-    quantizer: str = "int8-static",
+    quantizer: str = QUANTIZER,
     samples: int = 0,
     augment: str = "",
     every: bool = False,

@@ -12,11 +12,12 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.workload import spread
-from ortune.data import feeds, split, synthetic
+from ortune.data import augment, feeds, split, synthetic
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker
+from ortune.recipe import reuse
 from ortune.recipe.build import Material
 from ortune.study.request import Request
 
@@ -65,6 +66,31 @@ class Feeding:
         if MAIN in materials:
             materials[MAIN] = replace(materials[MAIN], calibration=parts[CALIBRATION])
         return replace(self, parts=parts, materials=materials)
+
+    def prepared(self, request: Request, folder: Path, sink: Sink) -> Feeding:
+        """Return the same samples with what the request adds to calibration: ranges and copies.
+
+        Raises:
+            BadData: The file of ranges is of another model, or the samples cannot be altered.
+        """
+        material = self.materials.get(MAIN)
+        if material is None or not (request.ranges_from or request.augment):
+            return self
+        said = []
+        if request.ranges_from:
+            known, notes = reuse.load(request.ranges_from, request.models[0])
+            material, said = replace(material, known=known), [known.digest]
+            for text in notes:
+                sink(Note(text, warning=True))
+        if request.augment and material.feeds is not None:
+            ways = augment.read(request.augment)
+            made = augment.augment(material.feeds, material.calibration, ways, folder)
+            material = replace(material, feeds=made, calibration=tuple(range(made.count)))
+            said += map(str, ways)
+            for text in made.notes:
+                sink(Note(text))
+        digest = codec.digest([self.digest, *said])
+        return replace(self, materials={MAIN: material}, digest=digest)
 
 
 def given(request: Request, facts: Facts, folder: Path, sink: Sink) -> Feeding:

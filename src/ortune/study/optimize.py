@@ -50,6 +50,8 @@ def optimize(
     sink: Sink = silent,
     verbose: bool = False,
     memory_limit: int | None = None,
+    ranges_from: str | Path | None = None,
+    augment: str = "",
     command: str = "",
 ) -> Study:
     """Search for the fastest version of `model` that keeps its answers.
@@ -74,6 +76,8 @@ def optimize(
         sink: Receives progress events.
         verbose: The runtime logs to stderr.
         memory_limit: Bytes a worker may take.
+        ranges_from: File of an earlier calibration, which answers quantizers first.
+        augment: Altered copies to calibrate on too, such as ``noise(db=30),flip``; never scored.
         command: The command line to repeat in reports.
 
     Raises:
@@ -103,6 +107,8 @@ def optimize(
         verbose=verbose,
         command=command,
         on=on.strip(),
+        ranges_from=None if ranges_from is None else Path(ranges_from),
+        augment=augment,
     )
     root = Path(out)
     fresh = not root.exists()

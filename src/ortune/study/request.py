@@ -34,6 +34,8 @@ class Request:
         on: The backends to search, as spelled.
         seconds: Time budget: it limits how many samples are scored.
         whole: Score all samples as one part: for comparing two given files.
+        ranges_from: File of ranges that answers quantizers first.
+        augment: Altered copies that quantizers observe too, spelled; nothing scores them.
     """
 
     models: tuple[Path, ...]
@@ -52,6 +54,8 @@ class Request:
     command: str = ""
     on: str = ""
     whole: bool = False
+    ranges_from: Path | None = None
+    augment: str = ""
 
     @property
     def names(self) -> dict[str, Path]:
@@ -66,8 +70,18 @@ class Request:
                 "--evaluate brings its own",
                 fix="leave them out, or give --data too",
             )
+        if self.data is None and self.augment:
+            raise BadSettings(
+                "--augment alters samples, and none are given",
+                fix="give --data too; calls that --evaluate makes are not altered",
+            )
         if len(self.models) == 1:
             return {MAIN: self.models[0]}
+        if self.ranges_from is not None:
+            raise BadSettings(
+                f"--ranges-from is of one model, and {len(self.models)} are given",
+                fix="leave it out: they are calibrated on the calls that --evaluate makes",
+            )
         if not self.evaluate:
             raise BadSettings(
                 f"{len(self.models)} models are given without --evaluate",

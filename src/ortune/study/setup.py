@@ -207,6 +207,7 @@ def _fed(
                 fed = feeding.recorded(request, worker, draft)
         else:
             fed = feeding.given(request, facts[MAIN], draft, sink)
+        fed = fed.prepared(request, draft / "altered", sink)
         if known is not None:
             asked = replace(known.job, data_digest=fed.digest)
             _refuse(root, different(known.job, asked))
