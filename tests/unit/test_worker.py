@@ -22,6 +22,7 @@ from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.workbench import Workbench
 from ortune.metrics.snr import Snr
+from ortune.model.expose import Watch
 from ortune.observers.min_max import MinMax
 
 MODEL = """
@@ -55,8 +56,15 @@ def test_a_worker_loads_runs_times_scores_and_observes(model: Path) -> None:
         scored = worker.ask("score", indices=[3, 1], metrics=[Snr()], save=str(model.parent / "o"))
         assert len(scored["records"][0]) == 2
         assert stream.Stream(model.parent / "o")[0]["y"].tolist() == [[6.0] * 4]
-        seen = worker.ask("observe", indices=[0, 4], probes=[Probe("y", MinMax())])
-        assert seen["ranges"]["y"] == {"low": 0.0, "high": 8.0, "channels": []}
+        seen = worker.ask(
+            "observe",
+            model=str(model),
+            groups=[[0, 4], [1]],
+            watches=[Watch("y", "y")],
+            probes=[Probe("y", MinMax())],
+            keep=str(model.parent / "moments"),
+        )
+        assert seen["answers"] == [[{"low": 0.0, "high": 8.0}], [{"low": 2.0, "high": 2.0}]]
         assert worker.ask("describe")["shapes"] == {"y": ["float32", [1, 4]]}
 
 

@@ -117,6 +117,11 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
     def __len__(self) -> int:
         return len(self._samples)
 
+    def release(self) -> None:
+        """Let the system take back the pages that were read; later reads fetch them again."""
+        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
         return (self[index] for index in range(len(self)))
 

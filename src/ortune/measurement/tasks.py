@@ -15,9 +15,8 @@ from ortune.backends.cpu import Cpu
 from ortune.core import codec, imports
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
-from ortune.core.observer import Probe
 from ortune.data import stream
-from ortune.measurement import profiling, roofs
+from ortune.measurement import observing, profiling, roofs
 from ortune.measurement.allocations import arena, nodes
 from ortune.measurement.driving import burst, details, first
 from ortune.measurement.job import MAIN
@@ -80,27 +79,6 @@ def score(
     return {"records": rows, "peak_rss": peak_rss()}
 
 
-def observe(
-    bench: Workbench, indices: Sequence[int], probes: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Answer every probe: as many passes over the samples as the slowest observer needs."""
-    wanted = [codec.decode(Probe, dict(data)) for data in probes]
-    states = [probe.observer.start() for probe in wanted]
-    session = bench.sessions[MAIN]
-    for turn in range(max((probe.observer.passes for probe in wanted), default=0)):
-        for index in indices:
-            feeds = bench.sample(index)
-            values = {**feeds, **session.run(feeds)}
-            for probe, state in zip(wanted, states, strict=True):
-                if turn < probe.observer.passes:
-                    state.update(turn, values[probe.tensor])
-    ranges = {
-        probe.tensor: codec.encode(state.result())
-        for probe, state in zip(wanted, states, strict=True)
-    }
-    return {"ranges": ranges, "peak_rss": peak_rss()}
-
-
 def evaluate(
     bench: Workbench, function: str, record: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
@@ -160,10 +138,10 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "burst": burst,
     "details": details,
     "score": score,
-    "observe": observe,
     "evaluate": evaluate,
     "describe": describe,
     "optimize": optimize_offline,
+    **observing.TASKS,
     **profiling.TASKS,
     **roofs.TASKS,
     "usage": usage,

@@ -14,6 +14,9 @@ from ortune.core.errors import BadModel
 from ortune.model.edit import every_graph
 from ortune.model.wire import HELD
 
+MAPS = "ortune.maps"
+"""Key in the main graph's `meta` of (file, its mapping): where the weights were found."""
+
 _AGAIN = "copy or download it again"
 
 
@@ -69,6 +72,7 @@ def attach(model: ir.Model, found: Mapping[str, Path]) -> None:
         return _view(tensor, maps.get(place), found[place])
 
     replace_tensors(model, view)
+    model.graph.meta[MAPS] = tuple((found[place], data) for place, data in maps.items())
 
 
 def replace_tensors(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +33,7 @@ def write(model: ir.Model, path: Path, external_above: int) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with held(model, everywhere=outside) as tensors:
-            places = _stream(tensors, data_part) if outside else None
+            places = stream(tensors, data_part) if outside else None
             proto = ir.serde.serialize_model(model)
         proto.ir_version = max(4, min(proto.ir_version, NEWEST_IR))
         with part.open("wb") as out:
@@ -120,7 +120,7 @@ def held(model: ir.Model, *, everywhere: bool) -> Iterator[list[ir.TensorProtoco
         external.replace_tensors(model, release)
 
 
-def _stream(tensors: list[ir.TensorProtocol], path: Path) -> list[int]:
+def stream(tensors: Sequence[ir.TensorProtocol], path: Path) -> list[int]:
     """Write the tensors one after the other, large ones on page borders; return the offsets."""
     offsets = []
     with path.open("wb") as out:

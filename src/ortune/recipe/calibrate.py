@@ -16,23 +16,31 @@ value on the samples (the branch of an If that was never taken).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
 from ortune.backends.cpu import Cpu
 from ortune.core import codec
 from ortune.core.errors import BadData, BadModel
-from ortune.core.observer import Probe, Range, Ranges
-from ortune.measurement.process import WorkerFailed, ask_once, lone
-from ortune.model import file
+from ortune.core.observer import Probe, Ranges
+from ortune.measurement.observing import unpacked
+from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.model import edit
+from ortune.model.watched import Watched, watched
+from ortune.recipe.answers import Answers
 
-_TIMEOUT_S = 1800
 MEMORY = 1_000_000_000
 """Bytes that the observed tensors of one worker run, and what is kept of them, may take."""
+
+_TIMEOUT_S, _RUN_S = 1800, 30
+_COPIES = 2
+"""The runtime hands outputs over as copies: for a moment there are two."""
+_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Calibrated:
         ranges: One mapping a group of samples, in the order given.
         notes: Which probes have no answer, and why.
         seconds: Wall time; 0 when every answer was known before.
-        peak_rss: Bytes, of the largest worker; 0 when every answer was known before.
+        peak_rss: Bytes, of the worker; 0 when every answer was known before.
         parts: Worker runs that the probes were split into to stay within the memory.
     """
 
@@ -52,6 +60,26 @@ class Calibrated:
     seconds: float = 0.0
     peak_rss: int = 0
     parts: int = 0
+
+
+def calibrate(
+    model: ir.Model,
+    probes: Sequence[Probe],
+    stream: Path,
+    indices: Sequence[int],
+    folder: Path,
+    *,
+    memory: int = MEMORY,
+) -> Ranges:
+    """Observe each probed tensor over the samples; memory does not depend on their number.
+
+    Notes on probes without an answer are left with the model (`edit.note`); see
+    `calibrate_groups`, which this is for one group.
+    """
+    found = calibrate_groups(model, probes, stream, [indices], folder, memory=memory)
+    for text in found.notes:
+        edit.note(model, text)
+    return found.ranges[0]
 
 
 def halves(indices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -68,100 +96,156 @@ def calibrate_groups(
     *,
     memory: int = MEMORY,
 ) -> Calibrated:
-    """Observe each probed tensor over each group of samples; see `calibrate`.
+    """Observe each probed tensor over each group of samples.
 
     Args:
         model: Left unchanged.
         probes: Tensors of the main graph and of bodies.
         stream: Sample stream of the model's inputs.
         groups: Lists of sample indices; they may overlap.
-        folder: For the watched model and the cache, from which later calls are answered.
-        memory: Bytes, as `MEMORY`.
+        folder: For the watched model, for files of moments and for ``ranges.json``, from which
+            later calls for the same model and stream are answered.
+        memory: Bytes, as `MEMORY`. Probes are split into runs by the tensors' sizes on the
+            largest sample; a single tensor that takes more is observed alone.
+
+    Raises:
+        BadData: A tensor is not finite on the data; the text names it.
+        BadModel: The model does not run.
     """
-    return Calibrated(
-        tuple(calibrate(model, probes, stream, indices, folder) for indices in groups)
+    started = time.monotonic()
+    groups = [list(indices) for indices in groups]
+    known = Answers(folder, groups)
+    missing = known.missing(probes)
+    peak = parts = 0
+    if missing:
+        run = _Run(model, missing, stream, groups, folder, memory)
+        for answer in run.answers(known):
+            peak, parts = max(peak, answer), parts + 1
+        known.store()
+    ranges = tuple(
+        {
+            probe.key: unpacked(data)
+            for probe in probes
+            if (data := known.get(group, probe)) is not None
+        }
+        for group in range(len(groups))
+    )
+    seconds = time.monotonic() - started if missing else 0.0
+    return Calibrated(ranges, _notes(known, probes, ranges), seconds, peak, parts)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What one worker is asked."""
+
+    model: ir.Model
+    probes: Sequence[Probe]
+    stream: Path
+    groups: Sequence[Sequence[int]]
+    folder: Path
+    memory: int
+
+    def answers(self, known: Answers) -> Iterator[int]:
+        """Put the answers of each part into `known`; yield the worker's peak memory."""
+        with watched(self.model, self.folder) as files:
+            shapes, found, hidden = files.showing(self._tensors(self.probes), shapes=True)
+            known.hide(hidden)
+            seen = [probe for probe in self.probes if probe.tensor in found]
+            job = lone(shapes, _BACKEND, self.stream, self.folder, "observe")
+            runs = sum(len(group) for group in self.groups) + 1
+            passes = max((probe.observer.passes for probe in seen), default=0)
+            limit = _TIMEOUT_S + _RUN_S * runs * passes
+            if not seen:
+                return
+            with Worker(job, timeout_s=limit) as worker:
+                sizes = self._extents(worker, shapes, list(found.values()))
+                for part in _parts(seen, sizes, len(self.groups), self.memory):
+                    yield self._part(worker, files, part, known)
+
+    def _extents(self, worker: Worker, path: Path, watches: Sequence[Any]) -> Mapping[str, Any]:
+        every = sorted({index for group in self.groups for index in group})
+        try:
+            answer = worker.ask("extents", model=str(path), indices=every, watches=watches)
+        except WorkerFailed:
+            return {}  # whatever it is, observing meets it too, or it was the shapes alone
+        extents: Mapping[str, Any] = answer["extents"]
+        return extents
+
+    def _part(self, worker: Worker, files: Watched, part: Sequence[Probe], known: Answers) -> int:
+        path, found, _ = files.showing(self._tensors(part))
+        keep = self.folder.resolve() / "moments" / codec.digest([list(part), self.groups])
+        command: dict[str, Any] = {
+            "model": str(path),
+            "groups": self.groups,
+            "watches": [found[probe.tensor] for probe in part],
+            "probes": list(part),
+            "keep": str(keep),
+        }
+        try:
+            answer = worker.ask("observe", **command)
+        except WorkerFailed as error:
+            raise _failed(error) from None
+        finally:
+            path.unlink(missing_ok=True)
+        for group, answers in enumerate(answer["answers"]):
+            for probe, data in zip(part, answers, strict=True):
+                known.put(group, probe, data)
+        return int(answer["peak_rss"])
+
+    @staticmethod
+    def _tensors(probes: Sequence[Probe]) -> list[str]:
+        return list(dict.fromkeys(probe.tensor for probe in probes))
+
+
+_BACKEND = Cpu(level="basic")
+
+
+def _parts(
+    probes: Sequence[Probe], sizes: Mapping[str, Any], groups: int, memory: int
+) -> list[list[Probe]]:
+    """Split probes, in their order, so that each part's tensors and states fit the memory.
+
+    A tensor counts once a part, as float32; its accumulators count once a group of samples.
+    """
+    parts: list[list[Probe]] = []
+    taken = 0
+    there: set[str] = set()
+    for probe in probes:
+        extent = sizes.get(probe.tensor, {"elements": 0, "shape": ()})
+        held = groups * probe.observer.state_bytes(tuple(extent["shape"]))
+        size = _COPIES * 4 * int(extent["elements"])
+        more = held + (0 if probe.tensor in there else size)
+        if not parts or taken + more > memory:
+            parts.append([])
+            taken, there, more = 0, set(), held + size
+        parts[-1].append(probe)
+        there.add(probe.tensor)
+        taken += more
+    return parts
+
+
+def _failed(error: WorkerFailed) -> BadData | BadModel:
+    failure = error.failure
+    if failure.reason.startswith("tensor '"):
+        return BadData(failure.reason, fix=failure.fix)
+    return BadModel(
+        f"the calibration run failed: {failure.reason}", fix=failure.fix or failure.reproduce
     )
 
 
-def calibrate(
-    model: ir.Model,
-    probes: Sequence[Probe],
-    stream: Path,
-    indices: Sequence[int],
-    folder: Path,
-) -> Ranges:
-    """Observe each probed tensor over the samples; memory does not depend on their number.
-
-    Args:
-        model: Left unchanged.
-        probes: Tensors of the main graph.
-        stream: Sample stream of the model's inputs.
-        indices: The calibration samples.
-        folder: For the watched model and for ``ranges.json``, from which later calls are answered.
-
-    Raises:
-        BadData: A tensor is not finite on the data.
-        BadModel: The model does not run.
-    """
-    known = _known(folder)
-    missing = [probe for probe in dict.fromkeys(probes) if _name(probe) not in known]
-    if missing:
-        found = _observe(model, missing, stream, indices, folder)
-        known = known | {_name(probe): found[probe.tensor] for probe in missing}
-        _remember(folder, known)
-    return {probe.tensor: known[_name(probe)] for probe in probes}
+def _notes(known: Answers, probes: Sequence[Probe], ranges: Sequence[Ranges]) -> tuple[str, ...]:
+    """Name what has no answer, a few tensors for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for probe in probes:
+        why = known.hidden(probe.tensor)
+        if why is None and not any(probe.key in answers for answers in ranges):
+            why = "held no value on the samples"
+        if why is not None:
+            reasons.setdefault(why, []).append(probe.tensor)
+    return tuple(f"no range: {_listed(names)} {why}" for why, names in reasons.items())
 
 
-def _observe(
-    model: ir.Model, probes: Sequence[Probe], stream: Path, indices: Sequence[int], folder: Path
-) -> Mapping[str, Range]:
-    watched = model.clone()
-    _expose(watched, [probe.tensor for probe in probes])
-    path = file.save(watched, folder / "watched.onnx")
-    job = lone(path, Cpu(level="basic"), stream, folder, "observe")
-    command = {"indices": list(indices), "probes": list(probes)}
-    try:
-        answer = ask_once(job, ("observe", command), timeout_s=_TIMEOUT_S)[0]
-    except WorkerFailed as error:
-        reason = error.failure.reason
-        if "finite" in reason:
-            raise BadData(reason, fix="check the samples' scaling; see docs/data.md") from None
-        raise BadModel(
-            f"the calibration run failed: {reason}", fix=error.failure.reproduce
-        ) from None
-    finally:
-        path.unlink(missing_ok=True)
-        path.with_name(f"{path.name}.data").unlink(missing_ok=True)
-    return {name: codec.decode(Range, data) for name, data in answer["ranges"].items()}
-
-
-def _expose(model: ir.Model, tensors: Sequence[str]) -> None:
-    """Make tensors graph outputs so that a run returns them."""
-    graph = model.graph
-    values = {value.name: value for node in graph for value in node.outputs}
-    shown = {value.name for value in (*graph.outputs, *graph.inputs)}
-    for name in dict.fromkeys(tensors):
-        if name in shown:
-            continue
-        value = values[name]
-        if value.type is None:
-            value.type = ir.TensorType(ir.DataType.FLOAT)
-        graph.outputs.append(value)
-
-
-def _name(probe: Probe) -> str:
-    return f"{probe.observer}|{probe.tensor}"
-
-
-def _known(folder: Path) -> dict[str, Range]:
-    path = folder / "ranges.json"
-    if not path.is_file():
-        return {}
-    data = json.loads(path.read_text(encoding="utf-8"))
-    return {name: codec.decode(Range, item) for name, item in data.items()}
-
-
-def _remember(folder: Path, known: Mapping[str, Range]) -> None:
-    beside = folder / "ranges.json.part"
-    beside.write_text(json.dumps(codec.encode(known)), encoding="utf-8")
-    beside.replace(folder / "ranges.json")
+def _listed(names: Sequence[str]) -> str:
+    names = list(dict.fromkeys(names))
+    shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
+    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
