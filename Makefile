@@ -46,6 +46,7 @@ check: dev
 	$(PY) -m benchmarks.profile > benchmarks/results/profile.json
 	$(PY) -m benchmarks.engine_overhead
 	$(PY) -m benchmarks.main_job
+	$(PY) -m benchmarks.peers
 
 clean:
 	rm -rf $(VENV) build ortune-demo src/ortune.egg-info .mypy_cache .ruff_cache .pytest_cache \

@@ -1,0 +1,76 @@
+"""An environment a tool, from its pinned requirements; made once, and anew when those change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parents[1] / ".cache" / "peers"
+_STAMP = "installed.json"
+_PIP = ("-m", "pip", "install", "-q", "--no-input", "--no-compile")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A tool's Python, or why there is none.
+
+    Attributes:
+        seconds: That the installation took.
+        size: Bytes on disk.
+        error: The installer's last line; empty when it is there.
+    """
+
+    tool: str
+    key: str
+    seconds: float = 0.0
+    size: int = 0
+    error: str = ""
+
+    @property
+    def python(self) -> Path:
+        """The interpreter."""
+        return CACHE / self.tool / "env" / "bin" / "python"
+
+
+def environment(tool: str) -> Environment:
+    """Return a tool's environment, installed now if it is not there as pinned."""
+    requirements = HERE / "requirements" / f"{tool}.txt"
+    key = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
+    folder = CACHE / tool / "env"
+    stamp = folder / _STAMP
+    if stamp.is_file():
+        known = Environment(**json.loads(stamp.read_text()))
+        if known.key == key:
+            return known
+    shutil.rmtree(folder, ignore_errors=True)
+    start = time.monotonic()
+    error = _install(folder, requirements)
+    if error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return Environment(tool, key, time.monotonic() - start, 0, error)
+    size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+    made = Environment(tool, key, round(time.monotonic() - start, 1), size)
+    stamp.write_text(json.dumps(asdict(made)))
+    return made
+
+
+def _install(folder: Path, requirements: Path) -> str:
+    """Return the last line of what went wrong, or nothing."""
+    python = folder / "bin" / "python"
+    commands = [
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(python), *_PIP, "-r", str(requirements)],
+    ]
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            return lines[-1] if lines else f"exit {done.returncode}"
+    return ""

@@ -1,0 +1,153 @@
+"""One race of all files beside the original, and the same scores for all of them."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ortune as ot
+from benchmarks.peers.cases import Case, calibration
+from benchmarks.peers.environments import CACHE
+from benchmarks.peers.making import Made
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.core.backend import Backend
+from ortune.core.errors import OrtuneError
+from ortune.core.trial import Verdict
+from ortune.measurement import noise
+from ortune.measurement.machine import machine, versions
+from ortune.study.bench import race
+from ortune.study.golden import built_model
+
+THREADS = 1
+CPU = Cpu(threads=THREADS)
+ON_OPENVINO = (("nncf", "default"), ("nncf", "hinted"), ("ort", "static, per channel"))
+"""Files that OpenVINO gets too: NNCF writes for it."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One entry of the race.
+
+    Attributes:
+        facts: What the table says of how it was made.
+    """
+
+    model: Path
+    backend: Backend
+    facts: dict[str, Any]
+
+
+def about() -> dict[str, Any]:
+    """Return the machine, the versions and the settings that hold for all models."""
+    return {"machine": machine(), "versions": versions(), "threads": THREADS, "noise": noise.now()}
+
+
+def measure(
+    case: Case, folder: Path, made: list[Made], seconds: float, search: str
+) -> dict[str, Any]:
+    """Return the rows of one model: peers' files, ortune's winners, and what could not be made."""
+    model, data = folder / "model.onnx", folder / "data"
+    runners = [Runner(model, CPU, {"tool": "", "recipe": "original"})]
+    runners += _peers(case, made)
+    runners += _own(case, folder, search)
+    raced = race(
+        [(one.model, one.backend) for one in runners],
+        data=data,
+        seconds=seconds,
+        self_check=True,
+        sets=3,
+    )
+    again = raced["self_check"]["row"]
+    timed = [pair for k, pair in enumerate(zip(raced["rows"], raced["ratios"], strict=True))
+             if k != again]  # fmt: skip
+    rows = [
+        _row(case, one, row, ratio, model, data)
+        for one, (row, ratio) in zip(runners, timed, strict=True)
+    ]
+    rows += [asdict(one) for one in made if one.error]
+    return {
+        "budgets": list(case.budgets),
+        "samples": len(list(data.glob("*.npz"))),
+        "rows": rows,
+        "self_check": raced["self_check"],
+        "noise": raced["noise"],
+        "judgement": raced["judgement"],
+    }
+
+
+def _peers(case: Case, made: list[Made]) -> list[Runner]:
+    files = {(one.tool, one.recipe): one for one in made if not one.error}
+    found = [Runner(one.path(case.name), CPU, asdict(one)) for one in files.values()]
+    if Openvino().missing() is None:
+        native = Openvino(threads=THREADS)
+        found += [
+            Runner(files[which].path(case.name), native, asdict(files[which]))
+            for which in ON_OPENVINO
+            if which in files
+        ]
+    return found
+
+
+def _own(case: Case, folder: Path, search: str) -> list[Runner]:
+    """Search for each budget on the CPU provider, and for the first on all backends."""
+    found = []
+    asked = [(budget, f"cpu(threads={THREADS})") for budget in case.budgets]
+    if Openvino().missing() is None:
+        every = f"cpu(threads={THREADS}),openvino(threads={THREADS})"
+        asked.append((case.budgets[0], every))
+    for count, (budget, on) in enumerate(asked):
+        out = CACHE / "ortune" / case.name / str(count)
+        shutil.rmtree(out, ignore_errors=True)
+        start = time.monotonic()
+        study = ot.optimize(
+            folder / "model.onnx",
+            data=folder / "data",
+            calibration=calibration(case.name, folder),
+            budget=budget,
+            on=on,
+            time=search,
+            out=out,
+        )
+        best = study.best
+        path = built_model(Path(study.root), best, folder / "model.onnx")
+        facts = {
+            "tool": "ortune",
+            "recipe": str(best.plan),
+            "budget": budget,
+            "seconds": round(time.monotonic() - start, 1),
+            "finished": study.finished,
+        }
+        found.append(Runner(path, best.plan.backend, facts))
+    return found
+
+
+def _row(
+    case: Case, one: Runner, row: dict[str, Any], ratio: Any, model: Path, data: Path
+) -> dict[str, Any]:
+    """Add the race's figures and the scores to what is known of a file."""
+    made = one.facts | {
+        "backend": str(one.backend),
+        "ratio": ratio,
+        "error": row["error"],
+        "p50_ns": row.get("p50_ns"),
+        "size": row["size"],
+        "peak_rss": row.get("peak_rss"),
+        "scores": {},
+        "holds": [],
+    }
+    for budget in case.budgets:
+        if made["error"]:
+            break
+        try:
+            found = ot.verify(model, one.model, data=data, budget=budget, on=str(one.backend))
+        except OrtuneError as error:
+            made["error"] = error.what
+            break
+        made["scores"] |= {score.metric: score.value for score in found.scores}
+        if found.verdict is not Verdict.FAILS:
+            made["holds"].append(budget)
+    return made
