@@ -34,7 +34,7 @@ def rounded(model: ir.Model, *, sums: bool = False) -> ir.Model:
             _widen(value)
         for value in graph.inputs:
             if value.dtype in NARROW:
-                value.dtype = ir.DataType.FLOAT
+                value.type = ir.TensorType(ir.DataType.FLOAT)
         for node in list(graph):
             if sums and node.op_type in MEANS and node.outputs[0].dtype in NARROW:
                 _round_sum(node, editor)
@@ -59,7 +59,7 @@ def _round_sum(node: ir.Node, editor: edit.Editor) -> None:
         made.outputs[0].type = None
     mean.outputs[0].type, mean.outputs[0].shape = ir.TensorType(y.dtype), y.shape
     edit.insert_after(node, *sizes, *floats, n, total, down, up, mean)
-    y.dtype = ir.DataType.FLOAT
+    y.type = ir.TensorType(ir.DataType.FLOAT)
     for user, index in users:
         user.replace_input_with(index, mean.outputs[0])
     _round(mean, editor)
@@ -69,7 +69,7 @@ def _widen(value: ir.Value) -> None:
     if value.dtype in NARROW and value.const_value is not None:
         array = value.const_value.numpy().astype(np.float32)
         value.const_value = ir.tensor(array, name=value.name)
-        value.dtype = ir.DataType.FLOAT
+        value.type = ir.TensorType(ir.DataType.FLOAT)
 
 
 def _round(node: ir.Node, editor: edit.Editor) -> None:
@@ -79,7 +79,7 @@ def _round(node: ir.Node, editor: edit.Editor) -> None:
         if tensor.dtype in NARROW:
             wide = ir.tensor(tensor.numpy().astype(np.float32))
             node.attributes["value"] = ir.AttrTensor("value", wide)
-            node.outputs[0].dtype = ir.DataType.FLOAT
+            node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
             return
     for value in node.outputs:
         narrow = value.dtype
@@ -91,7 +91,7 @@ def _round(node: ir.Node, editor: edit.Editor) -> None:
         if isinstance(value.type, ir.SequenceType):
             value.type = ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))
             continue
-        value.dtype = ir.DataType.FLOAT
+        value.type = ir.TensorType(ir.DataType.FLOAT)
         users, end = list(value.uses()), value.is_graph_output()
         down = editor.node("Cast", [value], {"to": int(narrow)}, name=f"{value.name}_down")
         up = editor.node(

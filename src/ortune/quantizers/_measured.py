@@ -59,6 +59,22 @@ SQUARES = (
 STEPS = ("Ceil", "Cos", "Floor", "LogSoftmax", "Mod", "Round", "Sin", "Softmax", "Tan")
 """Operators that turn an absolute error into a relative one, or into a wrong integer."""
 
+PRECISE = ("cancel", "divisor", "step")
+"""Rules by which what makes the inputs stays in float32 with the node."""
+
+MOVERS = (
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
+"""Operators that move values and compute nothing."""
+
 DIVIDED = {"Div": 1, "Log": 0, "Reciprocal": 0, "Sqrt": 0}
 """Operators that magnify the relative error of tiny inputs, with the input that matters."""
 
@@ -125,11 +141,16 @@ def pins(
     """Return the nodes to pin, in their order, each by the first rule that it breaks."""
     judge = _Judge(kinds, ranges, rules)
     found = {node: pin for node in nodes if (pin := judge.pin(node)) is not None}
-    for node in nodes:
-        if node in found and found[node].rule == "divisor":
-            maker = node.inputs[DIVIDED[node.op_type]].producer()  # type: ignore[union-attr]
-            if maker is not None and maker not in found and maker in set(nodes):
-                found[maker] = Pin(maker, found[node].value, "divisor")
+    known = set(nodes)
+    todo = [node for node in nodes if node in found and found[node].rule in PRECISE]
+    while todo:
+        node = todo.pop()
+        for value in judge.culprits(node) if node.op_type not in MOVERS else node.inputs[:1]:
+            maker = None if value is None else value.producer()
+            if maker is not None and maker in known and maker not in found:
+                found[maker] = Pin(maker, found[node].value, found[node].rule)
+                if maker.op_type in MOVERS:
+                    todo.append(maker)
     return [found[node] for node in nodes if node in found]
 
 
@@ -166,6 +187,16 @@ class _Judge:
         if rules.magnified(factor := self._factor(node)):
             return Pin(node, factor, "cancel" if node.op_type in _ADDS else "step")
         return None if rules.wide_sums else self._products(node)
+
+    def culprits(self, node: ir.Node) -> list[ir.Value]:
+        """Return the inputs whose rounding would hurt: what makes them must not round either."""
+        if node.op_type in DIVIDED:
+            return [value for value in (node.inputs[DIVIDED[node.op_type]],) if value is not None]
+        values = [value for value in node.inputs if value is not None]
+        if node.op_type not in _ADDS:
+            return values[:1]
+        out = self._peak(node.outputs[0])
+        return [value for value in values if self._rules.magnified(self._peak(value) / out)]
 
     def _factor(self, node: ir.Node) -> float:
         """By how much the node multiplies the rounding errors of its inputs."""

@@ -16,24 +16,11 @@ from ortune.quantizers import _measured
 from ortune.quantizers._casts import clean
 from ortune.quantizers._format import MASK, Format
 from ortune.quantizers._half import CONTROL, FIXED, Halver
-from ortune.quantizers._measured import Pin, Rules
+from ortune.quantizers._measured import MOVERS, Pin, Rules
 from ortune.quantizers._types import Kind, bodies, kinds
 
 CARRIERS = ("Add", "Concat", "Max", "Min", "Pad", "Sub", "Where")
 """Operators that hand a large constant on as it is."""
-
-MOVERS = (
-    "Expand",
-    "Flatten",
-    "Gather",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
-"""Operators that move values and compute nothing."""
 
 CAST_OPSET = 13
 """Opset of the Casts in a model that has no standard operators yet."""
