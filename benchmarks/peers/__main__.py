@@ -29,7 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(RECIPES), metavar="TOOL")
     parser.add_argument("--model", nargs="+", choices=list(CASES), metavar="NAME")
-    parser.add_argument("--make", action="store_true", help="make the files, time nothing")
+    parser.add_argument(
+        "--make", action="store_true", help="make and score the files, time nothing"
+    )
     parser.add_argument("--table", action="store_true", help="write the page from the results")
     parser.add_argument("--seconds", type=float, default=120, help="timing of one model")
     parser.add_argument("--time", default="2m", help="of each of ortune's own searches")
@@ -41,7 +43,9 @@ def main() -> None:
             case = CASES[name]
             folder = case.write(name)
             made = _made(case, folder, envs)
-            if not asked.make:
+            if asked.make:
+                _score(case, folder, made)
+            else:
                 _keep(case, folder, made, envs, asked.seconds, asked.time)
     if not asked.make:
         PAGE.write_text(fill(PAGE.read_text(), json.loads(RESULTS.read_text())))
@@ -57,6 +61,17 @@ def _made(case: Case, folder: Path, envs: list[Environment]) -> list[Made]:
             print(f"{case.name}: {one.tool} {recipe}: {one.seconds} s, {said}", flush=True)
             found.append(one)
     return found
+
+
+def _score(case: Case, folder: Path, made: list[Made]) -> None:
+    from benchmarks.peers.measuring import CPU
+    from benchmarks.peers.scoring import scored
+
+    for one in made:
+        if not one.error:
+            found = scored(case, folder, one.path(case.name), CPU)
+            said = found.error or ", ".join(f"{k} {v:.4g}" for k, v in found.values.items())
+            print(f"{case.name}: {one.tool} {one.recipe}: {said}", flush=True)
 
 
 def _keep(

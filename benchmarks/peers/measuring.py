@@ -11,12 +11,11 @@ from typing import Any
 import ortune as ot
 from benchmarks.peers.cases import Case, calibration
 from benchmarks.peers.environments import CACHE
-from benchmarks.peers.making import Made
+from benchmarks.peers.making import Made, last_line
+from benchmarks.peers.scoring import Scored, scored
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
-from ortune.core.errors import OrtuneError
-from ortune.core.trial import Verdict
 from ortune.measurement import noise
 from ortune.measurement.machine import machine, versions
 from ortune.study.bench import race
@@ -65,7 +64,7 @@ def measure(
     timed = [pair for k, pair in enumerate(zip(raced["rows"], raced["ratios"], strict=True))
              if k != again]  # fmt: skip
     rows = [
-        _row(case, one, row, ratio, model, data)
+        _row(case, folder, one, row, ratio)
         for one, (row, ratio) in zip(runners, timed, strict=True)
     ]
     rows += [asdict(one) for one in made if one.error]
@@ -105,7 +104,8 @@ def _own(case: Case, folder: Path, search: str) -> list[Runner]:
         start = time.monotonic()
         study = ot.optimize(
             folder / "model.onnx",
-            data=folder / "data",
+            data=None if case.evaluate else folder / "data",
+            evaluate=case.evaluate,
             calibration=calibration(case.name, folder),
             budget=budget,
             on=on,
@@ -125,29 +125,18 @@ def _own(case: Case, folder: Path, search: str) -> list[Runner]:
     return found
 
 
-def _row(
-    case: Case, one: Runner, row: dict[str, Any], ratio: Any, model: Path, data: Path
-) -> dict[str, Any]:
+def _row(case: Case, folder: Path, one: Runner, row: dict[str, Any], ratio: Any) -> dict[str, Any]:
     """Add the race's figures and the scores to what is known of a file."""
-    made = one.facts | {
+    found = Scored(error=row["error"])
+    if not row["error"]:
+        found = scored(case, folder, one.model, one.backend)
+    return one.facts | {
         "backend": str(one.backend),
         "ratio": ratio,
-        "error": row["error"],
+        "error": last_line(found.error) if found.error else "",
         "p50_ns": row.get("p50_ns"),
         "size": row["size"],
         "peak_rss": row.get("peak_rss"),
-        "scores": {},
-        "holds": [],
+        "scores": found.values,
+        "holds": found.holds,
     }
-    for budget in case.budgets:
-        if made["error"]:
-            break
-        try:
-            found = ot.verify(model, one.model, data=data, budget=budget, on=str(one.backend))
-        except OrtuneError as error:
-            made["error"] = error.what
-            break
-        made["scores"] |= {score.metric: score.value for score in found.scores}
-        if found.verdict is not Verdict.FAILS:
-            made["holds"].append(budget)
-    return made
