@@ -1,10 +1,17 @@
-"""Rounding a matrix so that its products change least, by coordinate descent.
+"""Rounding a matrix so that its products change least.
 
 For one output channel with weights w (in steps of its grid), integers q and the inputs' second
-moments H, the expected squared change of the product is ``(q - w) H (q - w)``. It is the
-layer-wise objective of AdaRound (Nagel et al., 2020) and GPTQ (Frantar et al., 2023). Descent on
-one integer at a time, all channels at once, after QuantEase (Behdin et al., 2023): the best q_j is
-``w_j - (sum over i != j of H_ij (q_i - w_i)) / H_jj``, rounded. No step makes it worse.
+moments H, the expected squared change of the product is ``(q - w) H (q - w)``: the layer-wise
+objective of AdaRound (Nagel et al., 2020) and GPTQ (Frantar et al., 2023). With ``H = R^T R``,
+R upper triangular, it is ``|R (q - w)|^2``. All channels at once:
+
+- one integer after the other is rounded, from the last to the first, each making up for the
+  errors of those before it (Babai's nearest plane, which is GPTQ's result without an inverse);
+- where that is no better than rounding to nearest, that is taken instead;
+- then one integer at a time is moved to its best value, ``q_j - (H (q - w))_j / H_jj`` rounded,
+  until nothing moves (QuantEase, Behdin et al., 2023).
+
+So the result is never worse than rounding to nearest.
 """
 
 from __future__ import annotations
@@ -15,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BLOCK = 64
-"""Columns between two matrix products that bring the gradient up to date."""
+"""Columns between two matrix products over all columns."""
 
 _ROWS = 1 << 22
-"""Weights at a time: four temporary arrays of this size are held."""
+"""Weights at a time: six temporary arrays of this size are held."""
 
 
 def descend(
@@ -39,19 +46,50 @@ def descend(
         sweeps: Times that every integer is looked at, at most.
     """
     groups, channels, width = wanted.shape
-    order = np.argsort(-np.einsum("gii->gi", second).sum(axis=0), kind="stable")
-    hessian = second[:, order][:, :, order].astype(np.float32)
+    order = np.argsort(np.einsum("gii->gi", second).sum(axis=0), kind="stable")
+    sorted_ = second[:, order][:, :, order]
+    upper = np.linalg.cholesky(sorted_).transpose(0, 2, 1).astype(np.float32)
+    hessian = sorted_.astype(np.float32)
     out = np.empty(wanted.shape, np.float32)
     rows = max(1, _ROWS // (groups * width))
     for start in range(0, channels, rows):
         part = slice(start, start + rows)
         values = np.asarray(wanted[:, part], np.float32)[:, :, order]
-        found = _descend(values, hessian, fixed[:, part][:, :, order], largest, sweeps)
-        out[:, part, order] = found
+        held = fixed[:, part][:, :, order]
+        found = np.clip(np.rint(values), -largest, largest)
+        planes = _planes(values, upper, held, largest)
+        better = _loss(planes - values, upper) < _loss(found - values, upper)
+        found = np.where(better, planes, found)
+        out[:, part, order] = _descend(found, values, hessian, held, largest, sweeps)
     return out
 
 
+def _loss(error: NDArray[np.float32], upper: NDArray[np.float32]) -> NDArray[np.float32]:
+    seen = error @ upper.transpose(0, 2, 1)
+    return np.asarray(np.square(seen, out=seen).sum(axis=2, keepdims=True))
+
+
+def _planes(
+    values: NDArray[np.float32],
+    upper: NDArray[np.float32],
+    fixed: NDArray[np.bool_],
+    largest: int,
+) -> NDArray[np.float32]:
+    width = values.shape[2]
+    error = np.zeros_like(values)
+    for end in range(width, 0, -_BLOCK):
+        start = max(0, end - _BLOCK)
+        behind = error[:, :, end:] @ upper[:, start:end, end:].transpose(0, 2, 1)
+        for j in range(end - 1, start - 1, -1):
+            inner = error[:, :, j + 1 : end] @ upper[:, j, j + 1 : end, None]
+            made_up = (behind[:, :, j - start] + inner[:, :, 0]) / upper[:, None, j, j]
+            wanted = values[:, :, j] - np.where(fixed[:, :, j], np.float32(0), made_up)
+            error[:, :, j] = np.clip(np.rint(wanted), -largest, largest) - values[:, :, j]
+    return np.asarray(np.rint(values + error), np.float32)
+
+
 def _descend(
+    found: NDArray[np.float32],
     values: NDArray[np.float32],
     hessian: NDArray[np.float32],
     fixed: NDArray[np.bool_],
@@ -59,10 +97,9 @@ def _descend(
     sweeps: int,
 ) -> NDArray[np.float32]:
     width = values.shape[2]
-    found = np.clip(np.rint(values), -largest, largest)
     for _ in range(sweeps):
         before = found.copy()
-        slope = (found - values) @ hessian
+        slope = np.asarray((found - values) @ hessian, np.float32)
         for start in range(0, width, _BLOCK):
             block = slice(start, start + _BLOCK)
             old = found[:, :, block].copy()
