@@ -125,7 +125,7 @@ def test_a_loop_body() -> None:
 def test_a_tied_table_is_stored_once(tmp_path: Path) -> None:
     model = model_of(LM, LM_WEIGHTS)
     before = run(model, {"ids": IDS})[0]
-    assert quantize(model, Int8Static(embeddings=True), [{"ids": IDS}]) == 2
+    assert quantize(model, Int8Static(), [{"ids": IDS}]) == 2
     assert snr(before, run(model, {"ids": IDS})[0]) > 30
     held = [v for v in model.graph.initializers.values() if v.dtype == ir.DataType.INT8]
     assert sum(v.const_value.size == 64 * 32 for v in held) == 1
@@ -138,11 +138,21 @@ def test_a_tied_table_is_stored_once(tmp_path: Path) -> None:
     assert gathers[0].outputs[0] in dequantized
 
 
-def test_a_tied_table_in_float_too_is_kept_twice_and_said() -> None:
+def test_a_tied_table_that_is_to_be_looked_up_in_float_is_kept_twice_and_said() -> None:
     model = model_of(LM, LM_WEIGHTS)
+    for node in model.graph:
+        node.name = f"n_{node.outputs[0].name}"
+    quantize(model, Int8Static(exclude=("n_rows",)), [{"ids": IDS}])
+    assert "table" in model.graph.initializers
+    assert "1 embedding tables stay in float" in edit.take_notes(model)
+
+
+def test_a_table_of_its_own_stays_in_float_unless_asked() -> None:
+    text = LM.replace("MatMul(t, turned)", "MatMul(t, other)").replace("  turned", "  unused")
+    model = model_of(text, LM_WEIGHTS | {"other": normal(32, 64, seed=3)})
     quantize(model, Int8Static(), [{"ids": IDS}])
     assert "table" in model.graph.initializers
-    assert "1 tables are kept twice" in edit.take_notes(model)
+    assert "1 embedding tables stay in float" in edit.take_notes(model)
 
 
 def test_an_untied_table_has_a_step_a_column() -> None:

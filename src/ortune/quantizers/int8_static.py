@@ -53,8 +53,9 @@ class Int8Static(Quantizer):
         ops: Layers to quantize: Conv, ConvTranspose, MatMul, Gemm. Empty: what the target has
             integer kernels for.
         through: Operators between two layers that stay in integers. Empty: the target's.
-        embeddings: Store tables that rows are looked up in as int8; the rows found are made
-            float behind the Gather.
+        embeddings: Store tables that rows are looked up in as int8 too; the rows found are made
+            float behind the Gather. A table that a layer multiplies as well is stored once in any
+            case.
         head: Quantize too the last matrix product of a convolutional network: it takes little
             time, and rounding it costs as much accuracy as all the rest.
         upsample: Write ConvTranspose as Conv and DepthToSpace where the target has no integer
@@ -218,16 +219,12 @@ class Int8Static(Quantizer):
         left: frozenset[ir.Node],
     ) -> None:
         stored = {source: held for (source, _, _), held in packer.stored.items()}
-        if self.embeddings:
-            count = _tables.store_tables(editor, found, stored, left)
-            if count:
-                edit.note(model, f"{count} embedding tables are int8")
-            return
-        twice = sum(1 for source in found if source in stored)
-        if twice:
-            edit.note(model, f"{twice} tables are kept twice, float to look up: see `embeddings`")
-        if len(found) > twice:
-            edit.note(model, f"{len(found) - twice} embedding tables stay in float: `embeddings`")
+        wanted = {x: nodes for x, nodes in found.items() if self.embeddings or x in stored}
+        count = _tables.store_tables(editor, wanted, stored, left)
+        if count:
+            edit.note(model, f"{count} embedding tables are int8")
+        if len(found) > count:
+            edit.note(model, f"{len(found) - count} embedding tables stay in float")
 
     def _smoothable(self, placement: Placement) -> dict[ir.Value, list[Layer]]:
         if not self.smooth and not self.split:
