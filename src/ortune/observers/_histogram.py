@@ -55,10 +55,13 @@ class Histogram:
 
     @property
     def nonzero(self) -> NDArray[np.int64]:
-        """Counts without the values that are exactly 0, where zero is an edge."""
+        """Counts without the values that are exactly 0, where zero is an edge.
+
+        They end with the last bin that has any, or at zero.
+        """
         found = self.counts.copy()
         found[self.at_zero] -= min(self.zeros, int(found[self.at_zero]))
-        return found
+        return found[: max(self.at_zero, int(found.size - np.argmax(found[::-1] > 0)))]
 
     def update(self, turn: int, values: NDArray[Any]) -> None:
         """Take the values of one run: in pass 0 their extent, in pass 1 their counts."""
