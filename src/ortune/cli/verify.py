@@ -12,7 +12,9 @@ from ortune.cli import shared
 from ortune.cli.main import DONE, NO
 
 if TYPE_CHECKING:
-    from ortune.study.verify import Comparison
+    from ortune.study.verify import Comparison, Saturation
+
+_SHOWN = 10
 
 
 @shared.verb(shared.Verb)
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 @shared.on("cpu")
 @shared.shapes
 @shared.ranges
+@click.option(
+    "--simulate",
+    type=click.Choice(["avx2"]),
+    help="Answer as a CPU without VNNI would, where sums of 8-bit products saturate.",
+)
 @click.option("--strict", is_flag=True, help="A verdict that is only likely is a no, too.")
 def command(
     reference: Path,
@@ -36,6 +43,7 @@ def command(
     on: str,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
+    simulate: str | None,
     strict: bool,
     json_to: str | None,
     verbose: bool,
@@ -48,6 +56,7 @@ def command(
     Example:
       ortune verify model.onnx small.onnx --data samples/ --budget "top1>=base-0.01"
       ortune verify model.onnx small.onnx --shape x:1x3x320x320
+      ortune verify model.onnx int8.onnx --data samples/ --simulate avx2
     """
     from ortune.core.trial import Verdict
     from ortune.study.verify import verify
@@ -62,6 +71,7 @@ def command(
         evaluate=evaluate,
         shapes=shared.shape_map(shapes),
         ranges=shared.range_map(ranges),
+        simulate=simulate,
     )
     result = {
         "reference": reference,
@@ -72,6 +82,7 @@ def command(
         "samples": found.samples,
         "synthetic": found.synthetic,
         "scores": found.scores,
+        "simulated": found.simulated,
     }
     shared.answer(json_to, result, lambda: _show(found))
     good = {Verdict.PROVED} if strict else {Verdict.PROVED, Verdict.LIKELY}
@@ -99,3 +110,21 @@ def _show(found: Comparison) -> None:
     needed = found.scores[0].needed if found.scores else None
     if needed:
         shared.say(f"about {needed} samples would prove it")
+    if found.simulated is not None:
+        _show_saturation(found.simulated)
+
+
+def _show_saturation(found: Saturation) -> None:
+    hit = sorted((x for x in found.layers if x.saturated), key=lambda x: -x.largest)
+    rows = [
+        (x.name, x.op, f"{100 * x.saturated / x.outputs:.3g} %", f"{100 * x.largest:.3g} %")
+        for x in hit[:_SHOWN]
+    ]
+    if rows:
+        shared.table(("saturated layer", "operator", "of its sums>", "largest error>"), rows)
+    more = f", the {_SHOWN} worst are shown" if len(hit) > _SHOWN else ""
+    shared.say(f"{len(hit)} of {len(found.layers)} integer layers saturate on {found.isa}{more}")
+    if hit:
+        shared.say("quantized with reduce_range (7-bit weights) they do not")
+    if found.left:
+        shared.say(f"{found.left} LSTM or Attention layers in integers are not simulated")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.simulated import Simulated
+from ortune.core import codec
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.errors import BadModel
+from ortune.core.errors import BadModel, BadSettings
 from ortune.core.event import silent
 from ortune.core.facts import Facts
 from ortune.core.spelling import parse
@@ -26,6 +29,38 @@ from ortune.study.setup import prepare
 
 
 @dataclass(frozen=True)
+class Saturated:
+    """What 16-bit sums did to one integer layer.
+
+    Attributes:
+        outputs: Sums computed over all samples.
+        saturated: Sums that came out wrong.
+        largest: Largest error of a sum, as a share of the largest exact sum.
+    """
+
+    name: str
+    op: str
+    outputs: int
+    saturated: int
+    largest: float
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """Every layer that was simulated.
+
+    Attributes:
+        isa: The instruction set.
+        layers: In the order of the graph.
+        left: Layers that would saturate too and are not simulated.
+    """
+
+    isa: str
+    layers: tuple[Saturated, ...]
+    left: int
+
+
+@dataclass(frozen=True)
 class Comparison:
     """How one model's answers stand to another's.
 
@@ -34,6 +69,7 @@ class Comparison:
         rule: How the budget was derived; empty when it was given.
         samples: How many were compared.
         synthetic: They were made up.
+        simulated: What the simulated instruction set changed, layer by layer; None without.
     """
 
     scores: tuple[Score, ...]
@@ -41,6 +77,7 @@ class Comparison:
     rule: str
     samples: int
     synthetic: bool
+    simulated: Saturation | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -59,10 +96,12 @@ def verify(
     evaluate: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
+    simulate: str | None = None,
 ) -> Comparison:
     """Score `other` on the backend `on` against `reference` on ``cpu``, sample by sample.
 
-    Without data, made-up samples are used and the result says so.
+    Without data, made-up samples are used and the result says so. `simulate` names the instruction
+    set of another CPU, ``avx2``, whose answers `other` is judged by.
 
     Raises:
         OrtuneError: A model, the data or the budget cannot be used, or `other` does not run.
@@ -82,8 +121,11 @@ def verify(
         seconds=3600,
         whole=True,
     )
-    backend = parse(Backend, on)
+    backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
     with TemporaryDirectory(prefix="ortune-") as folder:
+        report = Path(folder) / "saturated.json"
+        if isinstance(backend, Simulated):
+            backend = replace(backend, report=str(report.resolve()))
         scene = prepare(request, Path(folder), silent)
         part = scene.parts["search"]
         paths = dict.fromkeys(scene.models, two)
@@ -103,7 +145,25 @@ def verify(
             scene.job.budget_rule,
             len(part.indices),
             data is None and not evaluate,
+            _saturation(backend, report),
         )
+
+
+def _simulated(on: str, isa: str) -> Simulated:
+    backend = parse(Backend, on)
+    if not isinstance(backend, Cpu):
+        raise BadSettings(
+            f"--simulate {isa} is about onnxruntime's CPU kernels, not '{on}'",
+            fix="leave --on or --simulate out",
+        )
+    return codec.build(Simulated, {"isa": isa, "threads": backend.threads})
+
+
+def _saturation(backend: Backend, report: Path) -> Saturation | None:
+    if not isinstance(backend, Simulated) or not report.is_file():
+        return None
+    found = json.loads(report.read_text(encoding="utf-8"))
+    return codec.decode(Saturation, {"isa": backend.isa, **found})
 
 
 def _same_interface(one: Path, first: Facts, two: Path, second: Facts) -> None:

@@ -1,0 +1,113 @@
+"""The answers of another instruction set, computed here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Literal
+
+from numpy.typing import NDArray
+
+from ortune.backends import _ort
+from ortune.backends._pieces import Compute, Pieces, plain
+from ortune.backends._saturating import LEFT, OPS, Layer
+from ortune.core.backend import Backend, Session, Tensors
+from ortune.core.runqueue import waited_ns
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+@dataclass(frozen=True)
+class Simulated(Backend):
+    """What onnxruntime's CPU kernels answer on an x86 CPU without VNNI. Slow; never for timing.
+
+    The model is rewritten by onnxruntime as it would be there, then run in pieces: integer layers
+    in NumPy with pairs of 8-bit products that saturate in 16 bits, all else by onnxruntime. Layers
+    inside If, Loop and Scan bodies, DynamicQuantizeLSTM and QAttention are not simulated.
+
+    Attributes:
+        threads: Threads of onnxruntime between the simulated layers.
+        isa: The instruction set; AVX-512 without VNNI computes as AVX2 does.
+        report: File that receives what saturated, as JSON, when the session closes.
+    """
+
+    automatic: ClassVar[bool] = False
+
+    isa: Literal["avx2"] = "avx2"
+    report: str = ""
+
+    @property
+    def lossy(self) -> bool:
+        """Numbers are those of another machine."""
+        return True
+
+    def missing(self) -> str | None:
+        """Return how to install onnxruntime when it is not there."""
+        return _ort.missing()
+
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        """Rewrite the model as the runtime does and split it at its integer layers."""
+        return self._open(path, verbose)
+
+    @contextmanager
+    def _open(self, path: Path, verbose: bool) -> Iterator[Session]:
+        import onnx
+
+        with TemporaryDirectory(prefix="ortune-") as folder:
+            saved = Path(folder) / "model.onnx"
+            made = _ort.options(self.threads, "extended", verbose=verbose, save_to=saved)
+            with _ort.session(path, made):
+                pass
+            session = _Simulation(onnx.load(saved), self.threads)
+        yield session
+        if self.report:
+            Path(self.report).write_text(json.dumps(session.report()), encoding="utf-8")
+
+
+class _Simulation:
+    def __init__(self, model: Any, threads: int) -> None:
+        self._layers: list[Layer] = []
+        self._left = sum(1 for node in model.graph.node if node.op_type in LEFT)
+        self._threads = threads
+        self._pieces = Pieces(model, self._own, self._session)
+
+    def _own(self, node: Any) -> Compute | None:
+        if node.op_type not in OPS or node.domain not in _DOMAINS:
+            return None
+        layer = Layer(node.name or node.output[0], node.op_type, plain(node))
+        self._layers.append(layer)
+        return layer.run
+
+    def _session(self, content: bytes) -> Any:
+        import onnxruntime as ort
+
+        made = _ort.options(self._threads, "disabled", verbose=False)
+        return ort.InferenceSession(content, made, providers=["CPUExecutionProvider"])
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once; outputs by name."""
+        return self._pieces.run(feeds)
+
+    def report(self) -> dict[str, Any]:
+        """Return what saturated, layer by layer, in the order of the graph."""
+        layers = [
+            {"name": layer.name, "op": layer.op, **asdict(layer.tally)} for layer in self._layers
+        ]
+        return {"layers": layers, "left": self._left}
+
+    def placement(self) -> Mapping[str, int]:
+        """There is one place only."""
+        return {}
+
+    def clock(self) -> int:
+        """Monotonic nanoseconds."""
+        return time.perf_counter_ns()
+
+    def waited(self) -> int:
+        """Run-queue time of all threads."""
+        return waited_ns()
