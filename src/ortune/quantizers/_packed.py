@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from ortune.model import edit
 from ortune.quantizers import _grid
+from ortune.quantizers._added import dequantized
 from ortune.quantizers._grid import Grid, Kind
 from ortune.quantizers._layers import Layer, discard_weight, transposed
-from ortune.quantizers._smooth import Smoothing
+from ortune.quantizers._smooth import Smoothing, add_product
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Packer:
         if layer.op == "MatMul":
             last = self._joined(layer, replace(held.grid, axis=axis), step)
         if smooth is not None and smooth.split:
-            self._beside(layer, np.take(array, smooth.split, 1 - layer.axis), smooth.split, last)
+            add_product(self._editor, layer, array, smooth.split, last)
         layer.node.replace_input_with(1, self._wide(held, order, _home(layer.node)))
         discard_weight(layer.weight)
 
@@ -209,41 +210,6 @@ class Packer:
         edit.discard(old)
         return wide
 
-    def _beside(
-        self,
-        layer: Layer,
-        rows: NDArray[np.float32],
-        split: tuple[int, ...],
-        last: ir.Node,
-    ) -> None:
-        """Add the float product of a few channels to what the layer makes."""
-        index = self._editor.constant(f"{layer.x.name}_far", np.asarray(split, np.int64))
-        held = self._editor.constant(
-            f"{layer.weight.name}_far", np.ascontiguousarray(rows if layer.axis == 1 else rows.T)
-        )
-        result = last.outputs[0]
-        stem = str(result.name)
-        far = self._editor.node("Gather", [layer.x, index], {"axis": -1}, name=f"{stem}_take")
-        part = self._editor.node("MatMul", [far.outputs[0], held], name=f"{stem}_far")
-        uses = tuple(result.uses())
-        total = self._editor.node("Add", [result, part.outputs[0]], name=f"{stem}_sum")
-        total.outputs[0].shape, total.outputs[0].type = result.shape, result.type
-        edit.insert_after(last, far, part, total)
-        for node, at in uses:
-            node.replace_input_with(at, total.outputs[0])
-        if result.is_graph_output():
-            take_output(self._editor, _home(last), result, total.outputs[0])
-
-
-def dequantized(
-    editor: edit.Editor, stem: str, parts: Sequence[ir.Value], axis: int | None
-) -> ir.Node:
-    """Return a DequantizeLinear of constant integers, their steps and zero points."""
-    attributes = {} if axis is None else {"axis": axis}
-    node = editor.node("DequantizeLinear", parts, attributes, name=f"{stem}_dq")
-    node.outputs[0].shape, node.outputs[0].dtype = parts[0].shape, ir.DataType.FLOAT
-    return node
-
 
 def tables_of(source: ir.Value) -> list[ir.Node]:
     """Return the nodes that look rows up in a constant."""
@@ -260,13 +226,3 @@ def tables_of(source: ir.Value) -> list[ir.Node]:
 def _home(node: ir.Node) -> ir.Graph:
     assert node.graph is not None
     return node.graph
-
-
-def take_output(editor: edit.Editor, graph: ir.Graph, value: ir.Value, instead: ir.Value) -> None:
-    """Make `instead` a graph's output in a value's place, under the name it had."""
-    name, outputs = str(value.name), graph.outputs
-    for index, output in enumerate(outputs):
-        if output is value:
-            outputs[index] = instead
-    value.name = editor.fresh(f"{name}_float")
-    instead.name = name

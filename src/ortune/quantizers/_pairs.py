@@ -13,8 +13,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.model import edit
+from ortune.quantizers._added import put_behind, take_output
 from ortune.quantizers._grid import Grid
-from ortune.quantizers._packed import take_output
 from ortune.quantizers._placement import Placement
 from ortune.quantizers._smooth import Smoothing
 
@@ -95,7 +95,7 @@ class Pairs:
         held = self._editor.constant(f"{value.name}_factor", (1 / factor).astype(np.float32))
         made = self._editor.node("Mul", [value, held], name=f"{value.name}_smooth")
         made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
-        _put_behind(value, home, made)
+        put_behind(value, home, made)
         return made.outputs[0]
 
     def _pair(
@@ -118,7 +118,7 @@ class Pairs:
         rounded = d.outputs[0]
         q.outputs[0].shape, q.outputs[0].dtype = value.shape, grid[1].dtype or ir.DataType.UINT8
         rounded.shape, rounded.dtype = value.shape, ir.DataType.FLOAT
-        _put_behind(seen, home, q, d)
+        put_behind(seen, home, q, d)
         outside = [use for use in uses if use.node not in readers]
         if len(outside) > 1:
             self._share(rounded, outside)
@@ -132,12 +132,3 @@ class Pairs:
         wide = zero.dtype in (ir.DataType.UINT16, ir.DataType.INT16)
         self.foreign |= wide and self._opset < WIDE_OPSET
         return "com.microsoft" if wide and self._opset < WIDE_OPSET else ""
-
-
-def _put_behind(value: ir.Value, home: ir.Graph, *nodes: ir.Node) -> None:
-    """Place nodes right behind a tensor, or in front of the graph that takes it from outside."""
-    producer = value.producer()
-    if producer is None or producer.graph is not home:
-        edit.insert_first(home, *nodes)
-    else:
-        edit.insert_after(producer, *nodes)

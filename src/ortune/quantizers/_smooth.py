@@ -19,9 +19,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core.observer import Range
+from ortune.core.observer import Range, Ranges
+from ortune.model import edit
+from ortune.quantizers._added import take_output
 from ortune.quantizers._layers import Layer
-from ortune.quantizers._placement import Placement
+from ortune.quantizers._placement import Placement, outside
 
 FAR = 2.0
 """A channel is split off when it reaches this many times as far as those that stay."""
@@ -63,10 +65,25 @@ def smoothable(placement: Placement) -> dict[ir.Value, list[Layer]]:
         x: readers
         for x, readers in found.items()
         if x not in placement.replaced
+        and not outside(x, placement.graph)
         and x not in followed
         and not any(layer.convolves for layer in readers)
         and len({Smoothing.width(layer) for layer in readers}) == 1
     }
+
+
+def factors(
+    placement: Placement, ranges: Ranges, *, alpha: float, most: int
+) -> dict[ir.Value, Smoothing]:
+    """Choose what is done to the activations of one graph; see `smoothing`."""
+    if not alpha and not most:
+        return {}
+    found = {
+        value: smoothing(ranges[str(value.name)], readers, alpha=alpha, most=most)
+        for value, readers in smoothable(placement).items()
+        if value.name in ranges
+    }
+    return {value: one for value, one in found.items() if one is not None}
 
 
 def smoothing(
@@ -116,3 +133,35 @@ def _rows(layer: Layer) -> NDArray[np.float64]:
     array = layer.array()
     top = np.maximum(array.max(axis=layer.axis), -array.min(axis=layer.axis))
     return np.asarray(top, np.float64)
+
+
+def add_product(
+    editor: edit.Editor, layer: Layer, array: NDArray[Any], split: tuple[int, ...], last: ir.Node
+) -> None:
+    """Add the float product of a few channels to what the layer makes.
+
+    Args:
+        editor: Of the main graph.
+        layer: A matrix product.
+        array: Its weight, not rounded.
+        split: The channels.
+        last: The layer's last node: the product, or the Add of its bias.
+    """
+    rows = np.take(array, split, 1 - layer.axis)
+    index = editor.constant(f"{layer.x.name}_far", np.asarray(split, np.int64))
+    held = editor.constant(
+        f"{layer.weight.name}_far", np.ascontiguousarray(rows if layer.axis == 1 else rows.T)
+    )
+    result = last.outputs[0]
+    stem = str(result.name)
+    far = editor.node("Gather", [layer.x, index], {"axis": -1}, name=f"{stem}_take")
+    part = editor.node("MatMul", [far.outputs[0], held], name=f"{stem}_far")
+    uses = tuple(result.uses())
+    total = editor.node("Add", [result, part.outputs[0]], name=f"{stem}_sum")
+    total.outputs[0].shape, total.outputs[0].type = result.shape, result.type
+    edit.insert_after(last, far, part, total)
+    for node, at in uses:
+        node.replace_input_with(at, total.outputs[0])
+    if result.is_graph_output():
+        assert last.graph is not None
+        take_output(editor, last.graph, result, total.outputs[0])

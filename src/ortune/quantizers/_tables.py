@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from ortune.model import edit
 from ortune.quantizers import _grid
-from ortune.quantizers._packed import Stored, dequantized, tables_of
+from ortune.quantizers._added import dequantized
+from ortune.quantizers._packed import Stored, tables_of
 
 SMALLEST_TABLE = 1024
 """Tables with fewer elements stay in float."""

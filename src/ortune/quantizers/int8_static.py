@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
@@ -17,13 +17,14 @@ from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.step import Quantizer, Step
 from ortune.model import edit
 from ortune.quantizers import _grid, _rescues, _rules, _scope, _tables
+from ortune.quantizers._activations import grids
 from ortune.quantizers._chosen import chosen, remember_names
 from ortune.quantizers._fold import fold
 from ortune.quantizers._layers import Layer
 from ortune.quantizers._packed import Packer
 from ortune.quantizers._pairs import Pairs
-from ortune.quantizers._placement import Placement, after, float_inputs, moved, outside, place
-from ortune.quantizers._smooth import Smoothing, smoothable, smoothing
+from ortune.quantizers._placement import Placement, moved, place
+from ortune.quantizers._smooth import factors, smoothable
 from ortune.quantizers._upsample import upsample
 
 _OBSERVER = catalog.load(Observer, "min-max")()
@@ -143,7 +144,7 @@ class Int8Static(Quantizer):
         placements, _ = self._place(model, None)
         found: dict[str, Observer] = {}
         for placement in placements:
-            smooth = self._smoothable(placement)
+            smooth = smoothable(placement) if self.smooth or self.split else {}
             for value in placement.watched():
                 wanted = _CHANNELS if value in smooth else self.observer
                 if found.get(str(value.name)) != _CHANNELS:
@@ -166,6 +167,7 @@ class Int8Static(Quantizer):
                 f"no {', '.join(self._ops())} with a constant float32 weight to quantize",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
+        signed = _rules.symmetric_s8(self.target)
         editor = edit.Editor(model.graph)
         found = _tables.tables(model)
         packer = Packer(
@@ -173,18 +175,25 @@ class Int8Static(Quantizer):
             layers,
             per_channel=self.per_channel,
             reduce_range=self.reduce_range,
-            kind="s8" if self._signed() else self.weights,
+            kind="s8" if signed else self.weights,
         )
         wide = chosen(model, self.wide, "wide")
         for placement in reversed(placements):
-            factors = self._factors(placement, ranges)
-            grids = self._grids(placement, ranges, factors, wide)
-            pairs = Pairs(editor, grids, factors, model.opset_imports.get("", 0))
+            smooth = factors(placement, ranges, alpha=self.smooth, most=self.split)
+            steps = grids(
+                placement,
+                ranges,
+                smooth,
+                wide,
+                kind="s8" if signed else self.activations,
+                symmetric=signed or self.symmetric,
+            )
+            pairs = Pairs(editor, steps, smooth, model.opset_imports.get("", 0))
             pairs.put(placement)
             if pairs.foreign:
                 model.opset_imports.setdefault("com.microsoft", 1)
             for layer in placement.layers:
-                packer.pack(layer, grids[layer.x].scale, factors.get(layer.x))
+                packer.pack(layer, steps[layer.x].scale, smooth.get(layer.x))
         self._tables(model, editor, found, packer, scope.left)
         return len(layers)
 
@@ -199,9 +208,6 @@ class Int8Static(Quantizer):
 
     def _ops(self) -> tuple[str, ...]:
         return self.ops or _rules.of_layers(self.target)
-
-    def _signed(self) -> bool:
-        return _rules.symmetric_s8(self.target)
 
     def _prepare(self, model: ir.Model) -> None:
         remember_names(model)
@@ -225,41 +231,6 @@ class Int8Static(Quantizer):
             edit.note(model, f"{count} embedding tables are int8")
         if len(found) > count:
             edit.note(model, f"{len(found) - count} embedding tables stay in float")
-
-    def _smoothable(self, placement: Placement) -> dict[ir.Value, list[Layer]]:
-        if not self.smooth and not self.split:
-            return {}
-        found = smoothable(placement)
-        return {x: readers for x, readers in found.items() if not outside(x, placement.graph)}
-
-    def _factors(self, placement: Placement, ranges: Ranges) -> dict[ir.Value, Smoothing]:
-        found = {
-            value: smoothing(ranges[str(value.name)], readers, alpha=self.smooth, most=self.split)
-            for value, readers in self._smoothable(placement).items()
-            if value.name in ranges
-        }
-        return {value: factors for value, factors in found.items() if factors is not None}
-
-    def _grids(
-        self,
-        placement: Placement,
-        ranges: Ranges,
-        factors: Mapping[ir.Value, Smoothing],
-        wide: frozenset[ir.Node],
-    ) -> dict[ir.Value, _grid.Grid]:
-        signed = self._signed()
-        eight: _grid.Kind = "s8" if signed else self.activations
-        sixteen: _grid.Kind = "s16" if eight == "s8" else "u16"
-        touched = {v for n in wide for v in (*float_inputs(n), *n.outputs, after(n))}
-        sources = {placement.tensors[v] for v in touched if v in placement.tensors}
-        return {
-            value: _grid.activation(
-                factors[value].seen if value in factors else ranges[str(source.name)],
-                sixteen if source in sources else eight,
-                symmetric=signed or self.symmetric,
-            )
-            for value, source in placement.tensors.items()
-        }
 
     def _place(
         self, model: ir.Model, ranges: Ranges | None
