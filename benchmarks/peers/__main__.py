@@ -1,6 +1,6 @@
 """The same models through the peers' own tools and through ortune, timed in one paired run.
 
-    python -m benchmarks.peers [--only TOOL ...] [--model NAME ...] [--make | --table]
+    python -m benchmarks.peers [--only TOOL ...] [--model NAME ...] [--until made | --table]
 
 Each tool runs in an environment of its own under ``.cache/peers``, made from
 ``benchmarks/peers/requirements``: 6 GB in all. Files that were made from the same things are taken
@@ -29,26 +29,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(RECIPES), metavar="TOOL")
     parser.add_argument("--model", nargs="+", choices=list(CASES), metavar="NAME")
-    parser.add_argument(
-        "--make", action="store_true", help="make and score the files, time nothing"
-    )
+    parser.add_argument("--until", choices=["made", "searched", "table"], default="table")
+    parser.add_argument("--kept", action="store_true", help="take ortune's searches of before")
     parser.add_argument("--table", action="store_true", help="write the page from the results")
     parser.add_argument("--seconds", type=float, default=120, help="timing of one model")
     parser.add_argument("--time", default="2m", help="of each of ortune's own searches")
     asked = parser.parse_args()
     if not asked.table:
-        names = asked.model or list(CASES)
         envs = [environment(tool) for tool in asked.only or RECIPES]
-        for name in names:
-            case = CASES[name]
-            folder = case.write(name)
-            made = _made(case, folder, envs)
-            if asked.make:
-                _score(case, folder, made)
-            else:
-                _keep(case, folder, made, envs, asked.seconds, asked.time)
-    if not asked.make:
+        for name in asked.model or CASES:
+            _run(CASES[name], envs, asked)
+    if asked.until == "table":
         PAGE.write_text(fill(PAGE.read_text(), json.loads(RESULTS.read_text())))
+
+
+def _run(case: Case, envs: list[Environment], asked: argparse.Namespace) -> None:
+    """Make, search and measure one model; its results are written at once."""
+    from benchmarks.peers.measuring import THREADS, about, measure
+    from benchmarks.peers.searching import found
+
+    folder = case.write(case.name)
+    made = _made(case, folder, envs)
+    if asked.until == "made":
+        _score(case, folder, made)
+        return
+    own = found(case, folder, THREADS, asked.time, kept=asked.kept)
+    if asked.until == "searched":
+        return
+    known: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"cases": {}}
+    tools = {
+        env.tool: {"install_s": env.seconds, "bytes": env.size, "error": env.error} for env in envs
+    }
+    whole = about() | {
+        "tools": known.get("tools", {}) | tools,
+        "cases": known["cases"] | {case.name: measure(case, folder, made, own, asked.seconds)},
+    }
+    RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 def _made(case: Case, folder: Path, envs: list[Environment]) -> list[Made]:
@@ -72,21 +88,6 @@ def _score(case: Case, folder: Path, made: list[Made]) -> None:
             found = scored(case, folder, one.path(case.name), CPU)
             said = found.error or ", ".join(f"{k} {v:.4g}" for k, v in found.values.items())
             print(f"{case.name}: {one.tool} {one.recipe}: {said}", flush=True)
-
-
-def _keep(
-    case: Case, folder: Path, made: list[Made], envs: list[Environment], seconds: float, time: str
-) -> None:
-    """Measure one model and put it in the results at once: a stopped run goes on from there."""
-    from benchmarks.peers.measuring import about, measure
-
-    known: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"cases": {}}
-    known["cases"][case.name] = measure(case, folder, made, seconds, time)
-    tools = known.get("tools", {}) | {
-        env.tool: {"install_s": env.seconds, "bytes": env.size, "error": env.error} for env in envs
-    }
-    whole = about() | {"tools": tools, "cases": known["cases"]}
-    RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import time
@@ -55,6 +56,7 @@ class Made:
     Attributes:
         key: Digest of everything that went in.
         seconds: Of the whole process, imports included.
+        cpu_s: CPU time of it: what neighbours do not change.
         size: Bytes of the file with its external data.
         peak_rss: Bytes of the process and of those that it waited for.
         note: What the tool's script says of the file.
@@ -66,6 +68,7 @@ class Made:
     key: str
     version: str = ""
     seconds: float = 0.0
+    cpu_s: float = 0.0
     size: int = 0
     peak_rss: int = 0
     note: str = ""
@@ -108,7 +111,7 @@ def _run(case: Case, model: Path, samples: Path, env: Environment, recipe: str, 
         out = Path(work) / "model.onnx"
         script = HERE / "tools" / f"run_{env.tool}.py"
         command = [env.python, script, model, samples, out, recipe, kind]
-        start = time.monotonic()
+        start, before = time.monotonic(), _used()
         try:
             done = subprocess.run(
                 [str(word) for word in command],
@@ -122,16 +125,24 @@ def _run(case: Case, model: Path, samples: Path, env: Environment, recipe: str, 
             code, said, complaint = done.returncode, done.stdout, done.stderr
         except subprocess.TimeoutExpired:
             code, said, complaint = None, "", ""
-        seconds = round(time.monotonic() - start, 1)
+        spent = {
+            "seconds": round(time.monotonic() - start, 1),
+            "cpu_s": round(_used() - before, 1),
+        }
         facts, error = outcome(code, said, complaint, out.is_file())
         if error:
-            return Made(env.tool, recipe, key, seconds=seconds, error=error)
+            return Made(env.tool, recipe, key, error=error, **spent)
         target = _folder(case.name, env.tool, recipe)
         parts = [out, *(Path(work) / name for name in _external(out))]
         size = sum(part.stat().st_size for part in parts)
         for part in parts:
             shutil.move(part, target / part.name)
-    return Made(env.tool, recipe, key, seconds=seconds, size=size, **facts)
+    return Made(env.tool, recipe, key, size=size, **spent, **facts)
+
+
+def _used() -> float:
+    found = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return found.ru_utime + found.ru_stime
 
 
 def outcome(

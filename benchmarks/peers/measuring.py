@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import ortune as ot
-from benchmarks.peers.cases import Case, calibration
-from benchmarks.peers.environments import CACHE
+from benchmarks.peers.cases import Case
 from benchmarks.peers.making import Made, last_line
 from benchmarks.peers.scoring import Scored, scored
 from ortune.backends.cpu import Cpu
@@ -19,7 +15,6 @@ from ortune.core.backend import Backend
 from ortune.measurement import noise
 from ortune.measurement.machine import machine, versions
 from ortune.study.bench import race
-from ortune.study.golden import built_model
 
 THREADS = 1
 CPU = Cpu(threads=THREADS)
@@ -46,13 +41,17 @@ def about() -> dict[str, Any]:
 
 
 def measure(
-    case: Case, folder: Path, made: list[Made], seconds: float, search: str
+    case: Case,
+    folder: Path,
+    made: list[Made],
+    own: list[tuple[Path, Backend, dict[str, Any]]],
+    seconds: float,
 ) -> dict[str, Any]:
     """Return the rows of one model: peers' files, ortune's winners, and what could not be made."""
     model, data = folder / "model.onnx", folder / "data"
     runners = [Runner(model, CPU, {"tool": "", "recipe": "original"})]
     runners += _peers(case, made)
-    runners += _own(case, folder, search)
+    runners += [Runner(*one) for one in own]
     raced = race(
         [(one.model, one.backend) for one in runners],
         data=data,
@@ -61,8 +60,8 @@ def measure(
         sets=3,
     )
     again = raced["self_check"]["row"]
-    timed = [pair for k, pair in enumerate(zip(raced["rows"], raced["ratios"], strict=True))
-             if k != again]  # fmt: skip
+    both = zip(raced["rows"], raced["ratios"], strict=True)
+    timed = [pair for k, pair in enumerate(both) if k != again]
     rows = [
         _row(case, folder, one, row, ratio)
         for one, (row, ratio) in zip(runners, timed, strict=True)
@@ -88,40 +87,6 @@ def _peers(case: Case, made: list[Made]) -> list[Runner]:
             for which in ON_OPENVINO
             if which in files
         ]
-    return found
-
-
-def _own(case: Case, folder: Path, search: str) -> list[Runner]:
-    """Search for each budget on the CPU provider, and for the first on all backends."""
-    found = []
-    asked = [(budget, f"cpu(threads={THREADS})") for budget in case.budgets]
-    if Openvino().missing() is None:
-        every = f"cpu(threads={THREADS}),openvino(threads={THREADS})"
-        asked.append((case.budgets[0], every))
-    for count, (budget, on) in enumerate(asked):
-        out = CACHE / "ortune" / case.name / str(count)
-        shutil.rmtree(out, ignore_errors=True)
-        start = time.monotonic()
-        study = ot.optimize(
-            folder / "model.onnx",
-            data=None if case.evaluate else folder / "data",
-            evaluate=case.evaluate,
-            calibration=calibration(case.name, folder),
-            budget=budget,
-            on=on,
-            time=search,
-            out=out,
-        )
-        best = study.best
-        path = built_model(Path(study.root), best, folder / "model.onnx")
-        facts = {
-            "tool": "ortune",
-            "recipe": str(best.plan),
-            "budget": budget,
-            "seconds": round(time.monotonic() - start, 1),
-            "finished": study.finished,
-        }
-        found.append(Runner(path, best.plan.backend, facts))
     return found
 
 
