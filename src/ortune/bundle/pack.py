@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune import __version__
+from ortune.bundle.arithmetic import arithmetic
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
 from ortune.bundle.replacing import replacing
@@ -101,6 +102,7 @@ def _manifest(study: Study, trial: Trial, parts: Content, members: dict[str, Mem
         study.job.machine,
         members,
         str(study.job.workload),
+        arithmetic(trial.plan, [parts.files[m] for m in parts.models.values()], study.job.machine),
     )
 
 

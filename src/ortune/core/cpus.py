@@ -35,9 +35,13 @@ def cpu_model() -> str:
     return _cpuinfo("model name")
 
 
+CPUINFO = Path("/proc/cpuinfo")
+"""Where Linux tells what the CPU is."""
+
+
 def _cpuinfo(*keys: str) -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = CPUINFO.read_text().splitlines()
     except OSError:
         return ""
     pairs = (line.partition(":") for line in lines)

@@ -18,6 +18,7 @@ from ortune.core import codec, spelling
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.engine import archive
+from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
 from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
 from ortune.engine.manifest import SETTINGS, Manifest, Signature
@@ -152,6 +153,8 @@ def _bundle(path: Path) -> Engine:
             except Exception as error:  # whatever a plug-in provider raises, the original runs
                 reason = _reason(error)
             else:
+                for text in foreign(manifest.arithmetic, machine.machine()):
+                    warnings.warn(f"{path.name}: {text}", RuntimeWarning, stacklevel=3)
                 _check(path, calls, folder, manifest)
                 return Engine(calls, backend, stack.pop_all())
     return _fallback(path, reason)

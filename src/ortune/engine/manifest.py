@@ -49,6 +49,26 @@ class Golden:
 
 
 @dataclass(frozen=True)
+class Arithmetic:
+    """What of a plan depends on the CPU's instruction set.
+
+    Attributes:
+        integers: Layers that multiply 8-bit integers; 0 in bundles that do not record it.
+        risky: Of these, layers whose sums can saturate on x86 without VNNI.
+        halves: 16-bit formats that the plan computes in: float16, bfloat16.
+        instructions: Instruction sets of the machine that the answers were verified on, in Linux'
+            spelling.
+        system: Its system and architecture.
+    """
+
+    integers: int = 0
+    risky: int = 0
+    halves: tuple[str, ...] = ()
+    instructions: tuple[str, ...] = ()
+    system: str = ""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything needed to open a bundle; model names are keys throughout.
 
@@ -62,6 +82,7 @@ class Manifest:
         machine: The machine that the evidence was taken on.
         members: Every other member of the zip.
         workload: What the plan was chosen for, as spelled.
+        arithmetic: What of it depends on the instruction set.
     """
 
     format: int
@@ -76,6 +97,7 @@ class Manifest:
     machine: Mapping[str, str]
     members: Mapping[str, Member]
     workload: str = "latency"
+    arithmetic: Arithmetic = Arithmetic()
 
     def write(self) -> bytes:
         """Return it as JSON."""

@@ -1,0 +1,85 @@
+"""Does this CPU compute a bundle's plan as the one did that its answers were verified on?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ortune.engine.manifest import Arithmetic
+
+_WIDE_SUMS = ("vnni", "amx_int8")
+"""Instructions that add 8-bit products in 32 bits; parts of names."""
+
+_DOT = ("asimddp", "i8mm")
+_HALVES = {
+    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "float16": ("avx512_fp16", "amx_fp16", "asimdhp", "fphp"),
+}
+_X86 = ("x86_64", "amd64")
+_UNKNOWN = ("", "unknown")
+
+
+def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
+    """Yield what a person must know where the CPU differs in what the plan rests on.
+
+    Nothing is said of plans in float32, of what does not matter (AVX-512 against AVX2 with VNNI),
+    nor where one of the two CPUs is not known.
+
+    Args:
+        verified: From the manifest.
+        here: This machine, as `ortune.measurement.machine.machine` describes it.
+    """
+    sets = here.get("instruction sets", "").split()
+    if not verified.instructions or verified.instructions[0] in _UNKNOWN or not sets:
+        return
+    if sets[0] in _UNKNOWN:
+        return
+    there, now = (_architecture(text) for text in (verified.system, here.get("system", "")))
+    if verified.integers and there != now:
+        yield (
+            f"its {verified.integers} integer layers were verified on {there}, this is {now}: "
+            "kernels and rounding differ, and so may speed; verify and time it here"
+        )
+    elif verified.integers and now in _X86:
+        yield from _integers(verified, _any(verified.instructions, _WIDE_SUMS), sets)
+    elif verified.integers and _any(verified.instructions, _DOT) and not _any(sets, _DOT):
+        yield (
+            f"its {verified.integers} integer layers are slower here: this CPU has no dot product "
+            "instructions (asimddp), which they were measured with"
+        )
+    for half in verified.halves:
+        names = _HALVES[half]
+        if _any(verified.instructions, names) and not _any(sets, names):
+            yield (
+                f"it computes in {half}, which this CPU has no instructions for: it will be "
+                "slower than measured"
+            )
+
+
+def _integers(verified: Arithmetic, had: bool, sets: Iterable[str]) -> Iterator[str]:
+    has = _any(sets, _WIDE_SUMS)
+    layers = f"{verified.risky} of {verified.integers} integer layers"
+    if had and not has and verified.risky:
+        yield (
+            f"{layers} can saturate on this CPU, which has no VNNI, and were verified on one that "
+            "has it: answers may be wrong; `ortune verify --simulate avx2` tells by how much, "
+            "reduce_range avoids it"
+        )
+    elif had and not has:
+        yield (
+            f"its {verified.integers} integer layers are slower here: this CPU has no VNNI, which "
+            "it was measured with; none can saturate"
+        )
+    elif has and not had and verified.risky:
+        yield (
+            f"{layers} may have saturated on the CPU they were verified on, which has no VNNI, "
+            "and do not here: answers may differ from the verified ones, for the better"
+        )
+
+
+def _any(sets: Iterable[str], names: Iterable[str]) -> bool:
+    held = list(sets)
+    return any(name == one or (name == "vnni" and name in one) for name in names for one in held)
+
+
+def _architecture(system: str) -> str:
+    return system.split()[-1].lower() if system else ""
