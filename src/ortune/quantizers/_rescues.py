@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortune.core import catalog
+from ortune.core import catalog, codec
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer
 from ortune.core.step import Quantizer, Step, Transform
@@ -19,35 +19,46 @@ CONVOLUTIONS = (
     ("adaptive-rounding",),
     ("clip-weights",),
     ("cross-layer-equalization",),
-    ("cross-layer-equalization", "adaptive-rounding"),
-    ("adaptive-rounding", "bias-correction"),
 )
+"""The accuracy kit in front of convolutions, best bet first."""
+
 TRANSFORMERS = (
     ("smooth-quant",),
-    ("adaptive-rounding",),
     ("smooth-quant", "adaptive-rounding"),
+    ("adaptive-rounding",),
     ("bias-correction",),
 )
+"""In front of matrix products."""
+
 OBSERVERS = ("percentile", "mse", "entropy")
 
 
 def rescues(step: Int8Static, facts: Facts) -> Iterator[tuple[Step, ...]]:
-    """Yield the accuracy kit in front of a step, then the step with other ranges."""
+    """Yield the accuracy kit in front of a step, then the step with other ranges.
+
+    What prepares weights must be told which step rounds them, and that step must leave them as
+    they are: smoothing is then a step of its own in front.
+    """
     convolutions = facts.ops.get("Conv", 0) + facts.ops.get("ConvTranspose", 0)
     products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
+    last = replace(step, smooth=0.0, split=0)
     for names in CONVOLUTIONS if convolutions >= products else TRANSFORMERS:
-        found = [_step(name) for name in names]
-        steps = [kit() for kit in found if kit is not None]
+        found = [_step(name, last) for name in names]
+        steps = [one for one in found if one is not None]
         if len(steps) == len(names):
-            yield (*steps, step)
-    known = set(catalog.names(Observer))
+            yield (*steps, last)
+    known = catalog.names(Observer)
     for name in OBSERVERS:
         other = catalog.load(Observer, name)() if name in known else None
-        if other is not None and other != step.observer:
+        if other is not None and type(other) is not type(step.observer):
             yield (replace(step, observer=other),)
 
 
-def _step(name: str) -> type[Step] | None:
+def _step(name: str, last: Int8Static) -> Step | None:
+    """Return a step of the kit for the step that follows it; None where there is none."""
     if name in catalog.names(Transform):
-        return catalog.load(Transform, name)
-    return catalog.load(Quantizer, name) if name in catalog.names(Quantizer) else None
+        return catalog.load(Transform, name)()
+    if name not in catalog.names(Quantizer):
+        return None
+    plain = last == type(last)()
+    return codec.build(catalog.load(Quantizer, name), {} if plain else {"before": last})

@@ -1,0 +1,61 @@
+"""What is tried where static int8 fails the budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortune.core import catalog
+from ortune.core.facts import Facts
+from ortune.core.spelling import parse
+from ortune.core.step import Quantizer, Recipe, Step, Transform
+from ortune.quantizers.int8_static import Int8Static
+
+CNN = {"Conv": 49, "Gemm": 1}
+TRANSFORMER = {"MatMul": 48, "Softmax": 6}
+
+
+def rescues(ops: dict[str, int], step: Int8Static) -> list[tuple[Step, ...]]:
+    return list(step.rescues(Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())))
+
+
+def test_the_kit_in_front_of_convolutions() -> None:
+    found = rescues(CNN, Int8Static())
+    assert [str(steps[0]) for steps in found[:4]] == [
+        "bias-correction",
+        "adaptive-rounding",
+        "clip-weights",
+        "cross-layer-equalization",
+    ]
+    assert all(steps[-1] == Int8Static() for steps in found[:4])
+    observers = {steps[0].observer.name() for steps in found[4:]}  # type: ignore[union-attr]
+    assert observers == {"percentile", "mse", "entropy"}
+
+
+def test_smoothing_comes_first_for_matrix_products() -> None:
+    step = Int8Static(smooth=0.75, split=4, exclude=("a",))
+    found = rescues(TRANSFORMER, step)
+    assert [s.name() for s in found[1]] == ["smooth-quant", "adaptive-rounding", "int8-static"]
+    last = Int8Static(exclude=("a",))
+    assert found[1][-1] == last
+    assert found[1][1].before == last  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("ops", [CNN, TRANSFORMER])
+def test_every_rescue_is_another_recipe_that_can_be_spelled(ops: dict[str, int]) -> None:
+    step = Int8Static(keep_first=3)
+    found = rescues(ops, step)
+    keys = {Recipe("", steps).key for steps in [(step,), *found]}
+    assert len(keys) == len(found) + 1
+    for one in {one for steps in found for one in steps}:
+        assert parse(Quantizer if isinstance(one, Quantizer) else Transform, str(one)) == one
+
+
+def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = catalog.names
+    monkeypatch.setattr(
+        catalog, "names", lambda base: [n for n in names(base) if n in ("mse", "clip-weights")]
+    )
+    assert [str(steps[0]) for steps in rescues(CNN, Int8Static())] == [
+        "clip-weights",
+        "int8-static(observer=mse)",
+    ]
