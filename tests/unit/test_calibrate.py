@@ -306,9 +306,10 @@ def test_weights_are_linked_not_copied(tmp_path: Path, beside: bool) -> None:
     """)
     for name in "wv":
         proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
-    path = tmp_path / "m.onnx"
+    path, link = tmp_path / "m.onnx", tmp_path / "link.onnx"
     onnx.save(proto, path, save_as_external_data=beside, size_threshold=100)
-    loaded = file.load(path)
+    link.symlink_to(path)
+    loaded = file.load(link)
     with watched(loaded, tmp_path / "work") as files:
         assert files.written == 0
         links = [p for p in files.folder.iterdir() if p.name.startswith("source")]
@@ -350,3 +351,30 @@ def test_what_never_woke_up(tmp_path: Path) -> None:
         Idle("t", "Relu", None, (1, 2), 5),
         Idle("gone", "", None, seen=False),
     ]
+
+
+def test_a_model_of_more_than_two_gigabytes_is_not_copied(tmp_path: Path) -> None:
+    rows = 530_000
+    proto = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        table (int64[N] x) => (float[N,1024] y) <float[{rows},1024] w = {{}}> {{
+          found = Gather (w, x)
+          y = Neg (found)
+        }}
+    """)
+    proto.graph.initializer[0].Clear()
+    held = proto.graph.initializer[0]
+    held.name, held.data_type, held.data_location = "w", 1, onnx.TensorProto.EXTERNAL
+    held.dims.extend([rows, 1024])
+    held.external_data.add(key="location", value="big.data")
+    onnx.save(proto, tmp_path / "big.onnx")
+    with (tmp_path / "big.data").open("wb") as data:  # all holes but the last row
+        data.truncate(rows * 4096)
+        data.seek((rows - 1) * 4096)
+        data.write(np.full(1024, 3, np.float32).tobytes())
+    loaded = file.load(tmp_path / "big.onnx")
+    with watched(loaded, tmp_path / "work") as files:
+        assert files.written == 0
+    source = feeds(tmp_path, [{"x": np.array([0, rows - 1])}])
+    found = calibrate(loaded, [Probe("found", MinMax())], source, [0], tmp_path / "work")
+    assert found == {"found": Range(0, 3)}

@@ -118,7 +118,7 @@ def _linked(
 
 def _link(file: Path, to: Path) -> str | None:
     try:
-        os.link(file, to)
+        os.link(file.resolve(), to)  # a link to a symbolic one would lead out of the folder
     except OSError:
         return None
     return to.name
