@@ -1,0 +1,80 @@
+"""A QDQ model written as integer operators: the form that older tools and runtimes read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.errors import Refused
+from ortune.core.observer import Ranges
+from ortune.core.step import Quantizer
+from ortune.model import edit
+from ortune.quantizers._arrived import take_out
+from ortune.quantizers._operators import Operators, Taken, domain, leftovers
+
+
+@dataclass(frozen=True)
+class Qoperator(Quantizer):
+    """Layers between pairs become QLinearConv, QLinearMatMul, QLinearAdd and the like.
+
+    Convolutions and matrix products are of the standard; QGemm and the element-wise QLinear
+    operators are of com.microsoft. What only moves integers (MaxPool, Reshape, Transpose) works on
+    them directly. A node that has no such operator stays between its pairs, which plain
+    onnxruntime runs too. Answers differ by rounding: products are summed and scaled in integers,
+    so a result may be one step beside. An export form: the search works on QDQ.
+    """
+
+    needs_opset: ClassVar[int] = 13
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Rewrite all graphs and return how many nodes became integer operators.
+
+        Raises:
+            Refused: There is no layer between pairs.
+        """
+        edit.inline(model)
+        count, foreign = 0, False
+        for graph in [model.graph, *model.graph.subgraphs()]:
+            editor = edit.Editor(graph)
+            operators = Operators(editor)
+            for node in list(graph):
+                taken = operators.take(node) if node.graph is graph else None
+                if taken is not None:
+                    _put(editor, node, taken)
+                    foreign = foreign or taken.foreign
+                    count += 1
+            while idle := list(leftovers(graph)):
+                for node in idle:
+                    take_out(node)
+        if not count:
+            raise Refused(
+                "no layer stands between quantize / dequantize pairs",
+                fix="quantize first, such as `ortune apply M int8-static qoperator --data D`",
+            )
+        if foreign:
+            model.opset_imports.setdefault("com.microsoft", 1)
+        return count
+
+
+def _put(editor: edit.Editor, node: ir.Node, taken: Taken) -> None:
+    """Put the operator in the place of the node and of what it takes over behind it."""
+    made = editor.node(
+        taken.op,
+        taken.inputs,
+        taken.attributes,
+        name=f"{node.name}_{taken.op}",
+        domain=domain(taken),
+    )
+    edit.insert_before(node, made)
+    old, new = taken.last.outputs[0], made.outputs[0]
+    new.shape, new.type = old.shape, old.type
+    name = old.name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    behind: ir.Node | None = taken.last
+    while behind is not None:
+        source = behind.inputs[0].producer() if behind.inputs[0] is not None else None
+        take_out(behind)
+        behind = source if behind is not node else None
+    new.name = name
