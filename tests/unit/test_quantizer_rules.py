@@ -129,8 +129,11 @@ def test_form(row: Rule) -> None:
         assert (row.op, row.case) in TOYS
 
 
+NAMED = ("INTEGER", "STORED", "JOINED", "MOVES", "FLOAT", "ABSORBED")
+
+
 def test_no_row_contradicts_another() -> None:
-    keys = [(r.op, r.provider, r.isa, r.case) for r in RULES if r.gives in (*PLACED, Gives.FLOAT)]
+    keys = [(r.op, r.provider, r.isa, r.case) for r in RULES if r.gives.name in NAMED]
     assert len(set(keys)) == len(keys)
 
 

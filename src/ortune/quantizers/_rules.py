@@ -23,6 +23,7 @@ class Gives(Enum):
 
     INTEGER = "an integer kernel; input and output have grids of their own"
     JOINED = "float inside one kernel that reads and writes integers"
+    STORED = "no integer kernel: the weights are small, the arithmetic float"
     MOVES = "only moves values; input and output must share one grid"
     FLOAT = "float between the pairs: leave it out"
     ABSORBED = "becomes a part of the integer kernel in front of it"
@@ -175,7 +176,7 @@ def _tensorrt() -> Iterator[Rule]:
 def _cuda() -> Iterator[Rule]:
     yield Rule("*", Gives.SYMMETRIC_S8, "microsoft/onnxruntime#6732", "cuda")
     for op in ("Conv", "Gemm", "MatMul"):
-        yield Rule(op, Gives.INTEGER, f"{_NO_SELECTOR}: computes in float; for size", "cuda")
+        yield Rule(op, Gives.STORED, _NO_SELECTOR, "cuda")
 
 
 def _directml() -> Iterator[Rule]:
@@ -227,8 +228,8 @@ def rule(op: str, target: Target) -> Rule | None:
 
 
 def of_layers(target: Target) -> tuple[str, ...]:
-    """Return the operators with weights that become integer."""
-    return tuple(op for op in LAYERS if _gives(op, target) is Gives.INTEGER)
+    """Return the operators whose weights become integer."""
+    return tuple(op for op in LAYERS if _gives(op, target) in (Gives.INTEGER, Gives.STORED))
 
 
 def between(target: Target) -> tuple[str, ...]:
@@ -254,7 +255,7 @@ def for_cpu(flags: frozenset[str]) -> Gives | None:
     return next((r.gives for r in found), None)
 
 
-_PLACES = (Gives.INTEGER, Gives.JOINED, Gives.MOVES, Gives.FLOAT)
+_PLACES = (Gives.INTEGER, Gives.STORED, Gives.JOINED, Gives.MOVES, Gives.FLOAT)
 
 
 def _gives(op: str, target: Target) -> Gives | None:
