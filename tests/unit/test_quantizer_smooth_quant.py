@@ -112,6 +112,42 @@ def test_products_of_one_activation_share_the_division() -> None:
     assert snr(run(model(above), feeds(9))[0], run(made, feeds(9))[0]) > 110
 
 
+SPLIT = """<ir_version: 8, opset_import: ["": 20]>
+g (float[b,s,64] x) => (float[b,s,24] y) {
+  a = Gelu(x)
+  BODY
+}"""
+LAYERS = {
+    "bias": "p = MatMul(a, w) y = Add(p, b)",
+    "bare": "p = MatMul(a, w) y = Relu(p)",
+    "output": "y = MatMul(a, w)",
+}
+
+
+def far_feeds(seed: int) -> dict[str, np.ndarray]:
+    x = normal(2, 50, 64, seed=seed)
+    x[:, :, [5, 40]] *= 80
+    return {"x": x}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_far_channels_of_a_narrowing_layer_are_multiplied_apart(name: str) -> None:
+    def made() -> ir.Model:
+        held = {"w": normal(64, 24, scale=0.2), "b": normal(24, seed=1)}
+        return model_of(SPLIT.replace("BODY", LAYERS[name]), held)
+
+    wanted, data = run(made(), far_feeds(9))[0], [far_feeds(i) for i in range(4)]
+    apart, plain = made(), made()
+    assert quantize(apart, SmoothQuant(), data) == 1
+    assert "1 activations have channels apart" in edit.take_notes(apart)
+    assert snr(wanted, run(apart, far_feeds(9))[0]) > 110
+    quantize(apart, Int8Static(), data)
+    quantize(plain, Int8Static(), data)
+    assert ops(apart).count("QuantizeLinear") == 1
+    alone = snr(wanted, run(plain, far_feeds(9))[0])
+    assert snr(wanted, run(apart, far_feeds(9))[0]) > alone + 15
+
+
 def test_networks_without_products_are_refused() -> None:
     with pytest.raises(Refused, match="no matrix product"):
         quantize(cnn(), SmoothQuant(), images())

@@ -15,9 +15,9 @@ from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.step import Quantizer
 from ortune.model import edit
 from ortune.quantizers._absorb import absorb, multiplied
-from ortune.quantizers._columns import put_weight
+from ortune.quantizers._columns import biased, put_weight
 from ortune.quantizers._layers import Layer
-from ortune.quantizers._smooth import Smoothing, smoothing
+from ortune.quantizers._smooth import Smoothing, add_product, smoothing
 from ortune.quantizers._target import roundings
 
 
@@ -29,13 +29,18 @@ class SmoothQuant(Quantizer):
     Xiao et al., 2023. The division goes into the LayerNormalization, Mul, MatMul or Gemm that
     makes x where nothing else reads x; else it is a Mul of its own. Exact but for rounding.
 
-    int8-static(smooth=0.75) does the same with a Mul everywhere; this step stands by itself where
-    others, such as adaptive-rounding, prepare the weights after it.
+    Channels of a narrowing layer that reach far beyond all others are instead set to zero, and a
+    small float product beside the large one takes them.
+
+    int8-static(smooth=0.75, split=4) does the same with a Mul for every division, and none for
+    what is split off; this step stands by itself where others, such as adaptive-rounding, prepare
+    the weights after it.
 
     Attributes:
         before: The step that follows, with its settings; int8-static by default.
         alpha: Share of the outliers that moves into the weights, above 0 and up to 1; below 0.6
             embeddings of MiniLM were worse than without.
+        split: Channels, at most, that a float product takes.
         fold: Move the division into what makes x where that is exact.
     """
 
@@ -43,6 +48,7 @@ class SmoothQuant(Quantizer):
 
     before: Quantizer | None = None
     alpha: float = 0.75
+    split: int = 4
     fold: bool = True
 
     def __post_init__(self) -> None:
@@ -73,20 +79,23 @@ class SmoothQuant(Quantizer):
         """
         read = self._read(model)
         editor = edit.Editor(model.graph)
-        done = folded = 0
+        done = folded = beside = 0
         for value, layers in read.items():
             seen = ranges.get(str(value.name))
-            found = seen and smoothing(seen, layers, alpha=self.alpha, most=0)
-            if not found or found.factor is None:
+            found = seen and smoothing(seen, layers, alpha=self.alpha, most=self.split)
+            if not found:
                 continue
             done += 1
             folded += self._smooth(editor, value, layers, found)
+            beside += bool(found.split)
         if not done:
             raise Refused(
                 "there is no matrix product whose input has a fixed number of channels",
                 fix="smooth-quant is for transformers; see cross-layer-equalization for others",
             )
-        edit.note(model, f"{folded} of {done} divisions cost nothing at run time")
+        edit.note(model, f"{folded} of {done - beside} divisions cost nothing at run time")
+        if beside:
+            edit.note(model, f"{beside} activations have channels apart, in float")
         return done
 
     def _read(self, model: ir.Model) -> dict[ir.Value, list[Layer]]:
@@ -103,14 +112,27 @@ class SmoothQuant(Quantizer):
         self, editor: edit.Editor, value: ir.Value, layers: list[Layer], found: Smoothing
     ) -> bool:
         """Edit the weights and the activation, and say whether that is free at run time."""
-        assert found.factor is not None
+        nodes, width = {layer.node for layer in layers}, found.width(layers[0])
         for layer in layers:
+            if found.split:
+                _beside(editor, layer, found.split)
             put_weight(editor, [layer], found.scaled(layer, layer.array()))
-        nodes = {layer.node for layer in layers}
-        inverse = (1 / found.factor).astype(np.float32)
-        if self.fold and absorb(editor, value, inverse, nodes):
-            return True
+        if found.factor is None:
+            inverse = np.ones(width, np.float32)
+            inverse[list(found.split)] = 0
+        else:
+            inverse = (1 / found.factor).astype(np.float32)
+            if self.fold and absorb(editor, value, inverse, nodes):
+                return True
         divided = multiplied(editor, value, inverse)
         for node in nodes:
             node.replace_input_with(0, divided)
         return False
+
+
+def _beside(editor: edit.Editor, layer: Layer, split: tuple[int, ...]) -> None:
+    """Add the float product of a few channels behind a layer's bias."""
+    alpha = float(edit.attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
+    place = biased(layer)
+    last = layer.node if place is None else place[0]
+    add_product(editor, layer, layer.array() * np.float32(alpha), split, last)
