@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -378,3 +378,22 @@ def test_a_model_of_more_than_two_gigabytes_is_not_copied(tmp_path: Path) -> Non
     source = feeds(tmp_path, [{"x": np.array([0, rows - 1])}])
     found = calibrate(loaded, [Probe("found", MinMax())], source, [0], tmp_path / "work")
     assert found == {"found": Range(0, 3)}
+
+
+@pytest.mark.long
+def test_memory_does_not_depend_on_the_samples(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, np.ndarray]]:
+        draw = np.random.default_rng(0)
+        for _ in range(600):
+            yield {"x": draw.normal(size=(16, int(draw.integers(4_000, 16_384)))).astype("f4")}
+
+    stream.write(tmp_path / "feeds.stream", rows())
+    assert (tmp_path / "feeds.stream").stat().st_size > 300 * 2**20
+    probes = [Probe(name, Entropy()) for name in ("x", "doubled", "moved", "kept", "y")]
+    few, many = (
+        calibrate_groups(
+            model(CHAIN), probes, tmp_path / "feeds.stream", [range(n)], tmp_path / str(n)
+        )
+        for n in (20, 600)
+    )
+    assert many.peak_rss < few.peak_rss + 100 * 2**20

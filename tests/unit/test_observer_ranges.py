@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from ortune.observers.activity import Activity
 from ortune.observers.channels import Channels
 from ortune.observers.entropy import Entropy
 from ortune.observers.min_max import MinMax
+from ortune.observers.moments import LayerMoments
 from ortune.observers.mse import Mse
 from ortune.observers.percentile import Percentile
 
@@ -258,6 +260,22 @@ def test_nan_and_nothing(observer: Observer) -> None:
     for turn in range(observer.passes):
         watch.update(turn, np.zeros((0, 3), np.float32))
     assert watch.result() == Range(0, 0)
+
+
+@pytest.mark.parametrize(
+    "observer",
+    [Entropy(), Mse(), Percentile(), MinMax(), MinMax(average=0.1), Activity(), LayerMoments()],
+    ids=str,
+)
+def test_state_does_not_grow(observer: Observer) -> None:
+    watch = observer.start()
+    sizes = []
+    for count in (1, 10, 10_000):
+        for turn in range(observer.passes):
+            watch.update(turn, np.random.default_rng(count).normal(size=(count, 4)))
+        sizes.append(len(pickle.dumps(watch)))
+    assert max(sizes) <= sizes[0] + 64
+    assert sizes[0] <= observer.state_bytes((1, 4)) + 4096
 
 
 @pytest.mark.parametrize("scale", [1e-42, 1e-20, 1e20, 3e38])
