@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortune.core.errors import BadModel, BadSettings, OrtuneError, Refused
+from ortune.cli import _formats, _precisions
+from ortune.cli._excluding import leave_out
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError, Refused
 from ortune.core.event import Note, Sink
 
 if TYPE_CHECKING:
+    from ortune.core.backend import Backend
     from ortune.core.facts import Facts
     from ortune.core.step import Step
     from ortune.core.trial import Edit
     from ortune.data.feeds import Feeds
+    from ortune.recipe.saved import Saved
 
 SAMPLES = 64
 """Compared after a conversion; `ortune verify` takes all."""
-
-_INTEGER = re.compile(r"Quant|QLinear|Integer|QAttention|QGemm|DequantizeLinear")
-"""Operators that make or take integers, standard and onnxruntime's."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,16 @@ class Order:
     """What is to be made.
 
     Attributes:
-        precision: fp32, fp16 or int8; None keeps what the model has.
+        precision: fp32, fp16, bf16, fp8, int8 or int4; None keeps what the model has.
         target: cpu or gpu.
         level: disabled, basic, extended or all.
-        static: There are samples to calibrate on.
+        static: There are samples to calibrate on, or ranges.
+        known: There are ranges.
+        augmented: The samples get altered copies.
+        exclude_from: Measured sensitivities: what costs more than `threshold` stays in float.
+        threshold: Of accuracy; None is the usual one.
+        form: qdq keeps pairs, qoperator writes integer operators; None leaves it to the level:
+            onnxruntime fuses pairs from extended on.
     """
 
     precision: str | None = None
@@ -42,11 +48,17 @@ class Order:
     reduce_range: bool = False
     dynamic_conv: bool = False
     static: bool = False
+    known: bool = False
+    augmented: bool = False
+    exclude_from: Path | None = None
+    threshold: float | None = None
+    form: str | None = None
 
     @property
     def portable(self) -> bool:
         """Only our own rewrites: onnxruntime's would store float32 weights or CPU operators."""
-        return self.target == "gpu" or self.precision == "fp16"
+        own = self.target == "gpu" or self.form == "qdq"
+        return own or self.precision in _precisions.PORTABLE
 
     @property
     def folds(self) -> bool:
@@ -59,6 +71,19 @@ class Order:
         Raises:
             BadSettings: An option does not go with the others.
         """
+        lossy, ranged = _precisions.CALIBRATED, _precisions.RANGED
+        for given, name, wanted in (
+            (self.known, "--ranges-from", ranged),
+            (self.augmented, "--augment", lossy),
+            (self.exclude_from is not None, "--exclude-from", lossy),
+            (self.threshold is not None, "--threshold", lossy),
+        ):
+            if given and self.precision not in wanted:
+                raise BadSettings(
+                    f"{name} is about {', '.join(wanted)}", fix="add --precision int8"
+                )
+        _precisions.refuse(self.precision, self.target, static=self.static)
+        _formats.refuse(self.form, self.precision, static=self.static)
         if self.precision != "int8":
             for given, name in (
                 (not self.per_channel, "--no-per-channel"),
@@ -111,6 +136,19 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What there is to calibrate with.
+
+    Attributes:
+        feeds: Samples, altered copies included; made-up ones only compare.
+        known: Ranges of an earlier calibration.
+    """
+
+    feeds: Feeds | None
+    known: Saved | None = None
+
+
+@dataclass(frozen=True)
 class Converted:
     """A converted file that is not in its place yet."""
 
@@ -118,7 +156,7 @@ class Converted:
     edits: tuple[Edit, ...]
 
 
-def make(model: Path, order: Order, feeds: Feeds | None, folder: Path, sink: Sink) -> Converted:
+def make(model: Path, order: Order, given: Given, folder: Path, sink: Sink) -> Converted:
     """Convert into a folder.
 
     Raises:
@@ -144,13 +182,15 @@ def make(model: Path, order: Order, feeds: Feeds | None, folder: Path, sink: Sin
         target = folder / f"{index}" / model.name
         target.parent.mkdir()
         try:
-            built = build(
-                path, Recipe(order.precision or "as-is", steps), target, feeds=feeds, sink=sink
-            )
+            recipe = Recipe(order.precision or "as-is", steps)
+            built = build(path, recipe, target, feeds=given.feeds, known=given.known, sink=sink)
         except Refused as error:
             refused.append(error)
             sink(Note(error.what))
             continue
+        for done in built.edits if set(steps) & set(lossy) else ():
+            if done.note:
+                sink(Note(f"{done.step}: {done.note}"))
         path, edits = built.path, (*edits, *built.edits)
     if refused and len(refused) == len(lossy):
         raise refused[0]
@@ -177,16 +217,32 @@ def rewrites(level: str, found: Facts) -> tuple[Step, ...]:
 
 def quantizers(order: Order) -> tuple[Step, ...]:
     """Return the lossy steps of an order."""
-    if order.precision == "fp16":
-        return (_quantizer("fp16"),)
-    if order.precision != "int8":
+    if order.precision is None:
+        return _formats.written((), order.form)
+    if order.precision not in _precisions.CALIBRATED:
         return ()
+    if order.precision != "int8":
+        made = [_other(order)]
+        return leave_out(made, order.exclude_from, order.threshold)
     grid = {"per_channel": order.per_channel, "reduce_range": order.reduce_range}
     if order.static:
-        gpu = {"activations": "s8", "symmetric": True} if order.target == "gpu" else {}
-        return (_quantizer("int8-static", head=True, **grid, **gpu),)
-    dynamic = _quantizer("int8-dynamic", conv=order.dynamic_conv, **grid)
-    return (dynamic, _quantizer("int8-weights"))
+        gpu = {"target": "tensorrt"} if order.target == "gpu" else {}
+        made = [_quantizer("int8-static", head=True, **grid, **gpu)]
+        made += _formats.written((), order.form)
+    else:
+        dynamic = _quantizer("int8-dynamic", conv=order.dynamic_conv, **grid)
+        made = [dynamic, _quantizer("int8-weights")]
+    return leave_out(made, order.exclude_from, order.threshold)
+
+
+def _other(order: Order) -> Step:
+    """Return the one step of a lossy precision that is not int8."""
+    match order.precision:
+        case "int4":
+            sampled = order.static and not order.known
+            return _quantizer("int4-weights", **({"method": "gptq"} if sampled else {}))
+        case name:
+            return _quantizer(str(name))
 
 
 def _quantizer(name: str, **fields: object) -> Step:
@@ -204,7 +260,7 @@ def _convertible(model: Path, order: Order, found: Facts) -> None:
             f"{model.name} holds {held}, which cannot be turned back into fp32",
             fix="convert the original float32 model, or leave --precision out",
         )
-    if order.precision == "int8" and found.quantized:
+    if order.precision in ("int8", "int4", "fp8") and found.quantized:
         raise BadModel(
             f"{model.name} is quantized already",
             fix="convert the original float32 model, or leave --precision out",
@@ -224,14 +280,18 @@ def check(
 
     found = facts(file.load(path))
     check_types(order, found)
+    backend = _precisions.checker(order.precision)
+    where = "the CPU" if backend.name() == "cpu" else backend.name()
+    scores: list[dict[str, object]] = []
     try:
-        _loads(path, folder)
-        scores = _compared(model, path, feeds)
+        if lacking := backend.missing():
+            raise BackendMissing(lacking, fix=f"install {backend.name()}")
+        _loads(path, folder, backend)
+        scores = _compared(model, path, feeds, backend)
     except OrtuneError as error:
-        if order.target == "cpu":
+        if order.target == "cpu" and backend.name() == "cpu":
             raise
-        sink(Note(f"not checked on the CPU: {error.what}", warning=True))
-        scores = []
+        sink(Note(f"not checked on {where}: {error.what}", warning=True))
     if any(score["value"] != score["value"] for score in scores):
         sink(Note("the result answers with NaN: the values overflow this precision", warning=True))
     return found.precisions, scores
@@ -243,38 +303,35 @@ def check_types(order: Order, found: Facts) -> None:
     Raises:
         BadModel: It does not.
     """
-    held = found.precisions
     folded = order.folds and found.has("Cast") and found.has("Mul")
-    integers = held.get("int8", 0) + held.get("uint8", 0)
-    good = {
-        "fp16": held.get("float16", 0) > held.get("float32", 0),
-        "int8": integers > 0 and (folded or any(_INTEGER.search(op) for op in found.ops)),
-        "fp32": not {"float16", "bfloat16"} & set(held),
-    }
-    if order.precision is not None and not good[order.precision]:
-        weights = ", ".join(f"{size} bytes of {name}" for name, size in held.items())
+    wanted = order.precision
+    if wanted is not None and not _precisions.holds(wanted, found, folded=folded):
+        sizes = found.precisions.items()
+        weights = ", ".join(f"{size} bytes of {name}" for name, size in sizes)
         raise BadModel(
             f"the result is not {order.precision}: it holds {weights or 'no weights'}",
             fix="see `ortune inspect`; another --precision may suit this model",
         )
 
 
-def _loads(path: Path, folder: Path) -> None:
-    """Load a file on the CPU in a worker."""
-    from ortune.backends.cpu import Cpu
+def _loads(path: Path, folder: Path, backend: Backend) -> None:
+    """Load a file in a worker."""
     from ortune.measurement.job import MAIN, WorkerJob
     from ortune.measurement.process import WorkerFailed, ask_once
 
     try:
-        ask_once(WorkerJob({MAIN: path.resolve()}, Cpu(), {}, (folder / "load").resolve()))
+        ask_once(WorkerJob({MAIN: path.resolve()}, backend, {}, (folder / "load").resolve()))
     except WorkerFailed as error:
+        where = "the CPU" if backend.name() == "cpu" else backend.name()
         raise BadModel(
-            f"the result does not load on the CPU: {error.failure.reason}",
+            f"the result does not load on {where}: {error.failure.reason}",
             fix="try another --precision or --opt-level; nothing was written",
         ) from None
 
 
-def _compared(model: Path, path: Path, feeds: Feeds | None) -> list[dict[str, object]]:
+def _compared(
+    model: Path, path: Path, feeds: Feeds | None, backend: Backend
+) -> list[dict[str, object]]:
     """Score the result against the source on a few samples; empty when nothing can be run."""
     from itertools import islice
 
@@ -284,7 +341,7 @@ def _compared(model: Path, path: Path, feeds: Feeds | None) -> list[dict[str, ob
     if feeds is None:
         return []
     stream = Stream(feeds.stream)
-    found = verify(model, path, data=lambda: islice(stream, SAMPLES))
+    found = verify(model, path, data=lambda: islice(stream, SAMPLES), on=str(backend))
     return [
         {"metric": score.metric, "value": score.value, "samples": score.samples}
         for score in found.scores

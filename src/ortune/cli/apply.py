@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ortune.cli import shared
+from ortune.cli import _excluding, _formats, shared
 from ortune.core.errors import BadData, OrtuneError, UnknownPlugin
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ortune.core.step import Step
     from ortune.data.feeds import Feeds
     from ortune.recipe.built import Built
+    from ortune.recipe.saved import Saved
 
 _LINE = 240
 _MADE_UP = 4
@@ -28,16 +29,25 @@ _MADE_UP = 4
 @shared.model
 @click.argument("steps", metavar="STEP...", nargs=-1, required=True)
 @shared.data
+@shared.ranges_from
+@shared.augment
 @shared.shapes
 @shared.ranges
+@_excluding.options
+@_formats.option
 @shared.output("The new model.", required=True)
 @shared.force
 def command(
     model: Path,
     steps: tuple[str, ...],
     data: str | None,
+    ranges_from: Path | None,
+    augment: str | None,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
+    exclude_from: Path | None,
+    threshold: float | None,
+    form: str | None,
     out: Path,
     force: bool,
     json_to: str | None,
@@ -46,7 +56,8 @@ def command(
     """Apply STEPs to MODEL in the order given and write the result.
 
     A step is a transform or a quantizer with its fields. Transforms that would change structure,
-    types or numbers are rolled back. Static quantizers calibrate on --data.
+    types or numbers are rolled back. Static quantizers calibrate on --data, or take the ranges
+    of an earlier calibration with --ranges-from.
 
     \b
     Example:
@@ -61,11 +72,15 @@ def command(
     from ortune.recipe.build import build
 
     shared.free(out, force, model)
-    recipe = Recipe("apply", tuple(step(text) for text in steps))
+    read = _formats.written([step(text) for text in steps], form)
+    recipe = Recipe("apply", _excluding.leave_out(read, exclude_from, threshold))
     sink = progress.lines(verbose)
+    known = known_ranges(ranges_from, model, sink)
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
         feeds = samples(model, data, shapes, ranges, Path(folder), sink)
-        built = build(model, recipe, out, feeds=feeds, sink=sink)
+        feeds = augmented(feeds, augment, Path(folder), sink)
+        built = build(model, recipe, out, feeds=feeds, known=known, sink=sink)
+    _formats.warn(built.path, model, sink)
     before, after = file.size(model), file.size(built.path)
     result = {
         "model": model,
@@ -141,6 +156,39 @@ def samples(
     return found
 
 
+def known_ranges(path: Path | None, model: Path, sink: Sink) -> Saved | None:
+    """Read ``--ranges-from`` for a model."""
+    from ortune.core.event import Note
+    from ortune.recipe import reuse
+
+    if path is None:
+        return None
+    found, notes = reuse.load(path, model)
+    for text in notes:
+        sink(Note(text, warning=True))
+    return found
+
+
+def augmented(feeds: Feeds | None, text: str | None, folder: Path, sink: Sink) -> Feeds | None:
+    """Add the copies of ``--augment`` to the samples that are calibrated on.
+
+    Raises:
+        BadData: There are no samples but made-up ones.
+    """
+    from ortune.core.event import Note
+    from ortune.data import augment
+
+    if text is None:
+        return feeds
+    ways = augment.read(text)
+    if feeds is None or feeds.synthetic:
+        raise BadData("--augment alters samples, and none are given", fix="give --data too")
+    found = augment.augment(feeds, range(feeds.count), ways, folder)
+    for said in found.notes:
+        sink(Note(said))
+    return found
+
+
 def _try(model: Path, found: Feeds, folder: Path) -> None:
     """Run the model once on made-up samples.
 
@@ -168,4 +216,7 @@ def _show(built: Built, before: int, after: int) -> None:
         state = edit.note if not edit.kept else ("nothing to do" if not edit.count else "")
         rows.append((edit.step, edit.count, f"{edit.seconds:.1f}", state))
     shared.table(("step", "edits>", "s>", ""), rows)
+    for edit in built.edits:
+        if edit.kept and edit.note:
+            shared.say(f"{edit.step}: {edit.note}")
     shared.say(f"{built.path}: {shared.size(before)} before, {shared.size(after)} after")

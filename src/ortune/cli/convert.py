@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortune.cli import shared
+from ortune.cli import _excluding, _formats, _precisions, shared
 from ortune.cli.run import level_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _BENCH_SECONDS = 3.0
 @click.argument("out", type=shared.FILE)
 @click.option(
     "--precision",
-    type=click.Choice(["fp32", "fp16", "int8"]),
+    type=click.Choice(_precisions.PRECISIONS),
     help="Of weights and arithmetic; what the model has if not given.",
 )
 @click.option(
@@ -42,8 +42,12 @@ _BENCH_SECONDS = 3.0
 )
 @click.option("--no-per-channel", is_flag=True, help="int8: one weight step a tensor.")
 @click.option("--reduce-range", is_flag=True, help="int8: 7-bit weights, for CPUs without VNNI.")
+@_formats.option
 @click.option("--dynamic-conv", is_flag=True, help="int8 without data: ConvInteger, slow on CPUs.")
+@_excluding.options
 @shared.data
+@shared.ranges_from
+@shared.augment
 @shared.shapes
 @shared.ranges
 @shared.force
@@ -55,8 +59,13 @@ def command(
     opt_level: str,
     no_per_channel: bool,
     reduce_range: bool,
+    form: str | None,
     dynamic_conv: bool,
+    exclude_from: Path | None,
+    threshold: float | None,
     data: str | None,
+    ranges_from: Path | None,
+    augment: str | None,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
     force: bool,
@@ -65,9 +74,10 @@ def command(
 ) -> int:
     """Convert MODEL to OUT just as told; `ortune optimize` finds out what is worth it.
 
-    int8 with --data is static (QDQ). Without data matrix products and LSTMs are dynamic, and
-    convolutions keep int8 weights in the file and compute in float32. The result is loaded,
-    compared with MODEL and only then written.
+    int8 with --data or --ranges-from is static (QDQ). Without them matrix products and LSTMs are
+    dynamic, and convolutions keep int8 weights in the file and compute in float32. fp16 and bf16
+    learn from --data which nodes must stay float32; int4 rounds weights better with it; fp8 needs
+    it. The result is loaded, compared with MODEL and only then written.
 
     \b
     Example:
@@ -75,7 +85,7 @@ def command(
       ortune convert model.onnx out.onnx --precision fp16 --target gpu --opt-level basic
     """
     from ortune.cli import _converting, progress
-    from ortune.cli.apply import samples
+    from ortune.cli.apply import augmented, known_ranges, samples
     from ortune.core.event import Note
     from ortune.model import file
     from ortune.model.facts import facts
@@ -87,7 +97,12 @@ def command(
         per_channel=not no_per_channel,
         reduce_range=reduce_range,
         dynamic_conv=dynamic_conv,
-        static=data is not None,
+        static=data is not None or ranges_from is not None,
+        known=ranges_from is not None,
+        augmented=augment is not None,
+        exclude_from=exclude_from,
+        threshold=threshold,
+        form=form,
     )
     order.check()
     shared.free(out, force, model)
@@ -95,14 +110,17 @@ def command(
     sink = _keeping(notes, progress.lines(verbose))
     for note in order.advice():
         sink(note)
+    known = known_ranges(ranges_from, model, sink)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         before = facts(file.load(model))
         feeds = samples(model, data, shapes, ranges, folder, sink)
-        made = _converting.make(model, order, feeds, folder, sink)
+        material = _converting.Given(augmented(feeds, augment, folder, sink), known)
+        made = _converting.make(model, order, material, folder, sink)
         weights, scores = _converting.check(model, made.path, order, feeds, folder, sink)
         file.save(file.load(made.path), out)
-    if precision == "int8" and data is None and not dynamic_conv and before.has("Conv"):
+    _formats.warn(out, model, sink)
+    if order.folds and before.has("Conv"):
         sink(
             Note(
                 "convolutions keep int8 weights in the file and run at float32's speed: "

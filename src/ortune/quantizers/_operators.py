@@ -31,6 +31,7 @@ MOVING = (
     "Unsqueeze",
 )
 Inputs: TypeAlias = list[ir.Value | None]
+NONE: tuple[None] = (None,)
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class Operators:
         alpha = float(edit.attribute(node, "alpha", 1.0))
         if bias is None or (alpha != 1.0 and bias):
             return None
-        inputs: Inputs = [*a.parts, *b.parts, *(bias or [None])]
+        inputs: Inputs = [*a.parts, *b.parts, *(bias if bias else NONE)]
         end = self.end(node)
         if end is not None and end[1].grid.zero.dtype == a.grid.zero.dtype:
             return Taken(
@@ -220,7 +221,7 @@ class Operators:
         return Taken(node.op_type, [x.integers, *node.inputs[1:]], dict(node.attributes), end[0])
 
     def _bias(self, node: ir.Node, x: Source, w: Source) -> list[ir.Value] | None:
-        """Return the bias in the steps of the product, no item without one; None if it has none."""
+        """Return the bias in the steps of the product, no item without one; None: impossible."""
         value = quantized.given(node, 2)
         if value is None:
             return []
