@@ -39,6 +39,7 @@ EVERY = Cpu(
     block_base=4,
     fast_gelu=True,
     cast_chains=True,
+    nbits_block=-1,
     config=("session.disable_double_qdq_remover=1",),
 )
 MODEL = """
@@ -177,7 +178,13 @@ def test_settings_written_before_the_fields_existed_still_open() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"flush_denormals": True}, {"fast_gelu": True}, {"cast_chains": True}, {"config": ("a=b",)}],
+    [
+        {"flush_denormals": True},
+        {"fast_gelu": True},
+        {"cast_chains": True},
+        {"nbits_block": 64},
+        {"config": ("a=b",)},
+    ],
 )
 def test_what_changes_numbers_says_so(change: dict[str, object]) -> None:
     assert replace(Cpu(), **change).lossy

@@ -20,6 +20,18 @@ def at_least(least: int, **fields: int) -> None:
             raise BadSettings(f"{name}={value} is not allowed", fix=f"give {least} or more")
 
 
+def one_of(allowed: Sequence[int], **fields: int) -> None:
+    """Refuse values that are not in a list.
+
+    Raises:
+        BadSettings: One is not in it.
+    """
+    for name, value in fields.items():
+        if value not in allowed:
+            known = ", ".join(map(str, allowed))
+            raise BadSettings(f"{name}={value} is not allowed", fix=f"give one of {known}")
+
+
 def agree(*rules: tuple[bool, str, str]) -> None:
     """Refuse a field that says nothing without another one: (holds, field, what it needs).
 

@@ -41,6 +41,9 @@ class Cpu(Backend):
         affinity: CPUs of each thread but the caller's, counted from 1: ``2;3-4`` for 3 threads.
         fast_gelu: Approximate Gelu by its tanh form. Changes numbers.
         cast_chains: Drop casts to a type and back. Changes numbers.
+        nbits_block: Weights that share a step where the runtime makes a MatMulNBits of integer
+            weights with one step a channel: a power of two from 16 on; 0 leaves its 32, -1 takes
+            up to 256. Larger is faster; activations are rounded in these blocks. Changes numbers.
         config: Any other session key, as ``key=value``.
     """
 
@@ -62,19 +65,22 @@ class Cpu(Backend):
     affinity: str = ""
     fast_gelu: bool = False
     cast_chains: bool = False
+    nbits_block: int = 0
     config: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _values.at_least(0, threads=self.threads, inter_threads=self.inter_threads)
         _values.at_least(0, spin_us=self.spin_us, block_base=self.block_base)
         _values.at_least(1, spin_backoff=self.spin_backoff)
+        _values.one_of((-1, 0, 16, 32, 64, 128, 256), nbits_block=self.nbits_block)
         _affinity.parse(self.affinity)
         _values.pairs(self.config, _OWN)
 
     @property
     def lossy(self) -> bool:
         """Flushing and approximating change numbers; what a free key does is not known."""
-        return self.flush_denormals or self.fast_gelu or self.cast_chains or bool(self.config)
+        free = bool(self.nbits_block or self.config)
+        return self.flush_denormals or self.fast_gelu or self.cast_chains or free
 
     @property
     def arithmetic(self) -> frozenset[str]:
@@ -131,6 +137,8 @@ class Cpu(Backend):
             found["fast_gelu"] = [replace(self, fast_gelu=True)]
         if facts.has("Cast"):
             found["cast_chains"] = [replace(self, cast_chains=True)]
+        if facts.has("DequantizeLinear") and facts.has("MatMul"):
+            found["nbits_block"] = [replace(self, nbits_block=-1)]
         if facts.has(*_RECURRENT) and not facts.denormals:
             found["flush_denormals"] = found.pop("flush_denormals") + flush
         return found
@@ -176,6 +184,8 @@ class Cpu(Backend):
             made["optimization.enable_gelu_approximation"] = "1"
         if self.cast_chains:
             made["optimization.enable_cast_chain_elimination"] = "1"
+        if self.nbits_block:
+            made["session.qdq_matmulnbits_block_size"] = str(self.nbits_block)
         return made | _values.pairs(self.config, _OWN)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
@@ -250,5 +260,6 @@ _OWN: Mapping[str, str] = {
     "optimization.disable_specified_optimizers": "disable",
     "optimization.enable_gelu_approximation": "fast_gelu",
     "optimization.enable_cast_chain_elimination": "cast_chains",
+    "session.qdq_matmulnbits_block_size": "nbits_block",
 }
 """Keys that have a field: the runtime lists some of them without reading them as keys."""

@@ -16,10 +16,11 @@ from ortune.core.errors import BadData, BadSettings, Refused
 from ortune.core.observer import Moments, Observer, Probe, Ranges
 from ortune.model import edit
 from ortune.model.opset import raise_to
+from ortune.model.shapes import infer
 from ortune.quantizers import _gptq, _hqq
 from ortune.quantizers._blocks import SLAB, Array, Packed, Spec, Steps, fold, nearest, pack
 from ortune.quantizers._layers import excluded
-from ortune.quantizers._products import Found, Product, Rows, Table, find
+from ortune.quantizers._products import UNKNOWN_RANK, Found, Product, Rows, Table, find
 
 Method: TypeAlias = Literal["rtn", "hqq", "gptq"]
 Form: TypeAlias = Literal["nbits", "qdq"]
@@ -73,6 +74,8 @@ class Blockwise:
 
         edit.inline(model)
         found = self._find(model)
+        if UNKNOWN_RANK in found.skipped and infer(model):
+            found = self._find(model)
         if not found.products and not found.tables:
             why = found.reasons() or f"the model has no {', '.join(self.ops)}"
             raise Refused(
@@ -84,21 +87,22 @@ class Blockwise:
             found = self._find(model)
         writer = Writer(model, self.form, self.accuracy_level)
         groups = _grouped(found)
+        orders = _Orders(ranges, self.damping, self.act_order)
         for rows, (products, tables) in groups.items():
-            moments = _moments(products, ranges) if self.method == "gptq" else None
-            if moments is None and products and self.method == "gptq":
+            order = orders.of(products) if self.method == "gptq" else None
+            if order is None and products and self.method == "gptq":
                 edit.note(model, f"no sample reaches '{products[0].node.name}': rounded by hqq")
-            writer.write(self.pack(rows, moments), rows, products, tables)
+            writer.write(self.pack(rows, order), rows, products, tables)
         if found.skipped:
             edit.note(model, f"left in float: {found.reasons()}")
         return len(groups)
 
-    def pack(self, rows: Rows, moments: Moments | None = None) -> Packed:
+    def pack(self, rows: Rows, order: _gptq.Order | None = None) -> Packed:
         """Round and pack one weight, some rows at a time.
 
         Args:
             rows: The weight.
-            moments: Of its inputs, for `gptq`; None rounds as `hqq` (tables have no inputs).
+            order: For `gptq`; None rounds as `hqq` (tables that are only looked up have none).
         """
         spec, dtype = self.spec, rows.dtype.numpy()
         count, width = rows.shape
@@ -108,9 +112,6 @@ class Blockwise:
         zero = None
         if not spec.symmetric:
             zero = np.empty((count, -(-blocks * spec.bits // 8)), np.uint8)
-        order = None
-        if moments is not None:
-            order = _gptq.order(moments.second[0], self.damping, act_order=self.act_order)
         for part, slab in rows.slabs(SLAB):
             whole, steps = self._round(slab, order, dtype)
             integers[part] = pack(whole, spec.bits)
@@ -136,7 +137,7 @@ class Blockwise:
             self.ops,
             min_size=self.min_size,
             whole=self.spec.block if self.form == "qdq" else 1,
-            allowed=_allowed(model, self.include),
+            allowed=included(model, self.include),
             left=excluded(model, self.exclude),
         )
 
@@ -151,32 +152,45 @@ def _grouped(found: Found) -> Mapping[Rows, tuple[list[Product], list[Table]]]:
     return groups
 
 
-def _moments(products: Sequence[Product], ranges: Ranges) -> Moments | None:
-    """Return the moments over the inputs of all products that share a weight.
+class _Orders:
+    """Finds the order of a weight's columns; layers that read one tensor share it."""
 
-    None where there is nothing to go by: a table that is only looked up, or layers in branches
-    that no sample takes.
-    """
-    seen: list[Moments] = []
-    for name in dict.fromkeys(str(product.x.name) for product in products):
-        known = ranges.get(name)
-        if known is None or known.moments is None:
-            raise BadData(
-                f"the inputs of '{name}' were not observed", fix="use method=hqq: it needs no data"
-            )
-        if known.moments.count:
-            seen.append(known.moments)
-    if not seen:
-        return None
-    count = sum(moments.count for moments in seen)
-    mean, second = np.zeros_like(seen[0].mean), np.zeros_like(seen[0].second)
-    for moments in seen:
-        mean += moments.count / count * moments.mean
-        second += moments.count / count * moments.second
-    return Moments(count, mean, second)
+    def __init__(self, ranges: Ranges, damping: float, act_order: bool) -> None:
+        self._ranges, self._damping, self._act_order = ranges, damping, act_order
+        self._last: tuple[tuple[str, ...], _gptq.Order | None] = ((), None)
+
+    def of(self, products: Sequence[Product]) -> _gptq.Order | None:
+        """Return it from the moments over the inputs of all products that share the weight.
+
+        None where there is nothing to go by: a table that is only looked up, or layers in
+        branches that no sample takes.
+        """
+        names = tuple(dict.fromkeys(str(product.x.name) for product in products))
+        if self._last[0] != names:
+            self._last = (names, self._find(names))
+        return self._last[1]
+
+    def _find(self, names: Sequence[str]) -> _gptq.Order | None:
+        seen: list[Moments] = []
+        for name in names:
+            known = self._ranges.get(name)
+            if known is None or known.moments is None:
+                raise BadData(
+                    f"the values of '{name}' were not observed",
+                    fix="use method=hqq: it needs no data",
+                )
+            if known.moments.count:
+                seen.append(known.moments)
+        if not seen:
+            return None
+        count = sum(moments.count for moments in seen)
+        second = np.zeros_like(seen[0].second[0])
+        for moments in seen:
+            second += moments.count / count * moments.second[0]
+        return _gptq.order(second, self._damping, act_order=self._act_order)
 
 
-def _allowed(model: ir.Model, patterns: Sequence[str]) -> Collection[ir.Node] | None:
+def included(model: ir.Model, patterns: Sequence[str]) -> Collection[ir.Node] | None:
     """Return the nodes that patterns name; None without patterns.
 
     Raises:

@@ -59,9 +59,9 @@ def order(second: Array, damping: float, *, act_order: bool) -> Order:
     for attempt in range(TRIES):
         damped = turned + np.diag(floor + damping * mean * 10.0**attempt)
         try:
-            lower = np.linalg.cholesky(damped)
-            inverse = np.linalg.inv(lower)
-            spread = np.linalg.cholesky(inverse.T @ inverse).T
+            # With axes reversed the factor is R R^T, R upper, and the inverse's is R^-1 itself.
+            lower = np.linalg.cholesky(damped[::-1, ::-1])
+            spread = np.triu(np.linalg.inv(lower)[::-1, ::-1])
             return Order(columns, spread.astype(np.float32))
         except np.linalg.LinAlgError:
             continue

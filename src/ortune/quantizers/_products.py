@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ortune.model import edit
 
+UNKNOWN_RANK = "Gather with indices of unknown rank"
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
@@ -197,11 +198,7 @@ def _table(node: ir.Node) -> Table | str:
     if swapped or edit.attribute(node, "axis", 0) not in (0, -2):
         return "Gather of columns"
     rank = _rank(node, indices)
-    return (
-        "Gather with indices of unknown rank"
-        if rank is None
-        else Table(node, indices, Rows(base, turned=False), rank)
-    )
+    return UNKNOWN_RANK if rank is None else Table(node, indices, Rows(base, turned=False), rank)
 
 
 def _rank(node: ir.Node, indices: ir.Value) -> int | None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.model import edit
 from ortune.quantizers._blocks import SLAB, Packed, pack, unpack
 from ortune.quantizers._lookup import look_up
-from ortune.quantizers._products import Product, Rows, Table
+from ortune.quantizers._products import Product, Rows, Table, origin
 
 MICROSOFT = "com.microsoft"
 
@@ -86,11 +86,14 @@ class Writer:
             name=f"{node.name}_int{packed.spec.bits}",
             domain=MICROSOFT,
         )
+        self._finish(node, made, rest)
+
+    def _finish(self, node: ir.Node, made: ir.Node, rest: ir.Value | None) -> None:
+        """Put a product in the place of another, adding what its kernel does not."""
         edit.insert_before(node, made)
         if rest is not None:
-            alone = made.outputs[0]
-            alone.type = node.outputs[0].type
-            made = self._editor.node("Add", [alone, rest], name=f"{node.name}_bias")
+            made.outputs[0].type = node.outputs[0].type
+            made = self._editor.node("Add", [made.outputs[0], rest], name=f"{node.name}_bias")
             edit.insert_before(node, made)
         _replace(node, made.outputs[0])
 
@@ -156,11 +159,11 @@ class Writer:
             wide.type = ir.TensorType(product.rows.dtype)
             wide.shape = ir.Shape((packed.width, len(packed.integers)))
             edit.insert_before(node, made)
-            old = node.inputs[1]
-            node.replace_input_with(1, wide)
-            node.attributes.pop("transB", None)
-            node.attributes.pop("alpha", None)
-            _discard(old)
+            # onnxruntime fuses a Gemm only without factors and with one bias an output.
+            bias, rest = self._bias(product, len(packed.integers))
+            inputs = [product.x, wide] if bias is None else [product.x, wide, bias]
+            plain = self._editor.node(node.op_type, inputs, name=f"{node.name}_wide")
+            self._finish(node, plain, rest)
 
     def _tensor(
         self, stem: str, content: tuple[np.ndarray[Any, Any], tuple[int, ...]], packed: Packed
@@ -214,12 +217,10 @@ def _discard(value: ir.Value | None) -> None:
     if value is None or value.uses() or value.is_graph_output():
         return
     node = value.producer()
-    if node is not None and node.op_type in ("Identity", "Transpose") and not node.domain:
+    if node is None or node.op_type == "Constant":
+        edit.discard(value)
+    elif edit.const_tensor(origin(value)[0]) is not None:
         source = node.inputs[0]
-        if edit.const_tensor(source) is None and node.op_type == "Identity":
-            return
         assert node.graph is not None
         node.graph.remove(node, safe=True)
         _discard(source)
-    else:
-        edit.discard(value)

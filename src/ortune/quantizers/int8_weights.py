@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
-from ortune.core.errors import Refused
+from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
-from ortune.core.observer import Ranges
+from ortune.core.observer import Probe, Ranges
 from ortune.core.step import Quantizer
 from ortune.model import edit
 from ortune.quantizers import _grid
-from ortune.quantizers._layers import transposed
+from ortune.quantizers._blocks import Spec
+from ortune.quantizers._blockwise import Blockwise, Method, included
+from ortune.quantizers._layers import excluded, transposed
 
 READS = {"Gather": (0,), "LSTM": (1, 2), "GRU": (1, 2), "RNN": (1, 2)}
 """Operator -> inputs that are weights; input 1 of all others."""
@@ -26,20 +28,34 @@ AXES = {"Conv": 0, "LSTM": 1, "GRU": 1, "RNN": 1, "ConvTranspose": 1}
 
 @dataclass(frozen=True)
 class Int8Weights(Quantizer):
-    """S8 weights behind DequantizeLinear, one step a channel; 73-75 % smaller.
+    """Weights of 8 bits, one step a channel or a block; 73-75 % smaller.
 
     An embedding table is looked up in int8 and only the rows found are dequantized. Arithmetic
     stays in float. What that costs depends on the runtime: onnxruntime 1.31 does not fold a
     DequantizeLinear when it loads but runs it every time (1.2 times the float latency on
     ResNet-50, 2.3 on EfficientNet-Lite0), unless the session sets ``session.disable_quant_qdq``;
     in front of a MatMul it makes an 8-bit MatMulNBits of the two, often faster than float.
-    OpenVINO keeps the integers until they are used.
+    OpenVINO keeps the integers until they are used. The forms with blocks are of matrix products
+    and tables alone.
 
     Attributes:
         ops: Operators whose weights are stored as int8.
         min_size: Weights with fewer elements stay in float.
         fold: Write Cast and Mul instead of DequantizeLinear: onnxruntime folds those when it
-            loads, and the latency is that of float32 exactly.
+            loads, and the latency is that of float32 exactly. Of the form ``channel``.
+        form: ``channel``: DequantizeLinear with one step a channel. ``nbits``: MatMulNBits and
+            GatherBlockQuantized, onnxruntime's operators, in blocks. ``qdq``: DequantizeLinear in
+            blocks, of opset 21.
+        block: Weights that share a step in the forms with blocks: 16, 32, 64, 128 or 256.
+        symmetric: Zero points in the middle, not stored; ``channel`` has no other.
+        method: How weights are rounded in blocks: ``rtn``, ``hqq`` or ``gptq``, as in
+            `int4-weights`.
+        accuracy_level: What onnxruntime may round activations to inside a MatMulNBits: 0 and 1
+            float32, 4 int8, the only one with a fast kernel.
+        include: Names of nodes to look at; * and ? match. Empty looks at all.
+        exclude: Names of nodes to leave in float.
+        damping: For ``gptq``: share of the mean second moment that is added to all inputs'.
+        act_order: For ``gptq``: the weights of large inputs are rounded first.
     """
 
     needs_opset: ClassVar[int] = 13
@@ -56,6 +72,27 @@ class Int8Weights(Quantizer):
     )
     min_size: int = 1024
     fold: bool = False
+    form: Literal["channel", "nbits", "qdq"] = "channel"
+    block: int = 128
+    symmetric: bool = True
+    method: Method = "rtn"
+    accuracy_level: int = 4
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    damping: float = 0.01
+    act_order: bool = True
+
+    def __post_init__(self) -> None:
+        self._blockwise()
+        if self.form == "channel" and (self.method != "rtn" or not self.symmetric):
+            raise BadSettings(
+                "int8-weights with one step a channel is symmetric and rounds to the nearest",
+                fix="add form=nbits or form=qdq, or leave method and symmetric out",
+            )
+        if self.form != "channel" and self.fold:
+            raise BadSettings(
+                f"fold=true has no meaning with form={self.form}", fix="leave one of the two out"
+            )
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
@@ -68,15 +105,24 @@ class Int8Weights(Quantizer):
         elif "int8-dynamic" in backend.arithmetic and products_alone:
             yield cls(ops=("MatMul", "Gather"))
 
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the inputs of the products, for ``gptq``."""
+        return self._blockwise().probes(model)
+
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Store the weights and return how many constants were replaced.
 
         Raises:
             Refused: No operator of `ops` has a large constant float32 weight.
+            BadSettings: A pattern matches no node.
+            BadData: The calibration samples do not serve a layer.
         """
+        if self.form != "channel":
+            return self._blockwise().apply(model, ranges)
         edit.inline(model)
         axes: dict[ir.Value, int] = {}
-        for node in edit.every_node(model):
+        left, allowed = excluded(model, self.exclude), included(model, self.include)
+        for node in _chosen(model, left, allowed):
             for source, axis in self._weights(node):
                 # A table's columns, for every reader: a row's step could not follow the look-up.
                 first = axis if node.op_type == "Gather" else axes.get(source, axis)
@@ -90,6 +136,20 @@ class Int8Weights(Quantizer):
         for source, axis in axes.items():
             _store(editor, source, axis, fold=self.fold)
         return len(axes)
+
+    def _blockwise(self) -> Blockwise:
+        return Blockwise(
+            Spec(8, self.block, self.symmetric),
+            self.method,
+            "qdq" if self.form == "qdq" else "nbits",
+            self.accuracy_level,
+            tuple(op for op in self.ops if op in ("MatMul", "Gemm", "Gather")),
+            self.min_size,
+            self.include,
+            self.exclude,
+            self.damping,
+            self.act_order,
+        )
 
     def _weights(self, node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
         """Yield the large constants that a node multiplies or looks up, with their channels."""
@@ -113,6 +173,14 @@ class Int8Weights(Quantizer):
                 yield source, order[axis]
             elif source is value and not edit.attribute(node, "axis", 0):
                 yield source, rank - 1
+
+
+def _chosen(
+    model: ir.Model, left: Collection[ir.Node], allowed: Collection[ir.Node] | None
+) -> Iterator[ir.Node]:
+    for node in edit.every_node(model):
+        if node not in left and (allowed is None or node in allowed):
+            yield node
 
 
 def _store(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> None:
