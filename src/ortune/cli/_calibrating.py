@@ -11,7 +11,8 @@ from ortune.cli import shared
 if TYPE_CHECKING:
     from ortune.recipe.activity import Idle
     from ortune.study.calibrating import Calibration, Tensor
-    from ortune.study.compare_observers import Ranking, Row
+    from ortune.study.compare_observers import Ranking
+    from ortune.study.ranking import Row
 
 _ROWS = 10
 _NAMED = 5
@@ -47,6 +48,8 @@ def show(found: Calibration, out: Path | None, cache: Path | None, *, every: boo
     verdict = found.stability
     word = {True: "enough data", False: "not enough data", None: "cannot tell"}[verdict.enough]
     shared.say(f"{word}: {verdict.why}")
+    if verdict.enough is False:
+        shared.say("this is said of ranges; `--compare` measures what they cost in accuracy")
     for path, what in ((out, "ranges"), (cache, "TensorRT cache")):
         if path is not None:
             shared.say(f"{what}: {path}")

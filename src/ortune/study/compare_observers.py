@@ -6,26 +6,22 @@ model with each, and all are scored on samples that none of them has seen, again
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.core import codec
 from ortune.core.backend import Backend
-from ortune.core.budget import Budget
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Event, Note, Sink, silent
 from ortune.core.metric import Metric
 from ortune.core.spelling import parse
 from ortune.core.step import Quantizer, Recipe
-from ortune.core.trial import Score
 from ortune.core.workload import spread
 from ortune.data import augment as augmenting
 from ortune.data.feeds import Feeds
@@ -37,7 +33,8 @@ from ortune.recipe import saved
 from ortune.recipe.build import Material, build_in
 from ortune.recipe.calibrate import calibrate_groups
 from ortune.study import trials
-from ortune.study.calibrating import probes, settled
+from ortune.study.asking import probes, settled
+from ortune.study.ranking import Records, Row, named, rank
 from ortune.study.request import Request
 from ortune.study.scene import Scene
 from ortune.study.setup import prepare
@@ -53,31 +50,6 @@ OBSERVERS = (
 )
 """What is tried if nothing else is asked for."""
 _SECONDS = 3600.0
-
-Records = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One way of calibrating.
-
-    Attributes:
-        augment: Spelled; empty for the samples as they are.
-        seconds: That its calibration took.
-        score: By the budget's metric, against the float model.
-        snr: dB against the float model's outputs.
-        standing: ``best``, ``not worse`` (within the noise of the first), ``worse`` or ``failed``.
-        error: Why there is no score.
-    """
-
-    observer: str
-    augment: str
-    seconds: float = 0.0
-    score: Score | None = None
-    snr: float | None = None
-    standing: str = "failed"
-    error: str = ""
-    records: tuple[Records, Records] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -145,7 +117,7 @@ def compare_observers(
     Raises:
         OrtuneError: The model, the data or a spelling cannot be used.
     """
-    steps = [settled(quantizer, text) for text in dict.fromkeys(observers)]
+    steps = {text: settled(quantizer, text) for text in observers}
     ways = augmenting.read(augment) if augment else ()
     backend = parse(Backend, on)
     if reason := backend.missing():
@@ -165,11 +137,14 @@ def compare_observers(
         scene = prepare(request, folder, _keeping(notes, sink))
         fed, indices = _calibration(scene, samples)
         contest = _Contest(Path(model), scene, backend, sink)
-        rows = [contest.row(step, fed, indices, "") for step in steps]
+        rows = [contest.row(Row(text, ""), step, fed, indices) for text, step in steps.items()]
         if ways:
             more = augmenting.augment(fed, indices, ways, folder)
             everything = tuple(range(more.count))
-            rows += [contest.row(step, more, everything, augment) for step in steps]
+            rows += [
+                contest.row(Row(text, augment), step, more, everything)
+                for text, step in steps.items()
+            ]
         scored = {index for part in contest.parts for index in part.indices}
         ranked, best, by = rank(rows, scene.budget, contest.groups)
     return Ranking(
@@ -185,69 +160,6 @@ def compare_observers(
         calibration is None and bool(scored & set(indices)),
         tuple(notes),
     )
-
-
-def rank(
-    rows: Sequence[Row], budget: Budget, groups: Sequence[str] | None
-) -> tuple[list[Row], str, str]:
-    """Order rows and name the one that beats all others in the paired test, at 95 %.
-
-    The budget's metric decides; rows that it cannot tell apart are asked for their SNR.
-
-    Returns:
-        The rows with their standing, the best one's name (empty when there is none), and the
-        metric by which it is.
-    """
-    scored = [row for row in rows if row.score is not None and row.records is not None]
-    sign = 1 if budget.metric.higher_is_better else -1
-    scored.sort(key=lambda row: (-sign * _value(row), -(row.snr or 0.0)))
-    failed = [row for row in rows if row not in scored]
-    if not scored:
-        return failed, "", ""
-    equal = _unbeaten(scored, budget.metric, 0, groups)
-    best, by = (equal[0], str(budget.metric)) if len(equal) == 1 else (None, "")
-    if best is None and budget.metric.name() != "snr":
-        snr = Snr()
-        by_snr = sorted(equal, key=lambda row: -(row.snr or 0.0))
-        leaders = _unbeaten(by_snr, snr, 1, groups)
-        best, by = (leaders[0], str(snr)) if len(leaders) == 1 else (None, "")
-    if len(scored) == 1:
-        best, by = None, ""
-    told = [
-        replace(
-            row,
-            standing="best" if row is best else "not worse" if row in equal else "worse",
-        )
-        for row in scored
-    ]
-    return [*told, *failed], named(best) if best else "", by
-
-
-def named(row: Row) -> str:
-    """Name a row."""
-    return f"{row.observer} with {row.augment}" if row.augment else row.observer
-
-
-def _unbeaten(
-    rows: Sequence[Row], metric: Metric, place: int, groups: Sequence[str] | None
-) -> list[Row]:
-    """Return the first row and those that it does not beat beyond the noise."""
-    first, *others = rows
-    even = Budget(metric, 0.0, relative=True)
-    found = [first]
-    for other in others:
-        if first.records is None or other.records is None:
-            raise AssertionError("only scored rows are ranked")
-        score = judge(even, first.records[place], other.records[place], groups)
-        better = score.low > score.base if metric.higher_is_better else score.high < score.base
-        if not better:
-            found.append(other)
-    return found
-
-
-def _value(row: Row) -> float:
-    value = row.score.value if row.score else math.nan
-    return -math.inf if math.isnan(value) else value
 
 
 def _calibration(scene: Scene, samples: int) -> tuple[Feeds, tuple[int, ...]]:
@@ -279,11 +191,9 @@ class _Contest:
         self.groups = [name for part in self.parts for name in part.groups or ()] or None
         self._count = 0
 
-    def row(self, step: Quantizer, feeds: Feeds, indices: Sequence[int], augment: str) -> Row:
+    def row(self, row: Row, step: Quantizer, feeds: Feeds, indices: Sequence[int]) -> Row:
         """Calibrate, build and score; what goes wrong is a row too."""
         self._count += 1
-        observer = str(getattr(step, "observer", ""))
-        row = Row(observer, augment)
         try:
             row = self._scored(row, step, feeds, indices)
         except WorkerFailed as error:
@@ -299,12 +209,12 @@ class _Contest:
         asked = probes(self._model, step)
         found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
         ranges = found.ranges[0]
-        kept = saved.entries(ranges, asked.probes, row.observer)
+        kept = saved.entries(ranges, asked.probes, str(asked.observer))
         known = saved.Saved(
             row.observer,
             f"{row.observer}{row.augment}",
             {entry.name: entry for entry in kept},
-            observer=row.observer,
+            observer=str(asked.observer),
             unanswered=tuple(p.tensor for p in asked.probes if p.key not in ranges),
         )
         material = Material(feeds, tuple(indices), known)
