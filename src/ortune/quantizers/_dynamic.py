@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.model import edit
 from ortune.quantizers import _grid
+from ortune.quantizers._assembled import assembled, discard_assembled
 from ortune.quantizers._grid import Grid, Kind
 from ortune.quantizers._layers import Layer, discard_weight, layers
 
@@ -45,6 +47,8 @@ class Dynamic:
         min_side: int,
     ) -> None:
         self.foreign = False
+        self._opset = graph.opset_imports.get("", 0)
+        self._same: dict[tuple[str, bytes], list[ir.Value]] = {}
         self._editor = edit.Editor(graph)
         self._kind = kind
         self._per_channel = per_channel
@@ -109,12 +113,12 @@ class Dynamic:
 
     def _lstm(self, node: ir.Node) -> bool:
         inputs: list[ir.Value | None] = [*node.inputs, *[None] * (8 - len(node.inputs))]
-        w, r = edit.const_array(inputs[1]), edit.const_array(inputs[2])
+        w, r = assembled(inputs[1], self._opset), assembled(inputs[2], self._opset)
         if w is None or r is None or w.dtype != np.float32 or edit.attribute(node, "layout", 0):
             return False
         if min(w.shape[1:]) < self._min_side:
             return False
-        held = [self._gates(str(node.name), w, "W"), self._gates(str(node.name), r, "R")]
+        held = [self._gates(str(node.name), part, letter) for part, letter in ((w, "W"), (r, "R"))]
         made = self._editor.node(
             "DynamicQuantizeLSTM",
             [inputs[0], held[0][0], held[1][0], *inputs[3:8], *held[0][1:], *held[1][1:]],
@@ -124,10 +128,21 @@ class Dynamic:
             outputs=len(node.outputs),
         )
         self._swap(node, made)
+        discard_assembled(inputs[1])
+        discard_assembled(inputs[2])
         return True
 
     def _gates(self, stem: str, array: NDArray[Any], letter: str) -> list[ir.Value]:
-        """Store gates [directions, 4 * hidden, inputs] as the kernel wants them: transposed."""
+        """Store gates [directions, 4 * hidden, inputs] as the kernel wants them: transposed.
+
+        Layers in several branches often have the same: those are stored once.
+        """
+        key = (letter, hashlib.sha256(array.tobytes()).digest())
+        if key not in self._same:
+            self._same[key] = self._new_gates(stem, array, letter)
+        return self._same[key]
+
+    def _new_gates(self, stem: str, array: NDArray[Any], letter: str) -> list[ir.Value]:
         directions, gates, width = array.shape
         flat = array.reshape(directions * gates, width)
         if self._per_channel:
