@@ -16,10 +16,13 @@ from ortune.core.observer import Observer, Range
 from ortune.observers.activity import Activity
 from ortune.observers.channels import Channels
 from ortune.observers.entropy import Entropy
+from ortune.observers.finite import Finite
+from ortune.observers.magnitude import Magnitude
 from ortune.observers.min_max import MinMax
 from ortune.observers.moments import LayerMoments
 from ortune.observers.mse import Mse
 from ortune.observers.percentile import Percentile
+from ortune.observers.sums import Sums
 
 COUNT = 6_000
 _RANDOM = np.random.default_rng(0)
@@ -53,6 +56,19 @@ def around(found: Range, values: np.ndarray) -> bool:
     """Exactly the largest magnitude, on both sides."""
     top = np.abs(values.astype(np.float32)).max()
     return (found.low, found.high) == (-top, top)
+
+
+def magnitudes(found: Range, values: np.ndarray) -> bool:
+    """Exactly the smallest magnitude that is not zero, and the largest."""
+    sizes = np.abs(values[values != 0].astype(np.float32))
+    ends = (sizes.min(), sizes.max()) if sizes.size else (0, 0)
+    return (found.low, found.high) == ends
+
+
+def sums(found: Range, values: np.ndarray) -> bool:
+    """The largest sum of magnitudes of a run."""
+    most = max(float(np.abs(part).sum()) for part in np.array_split(values, 7))
+    return found.low == 0 and bool(np.isclose(found.high, most))
 
 
 def averaged(found: Range, values: np.ndarray) -> bool:
@@ -174,6 +190,9 @@ CASES = [
     Case(MinMax(), whole),
     Case(Channels(), whole),
     Case(Activity(), whole),
+    Case(Finite(), whole),
+    Case(Magnitude(), magnitudes),
+    Case(Sums(), sums),
     Case(MinMax(symmetric=True), around),
     Case(MinMax(average=0.3), averaged),
     Case(Percentile(99), within_a_bin),

@@ -12,17 +12,16 @@ Nested bodies hand on step by step. Works on a protobuf model whose value names 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import onnx
 
+from ortune.model.places import ODD, Step, graphs, kinds, odd, places
+
 SEQUENCES, PASSED_ON = 13, 14
 """Opsets from which Loop and If take sequences, and Identity does."""
-
-_ODD = frozenset(range(onnx.TensorProto.BFLOAT16, max(onnx.TensorProto.DataType.values()) + 1))
-"""Element types that NumPy lacks: bfloat16 and all that came after it."""
 
 
 @dataclass(frozen=True)
@@ -68,22 +67,6 @@ def expose(
     return found, hidden
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A body on the way to a tensor: the node that holds it, and its attribute's name."""
-
-    parent: onnx.GraphProto
-    node: onnx.NodeProto
-    attribute: str
-    body: onnx.GraphProto
-
-
-@dataclass(frozen=True)
-class _Place:
-    path: tuple[_Step, ...]
-    made_by: str
-
-
 @dataclass
 class _Carried:
     """A value on its way out.
@@ -92,13 +75,11 @@ class _Carried:
         name: In the graph reached.
         seeds: The nodes that begin its sequence; empty while it is a tensor.
         stacked: As `Watch.stacked`.
-        varies: It may be empty where the other branch was taken.
     """
 
     name: str
     seeds: tuple[onnx.NodeProto, ...] = ()
     stacked: int = 0
-    varies: bool = False
 
 
 class _Exposer:
@@ -106,18 +87,18 @@ class _Exposer:
         self._graph, self._shapes = proto.graph, shapes
         opset = {entry.domain: entry.version for entry in proto.opset_import}
         self._opset = opset.get("", opset.get("ai.onnx", 0))
-        self._places = dict(_places(proto.graph, ()))
-        self._taken = set(self._places)
+        self._places = dict(places(proto.graph))
         graph = proto.graph
         typed = [*graph.value_info, *graph.input, *graph.output]
         self._known = {value.name for value in typed if value.HasField("type")}
-        self._odd = {value.name for value in typed if _odd(value.type)}
-        self._mixed = bool(self._odd) or any(kind in _ODD for kind in _kinds(graph))
+        self._odd = {value.name for value in typed if odd(value.type)}
+        self._mixed = bool(self._odd) or any(kind in ODD for kind in kinds(graph))
         self._inputs = {value.name for value in proto.graph.input}
         self._shown = {value.name for value in proto.graph.output}
         self._constants = {
-            tensor.name for graph in _graphs(proto.graph) for tensor in graph.initializer
+            tensor.name for graph in graphs(proto.graph) for tensor in graph.initializer
         }
+        self._taken = {*self._places, *self._constants}
 
     def expose(self, name: str) -> Watch:
         place = self._places.get(name)
@@ -137,12 +118,11 @@ class _Exposer:
         self._shown.add(name)
         return Watch(name, name)
 
-    def _inner(self, name: str, path: tuple[_Step, ...]) -> Watch:
+    def _inner(self, name: str, path: tuple[Step, ...]) -> Watch:
         body = path[-1].body
-        start = self._shape(body, name) if self._shapes else self._float(body, name)
-        carried = _Carried(start)
         ways = [self._ways(step) for step in reversed(path)]
         _check(ways, self._opset)
+        carried = _Carried(self._shape(body, name) if self._shapes else self._float(body, name))
         for step, way in zip(reversed(path), ways, strict=True):
             if way == "if":
                 carried = self._through_if(step, carried)
@@ -152,7 +132,7 @@ class _Exposer:
                 carried = self._stacking(step, carried)
         return Watch(name, self._show(carried.name, listed=bool(carried.seeds)), carried.stacked)
 
-    def _ways(self, step: _Step) -> str:
+    def _ways(self, step: Step) -> str:
         op = step.node.op_type if not step.node.domain else ""
         if op == "Loop":
             return "list" if self._opset >= SEQUENCES else "stack"
@@ -160,7 +140,7 @@ class _Exposer:
             return "if" if op == "If" else "stack"
         raise Hidden(f"is in the body of a {step.node.op_type}, which hands nothing out")
 
-    def _through_if(self, step: _Step, carried: _Carried) -> _Carried:
+    def _through_if(self, step: Step, carried: _Carried) -> _Carried:
         seeds = list(carried.seeds)
         for attribute in step.node.attribute:
             if attribute.name not in ("then_branch", "else_branch"):
@@ -176,9 +156,9 @@ class _Exposer:
             attribute.g.output.append(_info(given, listed=bool(carried.seeds)))
         out = self._fresh()
         step.node.output.append(out)
-        return _Carried(out, tuple(seeds), carried.stacked, varies=True)
+        return _Carried(out, tuple(seeds), carried.stacked)
 
-    def _through_loop(self, step: _Step, carried: _Carried) -> _Carried:
+    def _through_loop(self, step: Step, carried: _Carried) -> _Carried:
         node, body = step.node, step.body
         count = len(body.input) - 2
         held, begin, out = self._fresh(), self._fresh(), self._fresh()
@@ -201,7 +181,7 @@ class _Exposer:
         step.parent.node.insert(0, seed)
         return _Carried(out, (step.parent.node[0],), carried.stacked)
 
-    def _stacking(self, step: _Step, carried: _Carried) -> _Carried:
+    def _stacking(self, step: Step, carried: _Carried) -> _Carried:
         node, out = step.node, self._fresh()
         given = len(step.body.output) - (step.node.op_type == "Loop")
         node.output.extend(self._fresh() for _ in range(given - len(node.output)))
@@ -246,43 +226,6 @@ def _check(ways: Sequence[str], opset: int) -> None:
             raise Hidden(f"is in {what} inside a Scan, whose turns must be alike")
         if outer == inner == "list" and opset < PASSED_ON:
             raise Hidden(f"is in a Loop inside another, at an opset below {PASSED_ON}")
-
-
-def _places(graph: onnx.GraphProto, path: tuple[_Step, ...]) -> Iterator[tuple[str, _Place]]:
-    for value in graph.input:
-        yield value.name, _Place(path, "")
-    for node in graph.node:
-        for name in node.output:
-            if name:
-                yield name, _Place(path, node.op_type)
-        for attribute, body in _bodies(node):
-            yield from _places(body, (*path, _Step(graph, node, attribute, body)))
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.name, attribute.g
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for _, body in _bodies(node):
-            yield from _graphs(body)
-
-
-def _kinds(graph: onnx.GraphProto) -> Iterator[int]:
-    """Yield element types that a graph's weights have and its nodes make by their attributes."""
-    yield from (tensor.data_type for tensor in graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.name in ("to", "dtype", "output_dtype"):
-                yield attribute.i
-
-
-def _odd(kind: onnx.TypeProto) -> bool:
-    return kind.HasField("tensor_type") and kind.tensor_type.elem_type in _ODD
 
 
 def _info(name: str, *, listed: bool) -> onnx.ValueInfoProto:
