@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from ortune.core.errors import BadSettings, Refused
+from ortune.core.errors import Refused
 from ortune.core.observer import Probe, Ranges
 from ortune.model import edit
 from ortune.quantizers import _measured
 from ortune.quantizers._casts import clean
+from ortune.quantizers._chosen import chosen
 from ortune.quantizers._format import MASK, Format
 from ortune.quantizers._half import CONTROL, FIXED, Halver
 from ortune.quantizers._measured import MOVERS, Pin, Rules
@@ -96,12 +96,10 @@ class Narrowing:
 
     def _named(self, model: ir.Model) -> frozenset[ir.Node]:
         """Return the nodes that the user's patterns keep in float32."""
-        out = _matching(model, self.exclude, "exclude")
+        out = chosen(model, self.exclude, "exclude")
         if not self.include:
             return out
-        return out | (
-            frozenset(edit.every_node(model)) - _matching(model, self.include, "include")
-        )
+        return out | (frozenset(edit.every_node(model)) - chosen(model, self.include, "include"))
 
 
 def carried(nodes: Sequence[ir.Node], format: Format) -> frozenset[ir.Node]:
@@ -129,19 +127,6 @@ def _fills(node: ir.Node, format: Format) -> bool:
         and format.largest < np.abs(array).max() < MASK
         for array in arrays
     )
-
-
-def _matching(model: ir.Model, patterns: Sequence[str], field: str) -> frozenset[ir.Node]:
-    found: set[ir.Node] = set()
-    for pattern in patterns:
-        hits = {n for n in edit.every_node(model) if fnmatch.fnmatchcase(n.name or "", pattern)}
-        if not hits:
-            raise BadSettings(
-                f"{field} pattern '{pattern}' matches no node",
-                fix="use node names as `ortune inspect --nodes` shows them, with * and ?",
-            )
-        found |= hits
-    return frozenset(found)
 
 
 def _prepare(model: ir.Model) -> None:

@@ -31,8 +31,9 @@ class Bf16(Quantizer):
     Attributes:
         keep_io: Inputs and outputs keep their float32, through a Cast at the border.
         block: Operators that stay in float32, such as LSTM.
-        include: Node names to convert, all others stay; * and ? match. Empty for all.
-        exclude: Node names that stay in float32; * and ? match.
+        include: Node names to convert, all others stay; * and ? match, re: begins a regular
+            expression. Empty for all.
+        exclude: Node names that stay in float32.
         margin: What was measured may be this many times larger on other data.
         loss: Largest relative error that one operator may make of the rounding of its inputs.
         sums: What the runtime adds up products in; where that is bfloat16 long sums of products

@@ -19,7 +19,8 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.step import Quantizer
 from ortune.model import edit
-from ortune.quantizers._layers import Layer, discard_weight, excluded, layers
+from ortune.quantizers._chosen import chosen
+from ortune.quantizers._layers import Layer, discard_weight, layers
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 
@@ -50,7 +51,9 @@ class Fp8(Quantizer):
         observer: How activation ranges are read off the calibration data.
         per_channel: One weight step an output channel instead of one a tensor.
         ops: Layers to quantize: Conv, MatMul, Gemm.
-        exclude: Node names to leave in float; * and ? match.
+        include: Node names to look at; * and ? match, re: begins a regular expression. Empty
+            looks at all.
+        exclude: Node names to leave in float.
         min_side: Layers with fewer rows, columns or channels stay in float.
     """
 
@@ -59,6 +62,7 @@ class Fp8(Quantizer):
     observer: Observer = _OBSERVER
     per_channel: bool = True
     ops: tuple[str, ...] = ("Conv", "MatMul", "Gemm")
+    include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     min_side: int = 16
 
@@ -78,7 +82,7 @@ class Fp8(Quantizer):
         """Write the pairs and return how many layers became float8.
 
         Raises:
-            BadSettings: A pattern of `exclude` matches no node.
+            BadSettings: A pattern matches no node.
             Refused: There is no layer to quantize.
         """
         edit.inline(model)
@@ -101,9 +105,12 @@ class Fp8(Quantizer):
         return len(known)
 
     def _layers(self, model: ir.Model) -> Iterator[Layer]:
-        out = excluded(model, self.exclude)
+        out = chosen(model, self.exclude, "exclude")
+        only = chosen(model, self.include, "include")
         for graph in (model.graph, *model.graph.subgraphs()):
             for layer in layers(graph, self.ops):
+                if only and layer.node not in only:
+                    continue
                 if layer.node not in out and self._fits(layer):
                     yield layer
 
