@@ -56,10 +56,12 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
             CPU,
             TRANSFORMER,
             [
+                "int4-weights",
+                "int4-weights(block=128)",
                 "int8-dynamic",
                 "int8-static(smooth=0.75, split=4)",
                 "int8-static",
-                "int8-weights(ops=[MatMul, Gather])",
+                "int8-weights(form=nbits)",
             ],
         ),
         (CPU, RECURRENT, ["int8-dynamic", "int8-dynamic(ops=[LSTM])"]),

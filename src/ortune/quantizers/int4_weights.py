@@ -32,8 +32,8 @@ class Int4Weights(Quantizer):
             refined first, without data. ``gptq``: on these grids, later weights making up for the
             errors of earlier ones; needs calibration data.
         accuracy_level: What onnxruntime may round activations to inside a product: 0 and 1
-            float32, 4 int8, which is faster. Of the form ``nbits`` only; a session key says it
-            for the other (`qdq_level` of the backend ``cpu``).
+            float32, 4 int8, which is faster. Of the form ``nbits``; for the other the session
+            key ``session.qdq_matmulnbits_accuracy_level`` says it, 4 unless set.
         form: ``nbits``: MatMulNBits and GatherBlockQuantized, onnxruntime's operators; OpenVINO
             reads them too. ``qdq``: block-wise DequantizeLinear of opset 21, standard, which
             onnxruntime turns into MatMulNBits when it loads the file.
