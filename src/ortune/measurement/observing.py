@@ -6,6 +6,7 @@ files are the parent's (`ortune.recipe.calibrate`): a model that gives out what 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def observe(
         [seen.answer(f"{keep}-{group}-{place}") for place, seen in enumerate(row)]
         for group, row in enumerate(states)
     ]
-    return {"answers": answers, "peak_rss": peak_rss()}
+    return {"answers": answers, "peak_rss": peak_rss(), "cpu_ns": time.process_time_ns()}
 
 
 def pieces(values: Mapping[str, Any], watch: Mapping[str, Any]) -> Iterator[NDArray[Any]]:

@@ -50,14 +50,16 @@ class Calibrated:
     Attributes:
         ranges: One mapping a group of samples, in the order given.
         notes: Which probes have no answer, and why.
-        seconds: Wall time; 0 when every answer was known before.
-        peak_rss: Bytes, of the worker; 0 when every answer was known before.
+        seconds: Wall time; 0 when every answer was known before, and so are the next two.
+        cpu_seconds: CPU time of the worker, all its threads.
+        peak_rss: Bytes, of the worker.
         parts: Worker runs that the probes were split into to stay within the memory.
     """
 
     ranges: tuple[Ranges, ...]
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     peak_rss: int = 0
     parts: int = 0
 
@@ -116,11 +118,11 @@ def calibrate_groups(
     groups = [list(indices) for indices in groups]
     known = Answers(folder, groups)
     missing = known.missing(probes)
-    peak = parts = 0
+    peak = cpu = parts = 0
     if missing:
         run = _Run(model, missing, stream, groups, folder, memory)
         for answer in run.answers(known):
-            peak, parts = max(peak, answer), parts + 1
+            peak, cpu, parts = int(answer["peak_rss"]), int(answer["cpu_ns"]), parts + 1
         known.store()
     ranges = tuple(
         {
@@ -131,7 +133,7 @@ def calibrate_groups(
         for group in range(len(groups))
     )
     seconds = time.monotonic() - started if missing else 0.0
-    return Calibrated(ranges, _notes(known, probes, ranges), seconds, peak, parts)
+    return Calibrated(ranges, _notes(known, probes, ranges), seconds, cpu / 1e9, peak, parts)
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,8 @@ class _Run:
     folder: Path
     memory: int
 
-    def answers(self, known: Answers) -> Iterator[int]:
-        """Put the answers of each part into `known`; yield the worker's peak memory."""
+    def answers(self, known: Answers) -> Iterator[Mapping[str, Any]]:
+        """Put the answers of each part into `known`; yield the worker's own, with what it took."""
         with watched(self.model, self.folder) as files:
             shapes, found, hidden = files.showing(self._tensors(self.probes), shapes=True)
             known.hide(hidden)
@@ -171,7 +173,9 @@ class _Run:
         extents: Mapping[str, Any] = answer["extents"]
         return extents
 
-    def _part(self, worker: Worker, files: Watched, part: Sequence[Probe], known: Answers) -> int:
+    def _part(
+        self, worker: Worker, files: Watched, part: Sequence[Probe], known: Answers
+    ) -> Mapping[str, Any]:
         path, found, _ = files.showing(self._tensors(part))
         keep = self.folder.resolve() / "moments" / codec.digest([list(part), self.groups])
         command: dict[str, Any] = {
@@ -190,7 +194,7 @@ class _Run:
         for group, answers in enumerate(answer["answers"]):
             for probe, data in zip(part, answers, strict=True):
                 known.put(group, probe, data)
-        return int(answer["peak_rss"])
+        return answer
 
     @staticmethod
     def _tensors(probes: Sequence[Probe]) -> list[str]:
