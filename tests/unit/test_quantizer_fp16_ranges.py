@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 from benchmarks.true_half import rounded
 
 from ortune.core.errors import BadSettings
-from ortune.model import edit
+from ortune.core.step import Recipe
+from ortune.model import edit, file
 from ortune.quantizers.bf16 import Bf16
 from ortune.quantizers.fp16 import Fp16
+from ortune.recipe.build import build
 from tests.unit.quantizing import model_of, normal, ops, quantize, run, snr
 
 
@@ -231,3 +235,16 @@ def test_bfloat16_has_float32s_range_and_fewer_digits() -> None:
     step = toy("z = Softmax(a)")
     quantize(step, Bf16(), [{"x": normal(4, 8) - np.float32(40)}])
     assert wide(step) == {"a", "z"}
+
+
+@pytest.mark.parametrize("step", [Fp16(keep_io=False), Bf16(keep_io=False)])
+def test_a_build_lets_types_of_inputs_and_outputs_change_when_asked(
+    step: Fp16 | Bf16, tmp_path: Path
+) -> None:
+    source = file.save(toy(SQUARES), tmp_path / "source.onnx")
+    built = build(source, Recipe("half", (step,)), tmp_path / "out.onnx")
+    model = file.load(built.path)
+    (given,), (made,) = model.graph.inputs, model.graph.outputs
+    assert given.dtype == made.dtype != ir.DataType.FLOAT
+    assert "Cast" not in ops(model)
+    assert (given.name, made.name) == ("x", "y")

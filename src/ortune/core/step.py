@@ -74,6 +74,11 @@ class Quantizer(Plugin):
         """Return the tensors whose ranges `apply` needs; none for data-free methods."""
         return ()
 
+    @property
+    def keeps_io(self) -> bool:
+        """Whether inputs and outputs keep their types; False only where the user wants that."""
+        return True
+
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield steps to try instead of this one where it fails the budget, best bet first."""
         return ()

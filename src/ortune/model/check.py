@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 import onnx_ir as ir
@@ -33,6 +33,16 @@ def signature(model: ir.Model) -> Signature:
     """Describe the model that `check` compares against."""
     faults = frozenset(kind for kind, _ in _faults(model))
     return Signature(spec.inputs(model), spec.outputs(model), faults)
+
+
+def retyped(before: Signature, model: ir.Model) -> Signature:
+    """Return a signature with the types of a model that was meant to change them."""
+    found = (spec.inputs(model), spec.outputs(model))
+    inputs, outputs = (
+        tuple(replace(old, dtype=new.dtype) for old, new in zip(olds, news, strict=True))
+        for olds, news in zip((before.inputs, before.outputs), found, strict=True)
+    )
+    return replace(before, inputs=inputs, outputs=outputs)
 
 
 def check(model: ir.Model, before: Signature, step: str) -> None:

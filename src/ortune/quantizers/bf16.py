@@ -57,6 +57,11 @@ class Bf16(Quantizer):
         if "bf16" in backend.arithmetic and not facts.quantized:
             yield cls()
 
+    @property
+    def keeps_io(self) -> bool:
+        """As the field says."""
+        return self.keep_io
+
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return every tensor that may become bfloat16, after inlining local functions."""
         return self._narrowing.probes(model)

@@ -24,7 +24,7 @@ from ortune.core.trial import Edit
 from ortune.data.feeds import Feeds
 from ortune.measurement.process import WorkerFailed
 from ortune.model import file, names
-from ortune.model.check import check, signature
+from ortune.model.check import check, retyped, signature
 from ortune.model.edit import take_notes
 from ortune.recipe import compare, reuse
 from ortune.recipe.built import Built, steps_key, store, stored
@@ -182,6 +182,8 @@ class _Work:
             ranges |= self._observed(step, missing)
         self._trusted = False
         count = step.apply(self.model, ranges)
+        if not step.keeps_io:
+            self._before = retyped(self._before, self.model)
         check(self.model, self._before, step.name())
         note = take_notes(self.model)
         done = Edit(str(step), count, note=note, seconds=time.perf_counter() - start)
