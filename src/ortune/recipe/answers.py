@@ -25,7 +25,7 @@ class Answers:
         self._hidden: dict[str, str] = {}
         if self._path.is_file():
             data = json.loads(self._path.read_text(encoding="utf-8"))
-            self._answers, self._hidden = data["answers"], data["hidden"]
+            self._answers, self._hidden = data.get("answers", {}), data.get("hidden", {})
 
     def missing(self, probes: Sequence[Probe]) -> list[Probe]:
         """Return the probes, one of each observer and tensor, that a group has no answer for."""
