@@ -96,7 +96,8 @@ def test_a_body_that_the_data_does_not_reach_stays_in_float() -> None:
     ranges = {name: seen for name, seen in body_ranges().items() if name != "q"}
     assert Int8Static().apply(model, ranges) == 2
     said = edit.take_notes(model)
-    assert said == "1 of 3 layers stay in float: 1 have no range: the data does not reach them"
+    reason = "have no range: the data leaves them unused or zero"
+    assert said == f"1 of 3 layers stay in float: 1 {reason}"
     x = {"x": normal(1, 4, 8, 8), "c": np.array(False)}
     assert np.array_equal(run(model, x)[0], run(model_of(BRANCHES, OUTER), x)[0])
 
@@ -319,7 +320,7 @@ def test_recurrent_layers_are_named() -> None:
         g (float[s,b,16] x) => (float[s,1,b,16] y) { y = GRU<hidden_size = 16>(x, w, r) }""",
         {"w": normal(1, 48, 16), "r": normal(1, 48, 16)},
     )
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match="no Conv"):
         quantize(model, Int8Static(), [{"x": normal(2, 1, 16)}])
     assert "1 GRU stay in float" in edit.take_notes(model)
 
@@ -340,3 +341,9 @@ def test_a_wholly_quantized_model_is_a_quarter() -> None:
     quantize(big, Int8Static(), [{"x": normal(2, 512)}])
     after = sum(v.const_value.nbytes for v in big.graph.initializers.values())
     assert 0.25 <= after / before <= 0.28
+
+
+def test_a_refusal_says_why() -> None:
+    model = model_of(LM, LM_WEIGHTS)
+    with pytest.raises(Refused, match="2 of 2 layers stay in float: 2 have fewer than 40 rows"):
+        quantize(model, Int8Static(min_side=40), [{"ids": IDS}])

@@ -83,12 +83,19 @@ def scope(model: ir.Model, limits: Limits) -> Scope:
     return Scope(fit, left, why)
 
 
+def said(why: Mapping[ir.Node, str], done: int) -> str:
+    """Say what stays in float, counted by reason; an empty text if nothing does."""
+    if not why:
+        return ""
+    counted = Counter(why.values()).most_common()
+    text = ", ".join(f"{count} {reason}" for reason, count in counted)
+    return f"{len(why)} of {len(why) + done} layers stay in float: {text}"
+
+
 def note(model: ir.Model, why: Mapping[ir.Node, str], done: int) -> None:
-    """Say what stays in float, counted by reason; nothing if nothing does."""
-    if why:
-        counted = Counter(why.values()).most_common()
-        text = ", ".join(f"{count} {reason}" for reason, count in counted)
-        edit.note(model, f"{len(why)} of {len(why) + done} layers stay in float: {text}")
+    """Note what stays in float; recurrent layers by name."""
+    if text := said(why, done):
+        edit.note(model, text)
     recurrent = Counter(n.op_type for n in edit.every_node(model) if n.op_type in RECURRENT)
     if recurrent:
         text = ", ".join(f"{count} {op}" for op, count in sorted(recurrent.items()))

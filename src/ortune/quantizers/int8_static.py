@@ -163,8 +163,10 @@ class Int8Static(Quantizer):
         layers = [layer for placement in placements for layer in placement.layers]
         _scope.note(model, scope.why, len(layers))
         if not layers:
+            reasons = _scope.said(scope.why, 0)
             raise Refused(
-                f"no {', '.join(self._ops())} with a constant float32 weight to quantize",
+                f"no {', '.join(self._ops())} with a constant float32 weight to quantize"
+                f"{reasons and f' ({reasons})'}",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         signed = _rules.symmetric_s8(self.target)
@@ -253,5 +255,7 @@ class Int8Static(Quantizer):
             placements.append(placement)
             done = {layer.node for layer in placement.layers}
             lost = {layer.node for layer in layers} - done
-            found.why.update(dict.fromkeys(lost, "have no range: the data does not reach them"))
+            found.why.update(
+                dict.fromkeys(lost, "have no range: the data leaves them unused or zero")
+            )
         return placements, found
