@@ -10,6 +10,7 @@ from ortune.core import catalog
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Quantizer
+from ortune.quantizers import int8_static
 
 CPU = frozenset({"int8", "int8-dynamic"})
 OPENVINO = frozenset({"int8", "int8-weights"})
@@ -26,6 +27,13 @@ class Made(Backend):
 
     def open(self, path, *, verbose=False):  # type: ignore[no-untyped-def]
         raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is offered for a CPU does not depend on the one that the tests run on."""
+    flags = frozenset({"avx2", "avx512_vnni"})
+    monkeypatch.setattr(int8_static, "instruction_sets", lambda: flags)
 
 
 def offers(can: frozenset[str], ops: dict[str, int]) -> list[str]:
@@ -84,3 +92,20 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
 )
 def test_offers(can: frozenset[str], ops: dict[str, int], expected: list[str]) -> None:
     assert offers(can, ops) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"avx2", "avx_vnni"}, "int8-static"),
+        ({"avx2"}, "int8-static(reduce_range=true)"),
+        ({"asimd"}, "int8-static(activations=s8)"),
+        (set(), "int8-static"),
+    ],
+)
+def test_instruction_sets_choose_the_integers(
+    flags: set[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8_static, "instruction_sets", lambda: frozenset(flags))
+    assert expected in offers(CPU, {"Conv": 2})
+    assert "int8-static(target=openvino)" in offers(OPENVINO, {"Conv": 2})
