@@ -45,11 +45,11 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
         return False
     limits = np.iinfo(grid.zero.dtype)
     bounded = maker(source, *_POSITIVE) is not None
-    if grid.single and int(grid.zero.reshape(())) == limits.min and not bounded:
-        high = np.float32((int(limits.max) - int(limits.min)) * float(grid.scale.reshape(())))
+    if (grid.zero == limits.min).all() and not bounded:
+        high = (int(limits.max) - int(limits.min)) * float(grid.scale.max())
         ends = [
-            editor.constant(f"{source.name}_low", np.asarray(0, np.float32)),
-            editor.constant(f"{source.name}_high", np.asarray(high, np.float32)),
+            editor.constant(f"{source.name}_low", np.asarray(0, grid.scale.dtype)),
+            editor.constant(f"{source.name}_high", np.asarray(high, grid.scale.dtype)),
         ]
         clip = editor.node("Clip", [source, *ends], name=f"{source.name}_clip")
         clip.outputs[0].shape, clip.outputs[0].type = source.shape, source.type
@@ -74,11 +74,53 @@ def take_out(node: ir.Node) -> None:
 def widened(node: ir.Node) -> NDArray[np.float32] | None:
     """Return the float array that a DequantizeLinear of a constant stands for."""
     array, grid = edit.const_array(node.inputs[0]), quantized.grid(node)
-    if array is None or grid is None:
+    if array is None or grid is None or grid.scale.dtype != np.float32:
         return None
     zero = quantized.along(grid.zero, grid, array.ndim).astype(np.int32)
     scale = quantized.along(grid.scale, grid, array.ndim).astype(np.float32)
     return np.asarray((array.astype(np.int32) - zero).astype(np.float32) * scale, np.float32)
+
+
+def restore(model: ir.Model) -> int:
+    """Make a quantized model a float32 one: pairs out, weights widened, integer layers float.
+
+    Operators of QOperator form, and what is rounded in another way, are left.
+
+    Returns:
+        Nodes that went.
+    """
+    edit.inline(model)
+    count = 0
+    for graph in [model.graph, *model.graph.subgraphs()]:
+        editor = edit.Editor(graph)
+        layers = FloatLayers(editor, at_load=False)
+        for node in list(graph):
+            if node.op_type in ("ConvInteger", "MatMulInteger") and not node.domain:
+                count += layers.rewrite(node)
+        count += sum(drop_pair(editor, node) for node in pairs(graph))
+        for node in list(graph):
+            count += _widen(editor, node)
+    return count
+
+
+def _widen(editor: edit.Editor, node: ir.Node) -> bool:
+    """Store the float values of a constant behind a DequantizeLinear, or Cast and Mul."""
+    array: NDArray[np.float32] | None = None
+    if node.op_type == "DequantizeLinear" and quantized.ours(node):
+        array = widened(node)
+    elif node.op_type == "Mul" and not node.domain:
+        cast = next((m for v in node.inputs if (m := maker(v, "Cast")) is not None), None)
+        held = edit.const_array(cast.inputs[0]) if cast is not None else None
+        factor = edit.const_array(other(node, cast.outputs[0])) if cast is not None else None
+        if held is not None and factor is not None and held.dtype == np.int8:
+            fits = factor.dtype == np.float32 and factor.ndim <= held.ndim
+            array = held.astype(np.float32) * factor if fits else None
+    value = node.outputs[0]
+    if array is None or value.is_graph_output():
+        return False
+    value.replace_all_uses_with(editor.constant(f"{value.name}_wide", array))
+    _remove_back(node)
+    return True
 
 
 class FloatLayers:

@@ -1,0 +1,79 @@
+"""A model that another tool quantized, quantized anew from its own weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import onnx_ir as ir
+
+from ortune.core import catalog
+from ortune.core.backend import Backend
+from ortune.core.errors import Refused
+from ortune.core.facts import Facts
+from ortune.core.observer import Probe, Ranges
+from ortune.core.step import Quantizer
+from ortune.quantizers._arrived import restore
+
+_INTEGER = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
+_PAIRS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+
+
+@dataclass(frozen=True)
+class Requantize(Quantizer):
+    """Back to float, then another quantizer: for pairs where no kernel wants them.
+
+    Some tools place pairs for another runtime: no pair behind a convolution (ModelOpt, for
+    TensorRT), one step a channel of an activation (NNCF, for OpenVINO), everything dynamic (Olive,
+    Optimum). onnxruntime then computes in float and rounds besides. Pairs are taken out, integer
+    weights widened, and `step` quantizes the result. Weights that one step a channel fitted are
+    found again exactly. QOperator models are refused.
+
+    Attributes:
+        step: The quantizer; int8-static as it is by default if none is given.
+    """
+
+    needs_opset: ClassVar[int] = 13
+
+    step: Quantizer | None = None
+
+    @classmethod
+    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+        """Yield the first offers of the int8 quantizers for the float model that it was."""
+        if not facts.quantized or facts.has("QLinearConv", "QLinearMatMul"):
+            return
+        ops: dict[str, int] = {}
+        for op, count in facts.ops.items():
+            if op not in _PAIRS:
+                ops[_INTEGER.get(op, op)] = ops.get(_INTEGER.get(op, op), 0) + count
+        was = replace(facts, ops=ops)
+        for name in ("int8-static", "int8-dynamic"):
+            for offer in catalog.load(Quantizer, name).offers(was, backend):
+                yield cls(step=offer)
+                break
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the tensors that the quantizer needs, after the model is float again."""
+        restore(model)
+        return self._inner().probes(model)
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Quantize anew and return how many layers were.
+
+        Raises:
+            Refused: There is nothing to quantize, or the model is written in integer operators.
+        """
+        restore(model)
+        left = [
+            n for n in model.graph.all_nodes() if n.op_type in ("QLinearConv", "QLinearMatMul")
+        ]
+        if left:
+            raise Refused(
+                f"{len(left)} layers are written as integer operators, which stay",
+                fix="apply u8s8, which makes the fast pair of dtypes of them",
+            )
+        return self._inner().apply(model, ranges)
+
+    def _inner(self) -> Quantizer:
+        return self.step or catalog.load(Quantizer, "int8-static")()
