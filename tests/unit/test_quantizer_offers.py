@@ -44,6 +44,7 @@ def offers(can: frozenset[str], ops: dict[str, int]) -> list[str]:
 
 CNN = {"Conv": 49, "Add": 9, "Gemm": 1}
 TRANSFORMER = {"MatMul": 48, "Softmax": 6, "LayerNormalization": 12}
+REQUANTIZED = "requantize(step=int8-static)"
 RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
 
 
@@ -86,8 +87,9 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
         (HALF, CNN, ["fp16"]),
         (CPU, {"Relu": 3}, []),
         (frozenset(), TRANSFORMER, []),
-        (CPU | OPENVINO | HALF, CNN | {"QuantizeLinear": 5}, ["drop-pairs"]),
-        (CPU, CNN | {"ConvInteger": 5}, ["float-convs"]),
+        (CPU | OPENVINO | HALF, CNN | {"QuantizeLinear": 5}, ["drop-pairs", REQUANTIZED]),
+        (CPU, CNN | {"ConvInteger": 5}, ["float-convs", REQUANTIZED]),
+        (CPU, {"QLinearConv": 49}, []),
     ],
 )
 def test_offers(can: frozenset[str], ops: dict[str, int], expected: list[str]) -> None:

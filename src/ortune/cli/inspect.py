@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ortune.cli import shared
 from ortune.core.facts import Facts, TensorSpec
+
+if TYPE_CHECKING:
+    from ortune.model.saturable import Saturable
 
 
 @shared.verb(shared.Verb)
@@ -20,16 +25,31 @@ def command(model: Path, json_to: str | None, verbose: bool) -> int:
     """
     from ortune.model import file
     from ortune.model.facts import facts
+    from ortune.model.saturable import saturable
 
-    found = facts(file.load(model))
+    loaded = file.load(model)
+    found, layers = facts(loaded), saturable(loaded)
     digest, size = file.digest(model), file.size(model)
-    result = {"model": model, "digest": digest, "file_bytes": size, "facts": found}
-    shared.answer(json_to, result, lambda: _show(model, digest, size, found, verbose))
+    result = {
+        "model": model,
+        "digest": digest,
+        "file_bytes": size,
+        "facts": found,
+        "saturable": layers,
+    }
+    shared.answer(json_to, result, lambda: _show(model, digest, size, found, layers, verbose))
     return 0
 
 
-def _show(model: Path, digest: str, size: int, found: Facts, verbose: bool) -> None:
-    shared.table(("", model.name), _rows(digest, size, found))
+def _show(
+    model: Path,
+    digest: str,
+    size: int,
+    found: Facts,
+    layers: Sequence[Saturable],
+    verbose: bool,
+) -> None:
+    shared.table(("", model.name), [*_rows(digest, size, found), *_saturation(layers)])
     for title, specs in (("inputs", found.inputs), ("outputs", found.outputs)):
         rows = [(spec.name, spec.dtype, dims(spec)) for spec in specs]
         shared.table((title, "dtype", "shape"), rows)
@@ -56,6 +76,15 @@ def _rows(digest: str, size: int, found: Facts) -> list[tuple[str, str]]:
         ("quantized already", "yes" if found.quantized else "no"),
     ]
     return rows + [(f"metadata {key}", value) for key, value in found.metadata.items()]
+
+
+def _saturation(layers: Sequence[Saturable]) -> list[tuple[str, str]]:
+    if not layers:
+        return []
+    risky = [layer for layer in layers if layer.risky]
+    advice = "; see `ortune verify --simulate avx2`" if risky else ""
+    said = f"{len(risky)} of {len(layers)} integer layers{advice}"
+    return [("can saturate without VNNI", said)]
 
 
 def dims(spec: TensorSpec) -> str:
