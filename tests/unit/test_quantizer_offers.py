@@ -87,7 +87,7 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
         (HALF, CNN, ["fp16"]),
         (CPU, {"Relu": 3}, []),
         (frozenset(), TRANSFORMER, []),
-        (CPU | OPENVINO | HALF, CNN | {"QuantizeLinear": 5}, ["drop-pairs", REQUANTIZED]),
+        (CPU | HALF, CNN | {"QuantizeLinear": 5}, ["drop-pairs", REQUANTIZED]),
         (CPU, CNN | {"ConvInteger": 5}, ["float-convs", REQUANTIZED]),
         (CPU, {"QLinearConv": 49}, []),
     ],
