@@ -66,7 +66,7 @@ def test_int8_with_data_is_static() -> None:
 
 def test_int8_for_a_gpu_is_symmetric() -> None:
     (step,) = converting.quantizers(Order("int8", "gpu", static=True, reduce_range=True))
-    assert str(step) == "int8-static(activations=s8, symmetric=true, reduce_range=true, head=true)"
+    assert str(step) == "int8-static(target=tensorrt, reduce_range=true, head=true)"
 
 
 def test_int8_without_data_is_dynamic_then_weights() -> None:
