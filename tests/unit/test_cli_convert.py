@@ -23,6 +23,9 @@ FACTS = Facts({"Conv": 1}, 1, 4, 16, {"float32": 16}, 17, 8, (), ())
         (Order("fp32", dynamic_conv=True), "--dynamic-conv is about int8"),
         (Order("int8", dynamic_conv=True, static=True), "int8 without data"),
         (Order("int8", "gpu"), "no GPU kernel"),
+        (Order("fp8", static=True), "no CPU multiplies float8"),
+        (Order("fp8", "gpu"), "fp8 needs samples"),
+        (Order("fp16", static=True, known=True), "--ranges-from is about fp8, int8"),
     ],
 )
 def test_what_does_not_go_together_is_refused(order: Order, said: str) -> None:
@@ -74,6 +77,21 @@ def test_int8_without_data_is_dynamic_then_weights() -> None:
     assert [str(step) for step in steps] == ["int8-dynamic(conv=true)", "int8-weights"]
 
 
+@pytest.mark.parametrize(
+    ("order", "step"),
+    [
+        (Order("fp16", static=True), "fp16"),
+        (Order("bf16"), "bf16"),
+        (Order("fp8", "gpu", static=True), "fp8"),
+        (Order("int4"), "int4-weights"),
+        (Order("int4", static=True), "int4-weights(method=gptq)"),
+    ],
+)
+def test_other_precisions_are_one_step(order: Order, step: str) -> None:
+    order.check()
+    assert [str(one) for one in converting.quantizers(order)] == [step]
+
+
 def test_no_precision_has_no_lossy_step() -> None:
     assert converting.quantizers(Order()) == converting.quantizers(Order("fp32")) == ()
 
@@ -89,6 +107,13 @@ def test_no_precision_has_no_lossy_step() -> None:
         ("int8", {"int8": 4}, {"Gather": 1}, False),
         ("int8", {"int8": 4}, {"Cast": 1, "Mul": 1, "Conv": 1}, True),
         ("int8", {"float32": 16}, {"QuantizeLinear": 1}, False),
+        ("bf16", {"bfloat16": 8}, {"Conv": 1}, True),
+        ("bf16", {"float16": 8}, {"Conv": 1}, False),
+        ("fp8", {"float8_e4m3fn": 4, "float32": 16}, {"MatMul": 1}, True),
+        ("fp8", {"int8": 4}, {"QuantizeLinear": 1}, False),
+        ("int4", {"uint8": 4}, {"com.microsoft::MatMulNBits": 1}, True),
+        ("int4", {"uint4": 4}, {"DequantizeLinear": 1}, True),
+        ("int4", {"uint8": 4}, {"MatMul": 1}, False),
         ("fp32", {"float32": 16}, {"Conv": 1}, True),
         ("fp32", {"bfloat16": 16}, {"Conv": 1}, False),
         (None, {"float16": 16}, {"Conv": 1}, True),
