@@ -18,7 +18,11 @@ from ortune.model import edit
 
 @dataclass(frozen=True)
 class Coarse(Quantizer):
-    """Keeps the mean of every weight alone or, with care, 16 of the 32 bits of each number."""
+    """Keeps the mean of every weight alone or, with care, 16 of the 32 bits of each number.
+
+    Attributes:
+        care: Keep more.
+    """
 
     care: bool = False
 
