@@ -131,6 +131,8 @@ def test_one_tensor_of_ten_may_be_unstable() -> None:
     found = judge(whole, [whole, two], 10, 10)
     assert found.enough is False
     assert found.stable == pytest.approx(0.8)
+    limit = f"{TOLERANCE / STEPS:.0%}".replace("%", " %")
+    assert f"more than {limit} on 20% of the ranges" in found.why
     # Halves alone do not say how fast it falls: as 1 / sqrt(n).
     assert found.exponent is None
     assert found.add == 1

@@ -135,13 +135,12 @@ def judge(
         why = f"the two halves of it agree within 10 % on {stable:.0%} of the ranges"
         return Stability(True, stable, worst, exponent, 0, why)
     grow = (worst / TOLERANCE) ** (1 / (exponent or _USUAL))
-    lacking = (
-        f"on {1 - stable:.0%} of the tensors the halves of the data disagree by more than 5 %"
-    )
+    lacking = f"its two halves disagree by more than 10 % on {1 - stable:.0%} of the ranges"
     if grow > FURTHEST:
         why = (
-            f"{lacking}, and by the way that falls more than {FURTHEST} times the samples would "
-            "be needed: look at the tensors below, and try an observer that clips (--compare)"
+            f"{lacking}, and that falls so slowly with their number that more than {FURTHEST} "
+            "times the samples would be needed: these are extremes; see what an observer that "
+            "clips them costs or gains"
         )
         return Stability(False, stable, worst, exponent, None, why)
     more = _rounded(samples * (grow - 1))
