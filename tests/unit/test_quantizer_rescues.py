@@ -20,24 +20,35 @@ def rescues(ops: dict[str, int], step: Int8Static) -> list[tuple[Step, ...]]:
 
 def test_the_kit_in_front_of_convolutions() -> None:
     found = rescues(CNN, Int8Static())
-    assert [str(steps[0]) for steps in found[:4]] == [
-        "bias-correction",
-        "adaptive-rounding",
-        "clip-weights",
-        "cross-layer-equalization",
+    assert [[str(one) for one in steps[:-1]] for steps in found[:5]] == [
+        ["adaptive-rounding"],
+        ["cross-layer-equalization", "adaptive-rounding"],
+        ["bias-correction"],
+        ["cross-layer-equalization"],
+        ["clip-weights"],
     ]
-    assert all(steps[-1] == Int8Static() for steps in found[:4])
-    observers = {steps[0].observer.name() for steps in found[4:]}  # type: ignore[union-attr]
+    assert all(steps[-1] == Int8Static() for steps in found[:5])
+    observers = {steps[0].observer.name() for steps in found[5:]}  # type: ignore[union-attr]
     assert observers == {"percentile", "mse", "entropy"}
 
 
 def test_smoothing_comes_first_for_matrix_products() -> None:
     step = Int8Static(smooth=0.75, split=4, exclude=("a",))
     found = rescues(TRANSFORMER, step)
-    assert [s.name() for s in found[1]] == ["smooth-quant", "adaptive-rounding", "int8-static"]
+    assert [s.name() for s in found[0]] == ["smooth-quant", "adaptive-rounding", "int8-static"]
     last = Int8Static(exclude=("a",))
-    assert found[1][-1] == last
-    assert found[1][1].before == last  # type: ignore[union-attr]
+    assert found[0][-1] == last
+    assert found[0][1].before == last  # type: ignore[union-attr]
+
+
+def test_without_smoothing_it_is_tried_first_and_with_it_never_left_out() -> None:
+    plain, smooth = (
+        rescues(TRANSFORMER, Int8Static()),
+        rescues(TRANSFORMER, Int8Static(smooth=0.75)),
+    )
+    assert [s.name() for s in plain[0]] == ["smooth-quant", "int8-static"]
+    kit = [steps for steps in smooth if len(steps) > 1]
+    assert kit and all(steps[0].name() == "smooth-quant" and len(steps) == 3 for steps in kit)
 
 
 @pytest.mark.parametrize("ops", [CNN, TRANSFORMER])

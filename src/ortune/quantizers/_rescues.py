@@ -15,19 +15,21 @@ if TYPE_CHECKING:
     from ortune.quantizers.int8_static import Int8Static
 
 CONVOLUTIONS = (
-    ("bias-correction",),
     ("adaptive-rounding",),
-    ("clip-weights",),
+    ("cross-layer-equalization", "adaptive-rounding"),
+    ("bias-correction",),
     ("cross-layer-equalization",),
+    ("clip-weights",),
 )
-"""The accuracy kit in front of convolutions, best bet first."""
+"""The accuracy kit in front of convolutions, best bet first: see docs/quantizing.md."""
 
-TRANSFORMERS = (
-    ("smooth-quant",),
+SMOOTHED = (
     ("smooth-quant", "adaptive-rounding"),
-    ("adaptive-rounding",),
-    ("bias-correction",),
+    ("smooth-quant", "bias-correction"),
 )
+"""In front of matrix products whose inputs are smoothed already."""
+
+TRANSFORMERS = (("smooth-quant",), *SMOOTHED, ("adaptive-rounding",))
 """In front of matrix products."""
 
 OBSERVERS = ("percentile", "mse", "entropy")
@@ -42,7 +44,9 @@ def rescues(step: Int8Static, facts: Facts) -> Iterator[tuple[Step, ...]]:
     convolutions = facts.ops.get("Conv", 0) + facts.ops.get("ConvTranspose", 0)
     products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
     last = replace(step, smooth=0.0, split=0)
-    for names in CONVOLUTIONS if convolutions >= products else TRANSFORMERS:
+    smoothed = step.smooth or step.split
+    kit = SMOOTHED if smoothed else CONVOLUTIONS if convolutions >= products else TRANSFORMERS
+    for names in kit:
         found = [_step(name, last) for name in names]
         steps = [one for one in found if one is not None]
         if len(steps) == len(names):
