@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -19,6 +18,7 @@ from ortune.model.opset import raise_to
 from ortune.model.shapes import infer
 from ortune.quantizers import _gptq, _hqq
 from ortune.quantizers._blocks import SLAB, Array, Packed, Spec, Steps, fold, nearest, pack
+from ortune.quantizers._chosen import chosen
 from ortune.quantizers._layers import excluded
 from ortune.quantizers._products import UNKNOWN_RANK, Found, Product, Rows, Table, find
 
@@ -191,20 +191,9 @@ class _Orders:
 
 
 def included(model: ir.Model, patterns: Sequence[str]) -> Collection[ir.Node] | None:
-    """Return the nodes that patterns name; None without patterns.
+    """Return the nodes that `include` names; None without patterns.
 
     Raises:
         BadSettings: A pattern matches no node of the model.
     """
-    if not patterns:
-        return None
-    allowed: set[ir.Node] = set()
-    for pattern in patterns:
-        hits = {n for n in edit.every_node(model) if fnmatch.fnmatchcase(n.name or "", pattern)}
-        if not hits:
-            raise BadSettings(
-                f"include pattern '{pattern}' matches no node",
-                fix="use node names as `ortune inspect --nodes` shows them, with * and ?",
-            )
-        allowed |= hits
-    return allowed
+    return chosen(model, patterns, "include") if patterns else None

@@ -39,7 +39,8 @@ class Int4Weights(Quantizer):
             onnxruntime turns into MatMulNBits when it loads the file.
         ops: Operators whose weights are stored: MatMul, Gemm, Gather.
         min_size: Weights with fewer elements stay in float.
-        include: Names of nodes to look at; * and ? match. Empty looks at all.
+        include: Names of nodes to look at; * and ? match, re: begins a regular expression. Empty
+            looks at all.
         exclude: Names of nodes to leave in float.
         damping: For ``gptq``: share of the mean second moment that is added to all inputs'.
         act_order: For ``gptq``: the weights of large inputs are rounded first.

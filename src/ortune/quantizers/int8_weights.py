@@ -52,7 +52,8 @@ class Int8Weights(Quantizer):
             `int4-weights`.
         accuracy_level: What onnxruntime may round activations to inside a MatMulNBits: 0 and 1
             float32, 4 int8, the only one with a fast kernel.
-        include: Names of nodes to look at; * and ? match. Empty looks at all.
+        include: Names of nodes to look at; * and ? match, re: begins a regular expression. Empty
+            looks at all.
         exclude: Names of nodes to leave in float.
         damping: For ``gptq``: share of the mean second moment that is added to all inputs'.
         act_order: For ``gptq``: the weights of large inputs are rounded first.
