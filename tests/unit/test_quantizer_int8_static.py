@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortune.core import catalog
 from ortune.core.errors import BadSettings, Refused
-from ortune.core.observer import Range
+from ortune.core.observer import Observer, Range
 from ortune.core.step import Quantizer
 from ortune.model import edit
 from ortune.quantizers.int8_static import Int8Static
@@ -542,3 +543,8 @@ def test_a_head_of_two_products_is_quantized_but_for_the_last() -> None:
         {"w": normal(4, 4, 1, 1), "w1": normal(64, 32), "w2": normal(32, 10)},
     )
     assert quantize(model, Int8Static(), [{"x": normal(1, 4, 4, 4)}]) == 2
+
+
+def test_an_observer_that_does_not_cover_the_values_is_refused() -> None:
+    with pytest.raises(BadSettings, match="observer=sums does not say where values lie"):
+        Int8Static(observer=catalog.load(Observer, "sums")())

@@ -74,6 +74,8 @@ class Observer(Plugin):
 
     folder: ClassVar[str] = "observers"
     passes: ClassVar[int] = 1
+    covers: ClassVar[bool] = True
+    """Whether the range holds the tensor's values, so that an integer grid can be made of it."""
 
     @abstractmethod
     def start(self) -> Accumulator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from ortune.core.observer import Accumulator, Observer, Range
 @dataclass(frozen=True)
 class Magnitude(Observer):
     """Smallest magnitude that is not zero, to the largest; infinities and NaN count not."""
+
+    covers: ClassVar[bool] = False
 
     def start(self) -> Accumulator:
         """Return an accumulator that holds two numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ class Sums(Observer):
         axes: Summed over; counted from the end where negative, all of them when empty.
         power: 1 for sums and means, 2 for squares.
     """
+
+    covers: ClassVar[bool] = False
 
     axes: tuple[int, ...] = ()
     power: int = 1

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.core import catalog
 from ortune.core.backend import Backend
 from ortune.core.cpus import instruction_sets
-from ortune.core.errors import Refused
+from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.step import Quantizer, Step
@@ -95,6 +95,18 @@ class Int8Static(Quantizer):
     min_side: int = 16
     smooth: float = 0.0
     split: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the observer.
+
+        Raises:
+            BadSettings: Its ranges are not made for a grid.
+        """
+        if not self.observer.covers:
+            raise BadSettings(
+                f"observer={self.observer} does not say where values lie",
+                fix="use min-max, percentile, entropy or mse",
+            )
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
