@@ -54,7 +54,7 @@ def test_what_the_metric_cannot_tell_apart_snr_may() -> None:
     ranked, best, by = rank(rows, BUDGET, None)
     assert (best, by) == ("mse", "snr")
     assert {row.observer: row.standing for row in ranked} == {
-        "min-max": "not worse",
+        "min-max": "lower snr",
         "mse": "best",
         "entropy": "worse",
     }
@@ -65,6 +65,17 @@ def test_equal_rows_have_no_best() -> None:
     ranked, best, by = rank(rows, BUDGET, None)
     assert (best, by) == ("", "")
     assert [row.standing for row in ranked] == ["not worse", "not worse"]
+
+
+def test_rows_of_lower_snr_are_not_called_equal() -> None:
+    rows = [
+        _row("mse", _right(0.95), _noise(0.01)),
+        _row("min-max", _right(0.95), _noise(0.01)),
+        _row("entropy", _right(0.95), _noise(0.9)),
+    ]
+    ranked, best, _ = rank(rows, BUDGET, None)
+    assert best == ""
+    assert [row.standing for row in ranked] == ["not worse", "not worse", "lower snr"]
 
 
 def test_few_groups_make_a_difference_noise() -> None:

@@ -27,7 +27,8 @@ class Row:
         seconds: That its calibration took.
         score: By the budget's metric, against the float model.
         snr: dB against the float model's outputs.
-        standing: ``best``, ``not worse`` (within the noise of the first), ``worse`` or ``failed``.
+        standing: ``best``, ``not worse`` (within the noise of the first), ``lower snr`` (the
+            metric cannot tell), ``worse`` or ``failed``.
         error: Why there is no score.
     """
 
@@ -59,27 +60,30 @@ def rank(
     if not scored:
         return failed, "", ""
     equal = _unbeaten(scored, budget.metric, 0, groups)
+    ahead = equal
     best, by = (equal[0], str(budget.metric)) if len(equal) == 1 else (None, "")
     if best is None and budget.metric.name() != "snr":
         snr = Snr()
         by_snr = sorted(equal, key=lambda row: -(row.snr or 0.0))
-        leaders = _unbeaten(by_snr, snr, 1, groups)
-        best, by = (leaders[0], str(snr)) if len(leaders) == 1 else (None, "")
+        ahead = _unbeaten(by_snr, snr, 1, groups)
+        best, by = (ahead[0], str(snr)) if len(ahead) == 1 else (None, "")
     if len(scored) == 1:
         best, by = None, ""
-    told = [
-        replace(
-            row,
-            standing="best" if row is best else "not worse" if row in equal else "worse",
-        )
-        for row in scored
-    ]
+    told = [replace(row, standing=_standing(row, best, ahead, equal)) for row in scored]
     return [*told, *failed], named(best) if best else "", by
 
 
 def named(row: Row) -> str:
     """Name a row."""
     return f"{row.observer} with {row.augment}" if row.augment else row.observer
+
+
+def _standing(row: Row, best: Row | None, ahead: Sequence[Row], equal: Sequence[Row]) -> str:
+    if row is best:
+        return "best"
+    if any(row is other for other in ahead):
+        return "not worse"
+    return "lower snr" if any(row is other for other in equal) else "worse"
 
 
 def _unbeaten(
