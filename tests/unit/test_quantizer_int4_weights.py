@@ -317,3 +317,33 @@ def test_the_file_is_as_large_as_computed(step: Int4Weights | Int8Weights, tmp_p
     wanted = 2 * spec.stored_bytes(256, 256)
     held = sum(v.const_value.nbytes for v in file.load(path).graph.initializers.values())
     assert held == wanted and wanted < path.stat().st_size < wanted + 2500
+
+
+def top_fields(data: bytes) -> list[int]:
+    """Return the field numbers of a serialized message, in the order of the bytes."""
+
+    def varint(at: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            value |= (data[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if data[at - 1] < 128:
+                return value, at
+
+    found, at = [], 0
+    while at < len(data):
+        key, at = varint(at)
+        size, at = varint(at)
+        found.append(key >> 3)
+        at += size if key & 7 == 2 else 0
+    return found
+
+
+def test_the_graph_comes_before_the_opsets_of_two_domains(tmp_path: Path) -> None:
+    """OpenVINO takes a file for another format if a field comes twice among the first three."""
+    text, weights, _ = CASES["matmul"]
+    model = model_of(head(text), weights)
+    Int4Weights().apply(model, {})
+    assert len(model.opset_imports) == 2
+    fields = top_fields(file.save(model, tmp_path / "m.onnx").read_bytes())
+    assert fields == sorted(fields) and fields.count(8) == 2

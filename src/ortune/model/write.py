@@ -159,7 +159,9 @@ def _write_inside(
 ) -> None:
     """Write one file, the held initializers directly from where they lie.
 
-    protobuf allows fields in any order: the graph goes last, its initializers last in it.
+    protobuf allows fields in any order: the initializers go last in the graph. The model's own
+    fields keep their order, as OpenVINO takes a file for another format if a field comes twice
+    among the first three (the opsets of two domains).
     """
     heads: list[tuple[bytes, ir.TensorProtocol | None]] = []
     for tensor in proto.graph.initializer:
@@ -175,13 +177,27 @@ def _write_inside(
     del proto.graph.initializer[:]
     graph = proto.graph.SerializeToString()
     proto.ClearField("graph")
+    first = onnx.ModelProto()
+    for name in _BEFORE_GRAPH:
+        if proto.HasField(name):
+            setattr(first, name, getattr(proto, name))
+            proto.ClearField(name)
     total = len(graph) + sum(len(head) + (held.nbytes if held else 0) for head, held in heads)
-    out.write(proto.SerializeToString() + tag(_GRAPH) + varint(total) + graph)
+    out.write(first.SerializeToString() + tag(_GRAPH) + varint(total) + graph)
     for head, held in heads:
         out.write(head)
         if held is not None:
             _copy(held, out)
+    out.write(proto.SerializeToString())
 
 
 # Field numbers of onnx.proto: ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+_BEFORE_GRAPH = (
+    "ir_version",
+    "producer_name",
+    "producer_version",
+    "domain",
+    "model_version",
+    "doc_string",
+)
