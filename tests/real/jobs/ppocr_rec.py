@@ -39,10 +39,14 @@ def evaluate(run: Run) -> list[tuple[int, int]]:
     letters, found = alphabet(), []
     for strip, text in lines():
         (scores,) = run(x=strip).values()
-        best = [key for key, _ in groupby(scores[0].argmax(1).tolist())]
-        read = "".join(letters[i] for i in best if i).strip()
-        found.append((distance(read, text), len(text)))
+        found.append((distance(read(scores[0], letters), text), len(text)))
     return found
+
+
+def read(scores: NDArray[np.float32], letters: list[str]) -> str:
+    """Decode one line's scores [steps, characters] greedily: repeats and blanks go."""
+    best = [key for key, _ in groupby(scores.argmax(1).tolist())]
+    return "".join(letters[i] for i in best if i).strip()
 
 
 def accuracy(rows: NDArray[Any]) -> float:
