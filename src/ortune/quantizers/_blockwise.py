@@ -77,7 +77,7 @@ class Blockwise:
         if UNKNOWN_RANK in found.skipped and infer(model):
             found = self._find(model)
         if not found.products and not found.tables:
-            why = found.reasons() or f"the model has no {', '.join(self.ops)}"
+            why = found.reasons() or f"no {', '.join(self.ops)} reads one"
             raise Refused(
                 f"no weight to store in {self.spec.bits} bits: {why}",
                 fix="see `ortune inspect` for the model's operators and dtypes",
