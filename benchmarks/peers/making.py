@@ -162,8 +162,8 @@ def outcome(
         return {}, f"exit {code}: {last_line(complaint or said)}"
     if not there:
         return {}, f"exit 0 without a file: {last_line(complaint or said)}"
-    lines = [line for line in said.splitlines() if line.startswith("{")]
-    return (json.loads(lines[-1]), "") if lines else ({}, "wrote a file and told nothing")
+    at = said.rfind('{"version"')  # behind a progress bar without an end of line, maybe
+    return (json.loads(said[at:]), "") if at >= 0 else ({}, "wrote a file and told nothing")
 
 
 def last_line(text: str) -> str:

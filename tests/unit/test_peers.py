@@ -10,7 +10,7 @@ from benchmarks.peers.table import BEGIN, END, fill, standing, tables
 
 
 def test_a_run_with_a_file_gives_the_facts_of_its_last_json_line() -> None:
-    said = 'loading\n{"early": 1}\n{"version": "1.2", "note": "x"}\n'
+    said = 'loading\n{"early": 1}\n100 %{"version": "1.2", "note": "x"}\n'
     assert outcome(0, said, "warning", True) == ({"version": "1.2", "note": "x"}, "")
 
 

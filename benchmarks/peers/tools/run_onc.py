@@ -1,4 +1,8 @@
-"""onnx-neural-compressor: post-training static, and SmoothQuant, with its defaults."""
+"""onnx-neural-compressor: static quantization with its defaults, without and with SmoothQuant.
+
+SmoothQuant is asked for by the option: a `SmoothQuantConfig` given to `quantize` is taken for a
+plain static one, without a word.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ class Samples(Reader, data_reader.CalibrationDataReader):
 
 if __name__ == "__main__":
     asked = told()
-    kind = {"static": config.StaticQuantConfig, "SmoothQuant": config.SmoothQuantConfig}
-    quantize(asked.model, asked.out, kind[asked.recipe](calibration_data_reader=Samples(asked)))
+    options = {"SmoothQuant": True} if asked.recipe == "SmoothQuant" else {}
+    settings = config.StaticQuantConfig(Samples(asked), extra_options=options)
+    quantize(asked.model, asked.out, settings)
     tell("onnx-neural-compressor")
