@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import typing
@@ -29,6 +30,7 @@ from allpairspy import AllPairs
 from tests.real.task import installed
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
 from ortune.core import catalog, codec
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
@@ -40,7 +42,7 @@ from ortune.measurement.machine import machine, versions
 from ortune.measurement.process import WorkerFailed, ask_once
 from ortune.model import edit, file
 from ortune.model.facts import facts
-from ortune.recipe.build import build
+from ortune.recipe.build import Material, build_in
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "options.json"
@@ -133,6 +135,10 @@ NODES = ("include", "exclude", "wide", "keep")
 """Fields of node names: nothing, or the first node that is quantized."""
 
 
+BACKENDS: Mapping[str, Backend | None] = {"bf16": Openvino(threads=1), "fp8": None}
+"""Quantizer -> where its files run, None for nowhere here; on onnxruntime's CPU provider else."""
+
+
 def domain(cls: type[Quantizer], node: str | None) -> dict[str, list[Any]]:
     """Return the values of every field that is varied, the default first."""
     hints = typing.get_type_hints(cls)
@@ -140,7 +146,7 @@ def domain(cls: type[Quantizer], node: str | None) -> dict[str, list[Any]]:
     for one in fields(cls):
         default = getattr(cls(), one.name)
         kind = hints[one.name]
-        if one.name in VALUES:
+        if one.name in VALUES and isinstance(default, int | float):
             values = list(VALUES[one.name])
         elif one.name in NODES:
             values = [default, *([(node,)] if node else [])]
@@ -174,19 +180,18 @@ def combinations(domains: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one setting: ``runs``, ``refused`` or ``fails``."""
+    """What became of a setting: ``runs``, ``valid`` (no backend here), ``refused``, ``fails``."""
 
     step: str
     kind: str
     why: str = ""
 
 
-def outcome(case: Case, step: Quantizer, feeds: Feeds, folder: Path, backend: Backend) -> Outcome:
+def outcome(case: Case, step: Quantizer, feeds: Feeds, folder: Path) -> Outcome:
     """Build, check, load and run one setting."""
-    out = folder / "out" / case.model.name
-    out.parent.mkdir(exist_ok=True)
+    material = Material(feeds, tuple(range(feeds.count)))
     try:
-        build(case.model, Recipe("options", (step,)), out, feeds=feeds)
+        out = build_in(folder / "cache", case.model, Recipe("options", (step,)), material).path
     except OrtuneError as error:
         good = bool(error.what and error.fix)
         return Outcome(str(step), "refused" if good else "fails", error.what)
@@ -196,6 +201,10 @@ def outcome(case: Case, step: Quantizer, feeds: Feeds, folder: Path, backend: Ba
         onnx.checker.check_model(str(out), full_check=False)
     except Exception as error:
         return Outcome(str(step), "fails", f"checker: {error}"[:300])
+    backend = BACKENDS.get(step.name(), Cpu(threads=1))
+    if backend is None:
+        shutil.rmtree(out.parent)
+        return Outcome(str(step), "valid")
     job = WorkerJob(
         {MAIN: out.resolve()}, backend, {MAIN: feeds.stream.resolve()}, (folder / "job").resolve()
     )
@@ -203,6 +212,8 @@ def outcome(case: Case, step: Quantizer, feeds: Feeds, folder: Path, backend: Ba
         ask_once(job, ("first", {}))
     except WorkerFailed as error:
         return Outcome(str(step), "fails", f"{backend}: {error.failure.reason}"[:300])
+    finally:
+        shutil.rmtree(out.parent)
     return Outcome(str(step), "runs")
 
 
@@ -230,7 +241,7 @@ def run(case: Case, name: str) -> dict[str, Any]:
             except OrtuneError as error:
                 found.append(Outcome(f"{name} {setting}", "refused", error.what))
                 continue
-            found.append(outcome(case, step, feeds, folder, Cpu(threads=1)))
+            found.append(outcome(case, step, feeds, folder))
     count = Counter(one.kind for one in found)
     reasons = Counter(one.why for one in found if one.kind == "refused")
     return {
@@ -238,6 +249,7 @@ def run(case: Case, name: str) -> dict[str, Any]:
         "quantizer": name,
         "combinations": len(found),
         "runs": count["runs"],
+        "valid": count["valid"],
         "refused": count["refused"],
         "reasons": dict(reasons.most_common(4)),
         "fails": [[one.step, one.why] for one in found if one.kind == "fails"],
