@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -74,3 +75,9 @@ def _install(folder: Path, requirements: Path) -> str:
             lines = (done.stderr or done.stdout).strip().splitlines()
             return lines[-1] if lines else f"exit {done.returncode}"
     return ""
+
+
+def cpu_time() -> float:
+    """Return the CPU seconds of this process and of those that it started and that ended."""
+    every = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in every)

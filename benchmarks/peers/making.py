@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import time
@@ -17,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.peers.cases import Case
-from benchmarks.peers.environments import CACHE, HERE, Environment
+from benchmarks.peers.environments import CACHE, HERE, Environment, cpu_time
 
 TOOLS = {
     "ort": "onnxruntime's tools",
@@ -56,7 +55,7 @@ class Made:
     Attributes:
         key: Digest of everything that went in.
         seconds: Of the whole process, imports included.
-        cpu_s: CPU time of it: what neighbours do not change.
+        cpu_s: CPU time of it, which neighbours change little.
         size: Bytes of the file with its external data.
         peak_rss: Bytes of the process and of those that it waited for.
         note: What the tool's script says of the file.
@@ -111,7 +110,7 @@ def _run(case: Case, model: Path, samples: Path, env: Environment, recipe: str, 
         out = Path(work) / "model.onnx"
         script = HERE / "tools" / f"run_{env.tool}.py"
         command = [env.python, script, model, samples, out, recipe, kind]
-        start, before = time.monotonic(), _used()
+        start, before = time.monotonic(), cpu_time()
         try:
             done = subprocess.run(
                 [str(word) for word in command],
@@ -127,7 +126,7 @@ def _run(case: Case, model: Path, samples: Path, env: Environment, recipe: str, 
             code, said, complaint = None, "", ""
         spent = {
             "seconds": round(time.monotonic() - start, 1),
-            "cpu_s": round(_used() - before, 1),
+            "cpu_s": round(cpu_time() - before, 1),
         }
         facts, error = outcome(code, said, complaint, out.is_file())
         if error:
@@ -138,11 +137,6 @@ def _run(case: Case, model: Path, samples: Path, env: Environment, recipe: str, 
         for part in parts:
             shutil.move(part, target / part.name)
     return Made(env.tool, recipe, key, size=size, **spent, **facts)
-
-
-def _used() -> float:
-    found = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return found.ru_utime + found.ru_stime
 
 
 def outcome(

@@ -10,7 +10,7 @@ from typing import Any
 
 import ortune as ot
 from benchmarks.peers.cases import Case, calibration
-from benchmarks.peers.environments import CACHE
+from benchmarks.peers.environments import CACHE, cpu_time
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.spelling import parse
@@ -54,7 +54,7 @@ def _search(
     case: Case, folder: Path, out: Path, budget: str, on: str, limit: str
 ) -> dict[str, Any]:
     model = folder / "model.onnx"
-    start = time.monotonic()
+    start, before = time.monotonic(), cpu_time()
     study = ot.optimize(
         model,
         data=None if case.evaluate else folder / "data",
@@ -73,6 +73,7 @@ def _search(
         "recipe": str(best.plan),
         "budget": budget,
         "seconds": round(time.monotonic() - start, 1),
+        "cpu_s": round(cpu_time() - before, 1),
         "finished": study.finished,
         "on": str(best.plan.backend),
         "file": "" if path == model else str(path.relative_to(out.resolve())),

@@ -86,14 +86,14 @@ def _rows(case: Mapping[str, Any]) -> str:
     timed = sorted(_timed(case), key=lambda row: float(row["ratio"]["value"]))
     original = next((row["size"] for row in timed if not row["tool"]), 0)
     metrics = list(dict.fromkeys(name for row in timed for name in row["scores"]))
-    head = ["made by", "recipe", "ratio", *map(_metric, metrics), "MB", "made in", "holds"]
+    head = ["made by", "recipe", "ratio", *map(_metric, metrics), "MB", "CPU s", "holds"]
     lines = [_line(head), _line(["---"] * len(head))]
     for row in timed:
         scores = [_number(row["scores"].get(name)) for name in metrics]
         size = f"{row['size'] / 1e6:.1f}"
         if original and row["tool"]:
             size += f" ({row['size'] / original:.0%})"
-        seconds = f"{row['seconds']:.0f} s" if row.get("seconds") else ""
+        seconds = f"{row['cpu_s']:.0f}" if row.get("cpu_s") else ""
         every = len(row["holds"]) == len(case["budgets"])
         holds = "yes" if every else "in part" if row["holds"] else ""
         cells = [_who(row), _recipe(row), _interval(row["ratio"]), *scores, size, seconds, holds]
