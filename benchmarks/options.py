@@ -145,6 +145,8 @@ def domain(cls: type[Quantizer], node: str | None) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for one in fields(cls):
         default = getattr(cls(), one.name)
+        if one.name == "keep_io":  # Another model to its callers: other samples.
+            continue
         kind = hints[one.name]
         if one.name in VALUES and isinstance(default, int | float):
             values = list(VALUES[one.name])
@@ -155,11 +157,8 @@ def domain(cls: type[Quantizer], node: str | None) -> dict[str, list[Any]]:
         elif typing.get_origin(kind) is Literal:
             values = [default, *(v for v in typing.get_args(kind) if v != default)]
         elif isinstance(default, Observer):
-            every = [n for n in catalog.names(Observer) if n not in ("channels", "moments")]
-            values = [
-                default,
-                *(v for n in every if (v := catalog.load(Observer, n)()) != default),
-            ]
+            every = [catalog.load(Observer, name)() for name in catalog.names(Observer)]
+            values = [default, *(v for v in every if v.covers and v != default)]
         else:
             continue
         found[one.name] = values
