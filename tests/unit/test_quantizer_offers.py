@@ -11,6 +11,7 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Quantizer
 from ortune.quantizers import int8_static
+from ortune.study.space import recipes
 
 CPU = frozenset({"int8", "int8-dynamic"})
 OPENVINO = frozenset({"int8", "int8-weights"})
@@ -111,3 +112,19 @@ def test_instruction_sets_choose_the_integers(
     monkeypatch.setattr(int8_static, "instruction_sets", lambda: frozenset(flags))
     assert expected in offers(CPU, {"Conv": 2})
     assert "int8-static(target=openvino)" in offers(OPENVINO, {"Conv": 2})
+
+
+def names(can: frozenset[str], ops: dict[str, int]) -> list[str]:
+    facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
+    return [recipe.name for recipe in recipes(facts, Made(can=can))]
+
+
+def test_static_convolutions_and_dynamic_recurrent_layers_are_joined() -> None:
+    joined = "int8-static + int8-dynamic"
+    assert joined in names(CPU, {"Conv": 5, "LSTM": 1})
+    assert joined not in names(CPU, {"Conv": 5, "MatMul": 2})
+
+
+def test_four_bits_are_tried_after_eight() -> None:
+    tried = names(CPU, TRANSFORMER)
+    assert tried.index("int4-weights") > tried.index("int8-weights(form=nbits)")

@@ -70,3 +70,9 @@ def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
         "clip-weights",
         "int8-static(observer=mse)",
     ]
+
+
+def test_convolutions_beside_products_can_keep_float_arithmetic() -> None:
+    found = rescues({"Conv": 57, "MatMul": 13}, Int8Static())
+    spelled = ["int8-static(ops=[MatMul, Gemm])", "int8-weights(fold=true)"]
+    assert spelled in [[str(one) for one in steps] for steps in found]

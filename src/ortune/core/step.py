@@ -60,6 +60,8 @@ class Quantizer(Plugin):
     """An edit that spends accuracy for speed or size. May ask for tensor ranges first."""
 
     folder: ClassVar[str] = "quantizers"
+    rank: ClassVar[int] = 1
+    """Offers of a lower rank are tried first, equal ones by name."""
     needs_opset: ClassVar[int] = 0
     """Lowest default-domain opset it can write for; older models are raised first."""
     needs_data: ClassVar[bool] = True

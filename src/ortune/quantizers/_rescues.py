@@ -36,10 +36,11 @@ OBSERVERS = ("percentile", "mse", "entropy")
 
 
 def rescues(step: Int8Static, facts: Facts) -> Iterator[tuple[Step, ...]]:
-    """Yield the accuracy kit in front of a step, then the step with other ranges.
+    """Yield the accuracy kit in front of a step, then the step on less or with other ranges.
 
     What prepares weights must be told which step rounds them, and that step must leave them as
-    they are: smoothing is then a step of its own in front.
+    they are: smoothing is then a step of its own in front. Convolutions beside many products may
+    be what costs accuracy: their weights alone are stored as integers then.
     """
     convolutions = facts.ops.get("Conv", 0) + facts.ops.get("ConvTranspose", 0)
     products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
@@ -51,6 +52,9 @@ def rescues(step: Int8Static, facts: Facts) -> Iterator[tuple[Step, ...]]:
         steps = [one for one in found if one is not None]
         if len(steps) == len(names):
             yield (*steps, last)
+    if convolutions and products > 1 and step.target == "cpu":
+        rest = codec.build(catalog.load(Quantizer, "int8-weights"), {"fold": True})
+        yield (replace(step, ops=("MatMul", "Gemm")), rest)
     known = catalog.names(Observer)
     for name in OBSERVERS:
         other = catalog.load(Observer, name)() if name in known else None

@@ -46,6 +46,7 @@ class Int4Weights(Quantizer):
         act_order: For ``gptq``: the weights of large inputs are rounded first.
     """
 
+    rank: ClassVar[int] = 2
     needs_opset: ClassVar[int] = 13
 
     block: int = 32

@@ -48,7 +48,7 @@ def actions(
         backend: That the profile was taken on.
     """
     found = [
-        *_fusions(profile, model, facts),
+        *_fusions(profile, model, facts, backend),
         *_spelled_out(profile, model),
         *quantizations(profile, model, facts, backend),
         *_pairs(profile, model),
@@ -74,9 +74,11 @@ def in_space(action: Action, facts: Facts, backend: Backend, workload: Workload)
     return bool(action.backend) and action.backend in {str(one) for one in tried}
 
 
-def _fusions(profile: Profile, model: ir.Model, facts: Facts) -> Iterator[Action]:
+def _fusions(
+    profile: Profile, model: ir.Model, facts: Facts, backend: Backend
+) -> Iterator[Action]:
     """What our own rewrites would replace and the runtime has not."""
-    ours = clean(facts)
+    ours = clean(facts, backend)
     raised = tuple(step for step in ours.steps if step.name() == "raise-opset")
     for step in ours.steps:
         if step in raised:

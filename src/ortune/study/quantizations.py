@@ -56,7 +56,7 @@ def quantizations(
             groups.names(times),
             groups.time(times),
             gain if guessed else None,
-            steps=tuple(str(one) for one in (*clean(facts).steps, step)),
+            steps=tuple(str(one) for one in (*clean(facts, backend).steps, step)),
         )
 
 

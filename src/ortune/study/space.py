@@ -93,9 +93,25 @@ def recipes(facts: Facts, backend: Backend, *, exact: bool = False) -> Iterator[
         yield base
     if exact:
         return
-    for name in catalog.names(Quantizer):
-        for offer in catalog.load(Quantizer, name).offers(facts, backend):
-            yield Recipe(str(offer), (*base.steps, offer))
+    for steps in offers(facts, backend):
+        yield Recipe(" + ".join(map(str, steps)), (*base.steps, *steps))
+
+
+def offers(facts: Facts, backend: Backend) -> list[tuple[Quantizer, ...]]:
+    """Return what quantizers offer, best bet first: by their rank, then by name.
+
+    Convolutions with static ranges and recurrent layers with dynamic ones are one more: neither
+    quantizer takes the other's layers.
+    """
+    kinds = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
+    ranked = sorted(kinds, key=lambda kind: kind.rank)
+    found = {kind.name(): tuple(kind.offers(facts, backend)) for kind in ranked}
+    every: list[tuple[Quantizer, ...]] = [
+        (offer,) for kind in ranked for offer in found[kind.name()]
+    ]
+    static, dynamic = found.get("int8-static", ()), found.get("int8-dynamic", ())
+    joined = [(static[0], dynamic[0])] if static and dynamic and facts.has("Conv") else []
+    return [*joined, *every] if facts.has("LSTM") else every
 
 
 def plans(

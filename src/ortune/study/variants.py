@@ -74,7 +74,7 @@ def variants(
     yield Variant(NONE, model, raw, 0.0)
     yield Variant(GRAPH, model, full, 0.0, NONE)
     yield from _saved(GRAPH, model, 0.0, raw, root / "graph", sink)
-    recipe = clean(facts)
+    recipe = clean(facts, backend)
     if recipe.steps:
         cleaned = _made(CLEANED, recipe, model, material, root / "clean", sink)
         if cleaned is not None:
