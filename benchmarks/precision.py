@@ -261,7 +261,8 @@ CASES = {
         {
             "plain": ("simplify", "int8-static"),
             "percentile": ("simplify", "int8-static(observer=percentile)"),
-            "accuracy kit": ("simplify", "adaptive-rounding", "int8-static(observer=percentile)"),
+            "accuracy kit": ("simplify", "adaptive-rounding", "int8-static"),
+            "accuracy kit, mse": ("simplify", "adaptive-rounding", "int8-static(observer=mse)"),
             "products, other weights stored": ("simplify", PRODUCTS, "int8-weights(fold=true)"),
         },
         "half of the weight bytes int8, not slower, within 0.01",
