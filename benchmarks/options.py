@@ -136,7 +136,7 @@ NODES = ("include", "exclude", "wide", "keep")
 
 
 BACKENDS: Mapping[str, Backend | None] = {"bf16": Openvino(threads=1), "fp8": None}
-"""Quantizer -> where its files run, None for nowhere here; on onnxruntime's CPU provider else."""
+"""Quantizer -> where its files run, None for nowhere here; all others on the CPU provider."""
 
 
 def domain(cls: type[Quantizer], node: str | None) -> dict[str, list[Any]]:
@@ -186,7 +186,9 @@ class Outcome:
     why: str = ""
 
 
-def outcome(case: Case, step: Quantizer, feeds: Feeds, folder: Path) -> Outcome:
+def outcome(
+    case: Case, step: Quantizer, feeds: Feeds, folder: Path, backend: Backend | None
+) -> Outcome:
     """Build, check, load and run one setting."""
     material = Material(feeds, tuple(range(feeds.count)))
     try:
@@ -200,20 +202,23 @@ def outcome(case: Case, step: Quantizer, feeds: Feeds, folder: Path) -> Outcome:
         onnx.checker.check_model(str(out), full_check=False)
     except Exception as error:
         return Outcome(str(step), "fails", f"checker: {error}"[:300])
-    backend = BACKENDS.get(step.name(), Cpu(threads=1))
-    if backend is None:
-        shutil.rmtree(out.parent)
-        return Outcome(str(step), "valid")
-    job = WorkerJob(
-        {MAIN: out.resolve()}, backend, {MAIN: feeds.stream.resolve()}, (folder / "job").resolve()
-    )
     try:
-        ask_once(job, ("first", {}))
-    except WorkerFailed as error:
-        return Outcome(str(step), "fails", f"{backend}: {error.failure.reason}"[:300])
+        if backend is None:
+            return Outcome(str(step), "valid")
+        why = _first(out, feeds, folder, backend)
+        return Outcome(str(step), "fails" if why else "runs", why)
     finally:
         shutil.rmtree(out.parent)
-    return Outcome(str(step), "runs")
+
+
+def _first(model: Path, feeds: Feeds, folder: Path, backend: Backend) -> str:
+    """Load a model and run it once; return why it cannot."""
+    paths = {MAIN: model.resolve()}, backend, {MAIN: feeds.stream.resolve()}
+    try:
+        ask_once(WorkerJob(*paths, (folder / "job").resolve()), ("first", {}))
+    except WorkerFailed as error:
+        return f"{backend}: {error.failure.reason}"[:300]
+    return ""
 
 
 def run(case: Case, name: str) -> dict[str, Any]:
@@ -234,13 +239,16 @@ def run(case: Case, name: str) -> dict[str, Any]:
             names = {spec.name for spec in inputs}
             np.savez(few / path.name, **{k: _cut(v) for k, v in arrays.items() if k in names})
         feeds = load(str(few), inputs, folder)
+        backend = BACKENDS.get(name, Cpu(threads=1))
+        if backend is not None and _first(case.model, feeds, folder, backend):
+            backend = None  # It does not take the original either.
         for setting in combinations(domain(cls, node)):
             try:
                 step = cls(**setting)
             except OrtuneError as error:
                 found.append(Outcome(f"{name} {setting}", "refused", error.what))
                 continue
-            found.append(outcome(case, step, feeds, folder))
+            found.append(outcome(case, step, feeds, folder, backend))
     count = Counter(one.kind for one in found)
     reasons = Counter(one.why for one in found if one.kind == "refused")
     return {

@@ -171,3 +171,15 @@ def test_numbers_that_round_nothing_are_refused() -> None:
         AdaptiveRounding(sweeps=0)
     with pytest.raises(BadSettings, match=r"damping=0\.0"):
         AdaptiveRounding(damping=0.0)
+
+
+def test_moments_that_rounding_left_indefinite_are_damped_more() -> None:
+    rng = np.random.default_rng(0)
+    second = np.cov(rng.standard_normal((8, 40)), rowvar=False)[None]
+    second[:, 3, 3] -= 0.5
+    with pytest.raises(np.linalg.LinAlgError):
+        np.linalg.cholesky(second)
+    wanted = rng.standard_normal((1, 6, 40)) * 30
+    found = descend(wanted, second, np.zeros(wanted.shape, bool), largest=127, sweeps=4)
+    assert np.abs(found - wanted).max() < 20
+    assert np.array_equal(found, np.rint(found))

@@ -48,7 +48,8 @@ def descend(
     groups, channels, width = wanted.shape
     order = np.argsort(np.einsum("gii->gi", second).sum(axis=0), kind="stable")
     sorted_ = second[:, order][:, :, order]
-    upper = np.linalg.cholesky(sorted_).transpose(0, 2, 1).astype(np.float32)
+    sorted_, lower = _factor(sorted_)
+    upper = lower.transpose(0, 2, 1).astype(np.float32)
     hessian = sorted_.astype(np.float32)
     out = np.empty(wanted.shape, np.float32)
     rows = max(1, _ROWS // (groups * width))
@@ -62,6 +63,24 @@ def descend(
         found = np.where(better, planes, found)
         out[:, part, order] = _descend(found, values, hessian, held, largest, sweeps)
     return out
+
+
+def _factor(second: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return moments with their lower Cholesky factor, damped more where rounding needs it.
+
+    Taking off a mean that is far larger than the spread leaves eigenvalues below zero.
+    """
+    size = np.einsum("gii->gi", second).mean(axis=1)[:, None, None]
+    unit = np.eye(second.shape[1])
+    damped = second
+    for attempt in range(-2, 4):
+        try:
+            return damped, np.linalg.cholesky(damped)
+        except np.linalg.LinAlgError:
+            damped = second + unit * size * 10.0**attempt
+    # Dominated by its diagonal: whatever the numbers were, this is positive definite.
+    damped = unit * np.maximum(size, 1.0)
+    return damped, np.sqrt(damped)
 
 
 def _loss(error: NDArray[np.float32], upper: NDArray[np.float32]) -> NDArray[np.float32]:
