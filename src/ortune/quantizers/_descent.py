@@ -75,7 +75,7 @@ def _factor(second: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
     damped = second
     for attempt in range(-2, 4):
         try:
-            return damped, np.linalg.cholesky(damped)
+            return damped, np.asarray(np.linalg.cholesky(damped), np.float64)
         except np.linalg.LinAlgError:
             damped = second + unit * size * 10.0**attempt
     # Dominated by its diagonal: whatever the numbers were, this is positive definite.
