@@ -105,7 +105,7 @@ def test_dynamic_conv_is_made_and_timed(
         (("--precision", "int8", "--target", "gpu"), "no GPU kernel"),
         (("--reduce-range",), "is about int8"),
         (("--opt-level", "most"), "most"),
-        (("--precision", "int4"), "int4"),
+        (("--precision", "int3"), "int3"),
     ],
 )
 def test_refusals_write_nothing(
