@@ -195,6 +195,9 @@ def test_wrong_words_are_refused(digits: Path, tmp_path: Path, capsys: CAPSYS) -
     cache = tmp_path / "m.cache"
     bad = ("--tensorrt-cache", cache, "--tensorrt-version", "new")
     assert "'new' is no version" in _refused(capsys, *base, *bad, "-o", out)
+    old = ("--tensorrt-cache", cache, "--tensorrt-version", "11.0.0")
+    assert "reads no calibration cache" in _refused(capsys, *base, *old)
+    assert "both write" in _refused(capsys, *base, "-o", out, "--tensorrt-cache", out)
     assert "no budget" not in _refused(capsys, *base, "--compare", "--budget", "top1")
     assert list(tmp_path.iterdir()) == []
     out.write_text("mine")
@@ -218,6 +221,10 @@ def test_files_that_do_not_fit_are_refused(
     assert "was made for another model" in _refused(capsys, *base, few)
     convert = ("convert", model, out, "--ranges-from", digits / "ranges.json")
     assert "--ranges-from is about" in _refused(capsys, *convert)
+    idle = ("apply", model, "simplify", "int8-dynamic", "-o", out)
+    assert "--ranges-from: no step here" in _refused(capsys, *idle, "--ranges-from", few)
+    noisy = ("--data", digits / "calibration", "--augment", "noise")
+    assert "--augment: no step here" in _refused(capsys, *idle, *noisy)
     alter = ("apply", model, "int8-static", "-o", out, "--augment", "noise")
     assert "--augment alters samples" in _refused(capsys, *alter)
     search = ("optimize", model, "--augment", "noise", "-o", tmp_path / "run")

@@ -99,6 +99,18 @@ def test_pairs_that_no_kernel_takes_go_and_what_they_clipped_stays_clipped() -> 
         DropPairs().apply(model, {})
 
 
+def test_a_float_model_has_no_pairs_to_drop(cnn: ir.Model) -> None:
+    with pytest.raises(Refused, match="no quantize / dequantize pair"):
+        DropPairs().apply(cnn, {})
+
+
+def test_layers_that_are_quantized_already_are_called_so(cnn: ir.Model) -> None:
+    quantize(cnn, Int8Static(head=True), SAMPLES)
+    with pytest.raises(Refused, match="3 are quantized already") as caught:
+        quantize(cnn, Int8Static(head=True), SAMPLES)
+    assert "requantize" in caught.value.fix
+
+
 def test_pairs_of_integer_layers_stay(cnn: ir.Model) -> None:
     quantize(cnn, Int8Static(), SAMPLES)
     with pytest.raises(Refused, match="belongs to an integer kernel"):

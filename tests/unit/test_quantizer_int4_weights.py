@@ -259,6 +259,12 @@ def test_names_choose_nodes() -> None:
             bad.apply(model, {})
 
 
+def test_a_convolutional_network_is_told_why_it_has_nothing_to_do() -> None:
+    model = model_of(head("g (float[1,4,8,8] x) => (float[1,8,6,6] y) { y = Conv(x, w) }"))
+    with pytest.raises(Refused, match="1 convolutions have no kernel for weights in blocks"):
+        Int4Weights().apply(model, {})
+
+
 @pytest.mark.parametrize("bad", ["level", "damping", "fold", "method"])
 def test_settings_without_meaning_are_refused(bad: str) -> None:
     with pytest.raises(BadSettings):

@@ -65,6 +65,7 @@ def test_pinned_fields_are_those_written_out() -> None:
         ("cpu(threads=1, threads=2)", "twice"),
         ("cpu) ", "the end expected"),
         ("", "a name expected"),
+        ("cpu(disable=[Skip*])", "',' or ']' expected"),
     ],
 )
 def test_wrong_spellings_say_what_is_wrong(text: str, said: str) -> None:

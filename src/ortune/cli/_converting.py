@@ -186,7 +186,6 @@ def make(model: Path, order: Order, given: Given, folder: Path, sink: Sink) -> C
             built = build(path, recipe, target, feeds=given.feeds, known=given.known, sink=sink)
         except Refused as error:
             refused.append(error)
-            sink(Note(error.what))
             continue
         for done in built.edits if set(steps) & set(lossy) else ():
             if done.note:
@@ -194,6 +193,8 @@ def make(model: Path, order: Order, given: Given, folder: Path, sink: Sink) -> C
         path, edits = built.path, (*edits, *built.edits)
     if refused and len(refused) == len(lossy):
         raise refused[0]
+    for one in refused:
+        sink(Note(one.what))
     if order.target == "cpu" and order.level != "disabled" and not order.portable:
         path = optimize_offline(path, order.level, folder / model.name)
     if lossy and order.folds:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ortune.cli import _excluding, _formats, shared
-from ortune.core.errors import BadData, OrtuneError, UnknownPlugin
+from ortune.core.errors import BadData, BadSettings, OrtuneError, UnknownPlugin
 
 if TYPE_CHECKING:
     from ortune.core.event import Sink
@@ -73,6 +73,7 @@ def command(
 
     shared.free(out, force, model)
     read = _formats.written([step(text) for text in steps], form)
+    _taken(read, {"--ranges-from": ranges_from, "--augment": augment})
     recipe = Recipe("apply", _excluding.leave_out(read, exclude_from, threshold))
     sink = progress.lines(verbose)
     known = known_ranges(ranges_from, model, sink)
@@ -114,6 +115,24 @@ def step(text: str) -> Step:
     raise UnknownPlugin(
         f"no step '{name}'", fix=f"use one of: {', '.join(close or [*transforms, *quantizers])}"
     )
+
+
+def _taken(steps: Sequence[Step], given: Mapping[str, object]) -> None:
+    """Refuse options about ranges where no step asks for any.
+
+    Raises:
+        BadSettings: One is given.
+    """
+    from ortune.core.step import Quantizer
+
+    quantizers = [step for step in steps if isinstance(step, Quantizer)]
+    if any(type(step).probes is not Quantizer.probes for step in quantizers):
+        return
+    for name in [name for name, value in given.items() if value is not None]:
+        raise BadSettings(
+            f"{name}: no step here calibrates",
+            fix="it is for int8-static and others that ask for ranges; leave it out",
+        )
 
 
 def samples(

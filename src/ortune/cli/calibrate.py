@@ -117,6 +117,12 @@ def command(
     for path in (out, tensorrt_cache):
         if path is not None:
             shared.free(path, force, model)
+    if (
+        out is not None
+        and tensorrt_cache is not None
+        and out.resolve() == tensorrt_cache.resolve()
+    ):
+        raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
     from ortune.recipe.tensorrt_cache import number
     from ortune.study.calibrating import QUANTIZER, TENSORRT, calibrate
 

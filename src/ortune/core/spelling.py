@@ -194,5 +194,5 @@ class _Reader:
     def _fail(self, wanted: str) -> typing.NoReturn:
         raise BadSettings(
             f"cannot read '{self._text}': {wanted} expected at column {self._at + 1}",
-            fix="write name or name(field=value, ...)",
+            fix='write name or name(field=value, ...); other text in quotes, as in ["conv_*"]',
         )

@@ -78,6 +78,9 @@ class Blockwise:
             found = self._find(model)
         if not found.products and not found.tables:
             why = found.reasons() or f"no {', '.join(self.ops)} reads one"
+            convolutions = sum("Conv" in node.op_type for node in edit.every_node(model))
+            if convolutions:
+                why += f"; {convolutions} convolutions have no kernel for weights in blocks"
             raise Refused(
                 f"no weight to store in {self.spec.bits} bits: {why}",
                 fix="see `ortune inspect` for the model's operators and dtypes",

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortune.model import edit
+from ortune.model import edit, quantized
 from ortune.quantizers._chosen import chosen
 from ortune.quantizers._layers import Layer, layers
 from ortune.quantizers._rules import LAYERS
 
 RECURRENT = ("LSTM", "GRU", "RNN")
+QUANTIZED = "are quantized already"
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ def _no_layer(node: ir.Node, in_function: bool) -> str:
         return "are inside local functions"
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     tensor = edit.const_tensor(weight)
+    if quantized.is_weight(weight):
+        return QUANTIZED
     if tensor is None:
         return "multiply two activations"
     if tensor.dtype != ir.DataType.FLOAT:

@@ -86,9 +86,11 @@ class DropPairs(Quantizer):
         """Take the pairs out and return how many went.
 
         Raises:
-            Refused: Every pair belongs to an integer kernel.
+            Refused: There is no pair, or every one belongs to an integer kernel.
         """
         edit.inline(model)
+        if not any(node.op_type == "QuantizeLinear" for node in edit.every_node(model)):
+            raise Refused("no quantize / dequantize pair to take out", fix="leave the step out")
         count = 0
         for graph in [model.graph, *model.graph.subgraphs()]:
             editor = edit.Editor(graph)

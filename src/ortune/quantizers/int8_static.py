@@ -179,7 +179,9 @@ class Int8Static(Quantizer):
             raise Refused(
                 f"no {', '.join(self._ops())} with a constant float32 weight to quantize"
                 f"{reasons and f' ({reasons})'}",
-                fix="see `ortune inspect` for the model's operators and dtypes",
+                fix="apply requantize, which takes the model back to float first"
+                if _scope.QUANTIZED in scope.why.values()
+                else "see `ortune inspect` for the model's operators and dtypes",
             )
         signed = _rules.symmetric_s8(self.target)
         editor = edit.Editor(model.graph)

@@ -22,6 +22,8 @@ from ortune.core.observer import Range, Ranges
 _HEADER = re.compile(r"TRT-(\d+)-(\w+)")
 _LINE = re.compile(r"(.+?)\s*:\s*([0-9a-fA-F]{1,8})")
 _STEPS = 127
+_WITHOUT = 11
+"""The first version without int8 calibrators (NVIDIA, migrating from TensorRT 10.x to 11.x)."""
 
 
 def is_cache(text: str) -> bool:
@@ -85,10 +87,15 @@ def number(version: str) -> int:
     """Return NV_TENSORRT_VERSION: 8.6.1 is 8601, 10.14.1 is 101401.
 
     Raises:
-        BadSettings: It is no version.
+        BadSettings: It is no version, or one without calibration caches.
     """
     if re.fullmatch(r"\d+\.\d+(\.\d+)*", version) is None:
         raise BadSettings(f"'{version}' is no version of TensorRT", fix="write 8.6.1 or 10.3.0")
     major, minor, *rest = (int(part) for part in version.split("."))
+    if major >= _WITHOUT:
+        raise BadSettings(
+            f"TensorRT {version} reads no calibration cache",
+            fix="give it pairs: `ortune convert M OUT --precision int8 --target gpu --data D`",
+        )
     patch = rest[0] if rest else 0
     return major * (10_000 if major >= 10 else 1_000) + minor * 100 + patch
