@@ -128,6 +128,18 @@ def test_the_runtime_fuses_the_standard_form(case: str, tmp_path: Path) -> None:
     assert made.count("MatMulNBits") == (0 if case == "table" else 1)
 
 
+def test_two_products_of_one_weight_load_in_the_standard_form(tmp_path: Path) -> None:
+    text = """g (float[n,64] x) => (float[n,48] y) {
+      a = MatMul(x, w)
+      s = Sin(x)
+      b = MatMul(s, w)
+      y = Sub(a, b)
+    }"""
+    model = model_of(head(text), {"w": normal(64, 48)})
+    Int4Weights(form="qdq").apply(model, {})
+    assert optimized(model, tmp_path, "ENABLE_EXTENDED").count("MatMulNBits") == 2
+
+
 @pytest.mark.parametrize("step", STEPS, ids=str)
 def test_a_tied_table_is_stored_once_by_onnxruntimes_operators(
     step: Int4Weights | Int8Weights,

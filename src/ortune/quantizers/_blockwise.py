@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -90,8 +90,10 @@ class Blockwise:
             found = self._find(model)
         writer = Writer(model, self.form, self.accuracy_level)
         groups = _grouped(found)
+        if self.form == "qdq":
+            groups = _apart(groups)
         orders = _Orders(ranges, self.damping, self.act_order)
-        for rows, (products, tables) in groups.items():
+        for rows, products, tables in groups:
             order = orders.of(products) if self.method == "gptq" else None
             if order is None and products and self.method == "gptq":
                 edit.note(model, f"no sample reaches '{products[0].node.name}': rounded by hqq")
@@ -145,14 +147,29 @@ class Blockwise:
         )
 
 
-def _grouped(found: Found) -> Mapping[Rows, tuple[list[Product], list[Table]]]:
+def _grouped(found: Found) -> list[tuple[Rows, list[Product], list[Table]]]:
     """Return who reads each weight: what several read is packed once."""
     groups: dict[Rows, tuple[list[Product], list[Table]]] = {}
     for product in found.products:
         groups.setdefault(product.rows, ([], []))[0].append(product)
     for table in found.tables:
         groups.setdefault(table.rows, ([], []))[1].append(table)
-    return groups
+    return [(rows, products, tables) for rows, (products, tables) in groups.items()]
+
+
+def _apart(
+    groups: Sequence[tuple[Rows, list[Product], list[Table]]],
+) -> list[tuple[Rows, list[Product], list[Table]]]:
+    """Give every product a weight of its own.
+
+    onnxruntime 1.31.1 does not load DequantizeLinear of blocks where two products read one weight:
+    it turns the weight for the first and misses it for the second.
+    """
+    found: list[tuple[Rows, list[Product], list[Table]]] = []
+    for rows, products, tables in groups:
+        found.append((rows, products[:1], tables))
+        found += [(rows, [product], []) for product in products[1:]]
+    return found
 
 
 class _Orders:
@@ -177,12 +194,12 @@ class _Orders:
         seen: list[Moments] = []
         for name in names:
             known = self._ranges.get(name)
-            if known is None or known.moments is None:
+            if not self._ranges:
                 raise BadData(
                     f"the values of '{name}' were not observed",
-                    fix="use method=hqq: it needs no data",
+                    fix="give samples with --data, or use method=hqq: it needs none",
                 )
-            if known.moments.count:
+            if known is not None and known.moments is not None and known.moments.count:
                 seen.append(known.moments)
         if not seen:
             return None
