@@ -1,4 +1,4 @@
-"""Nodes to leave in float, out of what `sensitivity --json` measured."""
+"""Nodes to leave in float, out of a file of measured sensitivities."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 THRESHOLD = 0.01
 
 _COSTS = ("accuracy_cost", "cost")
-_FIX = "give the file that `ortune sensitivity --json FILE` wrote: regions with nodes and cost"
+_FIX = 'give a sensitivity file: [{"nodes": ["name", ...], "accuracy_cost": 0.02}, ...]'
 
 
 def options(command: F) -> F:
@@ -37,7 +37,7 @@ def options(command: F) -> F:
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="Leave nodes in float whose region costs more accuracy than --threshold: "
-        "a file of `ortune sensitivity --json`.",
+        "a JSON list of regions with nodes and accuracy_cost.",
     )(command)
 
 

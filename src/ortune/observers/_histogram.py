@@ -34,7 +34,7 @@ class Histogram:
 
         Args:
             bins: Their number, from 2 on.
-            around_zero: Let zero be an edge, inside or at an end of the bins, one of which may
+            around_zero: Let zero be an edge, inside or at an end of the bins, one of which
                 is added for it; otherwise the bins end where the values do.
         """
         self.counts = np.zeros(bins + around_zero, np.int64)
