@@ -45,6 +45,9 @@ check: dev
 	$(PY) -m benchmarks.ceilings --threads 1 2 --rounds 8
 	$(PY) -m benchmarks.profile > benchmarks/results/profile.json
 	$(PY) -m benchmarks.engine_overhead
+	$(PY) -m benchmarks.calibration
+	$(PY) -m benchmarks.precision
+	$(PY) -m benchmarks.options
 	$(PY) -m benchmarks.main_job
 	$(PY) -m benchmarks.peers
 
