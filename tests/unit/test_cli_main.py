@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 
+from ortune.cli import apply
 from ortune.cli import main as cli
 from ortune.core.errors import OrtuneError
 
@@ -25,6 +26,15 @@ def test_help_names_every_verb_and_exits_0(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert {"demo", "doctor", "inspect"} <= set(VERBS)
     assert all(f"\n  {verb} " in out for verb in VERBS)
+
+
+def test_the_example_of_apply_names_steps_that_there_are() -> None:
+    text = cli.root.get_command(click.Context(cli.root), "apply").help or ""
+    lines = [line.split() for line in text.splitlines() if "ortune apply model.onnx" in line]
+    steps = [word.strip('"') for line in lines for word in line[3 : line.index("-o")]]
+    given = [word for word in steps if word not in ("--data", "D")]
+    assert len(given) == 4
+    assert all(apply.step(word) for word in given)
 
 
 def test_no_arguments_give_the_help(capsys: pytest.CaptureFixture[str]) -> None:

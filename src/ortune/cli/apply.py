@@ -61,7 +61,7 @@ def command(
 
     \b
     Example:
-      ortune apply model.onnx simplify conv-bn -o clean.onnx
+      ortune apply model.onnx simplify fuse-batch-norm -o clean.onnx
       ortune apply model.onnx simplify "int8-static(observer=percentile)" --data D -o out.onnx
     """
     import tempfile

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.core.errors import BadModel
 from ortune.core.facts import TensorSpec
 from ortune.model import spec
-from ortune.model.edit import Graph
+from ortune.model.edit import Graph, bodies
 from ortune.model.light import light
 
 
@@ -108,7 +108,7 @@ def _look(graph: Graph, outer: set[ir.Value], names: set[str], found: list[str])
         label = f"{node.op_type} '{node.name}'"
         late = [value for value in node.inputs if value is not None and value not in seen]
         found += [f"{label} reads '{one.name}', which nothing has made before" for one in late]
-        for body in _bodies(node):
+        for body in bodies(node):
             _look(body, seen, set(names), found)
         for value in node.outputs:
             _take(value, names, found)
@@ -121,16 +121,6 @@ def _take(value: ir.Value, names: set[str], found: list[str]) -> None:
     if value.name and value.name in names:
         found.append(f"two values are called '{value.name}'")
     names.add(value.name or "")
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def _faults(model: ir.Model) -> Iterator[tuple[str, str]]:

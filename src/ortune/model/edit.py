@@ -31,6 +31,17 @@ def every_node(model: ir.Model) -> Iterator[ir.Node]:
         yield from list(graph)
 
 
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the graphs among a node's attributes."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
 def const_array(value: ir.Value | None) -> NDArray[Any] | None:
     """Return the array behind a value, or None when it is not constant.
 
@@ -170,6 +181,14 @@ def discard(value: ir.Value | None) -> bool:
         graph.inputs.remove(value)
     del graph.initializers[value.name]
     return True
+
+
+def take_out(node: ir.Node) -> None:
+    """Remove a node that nothing reads, and the constants that only it read."""
+    parts = list(node.inputs)
+    _graph(node).remove(node, safe=True)
+    for part in parts:
+        discard(part)
 
 
 def inline(model: ir.Model) -> int:

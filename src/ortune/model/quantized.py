@@ -15,9 +15,6 @@ from ortune.model import edit
 MICROSOFT = "com.microsoft"
 _DOMAINS = ("", "ai.onnx", MICROSOFT)
 
-DYNAMIC = frozenset({"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"})
-"""Operators of models whose activations are rounded at run time."""
-
 
 @dataclass(frozen=True)
 class Port:

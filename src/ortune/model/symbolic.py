@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from ortune.model.dims import Item, Known, Partial, propagate
-from ortune.model.edit import Graph, attribute, const_tensor
+from ortune.model.edit import Graph, attribute, bodies, const_tensor
 from ortune.model.spec import dims
 
 
@@ -19,7 +19,7 @@ def infer_graph(graph: Graph, opsets: Mapping[str, int], known: Known) -> None:
     as they are. Integer tensors that are known in part are noted in `known`.
     """
     for node in graph:
-        for body in _bodies(node):
+        for body in bodies(node):
             infer_graph(body, opsets, known)
         _infer(node, opsets, known)
         _by_values(node, known)
@@ -47,7 +47,7 @@ def _infer(node: ir.Node, opsets: Mapping[str, int], known: Known) -> None:
     if node.op_type == "If" and not node.domain:
         _merge_branches(node)
         return
-    if any(True for _ in _bodies(node)):
+    if any(True for _ in bodies(node)):
         return
     if node.op_type == "Constant" and not node.domain:
         tensor = const_tensor(node.outputs[0])
@@ -108,7 +108,7 @@ def _input_data(node: ir.Node, known: Known) -> dict[str, onnx.TensorProto]:
 
 
 def _merge_branches(node: ir.Node) -> None:
-    branches = [body.outputs for body in _bodies(node)]
+    branches = [body.outputs for body in bodies(node)]
     for value, *ends in zip(node.outputs, *branches, strict=False):
         kinds = {end.type for end in ends}
         shapes = [dims(end.shape) for end in ends]
@@ -118,16 +118,6 @@ def _merge_branches(node: ir.Node) -> None:
         if None not in shapes and len(ranks) == 1:
             columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
             merge(value, [c[0] if len(set(c)) == 1 else None for c in columns])
-
-
-def _bodies(node: ir.Node) -> list[ir.Graph]:
-    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    found = [a for a in node.attributes.values() if not a.is_ref() and a.type in kinds]
-    return [
-        graph
-        for a in found
-        for graph in ([a.as_graph()] if a.type == ir.AttributeType.GRAPH else a.as_graphs())
-    ]
 
 
 def _by_values(node: ir.Node, known: Known) -> None:

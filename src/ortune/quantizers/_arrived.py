@@ -57,18 +57,9 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
         source = clip.outputs[0]
     for reader_ in late:
         reader_.outputs[0].replace_all_uses_with(source)
-        take_out(reader_)
-    take_out(node)
+        edit.take_out(reader_)
+    edit.take_out(node)
     return True
-
-
-def take_out(node: ir.Node) -> None:
-    """Remove a node that nothing reads, and the constants that only it read."""
-    parts = list(node.inputs)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-    for part in parts:
-        edit.discard(part)
 
 
 def widened(node: ir.Node) -> NDArray[np.float32] | None:
@@ -264,5 +255,5 @@ def _remove_back(node: ir.Node) -> None:
         if one.graph is None or any(v.uses() or v.is_graph_output() for v in one.outputs):
             continue
         makers = [v.producer() for v in one.inputs if v is not None]
-        take_out(one)
+        edit.take_out(one)
         ahead += [m for m in makers if m is not None]

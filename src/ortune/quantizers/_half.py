@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortune.core.errors import Refused
 from ortune.model import edit
 from ortune.quantizers._format import FLOAT16, Format
-from ortune.quantizers._types import Kind, bodies, formal, schema
+from ortune.quantizers._types import Kind, formal, schema
 
 FLOAT = ir.DataType.FLOAT
 CONTROL = ("If", "Loop", "Scan")
@@ -114,7 +114,7 @@ class Halver:
             if node.op_type == "Constant" and not node.domain:
                 continue
             wish = self._wish(node, open_to_half=open_to_half)
-            for body in bodies(node):
+            for body in edit.bodies(node):
                 self._body(body, open_to_half=node.op_type in CONTROL)
             for index, half in enumerate(wish.inputs):
                 value = node.inputs[index]
@@ -144,7 +144,7 @@ class Halver:
         """Say of each input and output whether the type is allowed and the constants fit."""
         known = schema(node.op_type, node.domain, self._versions.get(node.domain, 1))
         blocked = bool(node.domain) or node.op_type in self._block or node in self._pinned
-        blocked = blocked or any(True for _ in bodies(node))
+        blocked = blocked or any(True for _ in edit.bodies(node))
         blocked = blocked or _scatters_sums(node) or not self._fits(node)
         blocked = blocked or (self._format is FLOAT16 and _crashes(node))
         if known is None or blocked:

@@ -17,7 +17,7 @@ from ortune.quantizers._chosen import chosen
 from ortune.quantizers._format import MASK, Format
 from ortune.quantizers._half import CONTROL, FIXED, Halver
 from ortune.quantizers._measured import MOVERS, Pin, Rules
-from ortune.quantizers._types import Kind, bodies, kinds
+from ortune.quantizers._types import Kind, kinds
 
 CARRIERS = ("Add", "Concat", "Max", "Min", "Pad", "Sub", "Where")
 """Operators that hand a large constant on as it is."""
@@ -91,7 +91,7 @@ class Narrowing:
             for node in graph:
                 if node.domain or node.op_type in fixed or node in named:
                     continue
-                if not any(True for _ in bodies(node)) and any(_measured.floats(node, found)):
+                if not any(True for _ in edit.bodies(node)) and any(_measured.floats(node, found)):
                     yield node
 
     def _named(self, model: ir.Model) -> frozenset[ir.Node]:

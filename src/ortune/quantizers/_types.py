@@ -52,22 +52,11 @@ def kinds(model: ir.Model) -> dict[ir.Value, Kind]:
     return found
 
 
-def bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    """Yield the graphs among a node's attributes."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
 def _of_graph(graph: ir.Graph, found: dict[ir.Value, Kind], versions: dict[str, int]) -> None:
     for value in (*graph.inputs, *graph.initializers.values()):
         found[value] = _declared(value) or Kind.OTHER
     for node in graph:
-        for body in bodies(node):
+        for body in edit.bodies(node):
             _of_graph(body, found, versions)
         for value, kind in zip(node.outputs, _outputs(node, found, versions), strict=True):
             found[value] = _declared(value) or kind
@@ -92,7 +81,7 @@ def _outputs(node: ir.Node, found: dict[ir.Value, Kind], versions: dict[str, int
         return [by_attribute] * count
     if node.op_type in LIKE and node.inputs[0] is not None:
         return [found.get(node.inputs[0], Kind.OTHER)]
-    if inner := list(bodies(node)):
+    if inner := list(edit.bodies(node)):
         skip = {"Loop": 1}.get(node.op_type, 0)
         made = [found.get(value, Kind.OTHER) for value in inner[0].outputs[skip:]]
         return (made + [Kind.OTHER] * count)[:count]

@@ -11,7 +11,6 @@ from ortune.core.errors import Refused
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model import edit
-from ortune.quantizers._arrived import take_out
 from ortune.quantizers._operators import Operators, Taken, domain, leftovers
 
 
@@ -47,7 +46,7 @@ class Qoperator(Quantizer):
                     count += 1
             while idle := list(leftovers(graph)):
                 for node in idle:
-                    take_out(node)
+                    edit.take_out(node)
         if not count:
             raise Refused(
                 "no layer stands between quantize / dequantize pairs",
@@ -75,6 +74,6 @@ def _put(editor: edit.Editor, node: ir.Node, taken: Taken) -> None:
     behind: ir.Node | None = taken.last
     while behind is not None:
         source = behind.inputs[0].producer() if behind.inputs[0] is not None else None
-        take_out(behind)
+        edit.take_out(behind)
         behind = source if behind is not node else None
     new.name = name

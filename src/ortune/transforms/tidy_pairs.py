@@ -53,7 +53,7 @@ def _rounded(editor: edit.Editor, node: ir.Node) -> bool:
     if result.is_graph_output():
         return False
     forward(result, editor.constant(f"{result.name}_int", quantized.quantize(values, grid)))
-    _take_out(node)
+    edit.take_out(node)
     return True
 
 
@@ -67,13 +67,5 @@ def _doubled(node: ir.Node) -> bool:
     if other is None or integers is None or not grid.same(other):
         return False
     forward(node.outputs[0], integers)
-    _take_out(node)
+    edit.take_out(node)
     return True
-
-
-def _take_out(node: ir.Node) -> None:
-    parts = list(node.inputs)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-    for part in parts:
-        edit.discard(part)
