@@ -20,7 +20,8 @@ install: $(VENV)/.installed-core
 dev: $(VENV)/.installed-dev
 
 test: dev lint  ## lint, types, layers and every test that is not marked long
-	$(PY) -m pytest tests/unit tests/e2e tests/real tests/gpu -q
+	$(PY) -m pytest tests/unit tests/e2e -q -n 2 --dist loadfile
+	$(PY) -m pytest tests/real tests/gpu -q
 
 lint: dev
 	$(VENV)/bin/ruff check -q $(SOURCES)
