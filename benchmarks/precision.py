@@ -311,7 +311,7 @@ def run(name: str, case: Case, seconds: float) -> dict[str, Any]:
             rows.append({"name": label, "steps": steps, "error": error.what})
             continue
         row = {"name": label, "steps": steps, "seconds": time.monotonic() - start}
-        rows.append({**row, "notes": edits, **_about(case, model, path, data)})
+        rows.append({**row, "notes": edits, **_about(case, model, path, data, steps)})
         made.append(path)
     entries = [(path, Cpu(threads=THREADS)) for path in (model, *made)]
     raced = race(entries, data=data, seconds=seconds)
@@ -334,15 +334,15 @@ def _build(model: Path, steps: tuple[str, ...], calibration: Path, path: Path) -
     return [f"{edit.step}: {edit.note}" for edit in built.edits if edit.note]
 
 
-def _about(case: Case, model: Path, path: Path, data: Path) -> dict[str, Any]:
-    """Score and bytes of a file."""
+def _about(
+    case: Case, model: Path, path: Path, data: Path, steps: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Score and bytes of a file; 4-bit weights lie two in a byte."""
     before, after = facts(file.load(model)), facts(file.load(path))
     held = dict(after.precisions)
     whole = sum(before.precisions.values())
-    integers = sum(
-        size * {"int8": 4, "uint8": 4, "int4": 8, "uint4": 8}.get(kind, 0)
-        for kind, size in held.items()
-    )
+    packed = 8 if any(step.startswith("int4") for step in steps) else 4
+    integers = sum(held.get(kind, 0) * packed for kind in ("int8", "uint8"))
     return {
         "score": case.score(runner(model), runner(path), data),
         "size": file.size(path) / file.size(model),
