@@ -129,7 +129,8 @@ def _who(row: Mapping[str, Any]) -> str:
 def _recipe(row: Mapping[str, Any]) -> str:
     if row["tool"] == "ortune":
         return f"`{row['recipe']}`"
-    note = f" ({row['note']})" if row.get("note") else ""
+    note = str(row.get("note", "")).partition(" (")[0]
+    note = f" ({note})" if note not in ("", row["recipe"]) else ""
     on = "" if not row.get("backend") or _on_cpu(row) else ", run by OpenVINO"
     return f"{row['recipe']}{note}{on}"
 
