@@ -3,7 +3,7 @@
     python -m benchmarks.peers [--only TOOL ...] [--model NAME ...] [--until made | --table]
 
 Each tool runs in an environment of its own under ``.cache/peers``, made from
-``benchmarks/peers/requirements``: 6 GB in all. Files that were made from the same things are taken
+``benchmarks/peers/requirements``: 7 GB in all. Files that were made from the same things are taken
 again. Results: ``benchmarks/results/peers.json``, and from it the tables of ``docs/peers.md``.
 An idle machine; about an hour from nothing, twenty minutes with the files there.
 """
