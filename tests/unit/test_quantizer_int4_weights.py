@@ -206,6 +206,25 @@ def test_weights_in_bodies_and_constant_nodes() -> None:
     assert snr(before, unchecked(model, feed, "ENABLE_BASIC")[0]) > 12
 
 
+@pytest.mark.parametrize("step", [Int4Weights(form="qdq"), Int8Weights(form="qdq", block=32)])
+def test_weights_of_bodies_load_in_the_standard_form(
+    step: Int4Weights | Int8Weights, tmp_path: Path
+) -> None:
+    model = model_of(
+        head("""g (float[n,32] x, bool c) => (float[n,32] y) {
+          y = If(c) <
+            then_branch = t () => (float[n,32] p) { p = Gemm(x, w) },
+            else_branch = e () => (float[n,32] q) { q = Neg(x) }>
+        }"""),
+        {"w": normal(32, 32)},
+    )
+    feed = {"x": normal(2, 32), "c": np.array(True)}
+    before = unchecked(model, feed, "ENABLE_BASIC")[0]
+    step.apply(model, {})
+    onnx.checker.check_model(ir.to_proto(model))
+    assert snr(before, unchecked(model, feed, "ENABLE_ALL")[0]) > 12
+
+
 def test_float16_models_keep_their_type() -> None:
     text, weights, feed = CASES["tied"]
     half = {name: array.astype(np.float16) for name, array in weights.items()}

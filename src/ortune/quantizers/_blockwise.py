@@ -160,11 +160,7 @@ def _grouped(found: Found) -> list[tuple[Rows, list[Product], list[Table]]]:
 def _apart(
     groups: Sequence[tuple[Rows, list[Product], list[Table]]],
 ) -> list[tuple[Rows, list[Product], list[Table]]]:
-    """Give every product a weight of its own.
-
-    onnxruntime 1.31.1 does not load DequantizeLinear of blocks where two products read one weight:
-    it turns the weight for the first and misses it for the second.
-    """
+    """Give every product a weight of its own: onnxruntime 1.31.1 fuses one reader of a weight."""
     found: list[tuple[Rows, list[Product], list[Table]]] = []
     for rows, products, tables in groups:
         found.append((rows, products[:1], tables))

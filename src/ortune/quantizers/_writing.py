@@ -149,6 +149,7 @@ class Writer:
             held.append(self._tensor(f"{stem}_zero", (flat, zeros.shape), packed))
         for product in products:
             node = product.node
+            self._move_beside(node, held)
             made = self._editor.node(
                 "DequantizeLinear",
                 held,
@@ -164,6 +165,16 @@ class Writer:
             inputs = [product.x, wide] if bias is None else [product.x, wide, bias]
             plain = self._editor.node(node.op_type, inputs, name=f"{node.name}_wide")
             self._finish(node, plain, rest)
+
+    def _move_beside(self, node: ir.Node, held: Sequence[ir.Value]) -> None:
+        """Keep a body's weights in the body: onnxruntime looks for what it fuses there alone."""
+        home, main = node.graph, self._model.graph
+        if not isinstance(home, ir.Graph) or home is main:
+            return
+        for value in held:
+            if value.graph is main:
+                main.initializers.pop(str(value.name))
+                home.register_initializer(value)
 
     def _tensor(
         self, stem: str, content: tuple[np.ndarray[Any, Any], tuple[int, ...]], packed: Packed
