@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ortune.backends import _ort
+from ortune.backends._in_process import InProcess
 from ortune.core.backend import Session, Tensors
 from ortune.core.errors import BadModel
-from ortune.core.runqueue import waited_ns
 
 PROVIDER = "OpenVINO"
 """Under this name the runtime's own nodes are shown as placed."""
@@ -25,7 +24,7 @@ def installed() -> bool:
     return importlib.util.find_spec("openvino") is not None
 
 
-class Compiled:
+class Compiled(InProcess):
     """A compiled model behind the Session protocol."""
 
     def __init__(self, compiled: Any) -> None:
@@ -41,14 +40,6 @@ class Compiled:
     def placement(self) -> Mapping[str, int]:
         """All nodes of the compiled model run here."""
         return {PROVIDER: self._nodes}
-
-    def clock(self) -> int:
-        """Monotonic nanoseconds."""
-        return time.perf_counter_ns()
-
-    def waited(self) -> int:
-        """Run-queue time of all threads."""
-        return waited_ns()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -11,10 +10,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ortune.backends._in_process import InProcess
 from ortune.core.backend import Tensors
 from ortune.core.cpus import effective_cpus
 from ortune.core.errors import BackendMissing, BadModel
-from ortune.core.runqueue import waited_ns
 
 LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
@@ -25,7 +24,7 @@ LEVELS = {
 _LOG_VERBOSE, _LOG_ERROR = 1, 3
 
 
-class OrtSession:
+class OrtSession(InProcess):
     """An onnxruntime session behind the Session protocol."""
 
     def __init__(self, inner: Any) -> None:
@@ -66,14 +65,6 @@ class OrtSession:
             (part.ep_name, tuple(node.name or node.op_type for node in part.get_nodes()))
             for part in subgraphs
         ]
-
-    def clock(self) -> int:
-        """Monotonic nanoseconds."""
-        return time.perf_counter_ns()
-
-    def waited(self) -> int:
-        """Run-queue time of all threads."""
-        return waited_ns()
 
 
 def missing(package: str = "onnxruntime") -> str | None:

@@ -6,7 +6,6 @@ import inspect
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.backends._in_process import InProcess
 from ortune.core import imports
 from ortune.core.backend import Session, Tensors
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
-from ortune.core.runqueue import waited_ns
 from ortune.model import wire
 
 _SCRIPTS = (".pt", ".pth", ".ts", ".jit")
@@ -139,7 +138,7 @@ def _fill(module: Any, weights: str) -> None:
         ) from error
 
 
-class _Module:
+class _Module(InProcess):
     def __init__(
         self,
         module: Any,
@@ -173,18 +172,6 @@ class _Module:
         wide = tensor.float() if tensor.dtype == self._torch.bfloat16 else tensor
         array: NDArray[Any] = wide.numpy()
         return array
-
-    def placement(self) -> Mapping[str, int]:
-        """There is one place only."""
-        return {}
-
-    def clock(self) -> int:
-        """Monotonic nanoseconds."""
-        return time.perf_counter_ns()
-
-    def waited(self) -> int:
-        """Run-queue time of all threads."""
-        return waited_ns()
 
 
 def named(made: Any, names: Sequence[str]) -> dict[str, Any]:

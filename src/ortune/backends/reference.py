@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from ortune.backends._in_process import InProcess
 from ortune.core.backend import Backend, Session, Tensors
 from ortune.core.errors import BadModel
-from ortune.core.runqueue import waited_ns
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Reference(Backend):
         return _open(path)
 
 
-class _Evaluator:
+class _Evaluator(InProcess):
     def __init__(self, path: Path) -> None:
         from onnx.reference import ReferenceEvaluator
 
@@ -46,18 +45,6 @@ class _Evaluator:
         """Run once; outputs by name."""
         names = self._inner.output_names
         return dict(zip(names, self._inner.run(None, dict(feeds)), strict=True))
-
-    def placement(self) -> Mapping[str, int]:
-        """There is one place only."""
-        return {}
-
-    def clock(self) -> int:
-        """Monotonic nanoseconds."""
-        return time.perf_counter_ns()
-
-    def waited(self) -> int:
-        """Run-queue time of all threads."""
-        return waited_ns()
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any, ClassVar, Literal
 from numpy.typing import NDArray
 
 from ortune.backends import _ort
+from ortune.backends._in_process import InProcess
 from ortune.backends._pieces import Compute, Pieces, plain
 from ortune.backends._saturating import LEFT, OPS, Layer
 from ortune.core.backend import Backend, Session, Tensors
-from ortune.core.runqueue import waited_ns
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
@@ -69,7 +68,7 @@ class Simulated(Backend):
             Path(self.report).write_text(json.dumps(session.report()), encoding="utf-8")
 
 
-class _Simulation:
+class _Simulation(InProcess):
     def __init__(self, model: Any, threads: int) -> None:
         self._layers: list[Layer] = []
         self._left = sum(1 for node in model.graph.node if node.op_type in LEFT)
@@ -99,15 +98,3 @@ class _Simulation:
             {"name": layer.name, "op": layer.op, **asdict(layer.tally)} for layer in self._layers
         ]
         return {"layers": layers, "left": self._left}
-
-    def placement(self) -> Mapping[str, int]:
-        """There is one place only."""
-        return {}
-
-    def clock(self) -> int:
-        """Monotonic nanoseconds."""
-        return time.perf_counter_ns()
-
-    def waited(self) -> int:
-        """Run-queue time of all threads."""
-        return waited_ns()
