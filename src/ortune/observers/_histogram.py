@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
-from ortune.core.observer import Range
+from ortune.core.observer import Observer, Range
 from ortune.observers._extent import Extent
 
 BLOCK = 1 << 16
@@ -94,6 +95,35 @@ class Histogram:
         else:
             self.width = seen.high / bins - seen.low / bins
             self.start = seen.low
+
+
+@dataclass(frozen=True)
+class Binned(Observer):
+    """An observer that chooses a range from a histogram of the values, for a grid of some bits.
+
+    Attributes:
+        bits: Of the grid that will cover the range.
+        bins: Of the histogram.
+        symmetric: The range shall lie around zero.
+    """
+
+    passes: ClassVar[int] = 2
+
+    bits: int = 8
+    bins: int = 2048
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            BadSettings: There are too few bins for the grid.
+        """
+        demand(self.name(), self.bins, self.bits)
+
+    def state_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of the histogram."""
+        return 8 * self.bins
 
 
 def demand(name: str, bins: int, bits: int) -> None:

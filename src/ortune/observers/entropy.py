@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.observer import Accumulator, Observer, Range
+from ortune.core.observer import Accumulator, Range
 from ortune.observers._extent import balanced
-from ortune.observers._histogram import Histogram, demand, folded
+from ortune.observers._histogram import Binned, Histogram, folded
 
 CANDIDATES = 64
 """Thresholds that are compared, evenly spread; then all those next to the best."""
@@ -20,7 +20,7 @@ ALMOST_NOTHING = 1e-4
 
 
 @dataclass(frozen=True)
-class Entropy(Observer):
+class Entropy(Binned):
     """Clips at the threshold that loses least information, after TensorRT (Migacz, 2017).
 
     A threshold clips both sides, each not beyond its own end. For each one the histogram inside,
@@ -34,27 +34,9 @@ class Entropy(Observer):
         symmetric: Compare magnitudes, and return a range around zero.
     """
 
-    passes: ClassVar[int] = 2
-
-    bits: int = 8
-    bins: int = 2048
-    symmetric: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            BadSettings: There are too few bins for the grid.
-        """
-        demand(self.name(), self.bins, self.bits)
-
     def start(self) -> Accumulator:
         """Return an accumulator that holds one histogram."""
         return _Entropy(self)
-
-    def state_bytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of the histogram."""
-        return 8 * self.bins
 
 
 class _Entropy:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.observer import Accumulator, Observer, Range
+from ortune.core.observer import Accumulator, Range
 from ortune.observers._extent import balanced
-from ortune.observers._histogram import Histogram, demand, folded
+from ortune.observers._histogram import Binned, Histogram, folded
 
 ROUNDS = 50
 
 
 @dataclass(frozen=True)
-class Mse(Observer):
+class Mse(Binned):
     """Balances rounding and clipping: the sum of both squared errors over all values is smallest.
 
     Rounding costs ``step^2 / 12`` a value (values spread evenly over a step), but nothing at
@@ -30,27 +30,11 @@ class Mse(Observer):
         symmetric: The best range around zero.
     """
 
-    passes: ClassVar[int] = 2
-
-    bits: int = 8
     bins: int = 4096
-    symmetric: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            BadSettings: There are too few bins for the grid.
-        """
-        demand(self.name(), self.bins, self.bits)
 
     def start(self) -> Accumulator:
         """Return an accumulator that holds one histogram."""
         return _Mse(self)
-
-    def state_bytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of the histogram."""
-        return 8 * self.bins
 
 
 class _Mse:

@@ -57,6 +57,9 @@ class Rule:
     case: str = ""
 
 
+MOVING = ("Expand", "Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators that move integers as they are, wherever there are integers."""
+
 _SELECTORS = "onnxruntime qdq_selector_action_transformer.cc"
 _MEASURED = "measured: onnxruntime 1.31.1"
 _OPENVINO = "measured: openvino 2026.4.1; src/common/low_precision_transformations"
@@ -69,17 +72,7 @@ def _cpu() -> Iterator[Rule]:
         yield Rule(op, Gives.INTEGER, _SELECTORS, "cpu")
     for op in ("Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"):
         yield Rule(op, Gives.INTEGER, _SELECTORS, "cpu")
-    for op in (
-        "Expand",
-        "Flatten",
-        "MaxPool",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    ):
+    for op in (*MOVING, "Tile"):
         yield Rule(op, Gives.MOVES, _SELECTORS, "cpu")
     yield Rule("DepthToSpace", Gives.MOVES, _MEASURED, "cpu")
     yield Rule("Resize", Gives.MOVES, _SELECTORS, "cpu", case="nearest")
@@ -149,17 +142,7 @@ def _openvino() -> Iterator[Rule]:
     yield Rule(
         "Resize", Gives.MOVES, f"{_OPENVINO}: itself in float, integers around it", "openvino"
     )
-    for op in (
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "MaxPool",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    ):
+    for op in ("DepthToSpace", *MOVING):
         yield Rule(op, Gives.MOVES, _OPENVINO, "openvino")
 
 
@@ -192,17 +175,7 @@ def _directml() -> Iterator[Rule]:
     ):
         yield Rule(op, Gives.INTEGER, _SELECTORS, "directml")
     yield Rule("Mul", Gives.FLOAT, _SELECTORS, "directml")
-    for op in (
-        "Expand",
-        "Flatten",
-        "MaxPool",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    ):
+    for op in (*MOVING, "Tile"):
         yield Rule(op, Gives.MOVES, _SELECTORS, "directml")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -10,16 +10,14 @@ import onnx_ir as ir
 
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.observer import Probe, Ranges
-from ortune.core.step import Quantizer
+from ortune.core.observer import Ranges
 from ortune.model import edit
-from ortune.quantizers._format import BFLOAT16
-from ortune.quantizers._measured import Rules
-from ortune.quantizers._narrowing import Narrowing
+from ortune.quantizers._format import BFLOAT16, Format
+from ortune.quantizers._sixteen import Sixteen
 
 
 @dataclass(frozen=True)
-class Bf16(Quantizer):
+class Bf16(Sixteen):
     """bfloat16 everywhere an operator has it, Casts where one wants float32; half the file.
 
     float32's range with 8 bits of precision: nothing overflows that did not before, and rounding
@@ -41,13 +39,8 @@ class Bf16(Quantizer):
     """
 
     needs_opset: ClassVar[int] = 22
-    needs_data: ClassVar[bool] = False
+    format: ClassVar[Format] = BFLOAT16
 
-    keep_io: bool = True
-    block: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    margin: float = 2.0
     loss: float = 0.1
     sums: Literal["float32", "bfloat16"] = "float32"
 
@@ -57,15 +50,6 @@ class Bf16(Quantizer):
         if "bf16" in backend.arithmetic and not facts.quantized:
             yield cls()
 
-    @property
-    def keeps_io(self) -> bool:
-        """As the field says."""
-        return self.keep_io
-
-    def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return every tensor that may become bfloat16, after inlining local functions."""
-        return self._narrowing.probes(model)
-
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Convert the model and return how many nodes became bfloat16.
 
@@ -73,15 +57,10 @@ class Bf16(Quantizer):
             BadSettings: A pattern matches no node.
             Refused: No node can, or a sequence would have to change its type on the way.
         """
-        count = self._narrowing.apply(model, ranges)
+        count = super().apply(model, ranges)
         if lacking := lacks(model):
             edit.note(model, f"onnxruntime's CPU provider has no bfloat16 {', '.join(lacking)}")
         return count
-
-    @property
-    def _narrowing(self) -> Narrowing:
-        rules = Rules(BFLOAT16, self.margin, self.loss, wide_sums=self.sums == "float32")
-        return Narrowing(rules, self.keep_io, self.block, self.include, self.exclude)
 
 
 _CPU_TEXT = (

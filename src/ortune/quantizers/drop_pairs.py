@@ -15,22 +15,13 @@ from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model import edit, quantized
 from ortune.quantizers._arrived import drop_pair, pairs
+from ortune.quantizers._rules import MOVING
 
 LAYERS = ("Conv", "MatMul", "Gemm")
 _FREE = ("MatMul", "Gemm")
 """Operators whose integer kernel also has a float output."""
 
-_SAME_GRID = (
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "MaxPool",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+_SAME_GRID = ("DepthToSpace", *MOVING)
 """Operators that move integers: taken only between equal grids."""
 
 

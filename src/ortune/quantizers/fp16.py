@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-import onnx_ir as ir
-
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.observer import Probe, Ranges
-from ortune.core.step import Quantizer
-from ortune.quantizers._format import FLOAT16
-from ortune.quantizers._measured import Rules
-from ortune.quantizers._narrowing import Narrowing
+from ortune.quantizers._format import FLOAT16, Format
+from ortune.quantizers._sixteen import Sixteen
 
 
 @dataclass(frozen=True)
-class Fp16(Quantizer):
+class Fp16(Sixteen):
     """float16 everywhere an operator has it, Casts where one wants float32; half the file.
 
     Types are written into Cast, Constant and ConstantOfShape and into the bodies of If, Loop and
@@ -41,14 +36,8 @@ class Fp16(Quantizer):
             products stay in float32 too.
     """
 
-    needs_data: ClassVar[bool] = False
+    format: ClassVar[Format] = FLOAT16
 
-    keep_io: bool = True
-    block: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    margin: float = 2.0
-    loss: float = 0.03
     sums: Literal["float32", "float16"] = "float32"
 
     @classmethod
@@ -56,26 +45,3 @@ class Fp16(Quantizer):
         """Yield the one setting, where float16 arithmetic is faster."""
         if "fp16" in backend.arithmetic and not facts.quantized:
             yield cls()
-
-    @property
-    def keeps_io(self) -> bool:
-        """As the field says."""
-        return self.keep_io
-
-    def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return every tensor that may become float16, after inlining local functions."""
-        return self._narrowing.probes(model)
-
-    def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Convert the model and return how many nodes became float16.
-
-        Raises:
-            BadSettings: A pattern matches no node.
-            Refused: No node can, or a sequence would have to change its type on the way.
-        """
-        return self._narrowing.apply(model, ranges)
-
-    @property
-    def _narrowing(self) -> Narrowing:
-        rules = Rules(FLOAT16, self.margin, self.loss, wide_sums=self.sums == "float32")
-        return Narrowing(rules, self.keep_io, self.block, self.include, self.exclude)
