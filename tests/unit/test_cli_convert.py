@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ortune.cli import _converted
 from ortune.cli import _converting as converting
 from ortune.cli._converting import Order
 from ortune.core.errors import BadModel, BadSettings
@@ -124,10 +125,10 @@ def test_the_file_must_hold_what_was_ordered(
 ) -> None:
     found = replace(FACTS, precisions=weights, ops=ops)
     if good:
-        converting.check_types(Order(precision), found)
+        _converted.check_types(Order(precision), found)
     else:
         with pytest.raises(BadModel, match=f"is not {precision}"):
-            converting.check_types(Order(precision), found)
+            _converted.check_types(Order(precision), found)
 
 
 def test_what_is_lost_is_not_brought_back() -> None:

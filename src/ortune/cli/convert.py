@@ -84,7 +84,7 @@ def command(
       ortune convert model.onnx out.onnx --precision int8 --data samples/
       ortune convert model.onnx out.onnx --precision fp16 --target gpu --opt-level basic
     """
-    from ortune.cli import _converting, progress
+    from ortune.cli import _converted, _converting, progress
     from ortune.cli.apply import augmented, known_ranges, samples
     from ortune.core.event import Note
     from ortune.model import file
@@ -117,7 +117,7 @@ def command(
         feeds = samples(model, data, shapes, ranges, folder, sink)
         material = _converting.Given(augmented(feeds, augment, folder, sink), known)
         made = _converting.make(model, order, material, folder, sink)
-        weights, scores = _converting.check(model, made.path, order, feeds, folder, sink)
+        weights, scores = _converted.check(model, made.path, order, feeds, folder, sink)
         file.save(file.load(made.path), out)
     _formats.warn(out, model, sink)
     if order.folds and before.has("Conv"):
