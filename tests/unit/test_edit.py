@@ -147,3 +147,17 @@ def test_notes_are_given_once(model: ir.Model) -> None:
     edit.note(model, "two")
     assert edit.take_notes(model) == "one; two"
     assert edit.take_notes(model) == ""
+
+
+def test_refusals_are_counted_by_their_reason() -> None:
+    model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
+    for name in ("a", "b", "c", "d"):
+        node = ir.node("Relu", [None], name=name)
+        edit.refuse(model, node, "its result is read twice")
+    edit.refuse(model, ir.node("Mul", [None, None], name="m"), "the factor is no constant")
+    said = edit.take_notes(model)
+    assert said == (
+        "4 left alone, its result is read twice: a, b, c, ...; "
+        "1 left alone, the factor is no constant: m"
+    )
+    assert edit.take_notes(model) == ""

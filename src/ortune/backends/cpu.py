@@ -48,6 +48,7 @@ class Cpu(Backend):
     """
 
     provider: ClassVar[str] = "CPUExecutionProvider"
+    domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
 
     level: Literal["disabled", "basic", "extended", "all"] = "all"
     disable: tuple[str, ...] = ()

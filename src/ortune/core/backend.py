@@ -63,6 +63,8 @@ class Backend(Plugin):
     provider: ClassVar[str] = ""
     automatic: ClassVar[bool] = True
     """Part of ``--on auto``."""
+    domains: ClassVar[frozenset[str]] = frozenset()
+    """Operator domains beyond the standard's that it has kernels for, such as com.microsoft."""
     reads: ClassVar[tuple[str, ...]] = ()
     """Fields that name a function or a file: what they hold then is part of a job."""
 

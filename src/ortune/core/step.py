@@ -50,9 +50,17 @@ class Transform(Plugin):
         """Say whether a backend gains by it; False leaves it out of that backend's recipes."""
         return True
 
+    @property
+    def keeps_io(self) -> bool:
+        """Whether inputs and outputs keep names and types; False where the user wants that."""
+        return True
+
     @abstractmethod
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many edits were made."""
+        """Edit the model in place and return how many edits were made.
+
+        What it leaves alone although it looks like its pattern, it says by `edit.refuse`.
+        """
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,10 @@ class Quantizer(Plugin):
     def keeps_io(self) -> bool:
         """Whether inputs and outputs keep their types; False only where the user wants that."""
         return True
+
+    def prepares(self, facts: Facts, backend: Backend) -> Iterable[Transform]:
+        """Yield exact steps that pay together with this one only: the search puts them before."""
+        return ()
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield steps to try instead of this one where it fails the budget, best bet first."""

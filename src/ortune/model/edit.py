@@ -14,6 +14,8 @@ Graph: TypeAlias = ir.Graph | ir.Function
 Attributes: TypeAlias = Mapping[str, Any]
 
 _NOTES = "ortune.notes"
+_REFUSALS = "ortune.refusals"
+_NAMED = 3
 
 
 def every_graph(model: ir.Model) -> Iterator[Graph]:
@@ -215,9 +217,23 @@ def note(model: ir.Model, text: str) -> None:
     model.meta.setdefault(_NOTES, []).append(text)
 
 
+def refuse(model: ir.Model, node: ir.Node, why: str) -> None:
+    """Say why a node that looks like a step's pattern is left alone.
+
+    Args:
+        node: The node that names the place.
+        why: The reason, the same words wherever it is the same: places are counted by it.
+    """
+    model.meta.setdefault(_REFUSALS, {}).setdefault(why, {})[node.name or node.op_type] = None
+
+
 def take_notes(model: ir.Model) -> str:
-    """Return the remarks since the last call, joined, and forget them."""
-    return "; ".join(dict.fromkeys(model.meta.pop(_NOTES, [])))
+    """Return the remarks and refusals since the last call, joined, and forget them."""
+    found = list(dict.fromkeys(model.meta.pop(_NOTES, [])))
+    for why, places in model.meta.pop(_REFUSALS, {}).items():
+        named = ", ".join(list(places)[:_NAMED]) + (", ..." if len(places) > _NAMED else "")
+        found.append(f"{len(places)} left alone, {why}: {named}")
+    return "; ".join(found)
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:

@@ -45,6 +45,11 @@ def facts(model: ir.Model) -> Facts:
     )
 
 
+def weight_bytes(model: ir.Model) -> int:
+    """Return the bytes of all weights as they are stored; none is read."""
+    return sum(tensor.nbytes for tensor in _weights(model))
+
+
 def _shaped(model: ir.Model) -> tuple[ir.Model, str]:
     """Return the model with shapes, functions inlined: a copy where anything is missing."""
     if not model.functions and not unknown(model):

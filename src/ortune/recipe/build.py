@@ -26,12 +26,15 @@ from ortune.measurement.process import WorkerFailed
 from ortune.model import file, names
 from ortune.model.check import check, retyped, signature
 from ortune.model.edit import take_notes
+from ortune.model.facts import weight_bytes
 from ortune.recipe import compare, reuse
 from ortune.recipe.built import Built, steps_key, store, stored
 from ortune.recipe.calibrate import calibrate
 from ortune.recipe.saved import Saved
 
 _CHECKED = 2
+_GROWTH = 0.01
+"""Weights that an exact step makes larger by more than this are named."""
 
 
 @dataclass(frozen=True)
@@ -229,10 +232,15 @@ class _Work:
     def _apply(self, step: Transform) -> Edit:
         start, backup = time.perf_counter(), self.model.clone()
         try:
+            before = weight_bytes(self.model)
             count = step.apply(self.model)
             if count:
                 check(self.model, self._before, step.name())
-            edit = Edit(str(step), count)
+            growth = weight_bytes(self.model) / max(before, 1) - 1
+            said = [take_notes(self.model)]
+            if growth > _GROWTH:
+                said.insert(0, f"weights grow by {100 * growth:.2g} %")
+            edit = Edit(str(step), count, note="; ".join(filter(None, said)))
         except OrtuneError as error:
             self.model = backup
             edit = Edit(str(step), 0, kept=False, note=error.what)

@@ -94,7 +94,8 @@ def recipes(facts: Facts, backend: Backend, *, exact: bool = False) -> Iterator[
     if exact:
         return
     for steps in offers(facts, backend):
-        yield Recipe(" + ".join(map(str, steps)), (*base.steps, *steps))
+        ready = dict.fromkeys(t for step in steps for t in step.prepares(facts, backend))
+        yield Recipe(" + ".join(map(str, steps)), (*base.steps, *ready, *steps))
 
 
 def offers(facts: Facts, backend: Backend) -> list[tuple[Quantizer, ...]]:
