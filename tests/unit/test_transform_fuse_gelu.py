@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ortune.core.facts import Facts
+from ortune.model.edit import take_notes
 from ortune.transforms.fuse_gelu import FuseGelu
 from tests.unit.rewriting import model_of, normal, ops, transformed
 
@@ -27,12 +28,16 @@ CUBE = {
     "mul": "q = Mul(x, x) c0 = Mul(q, x) c1 = Mul(c, c0) c2 = Add(c1, x) e0 = Mul(k, c2)",
     "square": "q = Pow(x, two) c0 = Mul(x, q) c1 = Mul(c0, c) c2 = Add(x, c1) e0 = Mul(c2, k)",
     "line": "q = Mul(x, x) c1 = Mul(q, c) c2 = Add(one, c1) s = Mul(x, k) e0 = Mul(s, c2)",
+    "fast": "q = Mul(x, c) c1 = Mul(q, x) c2 = Add(c1, one) s = Mul(x, c2) e0 = Mul(k, s)",
+    "c x first": "q = Mul(c, x) p0 = Mul(q, x) c1 = Mul(p0, x) c2 = Sum(x, c1) e0 = Mul(c2, k)",
 }
 OUTER = {
     "x first": "m = Mul(x, p) y = Mul(m, half)",
     "half first": "m = Mul(p, half) y = Mul(x, m)",
     "half x": "m = Mul(half, x) y = Mul(m, p)",
     "half x swapped": "m = Mul(x, half) y = Mul(p, m)",
+    "divided": "m = Mul(x, p) y = Div(m, two)",
+    "x halved": "m = Div(x, two) y = Mul(m, p)",
 }
 
 
@@ -78,9 +83,27 @@ def test_other_constants_are_something_else(wrong: dict[str, str]) -> None:
     assert FuseGelu().apply(model_of(source)) == 0
 
 
-def test_a_part_that_is_read_elsewhere_is_left_alone() -> None:
-    source = text(ERF["div"], OUTER["x first"], "Erf", more="z = Relu(e)", out=", float[n, 5] z")
-    assert FuseGelu().apply(model_of(source)) == 0
+@pytest.mark.parametrize("read", ["e0", "e", "m"])
+def test_a_part_that_is_read_elsewhere_is_left_alone(read: str) -> None:
+    more = f"z = Relu({read})"
+    source = text(ERF["div"], OUTER["x first"], "Erf", more=more, out=", float[n, 5] z")
+    model = model_of(source)
+    assert FuseGelu().apply(model) == 0
+    assert "a part of it is read elsewhere" in take_notes(model)
+
+
+def test_the_sum_may_be_halved() -> None:
+    body = "e0 = Mul(inverse, x) e = Erf(e0) h = Mul(e, half) p = Add(h, half) y = Mul(x, p)"
+    source = text("", "", "Erf").replace("e = Erf(e0) p = Add(e, one)", body)
+    model, count = transformed(source, FuseGelu(), FEEDS)
+    assert count == 1 and ops(model) == {"Gelu": 1}
+
+
+def test_what_x_is_made_of_is_no_part_of_it() -> None:
+    inner = "s = Mul(x, half) r = Mul(s, three) e0 = Div(r, root)"
+    source = text(inner, "m = Mul(r, p) y = Mul(m, half)", "Erf")
+    model, count = transformed(source, FuseGelu(), FEEDS)
+    assert count == 1 and ops(model) == {"Mul": 2, "Gelu": 1}
 
 
 def test_a_factor_of_another_value_is_left_alone() -> None:
@@ -119,7 +142,8 @@ def test_it_applies_by_op_counts() -> None:
     def facts(opset: int, *names: str) -> Facts:
         return Facts(dict.fromkeys(names, 1), 1, 0, 0, {}, opset, 8, (), ())
 
-    assert FuseGelu().applies(facts(20, "Erf"))
-    assert FuseGelu().applies(facts(21, "Tanh"))
-    assert not FuseGelu().applies(facts(20, "Relu"))
-    assert FuseGelu().applies(facts(19, "Erf")), "the recipe raises the opset first"
+    assert FuseGelu().applies(facts(20, "Erf", "Mul", "Add"))
+    assert FuseGelu().applies(facts(21, "Tanh", "Mul", "Sum"))
+    assert not FuseGelu().applies(facts(20, "Relu", "Mul", "Add"))
+    assert not FuseGelu().applies(facts(20, "Tanh", "Mul")), "an LSTM taken apart"
+    assert FuseGelu().applies(facts(19, "Erf", "Mul", "Add")), "the recipe raises the opset first"
