@@ -123,3 +123,41 @@ def test_slices_of_shapes(step: int) -> None:
         s = Shape(x) t = Slice(s, from, far, at, by) c = ConstantOfShape(t) y = Neg(c) }}"""
     wanted: list[int | str] = ["a", "b", 4, 5]
     assert shape(inferred(text), "c") == tuple(wanted[::step])
+
+
+def test_positions_cut_to_the_length_are_as_long_as_it() -> None:
+    """x[:n] of 512 rows beside n others: n, in every run that is valid."""
+    text = f"""{HEAD} g (float[b, n, 4] x, int64[b, n] ids) => (float[] y, float[] z)
+        <float[1, 512, 4] table = {{{", ".join("0" * 2048)}}}, int64[1] zero = {{0}},
+         int64[1] one = {{1}}, int64 at = {{1}}> {{
+        s = Shape(ids) n = Gather(s, at) to = Unsqueeze(n, zero)
+        rows = Slice(table, zero, to, one, one) y = Add(x, rows) z = Mul(rows, rows) }}"""
+    model = inferred(text)
+    assert shape(model, "y") == ("b", "n", 4)
+    assert shape(model, "z") == (1, "min(n, 512)", 4)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "wanted"),
+    [
+        ("n, 3", "n, 1", ("n", 3)),
+        ("n, 3", "3", ("n", 3)),
+        ("n, m", "m, n", (None, None)),
+        ("n, 0", "n, m", ("n", 0)),
+        ("n", "k, n", ("k", "n")),
+        ("1, 1", "1", (1, 1)),
+        ("n", "5", (5,)),
+    ],
+)
+def test_names_are_broadcast(one: str, two: str, wanted: tuple[int | str | None, ...]) -> None:
+    text = f"{HEAD} g (float[{one}] x, float[{two}] z) => (float[] y) {{ y = Add(x, z) }}"
+    model = inferred(text)
+    assert shape(model, "y") == wanted
+
+
+def test_an_end_that_no_tensor_reaches_is_the_end_of_the_axis() -> None:
+    text = f"""{HEAD} g (float[n, 512, 256] x) => (float[] y, float[] z)
+        <int64[1] zero = {{0}}, int64[1] far = {{1000000000}}, int64[1] near = {{1000}}> {{
+        y = Slice(x, zero, far, zero) z = Slice(x, zero, near, zero) }}"""
+    model = inferred(text)
+    assert shape(model, "y") == ("n", 512, 256) and shape(model, "z") == (None, 512, 256)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -10,10 +10,8 @@ import onnx_ir as ir
 
 from ortune.model.dims import Item, Known, Partial, overridable
 from ortune.model.edit import attribute, const_array, const_tensor
+from ortune.model.slices import cuts, reaches
 from ortune.model.spec import dims
-
-_END = 2**31 - 1
-"""From here on an end of a Slice means the end of the axis: exporters write INT32_MAX or more."""
 
 
 def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
@@ -116,32 +114,11 @@ def _pad(node: ir.Node, known: Known, opset: int) -> bool:
 
 
 def _slice(node: ir.Node, known: Known, opset: int) -> bool:
-    shape = _dims(node, 0)
-    if shape is None:
+    shape, found = _dims(node, 0), cuts(node, known, opset)
+    if shape is None or found is None:
         return False
-    if opset < 10:
-        starts: Sequence[Item] = tuple(attribute(node, "starts", ()))
-        ends: Sequence[Item] = tuple(attribute(node, "ends", ()))
-        axes: Sequence[Item] = tuple(attribute(node, "axes", range(len(starts))))
-        steps: Sequence[Item] = (1,) * len(starts)
-    else:
-        given = [known.part(value) for value in node.inputs[1:]]
-        absent = [value is None for value in node.inputs[1:]]
-        if any(g is None and not a for g, a in zip(given, absent, strict=True)) or len(given) < 2:
-            return False
-        starts, ends = (g.items if g is not None else () for g in given[:2])
-        axes = given[2].items if len(given) > 2 and given[2] else tuple(range(len(starts)))
-        steps = given[3].items if len(given) > 3 and given[3] else (1,) * len(starts)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if start != 0 or step != 1 or not isinstance(axis, int):
-            return False
-        if not -len(shape) <= axis < len(shape):
-            return False
-        dim = shape[axis]
-        far = isinstance(end, int) and (end >= _END or (isinstance(dim, int) and end >= dim))
-        if not far and not _same(end, dim):
-            return False
-    return True
+    whole = (cut.start == 0 and cut.step == 1 for cut in found)
+    return all(whole) and all(reaches(shape, cut.axis, cut.end) for cut in found)
 
 
 def _split(node: ir.Node, known: Known, opset: int) -> bool:

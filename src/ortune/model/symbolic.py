@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from ortune.model.dims import Item, Known, Partial, propagate
-from ortune.model.edit import Graph, attribute, bodies, const_tensor
+from ortune.model.by_name import SAME_TYPE, by_name
+from ortune.model.dims import Item, Known, propagate
+from ortune.model.edit import Graph, bodies, const_tensor
 from ortune.model.spec import dims
 
 
@@ -22,7 +23,7 @@ def infer_graph(graph: Graph, opsets: Mapping[str, int], known: Known) -> None:
         for body in bodies(node):
             infer_graph(body, opsets, known)
         _infer(node, opsets, known)
-        _by_values(node, known)
+        _by_values(node, known, opsets.get("", 0))
         propagate(node, known, opsets.get("", 0))
 
 
@@ -120,69 +121,13 @@ def _merge_branches(node: ir.Node) -> None:
             merge(value, [c[0] if len(set(c)) == 1 else None for c in columns])
 
 
-def _by_values(node: ir.Node, known: Known) -> None:
+def _by_values(node: ir.Node, known: Known, opset: int) -> None:
     """Use shapes that are known by name, which onnx's own rules cannot take."""
-    if node.domain or not node.outputs:
+    found = by_name(node, known, opset)
+    if found is None:
         return
-    if node.op_type == "ConstantOfShape":
-        to = known.part(node.inputs[0])
-        if to is not None and node.outputs[0].type is not None:
-            merge(node.outputs[0], to.items)
-    elif node.op_type in ("Reshape", "Expand") and len(node.inputs) > 1:
-        source, to = node.inputs[0], known.part(node.inputs[1])
-        shape = dims(source.shape) if source is not None else None
-        if to is None or source is None or source.type is None:
-            return
-        node.outputs[0].type = node.outputs[0].type or ir.TensorType(source.type.dtype)
-        if node.op_type == "Reshape":
-            merge(node.outputs[0], _reshaped(shape, to, bool(attribute(node, "allowzero", 0))))
-        elif shape is not None:
-            merge(node.outputs[0], _expanded(shape, to.items))
-
-
-def _reshaped(shape: Sequence[Item] | None, to: Partial, allow_zero: bool) -> list[Item]:
-    out: list[Item] = []
-    for index, item in enumerate(to.items):
-        if item == 0 and not allow_zero:
-            out.append(shape[index] if shape is not None and index < len(shape) else None)
-        else:
-            out.append(None if item == -1 else item)
-    if -1 in to.items and shape is not None:
-        taken = [dim for dim, item in zip(out, to.items, strict=True) if item != -1]
-        out[to.items.index(-1)] = _left_over(shape, taken)
-    return out
-
-
-def _left_over(shape: Sequence[Item], taken: Sequence[Item]) -> Item:
-    """Return what -1 stands for: the source's dimensions without those of the target."""
-    left = list(shape)
-    size = 1
-    for dim in taken:
-        if isinstance(dim, int):
-            size *= dim
-        elif dim in left and dim is not None:
-            left.remove(dim)
-        else:
-            return None
-    names = [dim for dim in left if not isinstance(dim, int)]
-    numbers = 1
-    for dim in left:
-        numbers *= dim if isinstance(dim, int) else 1
-    if not names:
-        return numbers // size if size and numbers % size == 0 else None
-    return names[0] if len(names) == 1 and numbers == size else None
-
-
-def _expanded(shape: Sequence[Item], to: Sequence[Item]) -> list[Item]:
-    rank = max(len(shape), len(to))
-    left, right = ((1,) * (rank - len(given)) + tuple(given) for given in (shape, to))
-    out: list[Item] = []
-    for a, b in zip(left, right, strict=True):
-        if a == 1 or a == b:
-            out.append(b)
-        elif b == 1:
-            out.append(a)
-        else:
-            # Where both are known and neither is 1 they are equal in every valid run.
-            out.append(a if isinstance(a, int) else b if isinstance(b, int) and b != 1 else None)
-    return out
+    value, source = node.outputs[0], node.inputs[0]
+    if value.type is None and node.op_type in SAME_TYPE and source is not None and source.type:
+        value.type = ir.TensorType(source.type.dtype)
+    if value.type is not None:
+        merge(value, found)
