@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from ortune.core.errors import OrtuneError as OrtuneError
     from ortune.core.profile import Profile as Profile
     from ortune.core.step import Recipe as Recipe
+    from ortune.core.step import Stage as Stage
+    from ortune.core.step import Transform as Transform
     from ortune.core.study import Study as Study
     from ortune.core.trial import Plan as Plan
     from ortune.core.trial import Trial as Trial
     from ortune.data.feeds import Feeds as Feeds
     from ortune.engine.load import Engine as Engine
     from ortune.engine.load import load as load
+    from ortune.model.rule import rule as rule
     from ortune.recipe.build import build as build
     from ortune.reporting.write import report as report
     from ortune.study.bench import bench as bench
@@ -45,7 +48,9 @@ _HOME = {
     "Plan": "core.trial",
     "Profile": "core.profile",
     "Recipe": "core.step",
+    "Stage": "core.step",
     "Study": "core.study",
+    "Transform": "core.step",
     "Trial": "core.trial",
     "bench": "study.bench",
     "build": "recipe.build",
@@ -59,6 +64,7 @@ _HOME = {
     "profile": "study.profile",
     "read_study": "study.ledger",
     "report": "reporting.write",
+    "rule": "model.rule",
     "suggested": "study.trying",
     "to_dataframe": "study.profile_files",
     "timeline": "study.timeline",

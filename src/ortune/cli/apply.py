@@ -55,9 +55,9 @@ def command(
 ) -> int:
     """Apply STEPs to MODEL in the order given and write the result.
 
-    A step is a transform or a quantizer with its fields. Transforms that would change structure,
-    types or numbers are rolled back. Static quantizers calibrate on --data, or take the ranges
-    of an earlier calibration with --ranges-from.
+    A step is a transform or a quantizer with its fields, or a rule of your own: FILE.py:NAME.
+    Transforms that would change structure, types or numbers are rolled back. Static quantizers
+    calibrate on --data, or take the ranges of an earlier calibration with --ranges-from.
 
     \b
     Example:
@@ -96,18 +96,18 @@ def command(
 
 
 def step(text: str) -> Step:
-    """Read a transform or a quantizer.
+    """Read a transform or a quantizer; a transform may be the user's own, ``FILE.py:NAME``.
 
     Raises:
         UnknownPlugin: There is neither of that name.
     """
-    from ortune.core import catalog
+    from ortune.core import catalog, own_file
     from ortune.core.spelling import parse
     from ortune.core.step import Quantizer, Transform
 
     name = text.partition("(")[0].strip()
     transforms, quantizers = catalog.names(Transform), catalog.names(Quantizer)
-    if name in transforms:
+    if name in transforms or own_file.names_file(name):
         return parse(Transform, text)
     if name in quantizers:
         return parse(Quantizer, text)

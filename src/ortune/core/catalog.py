@@ -8,11 +8,13 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TypeVar
 
+from ortune.core import own_file
 from ortune.core.errors import UnknownPlugin
 from ortune.core.plugin import Plugin
 
@@ -44,11 +46,13 @@ def names(base: type[P]) -> list[str]:
 
 
 def load(base: type[P], name: str) -> type[P]:
-    """Import one entry and return its class.
+    """Import one entry, or run the user's file that the name says, and return the class.
 
     Raises:
         UnknownPlugin: No file of that name, or the file does not define exactly one class.
     """
+    if own_file.names_file(name):
+        return own_file.load(base, name)
     modules = _modules(base.folder)
     if name not in modules:
         close = difflib.get_close_matches(name, modules, n=3) or sorted(modules)
@@ -70,10 +74,14 @@ def load(base: type[P], name: str) -> type[P]:
     return found[0]
 
 
-def find(path: str) -> type[Plugin]:
-    """Return the class behind a stored path such as ``quantizers/int8-static``."""
+def find(path: str, fields: Iterable[str] = ()) -> type[Plugin]:
+    """Return the class behind a stored path such as ``quantizers/int8-static``.
+
+    Files of the user's are not run: a stand-in with these fields answers for what is in them.
+    """
     folder, _, name = path.partition("/")
-    return load(base_of(folder), name)
+    base = base_of(folder)
+    return own_file.stand_in(base, name, fields) if own_file.names_file(name) else load(base, name)
 
 
 def base_of(folder: str) -> type[Plugin]:
@@ -88,6 +96,8 @@ def base_of(folder: str) -> type[Plugin]:
 @cache
 def source_digest(cls: type[Plugin]) -> str:
     """Digest a plugin's file and the private ones beside it: results of older texts are stale."""
+    if cls.origin:
+        return own_file.digest(cls)
     path = inspect.getsourcefile(cls)
     if path is None:
         return ""

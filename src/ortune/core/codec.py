@@ -76,7 +76,7 @@ def convert(kind: Any, data: Any) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(data, Mapping) and "is" in data:
         fields = {key: value for key, value in data.items() if key != "is"}
-        return build(catalog.find(str(data["is"])), fields)
+        return build(catalog.find(str(data["is"]), fields), fields)
     if origin in (typing.Union, types.UnionType):
         return _union(args, data)
     if origin in (tuple, Sequence, list):

@@ -13,14 +13,16 @@ class Plugin(ABC):
 
     Attributes:
         folder: The package folder that holds the kind, such as ``quantizers``.
+        origin: ``FILE.py:NAME`` of a class from a file of the user's; empty for all others.
     """
 
     folder: ClassVar[str]
+    origin: ClassVar[str] = ""
 
     @classmethod
     def name(cls) -> str:
         """Return the file name as the command line spells it, such as ``int8-static``."""
-        return cls.__module__.rpartition(".")[2].replace("_", "-")
+        return cls.origin or cls.__module__.rpartition(".")[2].replace("_", "-")
 
     def __str__(self) -> str:
         """Return the command-line spelling; fields at their defaults are left out."""

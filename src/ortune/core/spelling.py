@@ -7,7 +7,8 @@ Grammar::
     value  := plugin | list | JSON number, string, true, false, null
     list   := "[" [ value { "," value } ] "]"
 
-A bare word is a string unless the field wants a plugin. NAME is letters, digits and ``-_.:/``.
+A bare word is a string unless the field wants a plugin. NAME is letters, digits and ``-_.:/``; a
+path may begin with ``/``, ``./`` or ``../``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ortune.core.plugin import Plugin
 
 P = TypeVar("P", bound=Plugin)
 
-_WORD = re.compile(r"[A-Za-z_][\w.:/-]*")
+_WORD = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w.:/-]*")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?(?![\w.])")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NAMES = {"true": True, "false": False, "null": None, "none": None}
