@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 from ortune.core import codec
 from ortune.core.backend import Backend
+from ortune.core.bridge import Bridge
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugin import Plugin
@@ -54,6 +55,13 @@ class Transform(Plugin):
     def keeps_io(self) -> bool:
         """Whether inputs and outputs keep names and types; False where the user wants that."""
         return True
+
+    def bridge(self, model: ir.Model) -> Bridge | None:
+        """Say how samples and answers cross a step that does not keep inputs and outputs.
+
+        Asked of the model before `apply`. None: numbers cannot be compared across it.
+        """
+        return None
 
     @abstractmethod
     def apply(self, model: ir.Model) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, Tensors
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.metrics.snr import Snr
@@ -35,13 +35,15 @@ class Reference:
     outputs: Path
 
 
-def reference(model: Path, stream: Path, indices: Sequence[int], folder: Path) -> Reference:
-    """Run the source model and keep its outputs.
+def reference(
+    model: Path, stream: Path, indices: Sequence[int], folder: Path, name: str = "expected"
+) -> Reference:
+    """Run the source model and keep its outputs, in ``FOLDER/NAME.stream``.
 
     Raises:
         WorkerFailed: The source model does not run on these samples.
     """
-    outputs = folder.resolve() / "expected.stream"
+    outputs = folder.resolve() / f"{name}.stream"
     command = {"indices": list(indices), "metrics": [], "save": str(outputs)}
     ask_once(_job(model, stream, folder), ("score", command))
     return Reference(stream, tuple(indices), outputs)
@@ -60,6 +62,11 @@ def difference(model: Path, wanted: Reference, folder: Path) -> str | None:
         return error.failure.reason
     snr = Snr().aggregate(_rows(answer["records"][0]))
     return None if snr >= EXACT_DB else f"outputs differ: {snr:.1f} dB, {EXACT_DB:.0f} wanted"
+
+
+def decibels(wanted: Sequence[Tensors], found: Sequence[Tensors]) -> float:
+    """Return the signal-to-noise ratio of answers."""
+    return Snr().aggregate(Snr().records(wanted, found, None))
 
 
 def _rows(records: list[list[float]]) -> NDArray[np.float64]:

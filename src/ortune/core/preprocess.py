@@ -1,0 +1,198 @@
+"""How a picture becomes a tensor: the settings, their file, and the arithmetic with Pillow."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core import imports
+from ortune.core.errors import BadData
+from ortune.core.facts import TensorSpec
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SETTINGS = "preprocess.toml"
+
+Size: TypeAlias = int | tuple[int, int]
+Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", "box"]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How an image becomes a tensor: resize, crop, (pixel * scale - mean) / std, layout.
+
+    Attributes:
+        input: The input that takes the image; empty for the only one.
+        resize: ``[height, width]``, or a number for the shorter side; None keeps the size.
+        crop: Of the centre, ``[height, width]`` or a number for both; None keeps all.
+        interpolation: Of the resize.
+        channels: Order of the values; gray is one channel.
+        scale: Factor for the pixels 0 to 255.
+        mean: Taken off after scaling; one number, or one a channel in the order of `channels`.
+        std: Divided by last; one number, or one a channel.
+        layout: Of the tensor.
+        dtype: Of the tensor; empty takes the input's.
+    """
+
+    input: str = ""
+    resize: Size | None = None
+    crop: Size | None = None
+    interpolation: Interpolation = "bilinear"
+    channels: Literal["rgb", "bgr", "gray"] = "rgb"
+    scale: float = 1 / 255
+    mean: float | tuple[float, ...] = 0.0
+    std: float | tuple[float, ...] = 1.0
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    dtype: str = ""
+
+    def __str__(self) -> str:
+        size = "as they are" if self.resize is None else f"resized to {_times(self.resize)}"
+        crop = "" if self.crop is None else f", centre {_square(self.crop)} cropped"
+        return (
+            f"{size}{crop}, {self.interpolation}, {self.channels}, "
+            f"(pixel * {self.scale:.6g} - {_spell(self.mean)}) / {_spell(self.std)}, "
+            f"{self.layout} {self.dtype}"
+        )
+
+    @property
+    def depth(self) -> int:
+        """Channels of the picture."""
+        return 1 if self.channels == "gray" else 3
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the keys of a settings file; none where there is no such file.
+
+    Raises:
+        BadData: It cannot be read.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise BadData(f"cannot read {path}: {imports.reason(error)}", fix="write TOML") from error
+
+
+def defaults(spec: TensorSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read layout, channels and size off the input's shape; integers keep their pixels.
+
+    Args:
+        spec: The input that takes the image.
+        given: Keys that are written out.
+    """
+    shape = spec.shape if spec.shape is not None and len(spec.shape) in (3, 4) else (None,) * 4
+    dims = shape[-3:]
+    last = dims[2] in (1, 3) and dims[0] not in (1, 3)
+    layout = given.get("layout", "NHWC" if last else "NCHW")
+    height, width, depth = dims if layout == "NHWC" else (dims[1], dims[2], dims[0])
+    dtype = str(given.get("dtype", spec.dtype))
+    found: dict[str, Any] = {"layout": layout, "dtype": dtype, "input": spec.name}
+    found["channels"] = "gray" if depth == 1 else "rgb"
+    if (
+        isinstance(height, int)
+        and isinstance(width, int)
+        and not {"resize", "crop"} & given.keys()
+    ):
+        found["resize"] = [height, width]
+    if "int" in dtype and not {"mean", "std"} & given.keys():
+        found["scale"] = 1.0
+    return found
+
+
+def pixels(image: Image, settings: Preprocess, name: str) -> NDArray[np.uint8]:
+    """Resize and crop a picture: [height, width, channels] in the order of the picture.
+
+    Args:
+        image: RGB, or one channel for gray.
+        settings: What to do.
+        name: Of the picture, for errors.
+
+    Raises:
+        BadData: The picture is smaller than the crop.
+    """
+    from PIL import Image as PillowImage
+
+    method = PillowImage.Resampling[settings.interpolation.upper()]
+    if settings.resize is not None:
+        image = image.resize(resized(image.size, settings.resize), method)
+    if settings.crop is not None:
+        image = _cropped(image, settings.crop, name)
+    found = np.asarray(image)
+    return found if found.ndim == 3 else found[..., None]
+
+
+def values(pixels: NDArray[np.uint8], settings: Preprocess) -> NDArray[np.float32]:
+    """Turn pixels [height, width, channels] into the tensor of one picture, in its layout.
+
+    Raises:
+        BadData: `mean` or `std` have another number of channels.
+    """
+    if settings.channels == "bgr":
+        pixels = pixels[..., ::-1]
+    found = pixels.astype(np.float32) * np.float32(settings.scale)
+    mean, std = (per_channel(settings, name) for name in ("mean", "std"))
+    found = (found - mean) / std
+    return np.ascontiguousarray(found.transpose(2, 0, 1) if settings.layout == "NCHW" else found)
+
+
+def per_channel(settings: Preprocess, name: str) -> NDArray[np.float32]:
+    """Return `mean` or `std`: one number, or one a channel.
+
+    Raises:
+        BadData: There is another number of them.
+    """
+    found = np.asarray(getattr(settings, name), np.float32)
+    if found.size not in (1, settings.depth):
+        raise BadData(
+            f"{SETTINGS}: {name} has {found.size} numbers for {settings.depth} channels",
+            fix="give one number, or one a channel",
+        )
+    return found
+
+
+def resized(size: tuple[int, int], resize: Size) -> tuple[int, int]:
+    """Return (width, height) of a picture of `size` (width, height) after the resize."""
+    if isinstance(resize, tuple):
+        return resize[1], resize[0]
+    width, height = size
+    factor = resize / min(size)
+    return max(resize, round(width * factor)), max(resize, round(height * factor))
+
+
+def both(size: Size) -> tuple[int, int]:
+    """Return (height, width) of a crop."""
+    return size if isinstance(size, tuple) else (size, size)
+
+
+def _cropped(image: Image, crop: Size, name: str) -> Image:
+    height, width = both(crop)
+    if width > image.width or height > image.height:
+        raise BadData(
+            f"{name} is {image.height}x{image.width}, smaller than crop {height}x{width}",
+            fix=f"resize it first: resize in {SETTINGS}",
+        )
+    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+    return image.crop((left, top, left + width, top + height))
+
+
+def _times(size: Size) -> str:
+    return f"{size} (shorter side)" if isinstance(size, int) else _square(size)
+
+
+def _square(size: Size) -> str:
+    height, width = both(size)
+    return f"{height}x{width}"
+
+
+def _spell(value: float | tuple[float, ...]) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(f'{item:g}' for item in value)}]"
+    return f"{value:g}"

@@ -1,0 +1,36 @@
+"""The samples and ranges that a build may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortune.data.feeds import Feeds
+from ortune.recipe.saved import Saved
+
+_CHECKED = 2
+
+
+@dataclass(frozen=True)
+class Material:
+    """The samples that a build may use.
+
+    Attributes:
+        feeds: Samples of the model's inputs; None when there are none that run.
+        calibration: Indices that quantizers observe.
+        known: Ranges of an earlier calibration of the model that the build starts from; they
+            answer first, and only what they do not hold is observed.
+    """
+
+    feeds: Feeds | None = None
+    calibration: tuple[int, ...] = ()
+    known: Saved | None = None
+
+    @property
+    def checked(self) -> tuple[int, ...]:
+        """The few samples on which rewrites are compared."""
+        return tuple(range(min(_CHECKED, self.feeds.count))) if self.feeds else ()
+
+    @property
+    def key(self) -> str:
+        """What builds depend on beside their steps: the file of known ranges."""
+        return self.known.digest if self.known else ""
