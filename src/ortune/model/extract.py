@@ -69,6 +69,12 @@ def extract(
     return made
 
 
+def begins(model: ir.Model, inputs: Sequence[str]) -> set[str]:
+    """Return the names of the tensors that `inputs` of `extract` stand for."""
+    names = _Names(model)
+    return {str(value.name) for name in inputs for value in names.starts(name)}
+
+
 def reads(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values that a node reads, and those that the bodies in it capture."""
     yield from (value for value in node.inputs if value is not None)

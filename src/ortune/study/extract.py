@@ -1,0 +1,261 @@
+"""The public verb: a part of a model in a file of its own, with what it was given in real runs."""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ortune.backends.cpu import Cpu
+from ortune.core.errors import BadData, BadModel
+from ortune.core.facts import TensorSpec
+from ortune.data import feeds, stream
+from ortune.data.sources import Source
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.process import WorkerFailed, ask_once, lone
+from ortune.model import file, spec
+from ortune.model.crossing import crossings
+from ortune.model.extract import begins
+from ortune.model.extract import extract as cut
+from ortune.model.facts import weight_bytes
+from ortune.model.watched import watched
+from ortune.recipe.compare import difference, reference
+
+_CHECKED = 4
+"""Samples on which the piece is held against the whole."""
+_ORACLE = Cpu(level="disabled")
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A piece of a model.
+
+    Attributes:
+        path: Its file.
+        inputs: What it takes.
+        outputs: What it makes.
+        added: Those of its inputs that nobody named: ways round the named ones lead to them.
+        ways: Tensors by which these ways join what depends on the named ones.
+        nodes: Nodes of the piece, bodies included.
+        of_nodes: Nodes of the model.
+        weight_bytes: Of the piece.
+        samples: Folder of recorded inputs, one ``.npz`` a sample; None when none were asked for.
+        count: Samples in it.
+    """
+
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    added: tuple[str, ...]
+    ways: tuple[str, ...]
+    nodes: int
+    of_nodes: int
+    weight_bytes: int
+    samples: Path | None = None
+    count: int = 0
+
+
+def extract(
+    model: str | Path,
+    out: str | Path,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    *,
+    data: Source | None = None,
+    limit: int = 0,
+) -> Extracted:
+    """Write the part of a model between named tensors to a file; see `ortune.model.extract`.
+
+    With data the model runs, on the CPU provider without its fusions, what the piece takes is
+    recorded beside it (``NAME-inputs``), and the piece must answer as the whole does.
+
+    Args:
+        model: The model file.
+        out: File of the piece.
+        inputs: Names of tensors or nodes that it begins with.
+        outputs: Names of tensors or nodes that it ends with.
+        data: Samples of the model's inputs.
+        limit: Samples to record at most; 0 takes all.
+
+    Raises:
+        BadModel: The cut cannot be made, or the piece answers otherwise than the whole.
+        BadData: The samples do not fit the model, or an input of the piece cannot be recorded.
+    """
+    out, loaded = Path(out), file.load(model)
+    if data is None:
+        return _described(loaded, _written(cut(loaded, inputs, outputs), out), inputs, out)
+    with tempfile.TemporaryDirectory(prefix="ortune-") as name:
+        run = _Run(loaded, data, limit, Path(name))
+        piece = cut(loaded, inputs, outputs, runtime=run.types)
+        recorded = run.inputs(piece)
+        _written(piece, out)
+        run.compare(piece, out, recorded)
+        folder = folder_of(out)
+        count = _npz(recorded, run.feeds, folder)
+    return _described(loaded, piece, inputs, out, folder, count)
+
+
+def folder_of(out: Path) -> Path:
+    """Return where the recorded inputs of a piece lie."""
+    return out.with_name(f"{out.stem}-inputs")
+
+
+def _written(piece: ir.Model, out: Path) -> ir.Model:
+    file.save(piece, out)
+    return piece
+
+
+class _Run:
+    """Runs of the whole model, each in a worker of its own."""
+
+    def __init__(self, model: ir.Model, data: Source, limit: int, folder: Path) -> None:
+        self._model, self._folder = model, folder
+        specs = spec.inputs(model)
+        self.feeds = feeds.load(data, specs, folder / "data")
+        self._count = min(limit or self.feeds.count, self.feeds.count)
+        self._given = [one.name for one in specs]
+
+    def types(self, names: list[str]) -> Mapping[str, tuple[str, Sequence[int]]]:
+        """Return dtype and shape of values on the first sample; the last rung of the ladder."""
+        with watched(self._model, self._folder) as files:
+            path, found, _ = files.showing(names)
+            job = lone(path, _ORACLE, self.feeds.stream, self._folder, "types")
+            shapes = _asked(job, "describe", index=0)["shapes"]
+        return {name: tuple(shapes[name]) for name in found if name in shapes}
+
+    def inputs(self, piece: ir.Model) -> Path:
+        """Run the model up to where the piece begins; return the stream of what it takes."""
+        wanted = spec.inputs(piece)
+        for one in wanted:
+            if "(" in one.dtype:
+                raise BadData(
+                    f"'{one.name}' is {one.dtype}, no array",
+                    fix="cut elsewhere, or without --data",
+                )
+        made = [one.name for one in wanted if one.name not in self._given]
+        values = self._values(made) if made else None
+        given = stream.Stream(self.feeds.stream)
+
+        def rows() -> Iterator[dict[str, NDArray[Any]]]:
+            for index in range(self._count):
+                every = {**given[index], **(values[index] if values else {})}
+                yield {one.name: every[one.name] for one in wanted}
+
+        path = self._folder / "recorded.stream"
+        stream.write(path, rows())
+        return path
+
+    def compare(self, piece: ir.Model, path: Path, recorded: Path) -> None:
+        """Hold the piece against the whole on the first samples.
+
+        Raises:
+            BadModel: It does not run, or its outputs differ.
+        """
+        indices = range(min(_CHECKED, self._count))
+        head, fed = self._head([one.name for one in spec.outputs(piece)])
+        try:
+            with watched(head, self._folder) as files:
+                whole, _, _ = files.showing([])
+                found = reference(whole, fed, indices, self._folder)
+        except WorkerFailed as error:
+            raise _failed(error) from None
+        if why := difference(path, replace(found, stream=recorded), self._folder):
+            raise BadModel(
+                f"the piece does not answer as the whole: {why}",
+                fix="cut elsewhere; operators that draw random numbers differ in every run",
+            )
+
+    def _values(self, names: Sequence[str]) -> stream.Stream:
+        head, fed = self._head(names)
+        out = self._folder.resolve() / "values.stream"
+        with watched(head, self._folder) as files:
+            path, _, _ = files.showing([])
+            job = lone(path, _ORACLE, fed, self._folder, "record")
+            _asked(job, "score", indices=list(range(self._count)), metrics=[], save=str(out))
+        return stream.Stream(out)
+
+    def _head(self, names: Sequence[str]) -> tuple[ir.Model, Path]:
+        """Return the model up to some tensors, and a stream of what this takes."""
+        every = {v.name: v for node in self._model.graph.all_nodes() for v in node.outputs}
+        for name in names:
+            if name not in every:
+                raise BadData(
+                    f"'{name}' is what a Loop or Scan gives its body: it is not in the samples",
+                    fix="cut outside of the body, or without --data",
+                )
+        head = cut(self._model, (), names)
+        takes = [one.name for one in spec.inputs(head)]
+        if lost := [name for name in takes if name not in self._given]:
+            raise BadData(
+                f"the piece depends on '{lost[0]}', which a Loop or Scan gives its body",
+                fix="cut outside of the body, or without --data",
+            )
+        path = self._folder / f"head-{len(list(self._folder.iterdir()))}.stream"
+        given = stream.Stream(self.feeds.stream)
+        rows = ({name: given[i][name] for name in takes} for i in range(self._count))
+        stream.write(path, rows)
+        return head, path
+
+
+def _asked(job: WorkerJob, do: str, **arguments: Any) -> dict[str, Any]:
+    try:
+        return ask_once(job, (do, arguments))[0]
+    except WorkerFailed as error:
+        raise _failed(error) from None
+
+
+def _failed(error: WorkerFailed) -> BadModel:
+    failure = error.failure
+    return BadModel(
+        f"the model does not run: {failure.reason}", fix=failure.fix or failure.reproduce
+    )
+
+
+def _npz(recorded: Path, source: feeds.Feeds, folder: Path) -> int:
+    """Write one file a sample, with its label and group; files of an earlier run go."""
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("[0-9]*.npz"):
+        old.unlink()
+    samples = stream.Stream(recorded)
+    for index in range(len(samples)):
+        arrays: dict[str, NDArray[Any]] = dict(samples[index])
+        for name, found in (("label", source.labels), ("group", source.groups)):
+            if found is not None and name not in arrays:
+                arrays[name] = np.asarray(found[index])
+        with zipfile.ZipFile(folder / f"{index:06}.npz", "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    npy.write_array(member, array, allow_pickle=False)
+    return len(samples)
+
+
+def _described(
+    model: ir.Model,
+    piece: ir.Model,
+    named: Sequence[str],
+    out: Path,
+    samples: Path | None = None,
+    count: int = 0,
+) -> Extracted:
+    inputs = spec.inputs(piece)
+    begun = begins(model, named)
+    return Extracted(
+        out,
+        inputs,
+        spec.outputs(piece),
+        tuple(one.name for one in inputs if named and one.name not in begun),
+        tuple(crossings(piece, begun)),
+        sum(1 for _ in piece.graph.all_nodes()),
+        sum(1 for _ in model.graph.all_nodes()),
+        weight_bytes(piece),
+        samples,
+        count,
+    )
