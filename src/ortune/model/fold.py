@@ -20,6 +20,9 @@ SMALL_BYTES = 64 << 10
 LARGE_BYTES = 256 << 20
 """A larger result is never computed: a node on a weight is cheaper than a copy of it in memory."""
 
+_BODIES_HOLD = 4
+"""Version of the file format from which initializers need not be inputs as well."""
+
 
 def fold(model: ir.Model, known: Known) -> int:
     """Replace computations on constants by their results and return how many went.
@@ -30,11 +33,12 @@ def fold(model: ir.Model, known: Known) -> int:
     """
     editor = Editor(model.graph)
     opset = model.opset_imports.get("", 0)
+    bodies_hold = (model.ir_version or 0) >= _BODIES_HOLD
     count = 0
     for graph in (model.graph, *list(model.graph.subgraphs())):
         for node in list(graph):
             if node.op_type == "Constant" and not node.domain:
-                count += _lift(node, editor) if graph is model.graph else 0
+                count += _lift(node, graph) if graph is model.graph or bodies_hold else 0
                 continue
             results = _results(node, known, opset)
             for value, array in zip(node.outputs, results or (), strict=False):
@@ -104,11 +108,11 @@ def _splice(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
     graph.remove(node, safe=True)
 
 
-def _lift(node: ir.Node, editor: Editor) -> int:
-    """Make a Constant node of the main graph an initializer."""
+def _lift(node: ir.Node, graph: ir.Graph) -> int:
+    """Make a Constant node an initializer of its graph: runtimes look for a body's in the body."""
     value = node.outputs[0]
     tensor = const_tensor(value)
-    if tensor is None or value.is_graph_output() or not isinstance(editor.graph, ir.Graph):
+    if tensor is None or value.is_graph_output():
         return 0
     name = value.name
     value.name = None
@@ -118,9 +122,9 @@ def _lift(node: ir.Node, editor: Editor) -> int:
         shape=ir.Shape(tensor.shape.numpy()),
         const_value=tensor,
     )
-    editor.graph.register_initializer(held)
+    graph.register_initializer(held)
     value.replace_all_uses_with(held)
-    editor.graph.remove(node, safe=True)
+    graph.remove(node, safe=True)
     return 1
 
 

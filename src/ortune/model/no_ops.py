@@ -26,7 +26,10 @@ def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
         return None
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
         return None
-    if rule(node, known, opset):
+    found = rule(node, known, opset)
+    if isinstance(found, ir.Value):
+        return found
+    if found:
         return node.inputs[0]
     if node.op_type in _COMMUTE and len(node.inputs) == 2:
         two, one = node.inputs
@@ -34,7 +37,8 @@ def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
     return None
 
 
-_Rule: TypeAlias = Callable[[ir.Node, Known, int], bool]
+_Rule: TypeAlias = Callable[[ir.Node, Known, int], "bool | ir.Value | None"]
+"""Says whether the first input is passed on, or which value is."""
 
 
 def _always(node: ir.Node, known: Known, opset: int) -> bool:
@@ -121,6 +125,64 @@ def _slice(node: ir.Node, known: Known, opset: int) -> bool:
     return all(whole) and all(reaches(shape, cut.axis, cut.end) for cut in found)
 
 
+def _where(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+    """A condition that is the same everywhere chooses; so do two branches that are one."""
+    condition, yes, no = node.inputs
+    array = known.array(condition)
+    if yes is no:
+        chosen = yes
+    elif array is not None and array.size and (array.all() or not array.any()):
+        chosen = yes if array.all() else no
+    else:
+        return None
+    shape, out = (dims(v.shape) if v is not None else None for v in (chosen, node.outputs[0]))
+    return chosen if shape is not None and shape == out and None not in shape else None
+
+
+def _tile(node: ir.Node, known: Known, opset: int) -> bool:
+    part = known.part(node.inputs[1]) if len(node.inputs) == 2 else None
+    return part is not None and all(item == 1 for item in part.items)
+
+
+def _reduce(node: ir.Node, known: Known, opset: int) -> bool:
+    """One number is its own sum, mean, product, maximum and minimum."""
+    shape, axes = _dims(node, 0), attribute(node, "axes", None)
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        part = known.part(node.inputs[1])
+        if part is None or not part.whole:
+            return False
+        axes = part.items
+    if shape is None:
+        return False
+    if not axes:
+        axes = () if attribute(node, "noop_with_empty_axes", 0) else range(len(shape))
+    kept = bool(attribute(node, "keepdims", 1)) or not axes
+    inside = all(-len(shape) <= axis < len(shape) for axis in axes)
+    return kept and inside and all(shape[axis] == 1 for axis in axes)
+
+
+def _relu(node: ir.Node, known: Known, opset: int) -> bool:
+    """Behind what is never below 0."""
+    before = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if before is None or before.domain:
+        return False
+    if before.op_type == "Clip":
+        low = attribute(before, "min", None) if opset < 11 else None
+        given = before.inputs[1] if opset >= 11 and len(before.inputs) > 1 else None
+        array = known.array(given)
+        low = array.reshape(-1)[0] if array is not None and array.size == 1 else low
+        return low is not None and bool(low >= 0)
+    return before.op_type in ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
+
+
+def _twice(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+    """Not of Not, and Neg of Neg."""
+    before = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if before is None or before.domain or before.op_type != node.op_type:
+        return None
+    return before.inputs[0]
+
+
 def _split(node: ir.Node, known: Known, opset: int) -> bool:
     return len(node.outputs) == 1
 
@@ -129,6 +191,17 @@ def _neutral(number: float) -> _Rule:
     """Arithmetic with a constant that changes nothing; the constant may not widen the shape."""
 
     def rule(node: ir.Node, known: Known, opset: int) -> bool:
+        return len(node.inputs) == 2 and _is_neutral(node, number, *node.inputs)
+
+    return rule
+
+
+def _among(number: float) -> _Rule:
+    """Of one input, or of a second that never wins."""
+
+    def rule(node: ir.Node, known: Known, opset: int) -> bool:
+        if len(node.inputs) == 1:
+            return True
         return len(node.inputs) == 2 and _is_neutral(node, number, *node.inputs)
 
     return rule
@@ -144,7 +217,8 @@ def _is_neutral(
     if overridable(constant) or attribute(node, "axis", None) is not None:
         return False
     array = const_array(constant)
-    return array is not None and array.dtype.kind in "iuf" and bool(np.all(array == number))
+    kinds = "b" if node.op_type in _LOGICAL else "iuf"
+    return array is not None and array.dtype.kind in kinds and bool(np.all(array == number))
 
 
 def _dims(node: ir.Node, index: int) -> tuple[Item, ...] | None:
@@ -157,7 +231,16 @@ def _same(one: Item, two: Item) -> bool:
     return one is not None and one == two
 
 
-_COMMUTE: Mapping[str, float] = {"Add": 0, "Mul": 1}
+_LOGICAL = frozenset(("And", "Or", "Xor"))
+_COMMUTE: Mapping[str, float] = {
+    "Add": 0,
+    "Mul": 1,
+    "And": True,
+    "Or": False,
+    "Xor": False,
+    "Max": -np.inf,
+    "Min": np.inf,
+}
 
 _RULES: Mapping[str, _Rule] = {
     "Identity": _always,
@@ -173,9 +256,22 @@ _RULES: Mapping[str, _Rule] = {
     "Split": _split,
     "Concat": _single,
     "Sum": _single,
-    "Max": _single,
-    "Min": _single,
+    "Max": _among(-np.inf),
+    "Min": _among(np.inf),
     "Mean": _single,
+    "Where": _where,
+    "Tile": _tile,
+    "ReduceSum": _reduce,
+    "ReduceMean": _reduce,
+    "ReduceMax": _reduce,
+    "ReduceMin": _reduce,
+    "ReduceProd": _reduce,
+    "Relu": _relu,
+    "Not": _twice,
+    "Neg": _twice,
+    "And": _neutral(True),
+    "Or": _neutral(False),
+    "Xor": _neutral(False),
     "Add": _neutral(0),
     "Sub": _neutral(0),
     "Mul": _neutral(1),

@@ -8,8 +8,18 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, fold, names, prune
-from ortune.model.dims import Known, overridable
+from ortune.model import (
+    casts,
+    edit,
+    fold,
+    initial_states,
+    limits,
+    names,
+    prune,
+    repeated,
+    reshaping,
+)
+from ortune.model.dims import Known
 from ortune.model.no_ops import passed_on
 from ortune.model.replace import forward, remove
 from ortune.model.symbolic import infer_graph
@@ -54,7 +64,9 @@ def _round(model: ir.Model) -> int:
     count += fold.take_branches(model, known)
     count += fold.settle_targets(model, known)
     count += _drop(model, known)
-    count += _merge_pairs(model)
+    count += reshaping.merge_pairs(model, known) + casts.merge_casts(model)
+    count += limits.merge_limits(model) + initial_states.drop_zero_states(model)
+    count += repeated.share_nodes(model)
     return count + prune.drop_dead(model)
 
 
@@ -68,32 +80,6 @@ def _drop(model: ir.Model, known: Known) -> int:
                 remove(node)
                 count += 1
     return count
-
-
-def _merge_pairs(model: ir.Model) -> int:
-    """Join a Transpose after a Transpose, and a Reshape after a Reshape that forgets it."""
-    count = 0
-    for node in edit.every_node(model):
-        before = node.inputs[0].producer() if node.inputs and node.inputs[0] else None
-        if before is None or before.op_type != node.op_type or node.domain or before.domain:
-            continue
-        if node.op_type == "Transpose" and before.graph is node.graph:
-            one, two = (edit.attribute(n, "perm", None) for n in (before, node))
-            if one is not None and two is not None:
-                node.attributes["perm"] = ir.AttrInt64s("perm", [one[i] for i in two])
-                node.replace_input_with(0, before.inputs[0])
-                count += 1
-        elif node.op_type == "Reshape" and before.graph is node.graph and _forgets(node):
-            node.replace_input_with(0, before.inputs[0])
-            count += 1
-    return count
-
-
-def _forgets(node: ir.Node) -> bool:
-    """Say whether the target is constant and copies no dimension of the tensor before."""
-    second = node.inputs[1] if len(node.inputs) > 1 else None
-    to = edit.const_array(second)
-    return to is not None and not overridable(second) and not (to == 0).any()
 
 
 def _weights_as_inputs(model: ir.Model) -> int:
