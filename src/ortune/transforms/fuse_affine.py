@@ -1,0 +1,125 @@
+"""Put constant factors and summands beside a layer into its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import edit, prune
+from ortune.model.absorb import Absorber
+from ortune.model.affine import ARITHMETIC, UNCHANGED, Affine, Channels, of_node
+from ortune.model.dims import overridable
+from ortune.model.hosts import OPS, Host, host
+from ortune.model.match import reader
+from ortune.model.shapes import infer
+from ortune.model.spec import dims
+
+
+@dataclass(frozen=True)
+class FuseAffine(Transform):
+    """Add, Sub, Mul and Div with constants of one number, or of one a channel.
+
+    Behind Conv, ConvTranspose, Gemm and MatMul, with f the product of all factors::
+
+        f (W x + b) + t  =  (f W) x + (f b + t)
+
+    In front of a convolution, summed over the inputs and taps of an output::
+
+        W (s x + t) + b  =  (W s) x + (W t + b)
+
+    where t must be 0 if the convolution pads (padding is not shifted) or is transposed. MatMul
+    has no bias: behind it one Add is left. Computed in float64, stored in the weights' type.
+
+    onnxruntime does the first for Conv with one factor and one summand by itself; not behind
+    MatMul and Gemm, not in front. Quantizers need it: no runtime folds into integer weights.
+    """
+
+    stage: ClassVar[Stage] = Stage.FUSE
+
+    def applies(self, facts: Facts) -> bool:
+        """There is arithmetic and something to put it into."""
+        return facts.has(*ARITHMETIC) and facts.has(*OPS)
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many nodes went."""
+        infer(model)
+        opset = model.opset_imports.get("", 0)
+        absorber = Absorber(edit.Editor(model.graph))
+        count = 0
+        for graph in (model.graph, *model.graph.subgraphs()):
+            for node in list(graph):
+                found = host(node)
+                if found is not None:
+                    count += _behind(model, found, absorber, opset)
+                    count += _before(model, found, absorber, opset)
+        if count:
+            prune.drop_dead(model)
+        return count
+
+
+def _behind(model: ir.Model, at: Host, absorber: Absorber, opset: int) -> int:
+    affine, chain, value = UNCHANGED, [], at.node.outputs[0]
+    while (node := reader(value, *ARITHMETIC)) is not None and node.graph is at.node.graph:
+        found = of_node(node, value, at.channels, opset)
+        if found is None or not found.finite:
+            _refuse(model, node, value)
+            break
+        affine = affine.then(found)
+        chain.append(node)
+        value = node.outputs[0]
+    left = at.node.op_type == "MatMul" and affine.shifts
+    if len(chain) <= left:
+        return 0
+    why = absorber.behind(at, affine, chain)
+    if why:
+        edit.refuse(model, chain[0], why)
+        return 0
+    return len(chain) - left
+
+
+def _before(model: ir.Model, at: Host, absorber: Absorber, opset: int) -> int:
+    if not at.convolves:
+        return 0
+    affine, count, value = UNCHANGED, 0, at.node.inputs[0]
+    first = None
+    while value is not None and (node := value.producer()) is not None:
+        alone = len(value.uses()) == 1 and not value.is_graph_output()
+        if not alone or node.graph is not at.node.graph or node.op_type not in ARITHMETIC:
+            break
+        x, found = _operand(node, at, opset)
+        if x is None or found is None or not found.finite:
+            break
+        affine, value, first = found.then(affine), x, first or node
+        count += 1
+    if first is None or value is None:
+        return 0
+    why = absorber.before(at, affine, value)
+    if why:
+        edit.refuse(model, first, why)
+        return 0
+    return count
+
+
+def _operand(node: ir.Node, at: Host, opset: int) -> tuple[ir.Value | None, Affine | None]:
+    """Return the tensor that arithmetic changes and how; it must have the host's channels."""
+    for x in node.inputs:
+        shape = dims(x.shape) if x is not None else None
+        if x is None or shape is None or len(shape) != len(at.shape):
+            continue
+        found = of_node(node, x, Channels(at.inputs, 1, len(shape)), opset)
+        if found is not None:
+            each = max(found.scale.size, found.shift.size) == 1 or shape[1] == at.inputs
+            return (x, found) if each else (None, None)
+    return None, None
+
+
+def _refuse(model: ir.Model, node: ir.Node, value: ir.Value) -> None:
+    constants = [v for v in node.inputs if v is not value and edit.const_tensor(v) is not None]
+    if any(map(overridable, constants)):
+        edit.refuse(model, node, "a caller may override its constant")
+    elif constants:
+        edit.refuse(model, node, "its constant is not one number a channel of the layer before")
