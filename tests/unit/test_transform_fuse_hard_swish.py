@@ -1,4 +1,4 @@
-"""Every spelling of HardSwish and HardSigmoid becomes one operator, and nothing that is not one."""
+"""Every spelling of HardSwish and HardSigmoid becomes one operator, and nothing else does."""
 
 from __future__ import annotations
 

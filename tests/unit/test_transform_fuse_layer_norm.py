@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from ortune.model.edit import take_notes
 from ortune.transforms.fuse_layer_norm import FuseLayerNorm
 from tests.unit.rewriting import model_of, normal, ops, run, transformed
 
@@ -92,7 +93,6 @@ def test_what_is_added_after_it_is_not_a_shift() -> None:
         ("d = Sub(x, m)", "d = Sub(m, x)"),
         ("t = Div(d, s)", "t = Div(s, d)"),
         ("t = Div(d, s)", "t = Div(x, s)"),
-        ("u = Mul(t, scale)", "u = Mul(t, x)"),
         ("axes = [-1]", "axes = [1]"),
     ],
 )
@@ -103,18 +103,100 @@ def test_other_formulas_are_left_alone(old: str, new: str) -> None:
 
 
 def test_float64_keeps_its_precision() -> None:
-    assert STEP.apply(model_of(text(body("mul", "div", 17), 17, kind="double"))) == 0
+    model = model_of(text(body("mul", "div", 17), 17, kind="double"))
+    assert STEP.apply(model) == 0 and "float64" in take_notes(model)
 
 
-def test_a_scale_of_another_shape_is_left_alone() -> None:
+def test_a_scale_of_another_shape_stays_behind_it() -> None:
     source = text(body("mul", "div", 17), 17, shape="[3, 4]")
-    assert STEP.apply(model_of(source)) == 0
+    model, count = transformed(source, STEP, FEEDS, tolerance=1e-5)
+    assert count == 1 and ops(model) == {"LayerNormalization": 1, "Mul": 1, "Add": 1}
 
 
-def test_a_part_that_is_read_elsewhere_is_left_alone() -> None:
-    source = text(body("mul", "div", 17) + " z = Relu(v)", 17)
+def test_a_scale_with_leading_ones() -> None:
+    source = text(body("mul", "reciprocal", 18), 18, shape="[1, 1, 4]")
+    model, count = transformed(source, STEP, FEEDS, tolerance=1e-5)
+    assert count == 1 and ops(model) == {"LayerNormalization": 1}
+
+
+@pytest.mark.parametrize("shape", ["[2, 1, 4]", "[3, 1]", "[1, 1, 1, 4]"])
+def test_a_scale_that_widens_stays_behind_it(shape: str) -> None:
+    numbers = ", ".join("1" for _ in range(8 if shape[1] == "2" else 3 if shape[1] == "3" else 4))
+    source = text(body("mul", "div", 18), 18).replace(
+        "float[4] scale = {", f"float{shape} scale = {{{numbers}}} , float[4] gone = {{"
+    )
+    source = source.replace(
+        "float[n, 3, 4] y", "float[b, c, d, e] y" if shape.count(",") == 3 else "float[b, c, d] y"
+    )
+    model, count = transformed(source, STEP, FEEDS[1:2], tolerance=1e-5)
+    assert count == 1 and ops(model) == {"LayerNormalization": 1, "Mul": 1, "Add": 1}
+
+
+@pytest.mark.parametrize("opset", [17, 18])
+def test_without_a_scale(opset: int) -> None:
+    source = body("pow", "twice", opset).replace("t = Div(d2, s)", "y = Div(d2, s)")
+    source = source.replace("u = Mul(t, scale) y = Add(u, shift)", "")
+    model, count = transformed(text(source, opset), STEP, FEEDS, tolerance=1e-5)
+    assert count == 1 and ops(model) == {"LayerNormalization": 1}
+
+
+def test_everything_computed_twice() -> None:
+    again = f"{mean('x', 'm2', 18)} d2 = Sub(x, m2) t = Div(d2, s)"
+    source = body("mul", "div", 18).replace("t = Div(d, s)", again)
+    model, count = transformed(text(source, 18), STEP, FEEDS, tolerance=1e-5)
+    assert count == 1 and ops(model) == {"LayerNormalization": 1}
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "s = Pow(a, half) t = Div(d, s)",
+        "s = Pow(a, minus) t = Mul(s, d)",
+        "s = Sqrt(a) r = Div(one, s) t = Mul(d, r)",
+    ],
+)
+def test_spellings_of_the_root(new: str) -> None:
+    source = text(body("mul", "div", 18).replace("s = Sqrt(a) t = Div(d, s)", new), 18)
+    source = source.replace(
+        "<int64[1]", "<float half={0.5}, float minus={-0.5}, float one={1}, int64[1]"
+    )
+    model, count = transformed(source, STEP, FEEDS, tolerance=1e-5)
+    assert count == 1 and ops(model) == {"LayerNormalization": 1}
+
+
+def test_casts_around_it_and_the_scale_behind_them() -> None:
+    parts = body("pow", "div", 18).replace("u = Mul(t, scale) y = Add(u, shift)", "")
+    source = text("x = Cast<to = 1>(x16)" + parts + " y16 = Cast<to = 10>(t) y = Mul(y16, w)", 18)
+    source = source.replace("(float[n, 3, 4] x)", "(float16[n, 3, 4] x16)")
+    source = source.replace("=> (float", "=> (float16").replace(
+        "<int64", "<float16[1] w = {15872}, int64"
+    )
+    feeds = [{"x16": feed["x"].astype(np.float16)} for feed in FEEDS[:1]]
+    model, count = transformed(source, STEP, feeds, tolerance=1e-3, may_grow=True)
+    assert count == 1 and ops(model) == {"Cast": 2, "LayerNormalization": 1, "Mul": 1}
+
+
+def test_an_unknown_axis_is_as_long_as_its_scale() -> None:
+    source = text(body("mul", "div", 18), 18).replace("float[n, 3, 4]", "float[n, 3, d]")
+    model, count = transformed(source, STEP, FEEDS, tolerance=1e-5)
+    assert count == 1 and ops(model) == {"LayerNormalization": 1}
+
+
+def test_an_unknown_axis_without_a_scale_is_named() -> None:
+    source = text(body("mul", "div", 18), 18).replace("float[n, 3, 4]", "float[n, 3, d]")
+    source = source.replace("u = Mul(t, scale) y = Add(u, shift)", "y = Neg(t)")
+    model = model_of(source)
+    assert STEP.apply(model) == 0 and "size of an axis" in take_notes(model)
+    assert "norm_scale" not in model.graph.initializers
+
+
+@pytest.mark.parametrize(("read", "named"), [("v", False), ("s", True), ("m", True)])
+def test_a_part_that_is_read_elsewhere_is_left_alone(read: str, named: bool) -> None:
+    source = text(body("mul", "div", 17) + f" z = Relu({read})", 17)
     source = source.replace("(float[n, 3, 4] y)", "(float[n, 3, 4] y, float[n, 3, 1] z)")
-    assert STEP.apply(model_of(source)) == 0
+    model = model_of(source)
+    assert STEP.apply(model) == 0
+    assert ("read elsewhere" in take_notes(model)) == named, "a variance alone is no such norm"
 
 
 def test_older_opsets_are_left_alone() -> None:
