@@ -125,3 +125,17 @@ def test_it_applies_to_older_models() -> None:
     facts = Facts({}, 0, 0, 0, {}, 11, 7, (), ())
     assert RaiseOpset(to=13).applies(facts) and not RaiseOpset(to=11).applies(facts)
     assert not RaiseOpset.automatic
+
+
+def test_a_dropouts_mask_that_nothing_reads_changes_its_type() -> None:
+    text = """<ir_version: 3, opset_import: ["": 7]>
+    g (float[2,3] x) => (float[2,3] y) <float[2,3] m> { y, m = Dropout (x) }"""
+    after, count = transformed(text, RaiseOpset(to=13), [{"x": normal(2, 3)}])
+    assert count and after.opset_imports[""] == 13
+
+
+def test_a_model_without_standard_operators_is_left_alone() -> None:
+    text = """<ir_version: 8, opset_import: ["ai.onnx.ml": 3]>
+    g (float[2] x) => (float[2] y) { y = ai.onnx.ml.Binarizer <threshold: float = 1.0> (x) }"""
+    model = model_of(text)
+    assert RaiseOpset(to=17).apply(model) == 0

@@ -30,7 +30,7 @@ def raise_to(model: ir.Model, version: int) -> int:
     newest = onnx.defs.onnx_opset_version()
     if version > newest:
         raise BadModel(f"there is no opset {version}", fix=f"give at most {newest}")
-    if old >= version:
+    if old >= version or "" not in model.opset_imports:
         return 0
     edit.inline(model)
     infer(model)
@@ -43,9 +43,19 @@ def raise_to(model: ir.Model, version: int) -> int:
         if len(after.node) != 1 or not _equal(after.node[0], before.node[0]):
             _splice(node, ir.serde.deserialize_graph(after), before)
             count += 1
+    _forget_masks(model)
     model.opset_imports[""] = version
     names.unique(model)
     return count
+
+
+def _forget_masks(model: ir.Model) -> None:
+    """A mask that nothing reads may be of the type it has since opset 10, whatever is declared."""
+    for node in edit.every_node(model):
+        if node.op_type == "Dropout" and not node.domain:
+            for mask in node.outputs[1:]:
+                if not mask.uses() and not mask.is_graph_output():
+                    mask.type = ir.TensorType(ir.DataType.BOOL)
 
 
 def _changed(op: str, old: int, new: int) -> bool:

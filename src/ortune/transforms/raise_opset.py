@@ -38,6 +38,6 @@ class RaiseOpset(Transform):
         Raises:
             BadModel: An operator has no way to the new version.
         """
-        if model.opset_imports.get("", 0) >= self.to:
+        if model.opset_imports.get("", self.to) >= self.to:
             return 0
         return raise_to(model, self.to) + 1
