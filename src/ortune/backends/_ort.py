@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ortune.backends import _custom_ops
 from ortune.backends._in_process import InProcess
 from ortune.core.backend import Tensors
 from ortune.core.cpus import effective_cpus
@@ -76,8 +77,19 @@ def missing(package: str = "onnxruntime") -> str | None:
     return None
 
 
-def options(threads: int, level: str, *, verbose: bool, save_to: Path | None = None) -> Any:
-    """Return SessionOptions with every default that matters written out."""
+def options(
+    threads: int,
+    level: str,
+    *,
+    verbose: bool,
+    save_to: Path | None = None,
+    custom_ops: Sequence[str] = (),
+) -> Any:
+    """Return SessionOptions with every default that matters written out.
+
+    Raises:
+        BadSettings: A library of custom operators cannot be used.
+    """
     import onnxruntime as ort
 
     made = ort.SessionOptions()
@@ -86,6 +98,7 @@ def options(threads: int, level: str, *, verbose: bool, save_to: Path | None = N
     made.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
     made.log_severity_level = _LOG_VERBOSE if verbose else _LOG_ERROR
     made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    _custom_ops.register(made, custom_ops)
     if save_to is not None:
         made.optimized_model_filepath = str(save_to)
         made.add_session_config_entry(

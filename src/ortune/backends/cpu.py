@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ortune.backends import _affinity, _beyond_keys, _ort, _ort_record, _probe, _values
+from ortune.backends import (
+    _affinity,
+    _beyond_keys,
+    _custom_ops,
+    _ort,
+    _ort_record,
+    _probe,
+    _values,
+)
 from ortune.core.backend import Backend, Recording, Session
 from ortune.core.cpus import effective_cpus
 from ortune.core.facts import Facts
@@ -45,10 +53,12 @@ class Cpu(Backend):
             weights with one step a channel: a power of two from 16 on; 0 leaves its 32, -1 takes
             up to 256. Larger is faster; activations are rounded in these blocks. Changes numbers.
         config: Any other session key, as ``key=value``.
+        custom_ops: Libraries of custom operators: paths, or Python modules that give one.
     """
 
     provider: ClassVar[str] = "CPUExecutionProvider"
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
+    reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
 
     level: Literal["disabled", "basic", "extended", "all"] = "all"
     disable: tuple[str, ...] = ()
@@ -68,6 +78,7 @@ class Cpu(Backend):
     cast_chains: bool = False
     nbits_block: int = 0
     config: tuple[str, ...] = ()
+    custom_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _values.at_least(0, threads=self.threads, inter_threads=self.inter_threads)
@@ -92,11 +103,14 @@ class Cpu(Backend):
         """Return how to install onnxruntime when it is not there.
 
         Raises:
-            BadSettings: The installed one does not know a key that is set.
+            BadSettings: The installed one does not know a key that is set, or a library of custom
+                operators cannot be used.
         """
         reason = _ort.missing()
         if reason is None:
             _probe.demand(self.entries())
+            if self.custom_ops:
+                _custom_ops.demand(self.custom_ops)
         return reason
 
     def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
@@ -213,7 +227,13 @@ class Cpu(Backend):
         _affinity.check(self.affinity, self.threads or effective_cpus())
         entries = self.entries()
         _probe.demand(entries)
-        made = _ort.options(self.threads, self.level, verbose=verbose, save_to=save_to)
+        made = _ort.options(
+            self.threads,
+            self.level,
+            verbose=verbose,
+            save_to=save_to,
+            custom_ops=self.custom_ops,
+        )
         made.enable_cpu_mem_arena = self.arena
         made.enable_mem_pattern = self.memory_pattern
         if self.parallel:

@@ -32,13 +32,16 @@ class Simulated(Backend):
     Attributes:
         threads: Threads of onnxruntime between the simulated layers.
         isa: The instruction set; AVX-512 without VNNI computes as AVX2 does.
+        custom_ops: Libraries of custom operators, as for ``cpu``.
         report: File that receives what saturated, as JSON, when the session closes.
     """
 
     automatic: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
 
     isa: Literal["avx2"] = "avx2"
     report: str = ""
+    custom_ops: tuple[str, ...] = ()
 
     @property
     def lossy(self) -> bool:
@@ -59,20 +62,26 @@ class Simulated(Backend):
 
         with TemporaryDirectory(prefix="ortune-") as folder:
             saved = Path(folder) / "model.onnx"
-            made = _ort.options(self.threads, "extended", verbose=verbose, save_to=saved)
+            made = _ort.options(
+                self.threads,
+                "extended",
+                verbose=verbose,
+                save_to=saved,
+                custom_ops=self.custom_ops,
+            )
             with _ort.session(path, made):
                 pass
-            session = _Simulation(onnx.load(saved), self.threads)
+            session = _Simulation(onnx.load(saved), self.threads, self.custom_ops)
         yield session
         if self.report:
             Path(self.report).write_text(json.dumps(session.report()), encoding="utf-8")
 
 
 class _Simulation(InProcess):
-    def __init__(self, model: Any, threads: int) -> None:
+    def __init__(self, model: Any, threads: int, custom_ops: tuple[str, ...]) -> None:
         self._layers: list[Layer] = []
         self._left = sum(1 for node in model.graph.node if node.op_type in LEFT)
-        self._threads = threads
+        self._threads, self._custom_ops = threads, custom_ops
         self._pieces = Pieces(model, self._own, self._session)
 
     def _own(self, node: Any) -> Compute | None:
@@ -85,7 +94,7 @@ class _Simulation(InProcess):
     def _session(self, content: bytes) -> Any:
         import onnxruntime as ort
 
-        made = _ort.options(self._threads, "disabled", verbose=False)
+        made = _ort.options(self._threads, "disabled", verbose=False, custom_ops=self._custom_ops)
         return ort.InferenceSession(content, made, providers=["CPUExecutionProvider"])
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:

@@ -33,7 +33,7 @@ def check(
 
     found = facts(file.load(path))
     check_types(order, found)
-    backend = _precisions.checker(order.precision)
+    backend = _precisions.checker(order.precision, order.custom_ops)
     where = "the CPU" if backend.name() == "cpu" else backend.name()
     scores: list[dict[str, object]] = []
     try:

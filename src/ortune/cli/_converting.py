@@ -35,6 +35,7 @@ class Order:
         threshold: Of accuracy; None is the usual one.
         form: qdq keeps pairs, qoperator writes integer operators; None leaves it to the level:
             onnxruntime fuses pairs from extended on.
+        custom_ops: Libraries of operators that the model needs.
     """
 
     precision: str | None = None
@@ -49,6 +50,7 @@ class Order:
     exclude_from: Path | None = None
     threshold: float | None = None
     form: str | None = None
+    custom_ops: tuple[str, ...] = ()
 
     @property
     def portable(self) -> bool:
@@ -179,7 +181,15 @@ def make(model: Path, order: Order, given: Given, folder: Path, sink: Sink) -> C
         target.parent.mkdir()
         try:
             recipe = Recipe(order.precision or "as-is", steps)
-            built = build(path, recipe, target, feeds=given.feeds, known=given.known, sink=sink)
+            built = build(
+                path,
+                recipe,
+                target,
+                feeds=given.feeds,
+                known=given.known,
+                custom_ops=order.custom_ops,
+                sink=sink,
+            )
         except Refused as error:
             refused.append(error)
             continue
@@ -192,7 +202,8 @@ def make(model: Path, order: Order, given: Given, folder: Path, sink: Sink) -> C
     for one in refused:
         sink(Note(one.what))
     if order.target == "cpu" and order.level != "disabled" and not order.portable:
-        path = optimize_offline(path, order.level, folder / model.name)
+        out, ops = folder / model.name, order.custom_ops
+        path = optimize_offline(path, order.level, out, custom_ops=ops)
     if lossy and order.folds:
         folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
         path, edits = folded.path, edits + folded.edits

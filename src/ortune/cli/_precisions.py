@@ -71,7 +71,7 @@ def holds(precision: str, found: Facts, *, folded: bool) -> bool:
             return not {"float16", "bfloat16"} & set(held)
 
 
-def checker(precision: str | None) -> Cpu | Openvino:
+def checker(precision: str | None, custom_ops: tuple[str, ...] = ()) -> Cpu | Openvino:
     """Return where a file of this precision is loaded and compared.
 
     onnxruntime's CPU provider has no bfloat16 products, and its integer rewrites, from level
@@ -84,6 +84,6 @@ def checker(precision: str | None) -> Cpu | Openvino:
         case "bf16":
             return Openvino(precision="f32")
         case "fp8":
-            return Cpu(level="basic")
+            return Cpu(level="basic", custom_ops=custom_ops)
         case _:
-            return Cpu()
+            return Cpu(custom_ops=custom_ops)

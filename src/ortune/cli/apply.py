@@ -33,6 +33,7 @@ _MADE_UP = 4
 @shared.augment
 @shared.shapes
 @shared.ranges
+@shared.custom_ops
 @_excluding.options
 @_formats.option
 @shared.output("The new model.", required=True)
@@ -45,6 +46,7 @@ def command(
     augment: str | None,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
+    custom_ops: tuple[str, ...],
     exclude_from: Path | None,
     threshold: float | None,
     form: str | None,
@@ -78,9 +80,11 @@ def command(
     sink = progress.lines(verbose)
     known = known_ranges(ranges_from, model, sink)
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        feeds = samples(model, data, shapes, ranges, Path(folder), sink)
+        feeds = samples(model, data, shapes, ranges, Path(folder), sink, custom_ops)
         feeds = augmented(feeds, augment, Path(folder), sink)
-        built = build(model, recipe, out, feeds=feeds, known=known, sink=sink)
+        built = build(
+            model, recipe, out, feeds=feeds, known=known, custom_ops=custom_ops, sink=sink
+        )
     _formats.warn(built.path, model, sink)
     before, after = file.size(model), file.size(built.path)
     result = {
@@ -142,6 +146,7 @@ def samples(
     ranges: Sequence[str],
     folder: Path,
     sink: Sink,
+    custom_ops: tuple[str, ...] = (),
 ) -> Feeds | None:
     """Return the user's samples, or made-up ones to check with; None when none of those run."""
     from ortune.core.event import Note
@@ -163,7 +168,7 @@ def samples(
             ranges=shared.range_map(ranges),
             count=_MADE_UP,
         )
-        _try(model, found, folder)
+        _try(model, found, folder, custom_ops)
     except OrtuneError as error:
         if shapes or ranges:
             raise
@@ -208,7 +213,7 @@ def augmented(feeds: Feeds | None, text: str | None, folder: Path, sink: Sink) -
     return found
 
 
-def _try(model: Path, found: Feeds, folder: Path) -> None:
+def _try(model: Path, found: Feeds, folder: Path, custom_ops: tuple[str, ...]) -> None:
     """Run the model once on made-up samples.
 
     Raises:
@@ -219,7 +224,8 @@ def _try(model: Path, found: Feeds, folder: Path) -> None:
     from ortune.measurement.process import WorkerFailed, ask_once
 
     out = folder.resolve() / "try"
-    job = WorkerJob({MAIN: model.resolve()}, Cpu(), {MAIN: found.stream.resolve()}, out)
+    backend, stream = Cpu(custom_ops=custom_ops), found.stream.resolve()
+    job = WorkerJob({MAIN: model.resolve()}, backend, {MAIN: stream}, out)
     try:
         ask_once(job, ("first", {}))
     except WorkerFailed as error:

@@ -21,6 +21,7 @@ from ortune.cli.main import DONE, NO
     show_default="cpu",
     help='Where to run: backends by comma, such as "cpu(threads=2),openvino"; may be repeated.',
 )
+@shared.custom_ops
 @click.option("--threads", metavar="N,...", help="Time every backend at these thread counts.")
 @click.option(
     "--levels", metavar="LEVEL,...", help="Time at these graph levels, where a backend has levels."
@@ -59,6 +60,7 @@ def command(
     models: tuple[Path, ...],
     data: str | None,
     on: tuple[str, ...],
+    custom_ops: tuple[str, ...],
     threads: str | None,
     levels: str | None,
     batch: int,
@@ -93,7 +95,7 @@ def command(
 
     found = bench(
         models,
-        on=on,
+        on=[shared.equipped(one, custom_ops) for one in on],
         data=data,
         shapes=shared.shape_map(shapes),
         ranges=shared.range_map(ranges),

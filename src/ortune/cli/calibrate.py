@@ -47,6 +47,7 @@ from ortune.core.errors import BadSettings
 @shared.labels
 @shared.calibration
 @click.option("--on", metavar="BACKEND", help="With --compare: what runs the models.  [cpu]")
+@shared.custom_ops
 @shared.force
 def command(
     model: Path,
@@ -63,6 +64,7 @@ def command(
     labels: str | None,
     calibration: str | None,
     on: str | None,
+    custom_ops: tuple[str, ...],
     force: bool,
     json_to: str | None,
     verbose: bool,
@@ -99,7 +101,7 @@ def command(
             quantizer=quantizer or "int8-static",
             samples=samples or 0,
             augment=augment or "",
-            on=on or "cpu",
+            on=shared.equipped(on or "cpu", custom_ops),
             sink=sink,
         )
         shared.answer(json_to, ranking.result(), lambda: _calibrating.show_ranking(ranking))
@@ -136,6 +138,7 @@ def command(
         samples=samples or 0,
         augment=augment or "",
         every=tensorrt_cache is not None,
+        custom_ops=custom_ops,
         sink=sink,
     )
     if out is not None:

@@ -50,6 +50,7 @@ _BENCH_SECONDS = 3.0
 @shared.augment
 @shared.shapes
 @shared.ranges
+@shared.custom_ops
 @shared.force
 def command(
     model: Path,
@@ -68,6 +69,7 @@ def command(
     augment: str | None,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
+    custom_ops: tuple[str, ...],
     force: bool,
     json_to: str | None,
     verbose: bool,
@@ -103,6 +105,7 @@ def command(
         exclude_from=exclude_from,
         threshold=threshold,
         form=form,
+        custom_ops=custom_ops,
     )
     order.check()
     shared.free(out, force, model)
@@ -114,7 +117,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         before = facts(file.load(model))
-        feeds = samples(model, data, shapes, ranges, folder, sink)
+        feeds = samples(model, data, shapes, ranges, folder, sink, custom_ops)
         material = _converting.Given(augmented(feeds, augment, folder, sink), known)
         made = _converting.make(model, order, material, folder, sink)
         weights, scores = _converted.check(model, made.path, order, feeds, folder, sink)
@@ -138,7 +141,9 @@ def command(
         "bytes_after": file.size(out),
         "weights": weights,
         "compared": scores,
-        "latency_ratio": _timed(model, out, data, shapes, ranges) if dynamic_conv else None,
+        "latency_ratio": _timed(model, out, data, shapes, ranges, custom_ops)
+        if dynamic_conv
+        else None,
         "notes": notes,
     }
     shared.answer(json_to, result, lambda: _show(result))
@@ -157,13 +162,19 @@ def _keeping(notes: list[str], lines: Sink) -> Sink:
 
 
 def _timed(
-    model: Path, out: Path, data: str | None, shapes: Sequence[str], ranges: Sequence[str]
+    model: Path,
+    out: Path,
+    data: str | None,
+    shapes: Sequence[str],
+    ranges: Sequence[str],
+    custom_ops: Sequence[str],
 ) -> Mapping[str, float]:
     """Return the latency of the result over the source's, with its interval."""
     from ortune.study.bench import bench
 
     found = bench(
         [model, out],
+        on=shared.equipped("cpu", custom_ops),
         data=data,
         shapes=shared.shape_map(shapes),
         ranges=shared.range_map(ranges),

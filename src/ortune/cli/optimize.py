@@ -57,6 +57,7 @@ class FromFile(shared.Verb):
 @shared.evaluate
 @shared.budget
 @shared.on("auto")
+@shared.custom_ops
 @click.option(
     "--baseline", metavar="BACKEND", help="What to beat: where the untouched file runs; cpu."
 )
@@ -91,6 +92,7 @@ def command(
     evaluate: str | None,
     budget: str | None,
     on: str,
+    custom_ops: tuple[str, ...],
     baseline: str | None,
     time: str,
     target_speedup: float | None,
@@ -132,8 +134,8 @@ def command(
             augment=augment or "",
             evaluate=evaluate,
             budget=budget,
-            on=on,
-            baseline=baseline,
+            on=shared.equipped(on, custom_ops),
+            baseline=baseline and shared.equipped(baseline, custom_ops),
             time=shared.seconds(time),
             target_speedup=target_speedup,
             strict=strict,

@@ -25,6 +25,7 @@ _SOURCES = 3
 @shared.model
 @shared.data
 @shared.on("cpu")
+@shared.custom_ops
 @shared.batch
 @shared.shapes
 @shared.ranges
@@ -63,6 +64,7 @@ def command(
     model: Path,
     data: str | None,
     on: str,
+    custom_ops: tuple[str, ...],
     batch: int,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
@@ -95,7 +97,7 @@ def command(
         _made(out)
     found = profile(
         model,
-        on=on,
+        on=shared.equipped(on, custom_ops),
         data=data,
         shapes=shared.shape_map(shapes),
         ranges=shared.range_map(ranges),

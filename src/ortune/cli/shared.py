@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from ortune.core.backend import Backend
 
 F = TypeVar("F", bound=Callable[..., Any])
 Option: TypeAlias = Callable[[F], F]
@@ -139,6 +142,29 @@ batch = click.option(
     default=0,
     help="Samples stacked into one run; 0 takes them as they come.",
 )
+
+
+def _libraries(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Make paths absolute and load the libraries once, in a process of its own."""
+    if not given:
+        return ()
+    from ortune.backends.cpu import Cpu
+    from ortune.core.imports import is_path
+
+    found = tuple(str(Path(text).absolute()) if is_path(text) else text for text in given)
+    Cpu(custom_ops=found).missing()
+    return found
+
+
+custom_ops = click.option(
+    "--custom-ops",
+    metavar="LIB",
+    multiple=True,
+    callback=_libraries,
+    help="Custom operators: a shared library, or a Python module that gives one. It is run.",
+)
 force = click.option("--force", is_flag=True, help="Overwrite an existing output.")
 quiet = click.option("--quiet", is_flag=True, help="Plain lines instead of the live display.")
 
@@ -163,6 +189,38 @@ def on(default: str) -> Callable[[F], F]:
         show_default=True,
         help='Where to run: backends by comma, such as "cpu(threads=2),openvino".',
     )
+
+
+def equipped(on: str, custom_ops: Sequence[str]) -> str:
+    """Return ``--on`` with the libraries of ``--custom-ops`` given to every backend.
+
+    ``auto`` becomes those backends that run here and take libraries.
+
+    Raises:
+        BadSettings: One that is named takes none.
+    """
+    from ortune.core import catalog
+    from ortune.core.backend import Backend
+    from ortune.core.spelling import parse_list, with_field
+
+    if not custom_ops:
+        return on
+    if on.strip() == "auto":
+        kinds = [catalog.load(Backend, name) for name in catalog.names(Backend)]
+        fit = [kind for kind in kinds if kind.automatic and _takes_custom_ops(kind)]
+        on = ",".join(kind.name() for kind in fit if kind().missing() is None)
+    for backend, _ in parse_list(Backend, on):
+        if not _takes_custom_ops(type(backend)):
+            raise BadSettings(
+                f"--custom-ops: backend '{backend.name()}' takes no custom operators; they are "
+                "onnxruntime's",
+                fix="use --on cpu",
+            )
+    return with_field(on, "custom_ops", tuple(custom_ops))
+
+
+def _takes_custom_ops(kind: type[Backend]) -> bool:
+    return any(field.name == "custom_ops" for field in dataclasses.fields(kind))
 
 
 def output(what: str, *, required: bool = False) -> Callable[[F], F]:

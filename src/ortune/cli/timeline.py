@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @shared.ranges
 @click.option("--step", metavar="SPEC", default="", help="The quantizer, such as int8-dynamic.")
 @shared.on("cpu")
+@shared.custom_ops
 @click.option(
     "--inferences-per-session",
     type=float,
@@ -48,6 +49,7 @@ def command(
     ranges: tuple[str, ...],
     step: str,
     on: str,
+    custom_ops: tuple[str, ...],
     inferences_per_session: float,
     starts: int,
     seconds: float,
@@ -83,7 +85,7 @@ def command(
         shapes=shared.shape_map(shapes),
         ranges=shared.range_map(ranges),
         step=step,
-        on=on,
+        on=shared.equipped(on, custom_ops),
         inferences_per_session=inferences_per_session,
         starts=starts,
         seconds=seconds,

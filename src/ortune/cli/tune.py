@@ -19,6 +19,7 @@ from ortune.cli._figures import interval
 @shared.labels
 @shared.budget
 @shared.on("cpu")
+@shared.custom_ops
 @click.option(
     "--workload",
     metavar="SPEC",
@@ -41,6 +42,7 @@ def command(
     labels: str | None,
     budget: str | None,
     on: str,
+    custom_ops: tuple[str, ...],
     workload: str,
     batch: int,
     shapes: tuple[str, ...],
@@ -69,7 +71,7 @@ def command(
     target = None if out is None else shared.free(out, force, model)
     found = tune(
         model,
-        on=on,
+        on=shared.equipped(on, custom_ops),
         data=data,
         labels=labels,
         budget=budget,

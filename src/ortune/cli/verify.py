@@ -25,6 +25,7 @@ _SHOWN = 10
 @shared.budget
 @shared.evaluate
 @shared.on("cpu")
+@shared.custom_ops
 @shared.shapes
 @shared.ranges
 @click.option(
@@ -41,6 +42,7 @@ def command(
     budget: str | None,
     evaluate: str | None,
     on: str,
+    custom_ops: tuple[str, ...],
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
     simulate: str | None,
@@ -67,7 +69,7 @@ def command(
         data=data,
         labels=labels,
         budget=budget,
-        on=on,
+        on=shared.equipped(on, custom_ops),
         evaluate=evaluate,
         shapes=shared.shape_map(shapes),
         ranges=shared.range_map(ranges),

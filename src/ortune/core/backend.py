@@ -71,6 +71,15 @@ class Backend(Plugin):
     threads: int = 0
 
     @property
+    def custom_ops(self) -> tuple[str, ...]:
+        """Libraries of custom operators that its sessions know; a field where they can be given.
+
+        Each is the path of a shared library, of a Python file, or the name of a Python module;
+        the latter two define ``get_library_path()``.
+        """
+        return ()
+
+    @property
     def lossy(self) -> bool:
         """Whether these options change numbers beyond the order of float32 sums."""
         return False

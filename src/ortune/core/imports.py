@@ -10,12 +10,18 @@ from typing import Any
 
 from ortune.core.errors import BadSettings
 
+_ENDINGS = (".py", ".so", ".dll", ".dylib")
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def is_function(text: str) -> bool:
     """Say whether a text is spelled like ``pkg.module:function``."""
     return _PATH.fullmatch(text) is not None
+
+
+def is_path(text: str) -> bool:
+    """Say whether a text names a file of code or a library, not a Python module."""
+    return "/" in text or "\\" in text or ".so." in text or text.endswith(_ENDINGS)
 
 
 def function(path: str) -> Callable[..., Any]:

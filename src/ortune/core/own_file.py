@@ -45,14 +45,27 @@ def load(base: type[P], text: str) -> type[P]:
     """
     spelled = _SPELLED.fullmatch(text)
     path = Path(spelled["file"] if spelled else text)
+    name = spelled["name"] if spelled else None
+    return _load(base, text, path, name, str(path.resolve()), _read(path))
+
+
+def run(path: Path) -> ModuleType:
+    """Run a Python file as a module of its own; the same content runs once a process.
+
+    Raises:
+        UnknownPlugin: There is no such file.
+        BadSettings: It does not run.
+    """
+    return _run(path, str(path.resolve()), _read(path))
+
+
+def _read(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError:
         raise UnknownPlugin(
-            f"no file '{path}'", fix="give a Python file and a name in it: ./my_rules.py:NAME"
+            f"no file '{path}'", fix="give the path of a Python file, such as ./my_rules.py:NAME"
         ) from None
-    name = spelled["name"] if spelled else None
-    return _load(base, text, path, name, str(path.resolve()), content)
 
 
 def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:

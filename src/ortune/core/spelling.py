@@ -69,6 +69,27 @@ def parse_list(base: type[P], text: str) -> list[tuple[P, frozenset[str]]]:
     return [(make(base, call), frozenset(call.fields)) for call in found]
 
 
+def with_field(text: str, field: str, value: object) -> str:
+    """Write one more field into every plugin of a list; what is written out stays so.
+
+    Raises:
+        BadSettings: The text does not follow the grammar.
+    """
+    reader, parts, more = _Reader(text), [], True
+    while more:
+        start = reader.at
+        call = reader.call()
+        said = text[start : reader.at].strip()
+        extra = f"{field}={spell_value(value)}"
+        if not call.bare:
+            said = said[:-1].rstrip().rstrip(",")
+            extra = f"{', ' if call.fields else ''}{extra})"
+        parts.append(f"{said}({extra})" if call.bare else said + extra)
+        more = reader.take(",")
+    reader.end()
+    return ",".join(parts)
+
+
 def make(base: type[P], call: Call) -> P:
     """Build the plugin that a call names."""
     cls = catalog.load(base, call.name)
@@ -126,7 +147,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0
+        self.at = 0
 
     def call(self) -> Call:
         name = self._match(_WORD) or self._fail("a name")
@@ -148,14 +169,14 @@ class _Reader:
 
     def take(self, token: str) -> bool:
         self._skip()
-        if self._text.startswith(token, self._at):
-            self._at += len(token)
+        if self._text.startswith(token, self.at):
+            self.at += len(token)
             return True
         return False
 
     def end(self) -> None:
         self._skip()
-        if self._at < len(self._text):
+        if self.at < len(self._text):
             self._fail("the end")
 
     def _value(self) -> Any:
@@ -178,22 +199,22 @@ class _Reader:
 
     def _match(self, pattern: re.Pattern[str]) -> str | None:
         self._skip()
-        found = pattern.match(self._text, self._at)
+        found = pattern.match(self._text, self.at)
         if found is None:
             return None
-        self._at = found.end()
+        self.at = found.end()
         return found[0]
 
     def _peek(self, token: str) -> bool:
         self._skip()
-        return self._text.startswith(token, self._at)
+        return self._text.startswith(token, self.at)
 
     def _skip(self) -> None:
-        while self._at < len(self._text) and self._text[self._at].isspace():
-            self._at += 1
+        while self.at < len(self._text) and self._text[self.at].isspace():
+            self.at += 1
 
     def _fail(self, wanted: str) -> typing.NoReturn:
         raise BadSettings(
-            f"cannot read '{self._text}': {wanted} expected at column {self._at + 1}",
+            f"cannot read '{self._text}': {wanted} expected at column {self.at + 1}",
             fix='write name or name(field=value, ...); other text in quotes, as in ["conv_*"]',
         )

@@ -12,18 +12,21 @@ from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 
 
-def optimize_offline(model: Path, level: str, out: Path) -> Path:
+def optimize_offline(
+    model: Path, level: str, out: Path, *, custom_ops: tuple[str, ...] = ()
+) -> Path:
     """Write `model` as the runtime rewrites it at `level` to `out`.
 
     Args:
         model: An ONNX file; left alone.
         level: disabled, basic, extended or all; ``all`` binds the file to this hardware.
         out: The file to write.
+        custom_ops: Libraries of operators that the model needs.
 
     Raises:
         BadModel: The runtime does not load the model.
     """
-    backend = codec.build(Cpu, {"level": level})
+    backend = codec.build(Cpu, {"level": level, "custom_ops": custom_ops})
     with TemporaryDirectory(prefix="ortune-") as folder:
         job = WorkerJob({MAIN: model.resolve()}, backend, {}, Path(folder))
         try:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 
 from ortune.core import own_file
-from ortune.core.errors import OrtuneError, Refused
+from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.step import Stage, Transform
 from ortune.model import edit, prune
 from ortune.model.rewrite import rewrite as replace_matches
@@ -73,12 +73,12 @@ class _Functions:
         """Replace what matches.
 
         Raises:
-            Refused: The model is of an older opset than the replacement.
+            BadModel: It is of an older opset than the replacement.
             OrtuneError: One of the functions raises; the text says in which line.
         """
         opset = model.opset_imports.get("", 0)
         if opset < self.needs_opset:
-            raise Refused(
+            raise BadModel(
                 f"it writes for opset {self.needs_opset}, and the model is of {opset}",
                 fix=f'put "raise-opset(to={self.needs_opset})" before it',
             )

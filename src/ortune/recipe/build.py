@@ -38,6 +38,7 @@ def build(
     *,
     feeds: Feeds | None = None,
     known: Saved | None = None,
+    custom_ops: tuple[str, ...] = (),
     sink: Sink = silent,
 ) -> Built:
     """Write the model that `recipe` makes of `source` to `out`.
@@ -48,6 +49,7 @@ def build(
         out: The file to write.
         feeds: Samples to calibrate on, and to compare numbers on; made-up ones only compare.
         known: Ranges of an earlier calibration of `source`; see `ortune.recipe.reuse.load`.
+        custom_ops: Libraries of operators that the model needs, or will.
         sink: Receives the steps that are done.
 
     Raises:
@@ -55,7 +57,7 @@ def build(
     """
     indices = tuple(range(feeds.count)) if feeds and not feeds.synthetic else ()
     with TemporaryDirectory(prefix="ortune-") as folder:
-        material = Material(feeds, indices, known)
+        material = Material(feeds, indices, known, custom_ops)
         built = build_in(Path(folder), source, recipe, material, sink=sink)
         return Built(file.save(file.load(built.path), out), built.edits)
 

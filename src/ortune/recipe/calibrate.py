@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,16 @@ def calibrate(
     folder: Path,
     *,
     memory: int = MEMORY,
+    custom_ops: tuple[str, ...] = (),
 ) -> Ranges:
     """Observe each probed tensor over the samples; memory does not depend on their number.
 
     Notes on probes without an answer are left with the model (`edit.note`); see
     `calibrate_groups`, which this is for one group.
     """
-    found = calibrate_groups(model, probes, stream, [indices], folder, memory=memory)
+    found = calibrate_groups(
+        model, probes, stream, [indices], folder, memory=memory, custom_ops=custom_ops
+    )
     for text in found.notes:
         edit.note(model, text)
     return found.ranges[0]
@@ -97,6 +100,7 @@ def calibrate_groups(
     folder: Path,
     *,
     memory: int = MEMORY,
+    custom_ops: tuple[str, ...] = (),
 ) -> Calibrated:
     """Observe each probed tensor over each group of samples.
 
@@ -109,6 +113,7 @@ def calibrate_groups(
             later calls for the same model and stream are answered.
         memory: Bytes, as `MEMORY`. Probes are split into runs by the tensors' sizes on the
             largest sample; a single tensor that takes more is observed alone.
+        custom_ops: Libraries that the model needs.
 
     Raises:
         BadData: A tensor is not finite on the data; the text names it.
@@ -120,7 +125,7 @@ def calibrate_groups(
     missing = known.missing(probes)
     peak = cpu = parts = 0
     if missing:
-        run = _Run(model, missing, stream, groups, folder, memory)
+        run = _Run(model, missing, stream, groups, folder, memory, custom_ops)
         for answer in run.answers(known):
             peak, cpu, parts = int(answer["peak_rss"]), int(answer["cpu_ns"]), parts + 1
         known.store()
@@ -146,6 +151,7 @@ class _Run:
     groups: Sequence[Sequence[int]]
     folder: Path
     memory: int
+    custom_ops: tuple[str, ...]
 
     def answers(self, known: Answers) -> Iterator[Mapping[str, Any]]:
         """Put the answers of each part into `known`; yield the worker's own, with what it took."""
@@ -153,7 +159,8 @@ class _Run:
             shapes, found, hidden = files.showing(self._tensors(self.probes), shapes=True)
             known.hide(hidden)
             seen = [probe for probe in self.probes if probe.tensor in found]
-            job = lone(shapes, _BACKEND, self.stream, self.folder, "observe")
+            backend = replace(_BACKEND, custom_ops=self.custom_ops)
+            job = lone(shapes, backend, self.stream, self.folder, "observe")
             runs = sum(len(group) for group in self.groups) + 1
             passes = max((probe.observer.passes for probe in seen), default=0)
             limit = _TIMEOUT_S + _RUN_S * runs * passes

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core.backend import Backend, Tensors
+from ortune.core.backend import Tensors
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.metrics.snr import Snr
 
 EXACT_DB = 90.0
 """A rewrite that only changes the order of float32 operations stays well above this."""
-_ORACLE: Backend = Cpu(level="disabled")
+_ORACLE = Cpu(level="disabled")
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,23 @@ class Reference:
         stream: Samples.
         indices: The few that are run.
         outputs: Stream of the source model's outputs on them.
+        custom_ops: Libraries that the models need.
     """
 
     stream: Path
     indices: tuple[int, ...]
     outputs: Path
+    custom_ops: tuple[str, ...] = ()
 
 
 def reference(
-    model: Path, stream: Path, indices: Sequence[int], folder: Path, name: str = "expected"
+    model: Path,
+    stream: Path,
+    indices: Sequence[int],
+    folder: Path,
+    name: str = "expected",
+    *,
+    custom_ops: tuple[str, ...] = (),
 ) -> Reference:
     """Run the source model and keep its outputs, in ``FOLDER/NAME.stream``.
 
@@ -45,8 +53,8 @@ def reference(
     """
     outputs = folder.resolve() / f"{name}.stream"
     command = {"indices": list(indices), "metrics": [], "save": str(outputs)}
-    ask_once(_job(model, stream, folder), ("score", command))
-    return Reference(stream, tuple(indices), outputs)
+    ask_once(_job(model, stream, folder, custom_ops), ("score", command))
+    return Reference(stream, tuple(indices), outputs, custom_ops)
 
 
 def difference(model: Path, wanted: Reference, folder: Path) -> str | None:
@@ -57,7 +65,8 @@ def difference(model: Path, wanted: Reference, folder: Path) -> str | None:
         "expected": str(wanted.outputs),
     }
     try:
-        answer = ask_once(_job(model, wanted.stream, folder), ("score", command))[0]
+        job = _job(model, wanted.stream, folder, wanted.custom_ops)
+        answer = ask_once(job, ("score", command))[0]
     except WorkerFailed as error:
         return error.failure.reason
     snr = Snr().aggregate(_rows(answer["records"][0]))
@@ -73,5 +82,5 @@ def _rows(records: list[list[float]]) -> NDArray[np.float64]:
     return np.asarray(records, np.float64)
 
 
-def _job(model: Path, stream: Path, folder: Path) -> WorkerJob:
-    return lone(model, _ORACLE, stream, folder, "compare")
+def _job(model: Path, stream: Path, folder: Path, custom_ops: tuple[str, ...]) -> WorkerJob:
+    return lone(model, replace(_ORACLE, custom_ops=custom_ops), stream, folder, "compare")

@@ -42,6 +42,7 @@ def differs(
     given: Feeds,
     indices: Sequence[int],
     folder: Path,
+    custom_ops: tuple[str, ...] = (),
 ) -> tuple[float, str | None]:
     """Compare a model with the one it was made from, across the step.
 
@@ -51,6 +52,7 @@ def differs(
         after: The model behind the step.
         indices: Samples to compare.
         folder: For the files of the comparison.
+        custom_ops: Libraries that the models need.
 
     Returns:
         Decibels, and why the models differ, or None when they do not. NaN decibels where only
@@ -61,11 +63,11 @@ def differs(
     runs = [list(bridge.runs(sample)) for sample in new]
     told = [sample for sample, old in zip(new, runs, strict=True) if old]
     try:
-        wanted = list(_wanted(bridge, before, [old for old in runs if old], folder))
+        wanted = list(_wanted(bridge, before, [old for old in runs if old], folder, custom_ops))
     except WorkerFailed as error:
         return float("nan"), f"the model before it does not run: {error.failure.reason}"
     try:
-        found = list(_answers(after, new, folder, "after"))
+        found = list(_answers(after, new, folder, "after", custom_ops))
     except WorkerFailed as error:
         return float("nan"), error.failure.reason
     answered = [answer for answer, old in zip(found, runs, strict=True) if old]
@@ -78,18 +80,28 @@ def differs(
 
 
 def _wanted(
-    bridge: Bridge, before: Path, runs: Sequence[Sequence[Tensors]], folder: Path
+    bridge: Bridge,
+    before: Path,
+    runs: Sequence[Sequence[Tensors]],
+    folder: Path,
+    custom_ops: tuple[str, ...],
 ) -> Iterator[Tensors]:
     """Yield what the new model must answer, a sample."""
     flat = [sample for old in runs for sample in old]
     if not flat:
         return
-    answers = iter(_answers(before, flat, folder, "before"))
+    answers = iter(_answers(before, flat, folder, "before", custom_ops))
     for old in runs:
         yield bridge.joined(list(islice(answers, len(old))))
 
 
-def _answers(model: Path, samples: Sequence[Tensors], folder: Path, label: str) -> list[Tensors]:
+def _answers(
+    model: Path,
+    samples: Sequence[Tensors],
+    folder: Path,
+    label: str,
+    custom_ops: tuple[str, ...],
+) -> list[Tensors]:
     """Run a model on samples.
 
     Raises:
@@ -100,5 +112,6 @@ def _answers(model: Path, samples: Sequence[Tensors], folder: Path, label: str) 
         raise BadData("there are no samples to compare on", fix="give some with --data")
     inputs = folder / f"{label}.stream"
     write(inputs, samples)
-    found = compare.reference(model, inputs, range(len(samples)), folder, f"{label}-outputs")
+    every, name = range(len(samples)), f"{label}-outputs"
+    found = compare.reference(model, inputs, every, folder, name, custom_ops=custom_ops)
     return list(Stream(found.outputs))

@@ -19,11 +19,13 @@ class Material:
         calibration: Indices that quantizers observe.
         known: Ranges of an earlier calibration of the model that the build starts from; they
             answer first, and only what they do not hold is observed.
+        custom_ops: Libraries of operators that the model needs, or will.
     """
 
     feeds: Feeds | None = None
     calibration: tuple[int, ...] = ()
     known: Saved | None = None
+    custom_ops: tuple[str, ...] = ()
 
     @property
     def checked(self) -> tuple[int, ...]:

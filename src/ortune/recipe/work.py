@@ -102,7 +102,13 @@ class Work:
         else:
             before = self._source if self._untouched else self._file(origin, "before")
             found, why = cross.differs(
-                bridge, before, after, given, self.material.checked, self._folder
+                bridge,
+                before,
+                after,
+                given,
+                self.material.checked,
+                self._folder,
+                self.material.custom_ops,
             )
             if why is not None:
                 raise Refused(f"{step}: {why}", fix="leave it out, and report it")
@@ -184,7 +190,8 @@ class Work:
                 )
             raise BadData(needs, fix="give samples to calibrate on with --data")
         folder = self._folder.parent / "ranges" / file.digest(self._source)[:16]
-        return calibrate(self.model, probes, feeds.stream, indices, folder)
+        ops = self.material.custom_ops
+        return calibrate(self.model, probes, feeds.stream, indices, folder, custom_ops=ops)
 
     def _apply(self, step: Transform) -> Edit:
         start, backup = time.perf_counter(), self.model.clone()
@@ -238,7 +245,13 @@ class Work:
             source = self._file(origin, "before") if self._lossy else self._source
             stream, checked = self.material.feeds.stream, self.material.checked
             try:
-                self._wanted = compare.reference(source, stream, checked, self._folder)
+                self._wanted = compare.reference(
+                    source,
+                    stream,
+                    checked,
+                    self._folder,
+                    custom_ops=self.material.custom_ops,
+                )
             except WorkerFailed as error:
                 return f"the source does not run on the samples: {error.failure.reason}"
         path = file.save(self.model, self._folder / "under-check.onnx")

@@ -119,6 +119,7 @@ def calibrate(
     samples: int = 0,
     augment: str = "",
     every: bool = False,
+    custom_ops: tuple[str, ...] = (),
     sink: Sink = silent,
 ) -> Calibration:
     """Observe the tensors that a quantizer asks for, over all samples and over parts of them.
@@ -132,6 +133,7 @@ def calibrate(
         augment: Altered copies to add, such as ``noise(db=30),flip``.
         every: Observe every float tensor of the file's own graph too, which a TensorRT cache
             needs.
+        custom_ops: Libraries of operators that the model needs.
         sink: Receives notes.
 
     Raises:
@@ -151,8 +153,10 @@ def calibrate(
             seen.feeds.stream,
             [seen.indices, *sets],
             folder / "own",
+            custom_ops=custom_ops,
         )
-        every_one = _every(path, asked.observer, seen, folder / "every") if every else {}
+        seen_by = (path, asked.observer, seen, folder / "every", custom_ops)
+        every_one = _every(*seen_by) if every else {}
     return _told(path, step, augment, asked, seen, found, count, every_one)
 
 
@@ -179,7 +183,9 @@ def _samples(path: Path, data: Any, samples: int, augment: str, folder: Path, si
     return _Seen(fed, indices, tuple(notes))
 
 
-def _every(path: Path, observer: Observer, seen: _Seen, folder: Path) -> Ranges:
+def _every(
+    path: Path, observer: Observer, seen: _Seen, folder: Path, custom_ops: tuple[str, ...]
+) -> Ranges:
     """Observe every float tensor of the main graph, named as in the file."""
     model = file.load(path)
     names.unique(model)
@@ -191,7 +197,10 @@ def _every(path: Path, observer: Observer, seen: _Seen, folder: Path) -> Ranges:
         for value in (*held, *made)
         if value.name and value.dtype == ir.DataType.FLOAT
     ]
-    return calibrate_groups(model, wanted, seen.feeds.stream, [seen.indices], folder).ranges[0]
+    found = calibrate_groups(
+        model, wanted, seen.feeds.stream, [seen.indices], folder, custom_ops=custom_ops
+    )
+    return found.ranges[0]
 
 
 def _told(

@@ -128,7 +128,7 @@ def compare_observers(
         labels=labels,
         calibration=calibration,
         budget=budget,
-        baseline=Cpu(),
+        baseline=Cpu(custom_ops=backend.custom_ops),
         seconds=_SECONDS,
     )
     notes: list[str] = []
@@ -217,7 +217,7 @@ class _Contest:
             observer=str(asked.observer),
             unanswered=tuple(p.tensor for p in asked.probes if p.key not in ranges),
         )
-        material = Material(feeds, tuple(indices), known)
+        material = Material(feeds, tuple(indices), known, self._backend.custom_ops)
         built = build_in(folder, self._model, Recipe("compare", (step,)), material)
         tables = self._tables(built.path)
         score = judge(self._scene.budget, tables[0], self._base, self.groups)

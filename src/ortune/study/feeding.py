@@ -119,10 +119,11 @@ def given(request: Request, facts: Facts, folder: Path, sink: Sink) -> Feeding:
     if request.whole:
         parts = {"search": tuple(range(found.count)), "final": (0,)}
     labels = None if found.labels is None else [str(label) for label in found.labels]
+    seen = () if found.synthetic else divided.calibration
     content = [found.digests, labels, found.groups, own.digests if own else None]
     return Feeding(
         {MAIN: found.stream},
-        {MAIN: Material(own or found, () if found.synthetic else divided.calibration)},
+        {MAIN: Material(own or found, seen, custom_ops=request.custom_ops)},
         parts,
         codec.digest([content, request.functions_digest()]),
         found,
@@ -157,7 +158,8 @@ def recorded(request: Request, worker: Worker, folder: Path) -> Feeding:
         count = len(Stream(path))
         fed = Feeds(path, count, (), None, None, request.evaluate)
         seen = max(1, round(count * _SEARCH_SHARE))
-        materials[name] = Material(fed, spread(seen, _RECORDED))
+        chosen = spread(seen, _RECORDED)
+        materials[name] = Material(fed, chosen, custom_ops=request.custom_ops)
     parts = record_parts(len(records), whole=request.whole)
     digest = codec.digest([len(records), request.functions_digest()])
     return Feeding(streams, materials, parts, digest)

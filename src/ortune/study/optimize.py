@@ -163,11 +163,12 @@ def read_seconds(text: str | float) -> float:
 
 
 def _baseline(targets: Sequence[Target]) -> Backend:
-    """The CPU provider at its best level, with the pinned threads if any."""
+    """The CPU provider at its best level: pinned threads if any, all custom operators."""
     pinned = [t for t in targets if "threads" in t.pinned]
     own = [t for t in pinned if isinstance(t.backend, Cpu)]
     chosen = next(iter(own or pinned), None)
-    return replace(Cpu(), threads=chosen.backend.threads) if chosen else Cpu()
+    ops = tuple(dict.fromkeys(text for t in targets for text in t.backend.custom_ops))
+    return Cpu(threads=chosen.backend.threads if chosen else 0, custom_ops=ops)
 
 
 def make_folder(root: Path) -> None:

@@ -94,7 +94,7 @@ def profile(
             if not allow_fallback:
                 raise
             notes.append(f"{error.what}: profiled on cpu instead")
-            backend = Cpu(threads=backend.threads)
+            backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
             found = run(backend)
         known = sizes(source, fed.stream, batch)
     measured = _ceilings(backend, notes) if ceilings else None

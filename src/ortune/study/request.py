@@ -92,11 +92,17 @@ class Request:
             raise BadSettings("two models have the same file name", fix="rename one of them")
         return found
 
+    @property
+    def custom_ops(self) -> tuple[str, ...]:
+        """Libraries of operators that the models need: those of the baseline."""
+        return self.baseline.custom_ops
+
     def functions_digest(self) -> str:
         """Digest the user's functions and what the baseline reads: edited ones are another job."""
         here_counts()
         metric = (self.budget or "").partition(">")[0].partition("<")[0].strip()
-        read = [str(getattr(self.baseline, name)) for name in self.baseline.reads]
+        fields = [getattr(self.baseline, name) for name in self.baseline.reads]
+        read = [text for one in fields for text in ([one] if isinstance(one, str) else one)]
         named = [*filter(is_function, (self.evaluate, metric)), *read]
         files = [_source(name) for name in named]
         texts = [_digest(path) for path in files if path is not None]
@@ -120,11 +126,11 @@ def read_workload(text: str | Workload, batch: int = 0) -> Workload:
 
 
 def _source(name: str) -> Path | None:
-    """Return the file of ``pkg.module:function``, or the one so named; None where none is."""
-    if not is_function(name):
-        return Path(name) if name and Path(name).is_file() else None
+    """Return the file so named, or that of ``pkg.module:function``; None where none is."""
+    if name and Path(name).is_file():
+        return Path(name)
     with suppress(ImportError, ValueError):
-        spec = importlib.util.find_spec(name.partition(":")[0])
+        spec = importlib.util.find_spec(name.partition(":")[0].replace("-", "_"))
         if spec and spec.origin:
             return Path(spec.origin)
     return None

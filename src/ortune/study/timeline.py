@@ -163,7 +163,7 @@ def timeline(
         fed = given.samples(data, facts.inputs, root, shapes=shapes, ranges=ranges)
         for text in fed.notes:
             told(Note(text))
-        material = Material(fed, tuple(range(min(fed.count, 32))))
+        material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
         step_of = quantizer_for(step, facts, backend, told)
         made = variants(source.resolve(), facts, backend, step_of, material, root, told)
         clock = Clock(list(made), fed.stream, root, told)

@@ -80,7 +80,8 @@ def tried(
                 continue
             sink(Note(f"trying {action.does}"))
             try:
-                made = _built(source, action, found, folder / f"{place}.onnx")
+                out = folder / f"{place}.onnx"
+                made = _built(source, action, found, out, origin.custom_ops)
             except OrtuneError as error:
                 notes[place] = f"not built: {error.what}"
                 continue
@@ -122,11 +123,14 @@ def _told(
     return tuple(told)
 
 
-def _built(source: Path, action: Action, found: Feeds, out: Path) -> Path:
+def _built(
+    source: Path, action: Action, found: Feeds, out: Path, custom_ops: tuple[str, ...]
+) -> Path:
     if not action.steps:
         return source
     recipe = Recipe("try", tuple(_step(text) for text in action.steps))
-    made = build(source, recipe, out, feeds=replace(found, synthetic=False))
+    feeds = replace(found, synthetic=False)
+    made = build(source, recipe, out, feeds=feeds, custom_ops=custom_ops)
     if not made.changed:
         raise OrtuneError(f"{action.does} changes nothing", fix="leave it out")
     return made.path

@@ -106,6 +106,7 @@ def verify(
     Raises:
         OrtuneError: A model, the data or the budget cannot be used, or `other` does not run.
     """
+    backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
     one, two = Path(reference), Path(other)
     first, second = (model_facts.facts(file.load(path)) for path in (one, two))
     _same_interface(one, first, two, second)
@@ -115,13 +116,12 @@ def verify(
         labels=labels,
         evaluate=evaluate or "",
         budget=budget,
-        baseline=Cpu(),
+        baseline=Cpu(custom_ops=backend.custom_ops),
         shapes=shapes or {},
         ranges=ranges or {},
         seconds=3600,
         whole=True,
     )
-    backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
     with TemporaryDirectory(prefix="ortune-") as folder:
         report = Path(folder) / "saturated.json"
         if isinstance(backend, Simulated):
@@ -156,7 +156,8 @@ def _simulated(on: str, isa: str) -> Simulated:
             f"--simulate {isa} is about onnxruntime's CPU kernels, not '{on}'",
             fix="leave --on or --simulate out",
         )
-    return codec.build(Simulated, {"isa": isa, "threads": backend.threads})
+    kept = {"threads": backend.threads, "custom_ops": backend.custom_ops}
+    return codec.build(Simulated, {"isa": isa, **kept})
 
 
 def _saturation(backend: Backend, report: Path) -> Saturation | None:
