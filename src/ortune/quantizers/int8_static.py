@@ -14,8 +14,8 @@ from ortune.core.cpus import instruction_sets
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Ranges
-from ortune.core.step import Quantizer, Step
-from ortune.model import edit
+from ortune.core.step import Quantizer, Step, Transform
+from ortune.model import edit, phases
 from ortune.quantizers import _grid, _rescues, _rules, _scope, _tables
 from ortune.quantizers._activations import grids
 from ortune.quantizers._chosen import chosen, remember_names
@@ -25,7 +25,6 @@ from ortune.quantizers._packed import Packer
 from ortune.quantizers._pairs import Pairs
 from ortune.quantizers._placement import Placement, moved, place
 from ortune.quantizers._smooth import factors, smoothable
-from ortune.quantizers._upsample import upsample
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 _CHANNELS = catalog.load(Observer, "channels")()
@@ -142,6 +141,16 @@ class Int8Static(Quantizer):
             case _:
                 return cls()
 
+    def prepares(self, facts: Facts, backend: Backend) -> Iterable[Transform]:
+        """Yield the rewrite of ConvTranspose for a target without an integer kernel for it.
+
+        This step does it by itself too, on what it may quantize; as a step of its own it is
+        verified and counted alone.
+        """
+        split = self.upsample and "ConvTranspose" not in self._ops() and not self.exclude
+        if split and self.target == "cpu" and facts.has("ConvTranspose"):
+            yield catalog.load(Transform, "split-conv-transpose")()
+
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the accuracy kit before this step, then other observers."""
         return _rescues.rescues(self, facts)
@@ -230,7 +239,7 @@ class Int8Static(Quantizer):
         edit.inline(model)
         fold(model)
         if self.upsample and "ConvTranspose" not in self._ops():
-            upsample(model, chosen(model, self.exclude, "exclude"))
+            phases.split_transposed(model, chosen(model, self.exclude, "exclude"))
 
     def _tables(
         self,
