@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ortune.cli import _excluding, _formats, shared
+from ortune.cli import _excluding, _folding, _formats, shared
 from ortune.core.errors import BadData, BadSettings, OrtuneError, UnknownPlugin
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MADE_UP = 4
 
 @shared.verb(shared.Verb)
 @shared.model
-@click.argument("steps", metavar="STEP...", nargs=-1, required=True)
+@click.argument("steps", metavar="STEP...", nargs=-1)
 @shared.data
 @shared.ranges_from
 @shared.augment
@@ -36,6 +36,7 @@ _MADE_UP = 4
 @shared.custom_ops
 @_excluding.options
 @_formats.option
+@_folding.options
 @shared.output("The new model.", required=True)
 @shared.force
 def command(
@@ -50,6 +51,9 @@ def command(
     exclude_from: Path | None,
     threshold: float | None,
     form: str | None,
+    fold_preprocess: Path | None,
+    picture_size: str | None,
+    fold_postprocess: tuple[str, ...],
     out: Path,
     force: bool,
     json_to: str | None,
@@ -59,12 +63,14 @@ def command(
 
     A step is a transform or a quantizer with its fields, or a rule of your own: FILE.py:NAME.
     Transforms that would change structure, types or numbers are rolled back. Static quantizers
-    calibrate on --data, or take the ranges of an earlier calibration with --ranges-from.
+    calibrate on --data, or take the ranges of an earlier calibration with --ranges-from. Behind
+    all steps, --fold-preprocess and --fold-postprocess change what the model takes and gives.
 
     \b
     Example:
       ortune apply model.onnx simplify fuse-batch-norm -o clean.onnx
       ortune apply model.onnx simplify "int8-static(observer=percentile)" --data D -o out.onnx
+      ortune apply model.onnx --fold-preprocess photos/preprocess.toml -o takes_pictures.onnx
     """
     import tempfile
 
@@ -76,7 +82,13 @@ def command(
     shared.free(out, force, model)
     read = _formats.written([step(text) for text in steps], form)
     _taken(read, {"--ranges-from": ranges_from, "--augment": augment})
-    recipe = Recipe("apply", _excluding.leave_out(read, exclude_from, threshold))
+    every = (
+        *_excluding.leave_out(read, exclude_from, threshold),
+        *_folding.folds(fold_preprocess, picture_size, fold_postprocess),
+    )
+    if not every:
+        raise BadSettings("there is no STEP", fix="name one, such as simplify")
+    recipe = Recipe("apply", every)
     sink = progress.lines(verbose)
     known = known_ranges(ranges_from, model, sink)
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:

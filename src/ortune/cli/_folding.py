@@ -1,0 +1,111 @@
+"""What `--fold-preprocess` and `--fold-postprocess` say, as steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ortune.cli import shared
+from ortune.core.errors import BadData, BadSettings
+
+if TYPE_CHECKING:
+    from ortune.core.event import Sink
+    from ortune.core.step import Transform
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SIZE = re.compile(r"(\d+)x(\d+)")
+_CALL = re.compile(r"\s*([a-z0-9-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def options(function: F) -> F:
+    """Add the options that fold pre- and postprocessing into a model, behind all steps."""
+    for option in (_after, _size, _before):
+        function = option(function)
+    return function
+
+
+_before = click.option(
+    "--fold-preprocess",
+    type=shared.FILE,
+    metavar="FILE.toml",
+    help="The model takes uint8 NHWC pictures and does what preprocess.toml says itself.",
+)
+_size = click.option(
+    "--picture-size", metavar="HxW", help="Of all pictures, such as 480x640; any if not given."
+)
+_after = click.option(
+    "--fold-postprocess",
+    multiple=True,
+    metavar="WHAT",
+    help='An output gives uint8, argmax, softmax or "top-k(k=5, output=logits)".',
+)
+
+
+def folds(before: Path | None, size: str | None, after: Sequence[str]) -> list[Transform]:
+    """Return the steps, in order.
+
+    Raises:
+        OrtuneError: The file, the size or a text cannot be read.
+    """
+    if before is None and size is not None:
+        raise BadSettings("--picture-size is of --fold-preprocess", fix="give that too")
+    first = [] if before is None else [_preprocess(before, size)]
+    return [*first, *map(_postprocess, after)]
+
+
+def folded(path: Path, steps: Sequence[Transform], out: Path, data: Any, sink: Sink) -> Path:
+    """Apply the steps to a file that is made already, and return the result.
+
+    Args:
+        path: The model.
+        steps: From `folds`.
+        out: Where to write.
+        data: Samples of the model, or None.
+        sink: Receives the steps that are done.
+    """
+    from ortune.core.step import Recipe
+    from ortune.recipe.build import build
+
+    return build(path, Recipe("fold", tuple(steps)), out, feeds=data, sink=sink).path
+
+
+def _preprocess(path: Path, size: str | None) -> Transform:
+    from ortune.core import catalog, codec, preprocess
+    from ortune.core.step import Transform
+
+    if not path.is_file():
+        raise BadData(f"{path} is not there", fix="give a preprocess.toml, as for --data")
+    given = preprocess.read(path)
+    known = set(codec.encode(preprocess.Preprocess()))
+    if unknown := sorted(given.keys() - known):
+        raise BadData(
+            f"{path} has a key '{unknown[0]}'", fix=f"its keys are: {', '.join(sorted(known))}"
+        )
+    fields = {key: value for key, value in given.items() if key != "dtype"}
+    if size is not None:
+        found = _SIZE.fullmatch(size.strip())
+        if found is None or not all(map(int, found.groups())):
+            raise BadSettings(f"--picture-size {size}", fix="write height x width: 480x640")
+        fields["size"] = [int(found[1]), int(found[2])]
+    try:
+        return codec.build(catalog.load(Transform, "fold-preprocess"), fields)
+    except BadSettings as error:
+        raise BadData(f"{path}: {error.what}", fix=error.fix) from None
+
+
+def _postprocess(text: str) -> Transform:
+    from ortune.core.spelling import parse
+    from ortune.core.step import Transform
+
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise BadSettings(
+            f"--fold-postprocess {text}", fix='write argmax, uint8, softmax or "top-k(k=5)"'
+        )
+    fields = f", {found[2]}" if found[2] and found[2].strip() else ""
+    return parse(Transform, f"fold-postprocess(give={found[1]}{fields})")

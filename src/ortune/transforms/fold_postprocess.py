@@ -1,0 +1,205 @@
+"""Let the model do what a caller would do to an output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core.bridge import Bridge
+from ortune.core.errors import BadModel, BadSettings
+from ortune.core.step import Stage, Transform
+from ortune.model import edit, spec
+from ortune.model.opset import raise_to
+from ortune.transforms._answers import Answers, Arrays, picture, softmax, top
+from ortune.transforms._chain import Chain
+
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+_NEEDED = 13
+
+
+@dataclass(frozen=True)
+class FoldPostprocess(Transform):
+    """An output gives what is done with it: a picture, a label, the best few, probabilities.
+
+    It keeps its name and its place. ``uint8``: clip(round(x * scale + offset), 0, 255), and of
+    rank 3 or 4 with channels last. ``argmax``: the index of the largest along the axis, int64,
+    without that axis. ``top-k``: the k largest, and as one more output ``NAME_indices``, int64.
+    ``softmax``: exp(x) over its sum. It saves the caller an array as large as the output: 1,000
+    scores become 8 bytes, a picture of floats becomes a quarter.
+
+    Attributes:
+        output: The output; empty for the only one.
+        give: What it gives.
+        k: For top-k: how many.
+        axis: Of the classes; None is 1 at rank 4 (channels) and the last else.
+        scale: For uint8: factor; 255 for values from 0 to 1.
+        offset: For uint8: added after the factor; 127.5 beside scale 127.5 for -1 to 1.
+        layout: For uint8: of the output as it is.
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+    automatic: ClassVar[bool] = False
+
+    output: str = ""
+    give: Literal["uint8", "argmax", "top-k", "softmax"] = "argmax"
+    k: int = 5
+    axis: int | None = None
+    scale: float = 255.0
+    offset: float = 0.0
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+
+    @property
+    def keeps_io(self) -> bool:
+        """The model gives something else."""
+        return False
+
+    def bridge(self, model: ir.Model) -> Bridge:
+        """Turn the old output by NumPy."""
+        value = self._value(model)
+        name, axis = str(value.name), self._axis(value)
+
+        def turned(array: NDArray[Any]) -> Arrays:
+            match self.give:
+                case "softmax":
+                    return {name: softmax(array, axis)}
+                case "argmax":
+                    return {name: array.argmax(axis)}
+                case "top-k":
+                    values, places = top(array, self.k, axis)
+                    return {name: values, f"{name}_indices": places}
+                case _:
+                    order = self._order(array.ndim)
+                    return {name: picture(array, self.scale, self.offset, order)}
+
+        return Answers(name, turned)
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many nodes were added.
+
+        Raises:
+            OrtuneError: There is no such output, or it does not fit.
+        """
+        self._value(model)
+        if 0 < model.opset_imports.get("", 0) < _NEEDED:
+            raise_to(model, _NEEDED)
+            edit.note(model, f"raised to opset {_NEEDED}")
+        value = self._value(model)
+        graph, name = model.graph, str(value.name)
+        chain = Chain(edit.Editor(graph), f"{name}_folded")
+        places = None
+        match self.give:
+            case "softmax":
+                made = chain.add("Softmax", value, attributes={"axis": self._axis(value)})
+                made.type, made.shape = value.type, value.shape
+            case "argmax":
+                made = self._argmax(chain, value)
+            case "top-k":
+                made, places = self._top(chain, value)
+            case _:
+                made = self._picture(chain, value)
+        graph.extend(chain.nodes)
+        value.name = edit.Editor(graph).fresh(f"{name}_before")
+        at = graph.outputs.index(value)
+        made.name, graph.outputs[at] = name, made
+        if places is not None:
+            places.name = f"{name}_indices"
+            graph.outputs.insert(at + 1, places)
+        return len(chain.nodes)
+
+    def _argmax(self, chain: Chain, value: ir.Value) -> ir.Value:
+        axis = self._axis(value)
+        made = chain.add("ArgMax", value, attributes={"axis": axis, "keepdims": 0})
+        made.type = ir.TensorType(ir.DataType.INT64)
+        shape = list(spec.dims(value.shape) or ())
+        del shape[axis]
+        made.shape = ir.Shape(shape)
+        return made
+
+    def _top(self, chain: Chain, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+        axis = self._axis(value)
+        made, places = chain.several(
+            "TopK", value, chain.constant("k", [self.k]), attributes={"axis": axis}, outputs=2
+        )
+        shape = list(spec.dims(value.shape) or ())
+        shape[axis] = self.k
+        made.type, made.shape = value.type, ir.Shape(shape)
+        places.type, places.shape = ir.TensorType(ir.DataType.INT64), ir.Shape(shape)
+        return made, places
+
+    def _picture(self, chain: Chain, value: ir.Value) -> ir.Value:
+        made = value
+        shape = list(spec.dims(value.shape) or ())
+        if value.dtype != ir.DataType.FLOAT:
+            made = chain.cast(made, ir.DataType.FLOAT)
+        if self.scale != 1:
+            made = chain.add("Mul", made, chain.constant("scale", self.scale, np.float32))
+        if self.offset:
+            made = chain.add("Add", made, chain.constant("offset", self.offset, np.float32))
+        made = chain.add("Round", made)
+        low, high = (chain.constant(f"limit{x}", x, np.float32) for x in (0, 255))
+        made = chain.cast(chain.add("Clip", made, low, high), ir.DataType.UINT8)
+        order = self._order(len(shape))
+        if order is not None:
+            made = chain.add("Transpose", made, attributes={"perm": order})
+            shape = [shape[at] for at in order]
+        made.type, made.shape = ir.TensorType(ir.DataType.UINT8), ir.Shape(shape)
+        return made
+
+    def _value(self, model: ir.Model) -> ir.Value:
+        """Return the output, checked."""
+        outputs = list(model.graph.outputs)
+        found = [value for value in outputs if value.name == self.output]
+        if not self.output and len(outputs) == 1:
+            found = outputs
+        names = [str(value.name) for value in outputs]
+        if not found:
+            given = f"no output '{self.output}'" if self.output else f"{len(outputs)} outputs"
+            raise BadModel(
+                f"postprocessing of a model with {given}",
+                fix=f"set output to one of: {', '.join(names)}",
+            )
+        value = found[0]
+        shape = spec.dims(value.shape)
+        if value.dtype not in _FLOATS or shape is None or not shape:
+            kind = spec.spec(value)
+            raise BadModel(
+                f"output '{value.name}' is {kind.dtype or 'untyped'} {kind.shape}, not floats of "
+                "a known rank",
+                fix=f"choose another output of: {', '.join(names)}",
+            )
+        if value.is_graph_input() or value.is_initializer() or names.count(str(value.name)) > 1:
+            raise BadModel(f"output '{value.name}' is not computed", fix="choose another output")
+        if self.give == "top-k":
+            self._check_k(value, names)
+        return value
+
+    def _check_k(self, value: ir.Value, names: list[str]) -> None:
+        classes = (spec.dims(value.shape) or ())[self._axis(value)]
+        if self.k < 1 or (isinstance(classes, int) and self.k > classes):
+            raise BadSettings(
+                f"the {self.k} largest of {classes} along axis {self._axis(value)} of "
+                f"'{value.name}'",
+                fix="set k to less, or axis to that of the classes",
+            )
+        if f"{value.name}_indices" in names:
+            raise BadModel(f"there is an output '{value.name}_indices'", fix="rename it first")
+
+    def _axis(self, value: ir.Value) -> int:
+        rank = len(spec.dims(value.shape) or ())
+        axis = self.axis if self.axis is not None else (1 if rank == 4 else rank - 1)
+        if not -rank <= axis < rank:
+            raise BadSettings(
+                f"output '{value.name}' has no axis {axis}: its rank is {rank}",
+                fix=f"set axis to {-rank} to {rank - 1}",
+            )
+        return axis % rank
+
+    def _order(self, rank: int) -> list[int] | None:
+        """Return the permutation to channels last; None leaves what has none."""
+        if self.layout == "NHWC" or rank not in (3, 4):
+            return None
+        return [0, 2, 3, 1] if rank == 4 else [1, 2, 0]
