@@ -15,6 +15,8 @@ from ortune.core.errors import BadData, BadSettings
 if TYPE_CHECKING:
     from ortune.core.event import Sink
     from ortune.core.step import Transform
+    from ortune.data.feeds import Feeds
+    from ortune.recipe.built import Built
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,20 +60,22 @@ def folds(before: Path | None, size: str | None, after: Sequence[str]) -> list[T
     return [*first, *map(_postprocess, after)]
 
 
-def folded(path: Path, steps: Sequence[Transform], out: Path, data: Any, sink: Sink) -> Path:
-    """Apply the steps to a file that is made already, and return the result.
+def folded(
+    path: Path, steps: Sequence[Transform], out: Path, feeds: Feeds | None, sink: Sink
+) -> Built:
+    """Apply the steps to a file that is made already.
 
     Args:
         path: The model.
         steps: From `folds`.
         out: Where to write.
-        data: Samples of the model, or None.
+        feeds: Samples of the model to compare on.
         sink: Receives the steps that are done.
     """
     from ortune.core.step import Recipe
     from ortune.recipe.build import build
 
-    return build(path, Recipe("fold", tuple(steps)), out, feeds=data, sink=sink).path
+    return build(path, Recipe("fold", tuple(steps)), out, feeds=feeds, sink=sink)
 
 
 def _preprocess(path: Path, size: str | None) -> Transform:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortune.cli import _excluding, _formats, _precisions, shared
+from ortune.cli import _excluding, _folding, _formats, _precisions, shared
 from ortune.cli.run import level_of
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ _BENCH_SECONDS = 3.0
 @shared.shapes
 @shared.ranges
 @shared.custom_ops
+@_folding.options
 @shared.force
 def command(
     model: Path,
@@ -70,6 +71,9 @@ def command(
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
     custom_ops: tuple[str, ...],
+    fold_preprocess: Path | None,
+    picture_size: str | None,
+    fold_postprocess: tuple[str, ...],
     force: bool,
     json_to: str | None,
     verbose: bool,
@@ -108,6 +112,7 @@ def command(
         custom_ops=custom_ops,
     )
     order.check()
+    steps = _folding.folds(fold_preprocess, picture_size, fold_postprocess)
     shared.free(out, force, model)
     notes: list[str] = []
     sink = _keeping(notes, progress.lines(verbose))
@@ -121,6 +126,10 @@ def command(
         material = _converting.Given(augmented(feeds, augment, folder, sink), known)
         made = _converting.make(model, order, material, folder, sink)
         weights, scores = _converted.check(model, made.path, order, feeds, folder, sink)
+        if steps:
+            over = folder / "folded" / model.name
+            built = _folding.folded(made.path, steps, over, feeds, sink)
+            made = _converting.Converted(built.path, (*made.edits, *built.edits))
         file.save(file.load(made.path), out)
     _formats.warn(out, model, sink)
     if order.folds and before.has("Conv"):
@@ -142,7 +151,7 @@ def command(
         "weights": weights,
         "compared": scores,
         "latency_ratio": _timed(model, out, data, shapes, ranges, custom_ops)
-        if dynamic_conv
+        if dynamic_conv and not steps
         else None,
         "notes": notes,
     }

@@ -111,7 +111,7 @@ class Work:
                 self.material.custom_ops,
             )
             if why is not None:
-                raise Refused(f"{step}: {why}", fix="leave it out, and report it")
+                raise Refused(f"{step}: {why}", fix="put it before other steps, or leave it out")
             said = "it runs, and nothing to compare with" if found != found else f"{found:.0f} dB"
             self._made.append(self._folder / f"{len(self._made)}.stream")
             over = cross.carried(bridge, given, self._made[-1])
