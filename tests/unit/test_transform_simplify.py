@@ -256,3 +256,11 @@ def test_names_of_the_nodes_that_stay_are_kept() -> None:
     model = model_of(text)
     Simplify().apply(model)
     assert [node.name for node in edit.every_node(model)] == ["second"]
+
+
+def test_a_slice_of_which_nothing_is_known_stays() -> None:
+    text = f"""{HEAD} g (float[5] x, int64[1] from, int64[1] to) => (float[m] y) {{
+        t = Slice(x, from, to) y = Relu(t) }}"""
+    feed = {"x": normal(5), "from": np.array([1]), "to": np.array([3])}
+    model, _ = transformed(text, Simplify(), [feed])
+    assert ops(model) == {"Slice": 1, "Relu": 1}

@@ -88,7 +88,9 @@ def _inputs(node: ir.Node, known: Known) -> tuple[Sequence[Item], ...] | None:
     unknown = [g is None and not a for g, a in zip(given, absent, strict=True)]
     if len(given) < 2 or any(unknown[2:3]):
         return None
-    size = next((len(g.items) for g in given if g is not None), 0)
+    size = next((len(part.items) for part in given if part is not None), None)
+    if size is None:
+        return None
     rows: list[Sequence[Item]] = [(None,) * size if g is None else g.items for g in given]
     axes = rows[2] if len(rows) > 2 and given[2] is not None else range(size)
     steps = rows[3] if len(rows) > 3 and not absent[3] else (1,) * size
