@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,47 @@ def session(path: Path, options: Mapping[str, str]) -> Iterator[Session]:
     """
     with compiled(path, options) as found:
         yield Compiled(found)
+
+
+def takes(path: Path, options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return device -> names of the model's operations that it has kernels for.
+
+    Operations have the names of the nodes that they were read from.
+
+    Raises:
+        BadModel: OpenVINO does not read the model; the text names the operators.
+    """
+    import openvino
+
+    core = openvino.Core()
+    try:
+        found = core.query_model(core.read_model(str(path)), "CPU", dict(options))
+    except RuntimeError as error:
+        raise BadModel(
+            f"openvino does not load {path.name}: {_reason(error)}",
+            fix="leave this backend out with --on cpu",
+        ) from None
+    taken: dict[str, list[str]] = {}
+    for name, device in found.items():
+        taken.setdefault(device, []).append(name)
+    return {f"{PROVIDER} {device}": tuple(names) for device, names in taken.items()}
+
+
+def _reason(error: Exception) -> str:
+    """Return which operators OpenVINO does not convert and why the first, from its report."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    failed = next((x.partition(":")[2] for x in lines if "Conversion is failed for:" in x), "")
+    said = [line for line in lines if _NOISE.search(line) is None]
+    why = next((line for line in said if not line.startswith("--")), "")
+    if not failed:
+        return why[:300] or _ort.first_line(error)
+    return f"it does not convert {failed.strip()}: {why}"[:300]
+
+
+_NOISE = re.compile(
+    r"^(Exception from|Check '|FrontEnd API failed|While validating|Model wasn't fully|Summary:)"
+    r"|Failed operations detailed|Conversion is failed"
+)
 
 
 @contextmanager

@@ -43,8 +43,19 @@ def record(
     return _ort_record.session(path, made, folder, provider=PROVIDER)
 
 
-def _options(threads: int, options: Mapping[str, str], verbose: bool) -> Any:
-    made = _ort.options(threads, "all", verbose=verbose)
+def takes(path: Path, threads: int, options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return provider -> names of the nodes it takes, onnxruntime's own rewriting off.
+
+    Raises:
+        BackendMissing: As `session`.
+    """
+    made = _options(threads, options, verbose=False, level="disabled")
+    with _ort.session(path, made, provider=PROVIDER) as opened:
+        return opened.assigned()
+
+
+def _options(threads: int, options: Mapping[str, str], verbose: bool, level: str = "all") -> Any:
+    made = _ort.options(threads, level, verbose=verbose)
     config = {"load_config": json.dumps({"CPU": dict(options)})}
     made.add_provider_for_devices(devices()[:1], config)
     return made

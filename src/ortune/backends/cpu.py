@@ -251,6 +251,12 @@ class Cpu(Backend):
         made = self._options(verbose, save_to=folder / _ort_record.GRAPH)
         return _ort_record.session(path, made, folder, disabled=self.disable)
 
+    def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
+        """Ask with every optimizer off; what only this provider's kernels lack fails to load."""
+        plain = replace(self, level="disabled", disable=())
+        with _ort.session(path, plain._options(False)) as opened:
+            return opened.assigned()
+
     def save(self, path: Path, out: Path) -> None:
         """Write the graph as the runtime rewrites it at this level; nothing is run.
 

@@ -154,6 +154,14 @@ class Openvino(Backend):
             return plugin.record(path, threads, self.properties(), folder, verbose=verbose)
         return _openvino_record.session(path, self.properties())
 
+    def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
+        """Ask the plug-in, or OpenVINO's own ``query_model`` where the plug-in has no device."""
+        plugged = plugin.missing() is None
+        self._probe(plugged)
+        if plugged:
+            return plugin.takes(path, self.threads or effective_cpus(), self.properties())
+        return native.takes(path, self.properties())
+
     def _probe(self, plugged: bool) -> None:
         """Refuse what the way that would be taken does not know; the three usual ones exist."""
         names = [name for name in self.properties() if name not in _ALWAYS]

@@ -135,3 +135,17 @@ class Backend(Plugin):
         raise BackendMissing(
             f"backend '{self.name()}' does not record a profile", fix="use --on cpu or openvino"
         )
+
+    def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
+        """Return execution provider -> names of the nodes it would take, asked of the runtime.
+
+        The runtime's own rewriting is off, so that the names are the file's.
+
+        Raises:
+            BackendMissing: This runtime does not tell.
+            BadModel: It does not load the model.
+        """
+        raise BackendMissing(
+            f"backend '{self.name()}' does not tell which nodes it takes",
+            fix="use --on cpu or openvino",
+        )

@@ -16,7 +16,7 @@ from ortune.core import codec, imports
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.data import stream
-from ortune.measurement import observing, profiling, roofs
+from ortune.measurement import observing, placing, profiling, roofs
 from ortune.measurement.allocations import arena, nodes
 from ortune.measurement.driving import burst, details, first
 from ortune.measurement.job import MAIN
@@ -142,6 +142,7 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "describe": describe,
     "optimize": optimize_offline,
     **observing.TASKS,
+    **placing.TASKS,
     **profiling.TASKS,
     **roofs.TASKS,
     "usage": usage,

@@ -31,8 +31,8 @@ class Signature:
 
 def signature(model: ir.Model) -> Signature:
     """Describe the model that `check` compares against."""
-    faults = frozenset(kind for kind, _ in _faults(model))
-    return Signature(spec.inputs(model), spec.outputs(model), faults)
+    found = frozenset(kind for kind, _ in faults(model))
+    return Signature(spec.inputs(model), spec.outputs(model), found)
 
 
 def retyped(before: Signature, model: ir.Model) -> Signature:
@@ -57,7 +57,7 @@ def check(model: ir.Model, before: Signature, step: str) -> None:
     """
     found = next(_changes(model, before), None) or next(iter(problems(model)), None)
     if found is None:
-        found = next((text for kind, text in _faults(model) if kind not in before.faults), None)
+        found = next((text for kind, text in faults(model) if kind not in before.faults), None)
     if found is not None:
         raise BadModel(
             f"step {step} broke the model: {found}",
@@ -123,7 +123,7 @@ def _take(value: ir.Value, names: set[str], found: list[str]) -> None:
     names.add(value.name or "")
 
 
-def _faults(model: ir.Model) -> Iterator[tuple[str, str]]:
+def faults(model: ir.Model) -> Iterator[tuple[str, str]]:
     """Yield (kind, text) of what onnx's checker and type inference find."""
     proto = light(model)
     try:

@@ -53,7 +53,7 @@ def extract(
     stops = dict.fromkeys(value for values in starts.values() for value in values)
     ends = list(dict.fromkeys(end for name in outputs for end in names.ends(name)))
     ends = ends or _dependent(copy, stops)
-    met = _walk(ends, stops)
+    met = upstream(ends, stops)
     _demand_met(starts, ends, met)
     order = {node: place for place, node in enumerate(copy.graph.all_nodes())}
     nodes = {v.producer() for v in met if v not in stops}
@@ -138,7 +138,7 @@ class _Names:
         )
 
 
-def _walk(ends: Iterable[ir.Value], stops: Collection[ir.Value]) -> dict[ir.Value, None]:
+def upstream(ends: Iterable[ir.Value], stops: Collection[ir.Value]) -> dict[ir.Value, None]:
     """Return all values that `ends` depend on, `ends` among them; `stops` end the way.
 
     In order of distance, the nearest first.
@@ -163,7 +163,7 @@ def _given(value: ir.Value) -> bool:
 def _dependent(model: ir.Model, starts: Collection[ir.Value]) -> list[ir.Value]:
     """Return the model's outputs that depend on any of `starts`; all of them without any."""
     every = [value for value in model.graph.outputs if value not in starts]
-    found = [v for v in every if not starts or any(start in _walk([v], ()) for start in starts)]
+    found = [v for v in every if not starts or any(start in upstream([v], ()) for start in starts)]
     if not found:
         raise BadModel(
             f"no output of the model depends on {_listed([str(v.name) for v in starts])}",

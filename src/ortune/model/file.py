@@ -38,7 +38,7 @@ def load(path: Path | str) -> ir.Model:
             missing, too short, or outside the model's folder; it breaks ONNX's rules.
     """
     path = Path(path)
-    proto = _outline(path)
+    proto = outline(path)
     found = external.files(path, proto)
     _refuse_maps(path, proto)
     normal.densify(proto)
@@ -79,7 +79,7 @@ def digest(path: Path | str) -> str:
     """
     path = Path(path)
     total = hashlib.sha256()
-    for location, file in external.files(path, _outline(path)).items():
+    for location, file in external.files(path, outline(path)).items():
         total.update(f"{location}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as stream:
             while chunk := stream.read(1 << 20):
@@ -94,10 +94,10 @@ def size(path: Path | str) -> int:
         BadModel: As `load`.
     """
     path = Path(path)
-    return sum(file.stat().st_size for file in external.files(path, _outline(path)).values())
+    return sum(file.stat().st_size for file in external.files(path, outline(path)).values())
 
 
-def _outline(path: Path) -> onnx.ModelProto:
+def outline(path: Path) -> onnx.ModelProto:
     """Parse the file without its large weights."""
     if not path.is_file():
         what = "a folder" if path.is_dir() else "not there"

@@ -1,0 +1,46 @@
+"""One thing that is wrong with a model, or may surprise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found.
+
+    Attributes:
+        rule: Its name.
+        severity: ``error``: answers are wrong or a runtime refuses the file; ``warning``: it costs
+            time, memory or accuracy; ``note``: good to know.
+        what: One line.
+        count: Places where it is so.
+        places: The first three: names of nodes or tensors.
+        cost: What it does.
+        action: What mends it, in the words of the command line where a step does.
+    """
+
+    rule: str
+    severity: Severity
+    what: str
+    count: int
+    places: tuple[str, ...]
+    cost: str
+    action: str
+
+
+def finding(
+    rule: str, severity: Severity, what: str, places: Iterable[object], cost: str, action: str
+) -> Finding | None:
+    """Return a finding, or None without places; ``{n}`` in `what` is their number."""
+    every = list(dict.fromkeys(str(place) for place in places))
+    if not every:
+        return None
+    text = what.replace("{n}", str(len(every)))
+    return Finding(rule, severity, text, len(every), tuple(every[:_SHOWN]), cost, action)
