@@ -12,6 +12,7 @@ from ortune.model import edit
 from ortune.model.edit import Editor, const_array
 from ortune.model.match import maker, number, scalar_for
 from ortune.model.spec import dims
+from ortune.transforms._attention_rotary import Turn, turned, write
 
 _SPLIT = (0, 2, 1, 3)
 _PACKED = (2, 0, 3, 1, 4)
@@ -28,6 +29,8 @@ class Heads:
         index: With a packed tensor ``[batch, length, n, heads, size]``: which of the n.
         past: What was put in front of it, along the length.
         joined: The two together, which others may read.
+        turn: The rotary position embedding that was taken off it.
+        groups: Queries' heads that share one of these.
     """
 
     value: ir.Value
@@ -36,6 +39,8 @@ class Heads:
     index: int | None = None
     past: ir.Value | None = None
     joined: ir.Value | None = None
+    turn: Turn | None = None
+    groups: int = 1
 
 
 def untransposed(value: ir.Value) -> Heads | None:
@@ -68,22 +73,58 @@ def _scaled(one: Heads, scale: float) -> Heads:
 
 
 def heads(value: ir.Value) -> Heads:
-    """Peel factors, the past and the split off ``[batch, heads, length, size]``."""
+    """Peel factors, copies for groups, the past, rotation and the split off, in this order."""
     value, scale = _unscaled(value)
+    shared = _ungrouped(value)
+    if shared is not None:
+        value, more = _unscaled(shared[0])
+        return replace(_behind(value), scale=scale * more, groups=shared[1])
+    return replace(_behind(value), scale=scale)
+
+
+def _behind(value: ir.Value) -> Heads:
     join = maker(value, "Concat")
     if join is not None and len(join.inputs) == 2 and edit.attribute(join, "axis", 0) in (2, -2):
         past, new = join.inputs
         if past is not None and new is not None:
-            behind = heads(new)
-            if behind.past is None and behind.scale == 1.0:
-                return replace(behind, scale=scale, past=past, joined=value)
+            return replace(_turned(new), past=past, joined=value)
+    return _turned(value)
+
+
+def _turned(value: ir.Value) -> Heads:
+    found = turned(value)
+    if found is None:
+        return _split(value)
+    source, turn = found
+    return replace(_split(source), turn=turn)
+
+
+def _split(value: ir.Value) -> Heads:
     node = maker(value, "Transpose")
     if node is not None and node.inputs[0] is not None:
         if tuple(edit.attribute(node, "perm", ())) == _SPLIT:
-            return Heads(node.inputs[0], scale, split=True)
-        return Heads(value, scale)
-    packed = _packed(value)
-    return Heads(value, scale) if packed is None else replace(packed, scale=scale)
+            return Heads(node.inputs[0], split=True)
+        return Heads(value)
+    return _packed(value) or Heads(value)
+
+
+def _ungrouped(value: ir.Value) -> tuple[ir.Value, int] | None:
+    """Return the heads that were each copied for a group of queries' heads, and how often."""
+    merge = maker(value, "Reshape")
+    spread = maker(merge.inputs[0], "Expand") if merge is not None else None
+    raised = maker(spread.inputs[0], "Unsqueeze") if spread is not None else None
+    source = raised.inputs[0] if raised is not None else None
+    if spread is None or source is None:
+        return None
+    few, many, wide = (dims(one.shape) for one in (source, value, spread.outputs[0]))
+    if few is None or many is None or wide is None or len(few) != 4 or len(wide) != 5:
+        return None
+    heads_of, groups = few[1], wide[2]
+    if not isinstance(heads_of, int) or not isinstance(groups, int) or None in few:
+        return None
+    copied = wide == (few[0], heads_of, groups, *few[2:])
+    merged = many == (few[0], heads_of * groups, *few[2:])
+    return (source, groups) if copied and merged else None
 
 
 def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
@@ -157,9 +198,16 @@ class Flattener:
     """Shapes that onnx's inference finds: what it does not know the width of is reshaped, as
     its rule for Attention takes an unknown width for none."""
     cuts: dict[tuple[ir.Value, ir.Graph | None], list[ir.Value]] = field(default_factory=dict)
+    tables: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
 
     def flat(self, one: Heads, count: int, size: int, at: ir.Node) -> ir.Value:
-        """Return the flat tensor; new nodes are placed before `at`."""
+        """Return the flat tensor, turned again; new nodes are placed before `at`."""
+        flat = self._flat(one, count, size, at)
+        if one.turn is None:
+            return flat
+        return write(self.editor, flat, one.turn, count, at, self.tables)
+
+    def _flat(self, one: Heads, count: int, size: int, at: ir.Node) -> ir.Value:
         if one.index is not None:
             return self._cut(one, count * size, at)[one.index]
         return self._source(one.value, count * size) or self._reshaped(one.value, count * size, at)

@@ -173,6 +173,12 @@ class Masks:
         return self.made[key]
 
 
+def infinite(masks: tuple[ir.Value | Select, ...]) -> bool:
+    """Say whether a mask may hold minus infinity."""
+    values = [one.fill if isinstance(one, Select) else one for one in masks]
+    return any("infinity" in _extremes(value) for value in values)
+
+
 def _identity(value: ir.Value | None) -> object:
     """Equal numbers are one, wherever they are stored."""
     found = number(value)

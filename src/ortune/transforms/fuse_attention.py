@@ -20,7 +20,7 @@ from ortune.model.shapes import infer
 from ortune.model.spec import dims
 from ortune.transforms._attention_core import Core, Refused, find
 from ortune.transforms._attention_heads import Flattener, Heads, heads, reshaped, untransposed
-from ortune.transforms._attention_masks import Masks
+from ortune.transforms._attention_masks import Masks, infinite
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ class _Parts:
     key: Heads
     value: Heads
     count: int
+    few: int
     sizes: tuple[int, int]
 
 
@@ -131,8 +132,10 @@ def _parts(core: Core) -> _Parts:
         raise Refused("how its keys are transposed is not known")
     if query.past is not None or (key.past is None) != (value.past is None):
         key, query, value = _whole(key), _whole(query), _whole(value)
-    if value.scale != 1.0:
+    if value.scale != 1.0 or value.turn is not None:
         value = Heads(core.value)
+    if key.groups != value.groups or query.groups != 1:
+        raise Refused("its keys and values are copied in different ways")
     if not (query.split and key.split and value.split):
         raise Refused("its heads are not split off tensors of [batch, length, heads * size]")
     shapes = [dims(core.query.shape), dims(core.key.shape), dims(core.value.shape)]
@@ -143,7 +146,7 @@ def _parts(core: Core) -> _Parts:
         raise Refused("the number of its heads or their size is not known")
     if count != kh or count != vh or (1 in (qb, kb, vb) and not qb == kb == vb):
         raise Refused("its queries, keys and values differ in batch or heads")
-    return _Parts(query, key, value, count, (size, last))
+    return _Parts(query, key, value, count, count // key.groups, (size, last))
 
 
 def _whole(one: Heads) -> Heads:
@@ -152,32 +155,64 @@ def _whole(one: Heads) -> Heads:
 
 def _write(core: Core, writer: _Writer) -> None:
     parts, at = _parts(core), core.product
-    scale = core.scale * parts.query.scale * parts.key.scale
-    if scale <= 0:
+    if core.scale * parts.query.scale * parts.key.scale <= 0:
         raise Refused("its scale is not positive")
     size, last = parts.sizes
     flat = [
-        writer.flattener.flat(one, parts.count, width, at)
-        for one, width in ((parts.query, size), (parts.key, size), (parts.value, last))
+        writer.flattener.flat(parts.query, parts.count, size, at),
+        writer.flattener.flat(parts.key, parts.few, size, at),
+        writer.flattener.flat(parts.value, parts.few, last, at),
     ]
-    mask = writer.masks.one(
-        core.masks, flat[0], (core.value, 2), at, guarded=core.guarded, zeroes=True
-    )
-    past = [parts.key.past, parts.value.past] if parts.key.past is not None else []
-    inputs = [*flat, *([mask] if mask is not None or past else []), *past]
+    past = [one for one in (parts.key.past, parts.value.past) if one is not None]
+    plain = size == last and parts.few == parts.count
+    contrib = bool(past) and plain and not (core.guarded and infinite(core.masks))
+    keys = (core.value, 2)
+    guarded, zeroes = core.guarded, not contrib
+    mask = writer.masks.one(core.masks, flat[0], keys, at, guarded=guarded, zeroes=zeroes)
+    scaled = {"scale": core.scale * parts.query.scale * parts.key.scale}
+    if contrib:
+        heads_of = {"num_heads": parts.count}
+        op, domain, inputs = (
+            "MultiHeadAttention",
+            "com.microsoft",
+            [*flat, None, None, mask, *past],
+        )
+    else:
+        heads_of = {"q_num_heads": parts.count, "kv_num_heads": parts.few}
+        op, domain = "Attention", ""
+        inputs = [*flat, *([mask] if mask is not None or past else []), *past]
     node = writer.editor.node(
-        "Attention",
+        op,
         inputs,
-        {"q_num_heads": parts.count, "kv_num_heads": parts.count, "scale": scale},
+        heads_of | scaled,
         name=f"{at.name}_attention",
+        domain=domain,
         outputs=3 if past else 1,
     )
+    if contrib:
+        writer.model.opset_imports.setdefault(domain, 1)
     made = node.outputs[0]
     made.type = core.query.type
     batch, length = (dims(core.query.shape) or (None,) * 3)[0:3:2]
     made.shape = ir.Shape([batch, length, parts.count * last])
     edit.insert_before(at, node)
     _merge(core, made, parts, writer)
+    if past:
+        _present(parts, node, writer)
+
+
+def _present(parts: _Parts, node: ir.Node, writer: _Writer) -> None:
+    """Let the model put out the keys and values that the kernel has joined.
+
+    Where something else reads them the join stays: a mask may depend on its length.
+    """
+    prune.drop_dead(writer.model)
+    for one, present in zip((parts.key, parts.value), node.outputs[1:], strict=True):
+        if one.joined is None:
+            continue
+        present.type, present.shape = one.joined.type, one.joined.shape
+        if not one.joined.uses():
+            forward(one.joined, present)
 
 
 def _merge(core: Core, made: ir.Value, parts: _Parts, writer: _Writer) -> None:
