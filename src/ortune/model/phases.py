@@ -20,8 +20,8 @@ from ortune.model import edit
 from ortune.model.affine import constant
 from ortune.model.hosts import Host, host
 
-INTERLEAVES = 11
-"""Opset from which DepthToSpace knows the order of channels that is written here."""
+_ORDERED = 11
+"""Opset from which DepthToSpace knows two orders of channels."""
 
 _DENSEST = 4.0
 _COMMUTE = ("Relu", "Clip", "LeakyRelu")
@@ -113,7 +113,8 @@ def _split(editor: edit.Editor, node: ir.Node, opset: int) -> str | None:
     inputs = [node.inputs[0], editor.constant(f"{node.inputs[1].name}_phases", made)]  # type: ignore[union-attr]
     bias = constant(node, 2)
     if bias is not None:
-        inputs.append(editor.constant(f"{node.name}_bias_phases", np.repeat(bias, phases)))
+        each = np.repeat(bias, phases) if at.group > 1 else np.tile(bias, phases)
+        inputs.append(editor.constant(f"{node.name}_bias_phases", each))
     attributes = {
         "kernel_shape": made.shape[2:],
         "pads": [*(axis.first for axis in axes), *(axis.last for axis in axes)],
@@ -134,8 +135,8 @@ def _axes(at: Host, opset: int) -> list[Taps] | str:
     strides = edit.attribute(node, "strides", (1,) * space)
     if any(s > 1 for s in strides) and (space != 2 or strides[0] != strides[1]):
         return "DepthToSpace needs two axes with one stride"
-    if opset < INTERLEAVES and strides[0] > 1:
-        return f"DepthToSpace has one order of channels only before opset {INTERLEAVES}"
+    if opset < _ORDERED and strides[0] > 1 and at.group > 1:
+        return f"before opset {_ORDERED} DepthToSpace does not know the order of grouped channels"
     pads = edit.attribute(node, "pads", (0,) * 2 * space) if pad == "NOTSET" else (0,) * 2 * space
     dilations = edit.attribute(node, "dilations", (1,) * space)
     extra = edit.attribute(node, "output_padding", (0,) * space)
@@ -146,14 +147,19 @@ def _axes(at: Host, opset: int) -> list[Taps] | str:
 
 
 def _weight(weight: NDArray[Any], group: int, axes: Sequence[Taps]) -> NDArray[Any]:
-    """Return the kernel [outputs * phases, inputs / group, taps...], phases innermost (CRD)."""
+    """Return the kernel [outputs * phases, inputs / group, taps...].
+
+    Phases are outermost (DCR), whose rows of channels move as a whole; in groups they must be
+    innermost (CRD).
+    """
     space = len(axes)
     picked = np.pad(weight, ((0, 0), (0, 0), *((0, 1),) * space))
     for axis in reversed(range(space)):
         picked = np.take(picked, axes[axis].index, axis=2 + axis)
     grouped = picked.reshape(group, -1, *picked.shape[1:])
     phases, widths = range(3, 3 + 2 * space, 2), range(4, 4 + 2 * space, 2)
-    ordered = grouped.transpose(0, 2, *phases, 1, *widths)
+    order = (0, 2, *phases) if group > 1 else (0, *phases, 2)
+    ordered = grouped.transpose(*order, 1, *widths)
     shape = (-1, weight.shape[0] // group, *(axis.width for axis in axes))
     return np.ascontiguousarray(ordered.reshape(shape))
 
@@ -174,7 +180,8 @@ def _interleave(editor: edit.Editor, node: ir.Node, conv: ir.Node, axes: Sequenc
     else:
         activation = None
     if stride > 1:
-        attributes = {"blocksize": stride, "mode": "CRD"}
+        grouped = edit.attribute(node, "group", 1) > 1
+        attributes = {"blocksize": stride} | ({"mode": "CRD"} if grouped else {})
         inputs = [chain[-1].outputs[0]]
         chain.append(editor.node("DepthToSpace", inputs, attributes, name=f"{end.name}_spread"))
     cut = {2 + i: -axis.surplus for i, axis in enumerate(axes) if axis.surplus}

@@ -16,6 +16,7 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.step import Quantizer, Step, Transform
 from ortune.model import edit, phases
+from ortune.model.channels_last import spread_channels_last
 from ortune.quantizers import _grid, _rescues, _rules, _scope, _tables
 from ortune.quantizers._activations import grids
 from ortune.quantizers._chosen import chosen, remember_names
@@ -59,7 +60,7 @@ class Int8Static(Quantizer):
         head: Quantize too the last matrix product of a convolutional network: it takes little
             time, and rounding it costs as much accuracy as all the rest.
         upsample: Write ConvTranspose as Conv and DepthToSpace where the target has no integer
-            kernel for it.
+            kernel for it, and on the CPU the DepthToSpace with channels last.
         keep_first: Convolutions to leave in float, counted from the input.
         include: Names of the only nodes to quantize; * and ? match, re: begins a regular
             expression. Empty: all.
@@ -144,12 +145,15 @@ class Int8Static(Quantizer):
     def prepares(self, facts: Facts, backend: Backend) -> Iterable[Transform]:
         """Yield the rewrite of ConvTranspose for a target without an integer kernel for it.
 
-        This step does it by itself too, on what it may quantize; as a step of its own it is
+        This step does it by itself too, on what it may quantize; as steps of their own they are
         verified and counted alone.
         """
-        split = self.upsample and "ConvTranspose" not in self._ops() and not self.exclude
-        if split and self.target == "cpu" and facts.has("ConvTranspose"):
+        if self.target != "cpu" or not self.upsample or self.exclude:
+            return
+        if "ConvTranspose" not in self._ops() and facts.has("ConvTranspose"):
             yield catalog.load(Transform, "split-conv-transpose")()
+        if facts.has("ConvTranspose", "DepthToSpace"):
+            yield catalog.load(Transform, "depth-to-space-nhwc")()
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the accuracy kit before this step, then other observers."""
@@ -240,6 +244,8 @@ class Int8Static(Quantizer):
         fold(model)
         if self.upsample and "ConvTranspose" not in self._ops():
             phases.split_transposed(model, chosen(model, self.exclude, "exclude"))
+        if self.upsample and self.target == "cpu":
+            spread_channels_last(model)
 
     def _tables(
         self,

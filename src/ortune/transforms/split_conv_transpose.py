@@ -37,8 +37,6 @@ class SplitConvTranspose(Transform):
 
     stage: ClassVar[Stage] = Stage.FUSE
     automatic: ClassVar[bool] = False
-    needs_opset: ClassVar[int] = phases.INTERLEAVES
-    """Lowest default-domain opset with the order of channels that is written."""
 
     def applies(self, facts: Facts) -> bool:
         """There is a ConvTranspose."""

@@ -1,0 +1,47 @@
+"""DepthToSpace with channels last, for convolutions in integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model.channels_last import spread_channels_last
+
+
+@dataclass(frozen=True)
+class DepthToSpaceNhwc(Transform):
+    """The same movement of values, written so that two of its three transposes cancel.
+
+    With b the block and c the channels that are left, the steps of the order DCR are::
+
+        [n, bbc, h, w] -> [n, h, w, b, b, c] -> [n, h, b, w, b, c] -> [n, hb, wb, c] -> [n, c, ...]
+
+    onnxruntime's integer Conv reads and writes channels last, its
+    DepthToSpace does not: a Transpose stands on either side. Written like this the outer ones
+    cancel against those of the convolutions, and the inner one copies rows of c bytes. Exact. On
+    a deconvolution network in int8: 15 Transposes and 3 DepthToSpace become 9 Transposes, .895 of
+    the time. With convolutions in float nothing cancels, so this is not automatic: `int8-static`
+    asks for it on the CPU provider.
+
+    Left alone: a size that is not known (the batch may be dynamic), what is not between two Conv,
+    and the order CRD, whose inner copy is of single bytes (1.08 of the time).
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+    automatic: ClassVar[bool] = False
+    needs_opset: ClassVar[int] = 5
+    """Reshape takes its target as an input."""
+
+    def applies(self, facts: Facts) -> bool:
+        """There is a DepthToSpace."""
+        return facts.has("DepthToSpace")
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many were written so."""
+        if model.opset_imports.get("", 0) < self.needs_opset:
+            return 0
+        return spread_channels_last(model)
