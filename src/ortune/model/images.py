@@ -33,10 +33,11 @@ ADDED = {
 }
 """What a runtime adds on its own, by operator: it hands its first input on in another form."""
 
-_TAIL = re.compile(
+TAIL = re.compile(
     r"(_nchwc|_token_\d+|/duplicated(_token_\d+)?|_transformed|_quant|/WithoutBiases"
     r"|[/_]+\w*Fusion\w*/?)$"
 )
+"""What onnxruntime appends to the name of a node, or of the tensor that a node stands for."""
 _FAMILIES = (
     ("Conv", {"Conv", "ConvInteger", "ConvTranspose"}),
     ("MatMul", {"MatMul", "MatMulInteger", "Gemm"}),
@@ -207,7 +208,7 @@ class Images:
 def _stems(node: Executed) -> list[str]:
     """Return the name, then what is left of it without what the runtime appended."""
     stems = [node.name]
-    while (shorter := _TAIL.sub("", stems[-1])) != stems[-1] and shorter:
+    while (shorter := TAIL.sub("", stems[-1])) != stems[-1] and shorter:
         stems.append(shorter)
     if node.op_type in ADDED and ADDED[node.op_type] != "quantize":
         return stems[:1]

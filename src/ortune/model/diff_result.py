@@ -1,0 +1,162 @@
+"""What differs between two models, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["matched", "retyped", "changed", "fused", "split", "replaced", "added", "removed"]
+KINDS: tuple[Kind, ...] = (
+    "matched",
+    "retyped",
+    "changed",
+    "fused",
+    "split",
+    "replaced",
+    "added",
+    "removed",
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A node of one side, as a drawing of the graph needs it.
+
+    Attributes:
+        id: Its place among the nodes of its side: in the file's order, a body behind its holder.
+        name: Unique on its side.
+        op: Operator; other domains as ``com.microsoft::Gelu``.
+        inputs: Names of the values read; empty where one is left out.
+        outputs: Names of the values made; empty where one is left out.
+        scope: Name of the node whose body holds it; empty on top.
+        layer: The longest way from an input of the model, in nodes.
+        place: Its place within the layer, from 0.
+        group: Index of the group that it belongs to.
+    """
+
+    id: int
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scope: str
+    layer: int
+    place: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes of one side that stand for nodes of the other.
+
+    Attributes:
+        kind: ``matched`` (one for one, nothing changed), ``retyped`` (one for one, another
+            precision), ``changed`` (one for one, see `changes`), ``fused`` (more became fewer),
+            ``split`` (fewer became more), ``replaced`` (as many others), ``added``, ``removed``.
+        a: Ids of nodes of the first model.
+        b: Ids of nodes of the second.
+        pattern: Such as ``Conv+BatchNormalization -> Conv``, in the order of the graph.
+        changes: Of what is one for one: ``operator``, ``attributes``, ``inputs``, or
+            ``weights: RELATION`` (see `Weight`); of the others what is known of why.
+    """
+
+    kind: Kind
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    pattern: str
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight (initializer or Constant node) that differs, or is on one side only.
+
+    Attributes:
+        a: Its name in the first model; empty where it is new.
+        b: Its name in the second; empty where it is gone.
+        relation: ``transposed``, ``reshaped``, ``scaled`` (by factors along an axis, as folding
+            makes it), ``reordered`` (the same numbers in another order), ``quantized``,
+            ``rounded`` (another floating-point type), ``changed``, ``added``, ``removed``.
+        dtypes: On either side.
+        shapes: On either side.
+        size: Bytes on either side.
+        largest: The largest difference of two elements (after dequantizing); None where the
+            elements do not stand for each other.
+        relative: The same as a share of the largest magnitude of the first.
+    """
+
+    a: str
+    b: str
+    relation: str
+    dtypes: tuple[str, str]
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    size: tuple[int, int]
+    largest: float | None = None
+    relative: float | None = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """Something outside of the graph that differs.
+
+    Attributes:
+        what: ``input x``, ``output y``, ``opset``, ``IR version``, ``metadata KEY``, ``producer``.
+        a: In the first model; None where it is missing.
+        b: In the second.
+        interface: It changes what a caller sees, or what the operators mean.
+    """
+
+    what: str
+    a: str | None
+    b: str | None
+    interface: bool = False
+
+
+@dataclass(frozen=True)
+class Diff:
+    """Two models side by side.
+
+    Attributes:
+        same: They compute the same and have the same interface; names inside, the order of
+            nodes and metadata do not count.
+        related: False where little is in common: then only what is equal beyond doubt is grouped.
+        groups: Every node of either side is in exactly one.
+        nodes: Of the first and of the second model.
+        ops: Operator -> nodes in the first and in the second.
+        weight_bytes: Precision -> bytes in the first and in the second.
+        equal_weights: Weights of the first that the second holds unchanged.
+        weights: The others.
+        fields: What differs outside of the graph.
+        names_trusted: Names of values were taken as evidence.
+    """
+
+    same: bool
+    related: bool
+    groups: tuple[Group, ...]
+    nodes: tuple[tuple[Drawn, ...], tuple[Drawn, ...]]
+    ops: Mapping[str, tuple[int, int]]
+    weight_bytes: Mapping[str, tuple[int, int]]
+    equal_weights: int
+    weights: tuple[Weight, ...]
+    fields: tuple[Field, ...]
+    names_trusted: bool
+
+    def counts(self) -> dict[Kind, tuple[int, int, int]]:
+        """Return kind -> groups, nodes of the first, nodes of the second."""
+        found: dict[Kind, tuple[int, int, int]] = {}
+        for kind in KINDS:
+            own = [group for group in self.groups if group.kind == kind]
+            if own:
+                sides = sum(len(group.a) for group in own), sum(len(group.b) for group in own)
+                found[kind] = (len(own), *sides)
+        return found
+
+    def patterns(self) -> dict[tuple[Kind, str], int]:
+        """Return kind and pattern -> groups, without what matched, the most first."""
+        found: dict[tuple[Kind, str], int] = {}
+        for group in self.groups:
+            if group.kind != "matched":
+                key = group.kind, group.pattern
+                found[key] = found.get(key, 0) + 1
+        return dict(sorted(found.items(), key=lambda item: (KINDS.index(item[0][0]), -item[1])))
