@@ -12,9 +12,10 @@ from tests.unit.rewriting import model_of, normal, ops, transformed
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 CONSTANTS = """int64[8] ones = {0, 0, 1, 1, 0, 0, 1, 1}, int64[8] odd = {0, 0, 0, 1, 0, 0, 1, 2},
     int64[8] channels = {0, 1, 0, 0, 0, 0, 0, 0}, int64[8] cut = {0, 0, -1, 0, 0, 0, 0, 0},
-    float zero = {0}, float one = {1}, float[1, 2, 3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 8, 7,
-    6, 5, 4, 3, 2, 1}, float[1, 3, 3, 3] w3 = {1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1,
-    1, 2, 3, 4, 5, 6, 7, 8, 9}"""
+    float zero = {0}, float one = {1},
+    float[1, 2, 3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1},
+    float[1, 3, 3, 3] w3 = {1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 2, 3, 4, 5, 6,
+    7, 8, 9}"""
 
 
 def text(body: str) -> str:
@@ -35,7 +36,7 @@ def text(body: str) -> str:
         ("t = Pad(x, ones) y = AveragePool<kernel_shape = [2, 3]>(t)", {"AveragePool": 1}),
         ("r = Relu(x) t = Pad(r, ones) y = MaxPool<kernel_shape = [2, 2]>(t)",
          {"Relu": 1, "MaxPool": 1}),
-        ("a = Pad(x, odd) b = Conv(a, w) t = Pad(b, odd) y = AveragePool<kernel_shape = [3, 3]>(t)",
+        ("t = Pad(x, odd) u = Conv(t, w) v = Pad(u, odd) y= AveragePool<kernel_shape = [3, 3]>(v)",
          {"Conv": 1, "AveragePool": 1}),
     ],
 )  # fmt: skip

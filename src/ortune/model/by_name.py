@@ -87,7 +87,7 @@ def _reshape(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
 def _expand(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
     source, to = _source(node, known)
     shape = dims(source.shape) if source is not None else None
-    return _expanded(shape, to.items) if to is not None and shape is not None else None
+    return expanded(shape, to.items) if to is not None and shape is not None else None
 
 
 def _source(node: ir.Node, known: Known) -> tuple[ir.Value | None, Partial | None]:
@@ -130,7 +130,8 @@ def _left_over(shape: Sequence[Item], taken: Sequence[Item]) -> Item:
     return names[0] if len(names) == 1 and numbers == size else None
 
 
-def _expanded(shape: Sequence[Item], to: Sequence[Item]) -> list[Item]:
+def expanded(shape: Sequence[Item], to: Sequence[Item]) -> list[Item]:
+    """Return the shape behind an Expand."""
     rank = max(len(shape), len(to))
     left, right = ((1,) * (rank - len(given)) + tuple(given) for given in (shape, to))
     out: list[Item] = []

@@ -29,7 +29,7 @@ def merge_pairs(model: ir.Model, known: Known) -> int:
     shape behind them can be written with at most one size that is only known in a run.
     """
     editor = Editor(model.graph)
-    target_is_input = model.opset_imports.get("", 0) >= 5
+    opset = model.opset_imports.get("", 0)
     count = 0
     for node in every_node(model):
         if node.domain or node.graph is None or not node.inputs:
@@ -37,7 +37,7 @@ def merge_pairs(model: ir.Model, known: Known) -> int:
         if node.op_type == "Transpose":
             count += _transposes(node)
         elif node.op_type in RESHAPES:
-            count += _reshapes(node, known, editor, target_is_input=target_is_input)
+            count += _reshapes(node, known, editor, opset)
     return count
 
 
@@ -63,7 +63,7 @@ def permutation(node: ir.Node) -> tuple[int, ...] | None:
     return tuple(reversed(range(len(shape)))) if shape is not None else None
 
 
-def _reshapes(node: ir.Node, known: Known, editor: Editor, *, target_is_input: bool) -> int:
+def _reshapes(node: ir.Node, known: Known, editor: Editor, opset: int) -> int:
     before = maker(node.inputs[0], *RESHAPES)
     source = before.inputs[0] if before is not None else None
     if before is None or source is None:
@@ -81,7 +81,7 @@ def _reshapes(node: ir.Node, known: Known, editor: Editor, *, target_is_input: b
     if before.outputs[0].is_graph_output():
         return 0
     return _joined_axes(node, before, known, editor) or (
-        _one_reshape(node, source, editor) if target_is_input else 0
+        _one_reshape(node, source, editor, opset) if opset >= 5 else 0
     )
 
 
@@ -153,16 +153,15 @@ def _joined_axes(node: ir.Node, before: ir.Node, known: Known, editor: Editor) -
     return 1
 
 
-def _one_reshape(node: ir.Node, source: ir.Value, editor: Editor) -> int:
-    """Write the shape behind both; sizes by name are copied, one that cannot be is left over."""
-    target = plain_target(dims(source.shape), dims(node.outputs[0].shape))
-    if target is None or node.graph is None:
+def _one_reshape(node: ir.Node, source: ir.Value, editor: Editor, opset: int) -> int:
+    """Write the shape behind both: as axes added, or by copying sizes that have only a name."""
+    op, numbers = "Reshape", plain_target(dims(source.shape), dims(node.outputs[0].shape))
+    if numbers is None and opset >= 13:
+        op, numbers = "Unsqueeze", added_axes(dims(source.shape), dims(node.outputs[0].shape))
+    if numbers is None or node.graph is None:
         return 0
-    made = editor.node(
-        "Reshape",
-        [source, editor.constant(f"{node.name}_to", np.array(target, np.int64))],
-        name=f"{node.name}_reshape",
-    )
+    constant = editor.constant(f"{node.name}_to", np.array(numbers, np.int64))
+    made = editor.node(op, [source, constant], name=f"{node.name}_{op.lower()}")
     made.outputs[0].type = node.outputs[0].type or source.type
     made.outputs[0].shape = node.outputs[0].shape
     node.graph.insert_before(node, made)
@@ -192,3 +191,18 @@ def plain_target(source: Sequence[Item] | None, wanted: Sequence[Item] | None) -
     if target.count(-1) > 1 or (-1 in target and 0 in target):
         return None
     return target
+
+
+def added_axes(source: Sequence[Item] | None, wanted: Sequence[Item] | None) -> list[int] | None:
+    """Return the axes that an Unsqueeze adds to get from one shape to the other, if one can."""
+    if source is None or wanted is None or None in source or None in wanted:
+        return None
+    added, left = [], list(source)
+    for axis, item in enumerate(wanted):
+        if left and left[0] == item and len(wanted) - axis >= len(left):
+            left.pop(0)
+        elif item == 1:
+            added.append(axis)
+        else:
+            return None
+    return added if not left else None

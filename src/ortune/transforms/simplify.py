@@ -13,7 +13,9 @@ from ortune.model import (
     edit,
     fold,
     initial_states,
+    lengths,
     limits,
+    masks,
     names,
     prune,
     repeated,
@@ -62,8 +64,8 @@ def _round(model: ir.Model) -> int:
     infer_graph(model.graph, model.opset_imports, known)
     count = fold.fold(model, known)
     count += fold.take_branches(model, known)
-    count += fold.settle_targets(model, known)
-    count += _drop(model, known)
+    count += fold.settle_targets(model, known) + lengths.settle_lengths(model, known)
+    count += _drop(model, known) + masks.settle_masks(model, known)
     count += reshaping.merge_pairs(model, known) + casts.merge_casts(model)
     count += limits.merge_limits(model) + initial_states.drop_zero_states(model)
     count += repeated.share_nodes(model)
