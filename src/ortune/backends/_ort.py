@@ -23,6 +23,7 @@ LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 _LOG_VERBOSE, _LOG_ERROR = 1, 3
+_UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
 
 
 class OrtSession(InProcess):
@@ -148,7 +149,9 @@ def session(
     except Exception as error:
         raise BadModel(
             f"onnxruntime {version('onnxruntime')} does not load {path.name}: {first_line(error)}",
-            fix="run `ortune inspect` on it; -v shows the runtime's log",
+            fix=_UNKNOWN_OP
+            if "is not a registered function/op" in str(error)
+            else "run `ortune inspect` on it; -v shows the runtime's log",
         ) from error
     opened = OrtSession(inner)
     placed = opened.placement()

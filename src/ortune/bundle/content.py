@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.imports import is_path
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.engine.archive import safe
+from ortune.engine.consent import FOLDER
 from ortune.engine.manifest import Golden, Signature
 from ortune.model import file, spec
 from ortune.model.write import SOURCES
@@ -25,6 +27,7 @@ class Content:
         files: Member -> file.
         models: Model name -> member of the tuned model.
         fallback: Model name -> member of the plain original.
+        libraries: Library of custom operators -> its member; a Python module -> its name.
     """
 
     files: Mapping[str, Path]
@@ -32,6 +35,7 @@ class Content:
     fallback: Mapping[str, str]
     signatures: Mapping[str, Signature]
     golden: Mapping[str, Golden]
+    libraries: Mapping[str, str]
 
 
 def content(study: Study, trial: Trial) -> Content:
@@ -59,7 +63,9 @@ def content(study: Study, trial: Trial) -> Content:
         else:
             models[name] = _add(files, "models", label, built, _read(built)[1])
         golden[name] = _golden(files, study, trial, name)
-    return Content(files, models, fallback, signatures, golden)
+    named = (*trial.plan.backend.custom_ops, *study.job.baseline.custom_ops)
+    libraries = {text: _library(files, text) for text in dict.fromkeys(named)}
+    return Content(files, models, fallback, signatures, golden, libraries)
 
 
 def sources(study: Study) -> dict[str, Path]:
@@ -116,6 +122,27 @@ def _add(
         if not safe(one) or one in files:
             raise BadModel(f"'{source}' cannot be packed as '{one}'", fix="rename the file")
         files[one] = source
+    return member
+
+
+def _library(files: dict[str, Path], text: str) -> str:
+    """Add a library of custom operators; what is installed as a module is only named.
+
+    Raises:
+        OrtuneError: It is gone.
+    """
+    if not is_path(text):
+        return text
+    path = Path(text)
+    if not path.is_file():
+        raise OrtuneError(
+            f"the library of custom operators '{text}' is gone",
+            fix="build it again where it was, or run optimize again",
+        )
+    member = f"{FOLDER}/{path.name}"
+    if member in files:
+        raise OrtuneError(f"two libraries are called '{path.name}'", fix="rename one of them")
+    files[member] = path
     return member
 
 

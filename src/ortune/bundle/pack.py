@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
 from ortune.bundle.replacing import replacing
 from ortune.core import codec
+from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
@@ -50,7 +52,7 @@ def pack(study: Study, path: str | Path, *, trial: str | None = None, force: boo
     chosen = study.best if trial is None else _find(study, trial)
     parts = content(study, chosen)
     texts = {
-        SETTINGS: codec.encode(chosen.plan.backend),
+        SETTINGS: codec.encode(_settings(chosen.plan.backend, parts)),
         RECIPE: codec.encode(chosen.plan.recipe),
         EVIDENCE: codec.encode(evidence(study, chosen)),
     }
@@ -103,7 +105,14 @@ def _manifest(study: Study, trial: Trial, parts: Content, members: dict[str, Mem
         members,
         str(study.job.workload),
         arithmetic(trial.plan, [parts.files[m] for m in parts.models.values()], study.job.machine),
+        tuple(parts.libraries.values()),
     )
+
+
+def _settings(backend: Backend, parts: Content) -> Backend:
+    """Return the plan's backend with the libraries named as in the bundle."""
+    named = tuple(parts.libraries[text] for text in backend.custom_ops)
+    return replace(backend, custom_ops=named) if named else backend  # type: ignore[call-arg]
 
 
 def _json(data: Any) -> bytes:

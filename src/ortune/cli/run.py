@@ -29,6 +29,10 @@ _FOR_P90 = 20
 @click.argument("path", type=shared.FILE)
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.option("--on", metavar="BACKEND", help="Of a plain model; a bundle carries its own.")
+@shared.custom_ops
+@click.option(
+    "--allow-custom-ops", is_flag=True, help="Run the custom operators that a bundle brings."
+)
 @click.option(
     "--opt-level",
     type=click.Choice(["disable", "disabled", "basic", "extended", "all"]),
@@ -40,6 +44,8 @@ def command(
     path: Path,
     inputs: tuple[str, ...],
     on: str | None,
+    custom_ops: tuple[str, ...],
+    allow_custom_ops: bool,
     opt_level: str | None,
     out: Path | None,
     force: bool,
@@ -61,7 +67,7 @@ def command(
     start = time.perf_counter_ns()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", RuntimeWarning)
-        engine = load(path, on=backend)
+        engine = load(path, on=backend, custom_ops=custom_ops or allow_custom_ops)
     load_ns = time.perf_counter_ns() - start
     for warning in said:
         shared.remark(f"warning: {warning.message}")

@@ -7,17 +7,19 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from numpy.typing import NDArray
 
+from ortune.backends.cpu import Cpu
 from ortune.core import codec, spelling
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
-from ortune.engine import archive
+from ortune.engine import archive, consent
 from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
 from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
@@ -104,33 +106,54 @@ class Engine:
         return self._only
 
 
-def load(path: str | Path, *, on: str | Backend | None = None) -> Engine:
+def load(
+    path: str | Path,
+    *,
+    on: str | Backend | None = None,
+    custom_ops: bool | str | Sequence[str] = False,
+) -> Engine:
     """Open a bundle with exactly the settings it was measured with, or a plain model.
 
     Args:
         path: A bundle, or an ONNX model.
         on: Backend of a plain model, such as ``cpu(threads=2)``; the CPU's default without it.
+        custom_ops: Libraries of custom operators of a plain model. They are code: those that a
+            bundle brings are loaded only when this is True.
 
     Raises:
         BadModel: The file is damaged, was changed after packing, or no longer answers as packed.
-        BadSettings: `on` is given for a bundle, or is wrong.
+        BadSettings: `on` is given for a bundle, or is wrong; the bundle brings custom operators
+            that are not allowed, or a library cannot be used.
         BackendMissing: A plain model's backend cannot run here.
     """
     path = Path(path)
     if not archive.is_bundle(path):
-        return _plain(path, on)
+        return _plain(path, on, custom_ops)
     if on is not None:
         raise BadSettings(
             f"{path.name} carries its own settings, so on='{on}' does not apply",
             fix="leave it out, or pack another trial",
         )
-    return _bundle(path)
+    if not isinstance(custom_ops, bool):
+        raise BadSettings(
+            f"{path.name} brings its own libraries, so '{custom_ops}' does not apply",
+            fix="say custom_ops=True (--allow-custom-ops) if you trust where it comes from",
+        )
+    return _bundle(path, custom_ops)
 
 
-def _plain(path: Path, on: str | Backend | None) -> Engine:
+def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[str]) -> Engine:
     from ortune.model import file, spec
 
+    if given is True:
+        raise BadSettings(f"{path.name} brings no libraries", fix="name one: custom_ops='lib.so'")
     backend = on if isinstance(on, Backend) else spelling.parse(Backend, on or PLAIN)
+    if given:
+        if not isinstance(backend, Cpu):
+            raise BadSettings(
+                f"backend '{backend.name()}' takes no custom operators", fix="use on='cpu'"
+            )
+        backend = replace(backend, custom_ops=(given,) if isinstance(given, str) else tuple(given))
     model = file.load(path)
     found = Signature(spec.inputs(model), spec.outputs(model))
     del model
@@ -139,14 +162,15 @@ def _plain(path: Path, on: str | Backend | None) -> Engine:
         return Engine({"": Call(path.name, session, found)}, backend, stack.pop_all())
 
 
-def _bundle(path: Path) -> Engine:
+def _bundle(path: Path, allowed: bool) -> Engine:
     with ExitStack() as stack:
         folder = _folder(stack)
         with archive.opened(path) as (file, manifest):
+            consent.demand(path.name, manifest, allowed)
             golden = [m for g in manifest.golden.values() for m in (g.inputs, g.outputs)]
-            keep = {SETTINGS, *manifest.models.values(), *golden}
+            keep = {SETTINGS, *manifest.models.values(), *golden, *manifest.custom_ops}
             archive.unpack(file, manifest, folder, keep)
-        backend, reason = _backend(folder)
+        backend, reason = _backend(folder, manifest)
         if backend is not None:
             try:
                 calls = _open(stack, backend, folder, manifest, manifest.models)
@@ -162,12 +186,12 @@ def _bundle(path: Path) -> Engine:
 
 def _fallback(path: Path, reason: str) -> Engine:
     """Open the plain original: slower, and right."""
-    plain = spelling.parse(Backend, PLAIN)
     with ExitStack() as stack:
         folder = _folder(stack)
         with archive.opened(path) as (file, manifest):
-            archive.unpack(file, manifest, folder, set(manifest.fallback.values()))
-        calls = _open(stack, plain, folder, manifest, manifest.fallback)
+            keep = {*manifest.fallback.values(), *manifest.custom_ops}
+            archive.unpack(file, manifest, folder, keep)
+        plain, calls = _original(stack, folder, manifest)
         warnings.warn(
             f"{path.name}: its tuned model cannot run on '{manifest.backend}' here ({reason}); "
             "the original runs on the CPU instead",
@@ -177,19 +201,41 @@ def _fallback(path: Path, reason: str) -> Engine:
         return Engine(calls, plain, stack.pop_all(), reason)
 
 
+def _original(
+    stack: ExitStack, folder: Path, manifest: Manifest
+) -> tuple[Backend, dict[str, Call]]:
+    """Open the original; with the bundle's libraries only where it does not load without."""
+    plain: Backend = spelling.parse(Backend, PLAIN)
+    try:
+        return plain, _open(stack, plain, folder, manifest, manifest.fallback)
+    except BadModel:
+        if not manifest.custom_ops:
+            raise
+    plain = Cpu(custom_ops=consent.libraries(manifest.custom_ops, manifest, folder))
+    return plain, _open(stack, plain, folder, manifest, manifest.fallback)
+
+
 def _folder(stack: ExitStack) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="ortune-"))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def _backend(folder: Path) -> tuple[Backend | None, str]:
-    """Return the bundle's backend, or None and what keeps it from running."""
+def _backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, str]:
+    """Return the bundle's backend, or None and what keeps it from running.
+
+    Raises:
+        BadModel: Its settings name code that its manifest does not.
+    """
     try:
         backend = codec.decode(Backend, json.loads((folder / SETTINGS).read_bytes()))
     except OrtuneError as error:
         return None, _reason(error)
-    missing = backend.missing()
+    backend = consent.placed(backend, manifest, folder)
+    try:
+        missing = backend.missing()
+    except OrtuneError as error:
+        return None, _reason(error)
     return (None, f"fix: {missing}") if missing else (backend, "")
 
 

@@ -83,6 +83,8 @@ class Manifest:
         members: Every other member of the zip.
         workload: What the plan was chosen for, as spelled.
         arithmetic: What of it depends on the instruction set.
+        custom_ops: Libraries of operators: members of the zip, or Python modules by name. Code,
+            which is loaded only when the caller allows it.
     """
 
     format: int
@@ -98,6 +100,7 @@ class Manifest:
     members: Mapping[str, Member]
     workload: str = "latency"
     arithmetic: Arithmetic = Arithmetic()
+    custom_ops: tuple[str, ...] = ()
 
     def write(self) -> bytes:
         """Return it as JSON."""
@@ -135,6 +138,7 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
 def _check(manifest: Manifest, bundle: str) -> None:
     named = [SETTINGS, RECIPE, EVIDENCE, *manifest.models.values(), *manifest.fallback.values()]
     named += [name for pair in manifest.golden.values() for name in (pair.inputs, pair.outputs)]
+    named += [text for text in manifest.custom_ops if "/" in text]
     for member in named:
         if member not in manifest.members:
             raise BadModel(

@@ -1,0 +1,59 @@
+"""Code that a bundle brings or names, which runs only when the caller says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ortune.core.backend import Backend
+from ortune.core.errors import BadModel, BadSettings
+from ortune.engine.manifest import Manifest
+
+FOLDER = "custom_ops"
+"""Where a bundle keeps its libraries."""
+
+
+def demand(name: str, manifest: Manifest, allowed: bool) -> None:
+    """Refuse a bundle with code of its own that nobody allowed.
+
+    Raises:
+        BadSettings: It has some; the text names it.
+    """
+    if not manifest.custom_ops or allowed:
+        return
+    said = [
+        f"{text.rpartition('/')[2]} (sha256 {manifest.members[text].sha256[:16]})"
+        if text in manifest.members
+        else f"the Python module {text}"
+        for text in manifest.custom_ops
+    ]
+    raise BadSettings(
+        f"{name} runs code of its own, custom operators: {', '.join(said)}",
+        fix="if you trust where it comes from: load(path, custom_ops=True), or "
+        "--allow-custom-ops on the command line",
+    )
+
+
+def placed(backend: Backend, manifest: Manifest, folder: Path) -> Backend:
+    """Return settings that name the unpacked libraries.
+
+    Raises:
+        BadModel: They name code that the manifest does not: what nobody was asked about.
+    """
+    fields: Mapping[str, Any] = {name: getattr(backend, name) for name in backend.reads}
+    named = {text for one in fields.values() for text in ([one] if isinstance(one, str) else one)}
+    if strange := sorted(named - {"", *manifest.custom_ops}):
+        raise BadModel(
+            f"its settings name '{strange[0]}', which its manifest does not",
+            fix="do not trust this file",
+        )
+    if not backend.custom_ops:
+        return backend
+    return replace(backend, custom_ops=libraries(backend.custom_ops, manifest, folder))  # type: ignore[call-arg]
+
+
+def libraries(named: tuple[str, ...], manifest: Manifest, folder: Path) -> tuple[str, ...]:
+    """Return where the bundle's libraries were unpacked; installed modules keep their names."""
+    return tuple(str(folder / text) if text in manifest.members else text for text in named)
