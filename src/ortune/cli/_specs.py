@@ -15,8 +15,13 @@ def table(kind: str, specs: Sequence[TensorSpec]) -> None:
 
 def dims(spec: TensorSpec) -> str:
     """Write a shape: ``1 x 3 x height x ?``."""
-    if spec.shape is None:
+    return sides(spec.shape)
+
+
+def sides(shape: tuple[int | str | None, ...] | None) -> str:
+    """Write a shape, or what is known of one."""
+    if shape is None:
         return "any rank"
-    if not spec.shape:
+    if not shape:
         return "scalar"
-    return " x ".join("?" if dim is None else str(dim) for dim in spec.shape)
+    return " x ".join("?" if dim is None else str(dim) for dim in shape)

@@ -1,96 +1,73 @@
-"""Say what a model is made of, without running it."""
+"""Say what a model is made of, what is odd about it, and who would run it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortune.cli import shared
-from ortune.core.facts import Facts, TensorSpec
+import click
+
+from ortune.cli import _inspected, shared
 
 if TYPE_CHECKING:
-    from ortune.model.saturable import Saturable
+    from ortune.study.inspect import Inspection
 
 
 @shared.verb(shared.Verb)
 @shared.model
-def command(model: Path, json_to: str | None, verbose: bool) -> int:
-    """Say what MODEL is made of: operators, weights, precisions, inputs and outputs.
+@click.option(
+    "--on",
+    metavar="BACKENDS",
+    default="",
+    help='Ask these backends, such as "cpu,openvino", which nodes they would take.',
+)
+@shared.shapes
+@click.option(
+    "--weights/--no-weights",
+    default=None,
+    help="Read all weights for the digest and for rules about values. Default: below 500 MB.",
+)
+@click.option("--nodes", is_flag=True, help="List every node: FLOPs, bytes, FLOPs per byte.")
+@click.option("--regions", is_flag=True, help="List the parts of the model likewise.")
+@click.option("--tensors", is_flag=True, help="List the biggest weights and activations.")
+def command(
+    model: Path,
+    on: str,
+    shapes: tuple[str, ...],
+    weights: bool | None,
+    nodes: bool,
+    regions: bool,
+    tensors: bool,
+    json_to: str | None,
+    verbose: bool,
+) -> int:
+    """Say what MODEL is made of, what is odd about it, and who would run it.
+
+    Nothing is run and, above 500 MB, no weights are read. FLOPs and bytes are of one run;
+    dynamic dimensions count as 1 unless --shape says otherwise. --on loads the model in a worker
+    for each backend. -v lists everything; --json holds everything always.
 
     \b
     Example:
       ortune inspect model.onnx
-      ortune inspect model.onnx --json
+      ortune inspect model.onnx --shape x:1x3x640x640 --regions --on cpu,openvino
     """
-    from ortune.model import file
-    from ortune.model.facts import facts
-    from ortune.model.saturable import saturable
+    from ortune.study.inspect import inspect
 
-    loaded = file.load(model)
-    found, layers = facts(loaded), saturable(loaded)
-    digest, size = file.digest(model), file.size(model)
-    result = {
-        "model": model,
-        "digest": digest,
-        "file_bytes": size,
-        "facts": found,
-        "saturable": layers,
-    }
-    shared.answer(json_to, result, lambda: _show(model, digest, size, found, layers, verbose))
+    found = inspect(model, on=on, shapes=shared.shape_map(shapes), weights=weights)
+    wanted = {"nodes": nodes, "regions": regions, "tensors": tensors}
+    shared.answer(json_to, _json(found), lambda: _inspected.show(found, wanted, verbose))
     return 0
 
 
-def _show(
-    model: Path,
-    digest: str,
-    size: int,
-    found: Facts,
-    layers: Sequence[Saturable],
-    verbose: bool,
-) -> None:
-    shared.table(("", model.name), [*_rows(digest, size, found), *_saturation(layers)])
-    for title, specs in (("inputs", found.inputs), ("outputs", found.outputs)):
-        rows = [(spec.name, spec.dtype, dims(spec)) for spec in specs]
-        shared.table((title, "dtype", "shape"), rows)
-    ranked = sorted(found.ops.items(), key=lambda item: (-item[1], item[0]))
-    shown = ranked if verbose else ranked[:20]
-    shared.table(("operator", "nodes>"), shown)
-    if len(shown) < len(ranked):
-        shared.say(f"and {len(ranked) - len(shown)} more operators; -v lists them all")
+def _json(found: Inspection) -> dict[str, object]:
+    """Return every field, with what nodes and regions compute from theirs."""
+    from dataclasses import asdict, fields
 
-
-def _rows(digest: str, size: int, found: Facts) -> list[tuple[str, str]]:
-    flops = "unknown" if found.flops is None else f"{shared.amount(found.flops)}FLOP a run"
-    precisions = sorted(found.precisions.items(), key=lambda item: -item[1])
-    rows = [
-        ("file", f"{shared.size(size)}, sha256 {digest}"),
-        ("opset", f"{found.opset} (IR {found.ir_version})"),
-        ("nodes", f"{found.nodes:,}"),
-        ("subgraphs, functions", f"{found.subgraphs}, {found.functions}"),
-        ("parameters", f"{found.parameters:,} ({shared.size(found.weight_bytes)})"),
-        ("precisions", ", ".join(f"{n} {shared.size(b)}" for n, b in precisions) or "no weights"),
-        ("arithmetic", flops),
-        ("dynamic dimensions", ", ".join(found.dynamic) or "none"),
-        ("shapes known from", found.shapes_from),
-        ("quantized already", "yes" if found.quantized else "no"),
-    ]
-    return rows + [(f"metadata {key}", value) for key, value in found.metadata.items()]
-
-
-def _saturation(layers: Sequence[Saturable]) -> list[tuple[str, str]]:
-    if not layers:
-        return []
-    risky = [layer for layer in layers if layer.risky]
-    advice = "; see `ortune verify --simulate avx2`" if risky else ""
-    said = f"{len(risky)} of {len(layers)} integer layers{advice}"
-    return [("can saturate without VNNI", said)]
-
-
-def dims(spec: TensorSpec) -> str:
-    """Write a shape: ``1 x 3 x height x ?``."""
-    if spec.shape is None:
-        return "any rank"
-    if not spec.shape:
-        return "scalar"
-    return " x ".join("?" if dim is None else str(dim) for dim in spec.shape)
+    made: dict[str, object] = {one.name: getattr(found, one.name) for one in fields(found)}
+    for name in ("nodes", "regions"):
+        rows = getattr(found, name)
+        made[name] = [
+            {**asdict(row), "moved": row.moved, "intensity": row.intensity} for row in rows
+        ]
+    return made

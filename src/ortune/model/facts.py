@@ -12,11 +12,12 @@ from ortune.model.flops import flops
 from ortune.model.shapes import infer, unknown
 
 
-def facts(model: ir.Model) -> Facts:
+def facts(model: ir.Model, known: tuple[ir.Model, str] | None = None) -> Facts:
     """Describe a model; it is left as it is.
 
-    Missing shapes are inferred on a copy. Weights are initializers and Constant nodes, counted
-    once where they are stored, as they are stored (4-bit ones as half a byte).
+    Missing shapes are inferred on a copy, or taken from `known`, what `shaped` returned for it.
+    Weights are initializers and Constant nodes, counted once where they are stored, as they are
+    stored (4-bit ones as half a byte).
     """
     nodes = list(model.graph.all_nodes())
     weights = _weights(model)
@@ -25,7 +26,7 @@ def facts(model: ir.Model) -> Facts:
         precisions[spec.dtype_name(tensor.dtype)] += tensor.nbytes
     inputs = spec.inputs(model)
     dynamic = [d for one in inputs for d in one.shape or () if isinstance(d, str)]
-    shaped, rung = _shaped(model)
+    shaped, rung = known or _shaped(model)
     return Facts(
         ops=dict(Counter(_label(node) for node in nodes).most_common()),
         nodes=len(nodes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -38,9 +39,13 @@ class Finding:
 def finding(
     rule: str, severity: Severity, what: str, places: Iterable[object], cost: str, action: str
 ) -> Finding | None:
-    """Return a finding, or None without places; ``{n}`` in `what` is their number."""
+    """Return a finding, or None without places.
+
+    ``{n} things`` in `what` becomes ``3 things``, or ``1 thing``.
+    """
     every = list(dict.fromkeys(str(place) for place in places))
     if not every:
         return None
-    text = what.replace("{n}", str(len(every)))
+    text = re.sub(r"\{n\} (\w+)s\b", r"1 \1", what) if len(every) == 1 else what
+    text = text.replace("{n}", str(len(every)))
     return Finding(rule, severity, text, len(every), tuple(every[:_SHOWN]), cost, action)

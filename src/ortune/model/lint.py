@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx_ir as ir
@@ -30,8 +30,12 @@ def lint(
     found += lint_graph.findings(model)
     found += lint_types.findings(model, shaped)
     found += lint_weights.findings(model) if weights else []
-    kept = [one for one in found if one is not None]
-    return tuple(sorted(kept, key=lambda one: (_ORDER[one.severity], one.rule)))
+    return ordered([one for one in found if one is not None])
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return errors first, then warnings, then notes."""
+    return tuple(sorted(findings, key=lambda one: (_ORDER[one.severity], one.rule)))
 
 
 def _faults(model: ir.Model) -> Iterator[Finding | None]:
@@ -50,7 +54,7 @@ def _faults(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "declared-shape",
         "warning",
-        "{n} declared types or shapes are not what is computed",
+        "{n} values declared with another type or shape than is computed",
         [text for kind, text in every if kind == "declared"],
         "runtimes warn or refuse; memory is planned for the wrong size",
         "export it again with the dimensions that vary declared dynamic",

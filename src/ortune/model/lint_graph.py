@@ -36,7 +36,7 @@ def _unused(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "unused-input",
         "warning",
-        "{n} inputs reach no output",
+        "{n} inputs without a way to an output",
         (v.name for v in graph.inputs if v not in needed and not v.is_initializer()),
         "callers must give them for nothing",
         "`ortune extract M -o OUT` leaves them out",
@@ -47,7 +47,7 @@ def _unused(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "unused-weights",
         "warning",
-        "{n} initializers are never read",
+        "{n} initializers never read",
         (value.name for value in unread),
         f"{size:,} bytes of the file",
         "apply simplify",
@@ -55,7 +55,7 @@ def _unused(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "dead-nodes",
         "warning",
-        "{n} nodes reach no output",
+        "{n} nodes without a way to an output",
         (node.name for node in _dead(model, needed)),
         "runtimes leave most of them out, others run them",
         "apply simplify",
@@ -63,7 +63,7 @@ def _unused(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "overridable-weights",
         "warning",
-        "{n} weights are inputs too, so that a caller may replace them",
+        "{n} weights declared as inputs too, for callers to replace",
         (value.name for value in graph.inputs if value.is_initializer()),
         "runtimes may not fold or fuse them",
         "export with keep_initializers_as_inputs=False",
@@ -90,7 +90,7 @@ def _outputs(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "constant-output",
         "warning",
-        "{n} outputs depend on no input",
+        "{n} outputs independent of every input",
         fixed,
         "the same answer every time; was the model traced with its input fixed?",
         "export it again, or leave them out: `ortune extract M --to OUTPUT -o OUT`",
@@ -98,7 +98,7 @@ def _outputs(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "input-as-output",
         "note",
-        "{n} outputs are inputs handed through",
+        "{n} outputs handed through from an input",
         passed,
         "a copy in every run; some tools fail on them",
         "`ortune extract M --to OUTPUT -o OUT` with the other outputs",
@@ -116,7 +116,7 @@ def _operators(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "deprecated-operator",
         "warning",
-        "{n} nodes of operators that newer opsets have dropped",
+        "{n} nodes of operators that newer opsets drop",
         (f"{node.op_type} {node.name}" for node in nodes if _dropped(node)),
         "newer tools and providers do not know them",
         "apply raise-opset",
@@ -124,7 +124,7 @@ def _operators(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "custom-operator",
         "warning",
-        "{n} nodes of operators that are in no library known here",
+        "{n} nodes of operators from no domain known here",
         (
             f"{node.domain}::{node.op_type} {node.name}"
             for node in nodes
@@ -136,7 +136,7 @@ def _operators(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "random-operator",
         "note",
-        "{n} nodes draw random numbers",
+        "{n} nodes drawing random numbers",
         (f"{node.op_type} {node.name}" for node in nodes if node.op_type in _RANDOM),
         "no two runs agree, so that changes cannot be verified",
         "export with the noise as an input",
@@ -144,7 +144,7 @@ def _operators(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "no-op-nodes",
         "note",
-        "{n} nodes change nothing: Identity, and Dropout in inference",
+        "{n} nodes without effect: Identity, Dropout in inference",
         (
             f"{node.op_type} {node.name}"
             for node in nodes
@@ -166,7 +166,7 @@ def _training(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "training-mode",
         "error",
-        "{n} nodes are in training mode",
+        "{n} nodes in training mode",
         (f"{node.op_type} {node.name}" for node in nodes),
         "answers depend on the rest of the batch, or on chance",
         "call model.eval() before the export",
@@ -210,7 +210,7 @@ def _versions(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "control-flow",
         "note",
-        "{n} nodes hold bodies of their own",
+        "{n} nodes with bodies of their own",
         (f"{node.op_type} {node.name}" for node in loops),
         "bodies are not fused across; few providers but the CPU's take them",
         "export without them where the branch or the number of turns is fixed",

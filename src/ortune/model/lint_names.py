@@ -22,7 +22,7 @@ def findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
     yield finding(
         "unnamed-nodes",
         "note",
-        "{n} nodes have no name",
+        "{n} nodes without a name",
         (f"{node.op_type} -> {next(iter(node.output), '')}" for node in nodes if not node.name),
         "profiles and options cannot point at them; tools name them each in its own way",
         "`ortune apply` writes a name for every node, the same each time",
@@ -30,7 +30,7 @@ def findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
     yield finding(
         "duplicate-names",
         "warning",
-        "{n} names belong to more than one node",
+        "{n} names shared by several nodes",
         (f"{name} x{count}" for name, count in named.items() if count > 1),
         "leaving nodes out by name takes none of them, or all",
         "`ortune apply` numbers them",
@@ -40,7 +40,7 @@ def findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
     yield finding(
         "odd-names",
         "note",
-        "{n} names have blanks, quotes, commas or letters beyond ASCII",
+        "{n} names with blanks, quotes, commas or letters beyond ASCII",
         (repr(name) for name in (*values, *named) if name and _odd(name)),
         "shells, servers and lists of names trip over them",
         "export with plain names",

@@ -32,7 +32,7 @@ def findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "int64-weights",
         "note",
-        "{n} large weights of int64",
+        "{n} weights of int64 above 1 MB",
         (name for name, _ in wide),
         f"{sum(tensor.nbytes for _, tensor in wide):,} bytes; most values fit int32",
         "export with int32 where the operator takes it",
@@ -52,7 +52,7 @@ def findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "sequences",
         "note",
-        "{n} values are sequences or optional",
+        "{n} values of sequence or optional type",
         (value.name for value in values if isinstance(value.type, odd)),
         "few providers take them; they are left in float",
         "export with plain tensors",
@@ -62,7 +62,7 @@ def findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "unknown-rank",
         "warning",
-        "{n} inputs have no declared rank",
+        "{n} inputs without a declared rank",
         unranked,
         "no shape behind them is known before a run",
         "export with declared dimensions, dynamic ones by name",

@@ -61,7 +61,7 @@ def findings(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "nan-weights",
         "error",
-        "{n} weights hold NaN",
+        "{n} weights with NaN",
         seen.nan,
         "every answer that they touch is NaN",
         "train or export again",
@@ -69,7 +69,7 @@ def findings(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "infinite-weights",
         "warning",
-        "{n} weights hold infinity beside finite numbers",
+        "{n} weights with infinity beside finite numbers",
         seen.infinite,
         "infinity minus infinity is NaN; ranges for integers cannot hold it",
         "export masks with a finite number such as -1e4",
@@ -78,7 +78,7 @@ def findings(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "denormal-weights",
         "warning",
-        f"{{n}} weights hold denormals, {share:.2%} of all values",
+        f"{{n}} weights with denormals, {share:.2%} of all values",
         seen.denormal,
         "many CPUs compute up to a hundred times slower with them",
         'run with --on "cpu(flush_denormals=true)"; `ortune tune` measures it',
@@ -86,7 +86,7 @@ def findings(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "fp16-overflow",
         "warning",
-        f"{{n}} weights exceed {_HALF_MAX:.0f}, the largest of float16",
+        f"{{n}} weights beyond {_HALF_MAX:.0f}, the largest of float16",
         seen.over,
         "in float16 they become infinity",
         "the step fp16 keeps what reads them in float32",
@@ -94,7 +94,7 @@ def findings(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "fp16-masks",
         "note",
-        "{n} constants stand for infinity and exceed float16",
+        "{n} constants beyond float16, standing for infinity",
         seen.masks,
         "in float16 they become infinity, and NaN where two of them meet",
         "the step fp16 clips them",
@@ -102,7 +102,7 @@ def findings(model: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "fp16-small",
         "note",
-        f"{{n}} weights have over {_SHARE:.0%} of their values below 6.1e-5",
+        f"{{n}} weights with over {_SHARE:.0%} of their values below 6.1e-5",
         seen.small,
         "float16 rounds them coarsely, and to 0 below 3e-8",
         "the step fp16 with --data measures what that does",
@@ -119,7 +119,7 @@ def _copies(model: ir.Model) -> Finding | None:
     return finding(
         "equal-weights",
         "warning",
-        "{n} weights are copies of others",
+        "{n} weights equal to another",
         gone if size >= _WASTE else (),
         f"{size:,} bytes of the file and of memory",
         "apply simplify",

@@ -11,8 +11,10 @@ from ortune.model import edit
 from ortune.model.shapes import infer
 
 
-def shaped(model: ir.Model, shapes: Mapping[str, tuple[int, ...]] | None = None) -> ir.Model:
-    """Return a copy without local functions, with all shapes that the ladder finds.
+def shaped(
+    model: ir.Model, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[ir.Model, str]:
+    """Return a copy without local functions, with all shapes that the ladder finds, and its rung.
 
     Args:
         model: Left as it is; the copy shares its weights.
@@ -32,8 +34,7 @@ def shaped(model: ir.Model, shapes: Mapping[str, tuple[int, ...]] | None = None)
                 value.shape = None
         for name, wanted in shapes.items():
             inputs[name].shape = ir.Shape(wanted)
-    infer(copy)
-    return copy
+    return copy, infer(copy)
 
 
 def _demand(name: str, wanted: tuple[int, ...], inputs: Mapping[str, ir.Value]) -> None:

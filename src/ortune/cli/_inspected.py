@@ -1,0 +1,236 @@
+"""A looked-at model in the terminal: one screen, and tables for those who ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ortune.cli import _specs, shared
+
+if TYPE_CHECKING:
+    from ortune.core.facts import Facts, TensorSpec
+    from ortune.model.finding import Finding
+    from ortune.study.inspect import Inspection
+    from ortune.study.placing import Placed
+
+_OPS = 14
+_IO = 6
+_LINT = 8
+_NOTE = 90
+_FIXED = "no dimension"
+
+
+def show(found: Inspection, wanted: Mapping[str, bool], verbose: bool) -> None:
+    """Print the summary, inputs and outputs, and what is odd; then the tables asked for."""
+    shared.table(("", found.model.name), [*_summary(found, verbose), *_saturation(found)])
+    _io("input", found.facts.inputs, verbose)
+    _io("output", found.facts.outputs, verbose)
+    _lint(found, verbose)
+    _placement(found.placement, verbose)
+    if wanted["regions"] or verbose:
+        _regions(found)
+    if wanted["tensors"] or verbose:
+        _tensors(found)
+    if verbose:
+        _inside(found)
+    if wanted["nodes"] or verbose:
+        _nodes(found)
+    if not (verbose or found.placement or any(wanted.values())):
+        shared.say("more: --regions, --nodes, --tensors; --on cpu,openvino asks who takes what")
+
+
+def _summary(found: Inspection, verbose: bool) -> list[tuple[str, str]]:
+    facts = found.facts
+    opsets = ", ".join(f"{name or 'ai.onnx'} {v}" for name, v in sorted(found.opsets.items()))
+    precisions = ", ".join(f"{n} {shared.size(b)}" for n, b in facts.precisions.items())
+    said = f", {found.producer}" if found.producer else ""
+    digest = f", sha256 {found.digest}" if found.digest else ""
+    rows = [
+        ("file", f"{shared.size(found.file_bytes)}{digest}"),
+        ("made with", f"opset {opsets}; IR {facts.ir_version}{said}"),
+        ("nodes", _count(facts)),
+        ("operators", _ops(facts, verbose)),
+        ("weights", f"{facts.parameters:,} parameters; {precisions or 'none'}"),
+        ("arithmetic", _arithmetic(found)),
+        ("dynamic", _dynamic(facts)),
+        ("quantized already", "yes" if facts.quantized else "no"),
+    ]
+    if found.steps:
+        rows.append(("steps that may help", ", ".join(found.steps)))
+    keys = list(facts.metadata.items())
+    rows += [(f"metadata {key}", _short(value, verbose)) for key, value in keys[:_IO]]
+    if len(keys) > _IO:
+        rows.append(("metadata", f"and {len(keys) - _IO} more keys; --json has them all"))
+    return rows
+
+
+def _count(facts: Facts) -> str:
+    more = [
+        f"{count} {what}"
+        for count, what in ((facts.subgraphs, "bodies"), (facts.functions, "functions"))
+        if count
+    ]
+    return f"{facts.nodes:,}" + (f", with {' and '.join(more)}" if more else "")
+
+
+def _dynamic(facts: Facts) -> str:
+    nameless = sum(side is None for one in facts.inputs for side in one.shape or ())
+    named = list(facts.dynamic) + ([f"{nameless} without a name"] if nameless else [])
+    return ", ".join(named) or _FIXED
+
+
+def _ops(facts: Facts, verbose: bool) -> str:
+    ranked = sorted(facts.ops.items(), key=lambda item: (-item[1], item[0]))
+    shown = ranked if verbose else ranked[:_OPS]
+    text = ", ".join(f"{name} {count}" for name, count in shown)
+    return text + (
+        f" and {len(ranked) - len(shown)} more kinds" if len(shown) < len(ranked) else ""
+    )
+
+
+def _arithmetic(found: Inspection) -> str:
+    facts = found.facts
+    if facts.flops is None:
+        known = sum(one.flops or 0 for one in found.nodes)
+        text = f"{shared.amount(known)}FLOP a run at least: {found.unknown} nodes of unknown shape"
+    else:
+        text = f"{shared.amount(facts.flops)}FLOP a run, {shared.size(found.moved)} moved"
+        if found.intensity is not None:
+            text += f": {found.intensity:.3g} FLOP a byte"
+        if found.unknown:
+            text += f"; {found.unknown} nodes of unknown shape left out"
+    if found.shapes:
+        at = " ".join(f"{n}:{'x'.join(map(str, s))}" for n, s in found.shapes.items())
+        return f"{text}; at {at}"
+    return text + ("; dynamic dimensions as 1, see --shape" if _dynamic(facts) != _FIXED else "")
+
+
+def _saturation(found: Inspection) -> list[tuple[str, str]]:
+    if not found.saturable:
+        return []
+    risky = [layer for layer in found.saturable if layer.risky]
+    advice = "; see `ortune verify --simulate avx2`" if risky else ""
+    said = f"{len(risky)} of {len(found.saturable)} integer layers{advice}"
+    return [("can saturate without VNNI", said)]
+
+
+def _io(kind: str, specs: Sequence[TensorSpec], verbose: bool) -> None:
+    shown = specs if verbose else specs[:_IO]
+    _specs.table(kind, shown)
+    if len(shown) < len(specs):
+        shared.say(f"and {len(specs) - len(shown)} more {kind}s; -v lists them all")
+
+
+def _lint(found: Inspection, verbose: bool) -> None:
+    shown = found.lint if verbose else found.lint[:_LINT]
+    if shown:
+        rows = [(one.severity, _said(one, verbose), one.action) for one in shown]
+        shared.table(("", "what is odd", "what mends it"), rows)
+    elif not found.skipped:
+        shared.say("nothing is odd")
+    if len(shown) < len(found.lint):
+        shared.say(f"and {len(found.lint) - len(shown)} more; -v lists them all, with their cost")
+    if found.skipped:
+        shared.say(found.skipped)
+
+
+def _said(one: Finding, verbose: bool) -> str:
+    named = [place for place in one.places if place not in one.what]
+    text = one.what
+    if named and (verbose or one.severity != "note"):
+        more = ", ..." if one.count > len(one.places) else ""
+        text += f": {', '.join(named if verbose else named[:1])}{more if verbose else ''}"
+        text += " ..." if not verbose and one.count > 1 else ""
+    return f"{text}\n  {one.cost}" if verbose else text
+
+
+def _placement(every: Iterable[Placed], verbose: bool) -> None:
+    rows: list[tuple[object, ...]] = []
+    for one in every:
+        if one.problem:
+            rows.append((one.backend, "-", "", f"{one.problem}; {one.fix}".rstrip("; ")))
+            continue
+        for provider, names in one.nodes.items():
+            added = one.added.get(provider, 0)
+            own = f"and {added} of its own (constants, casts, parts of nodes)" if added else ""
+            rows.append((one.backend, provider, len(names), own))
+        if one.left:
+            named = ", ".join(one.left if verbose else one.left[:3])
+            rows.append((one.backend, "none", len(one.left), f"{named}, ..."))
+    if rows:
+        shared.table(("asked", "provider", "nodes>", ""), rows)
+
+
+def _regions(found: Inspection) -> None:
+    rows = [
+        (
+            one.name,
+            one.nodes,
+            shared.size(one.weights),
+            _flops(one.flops),
+            shared.size(one.moved),
+            _ratio(one.intensity),
+            f"{one.unknown} unknown" if one.unknown else "",
+        )
+        for one in found.regions
+    ]
+    columns = ("region", "nodes>", "weights>", "FLOP>", "moved>", "FLOP/B>", "")
+    shared.table(columns, rows)
+
+
+def _nodes(found: Inspection) -> None:
+    rows = [
+        (
+            one.name,
+            one.op,
+            one.dtype,
+            _specs.sides(one.shape),
+            shared.size(one.weights) if one.weights else "",
+            "?" if one.flops is None else _flops(one.flops),
+            "?" if one.moved is None else shared.size(one.moved),
+            _ratio(one.intensity),
+        )
+        for one in found.nodes
+    ]
+    columns = ("node", "operator", "makes", "shape", "weights>", "FLOP>", "moved>", "FLOP/B>")
+    shared.table(columns, rows)
+
+
+def _tensors(found: Inspection) -> None:
+    for kind, title in (("weight", "biggest weights"), ("activation", "biggest activations")):
+        rows = [
+            (
+                one.name,
+                one.dtype,
+                _specs.sides(one.shape),
+                shared.size(one.size),
+                one.readers,
+                ", ".join(one.read_by[:1]) + (", ..." if one.readers > 1 else ""),
+            )
+            for one in found.tensors
+            if one.kind == kind
+        ]
+        if rows:
+            shared.table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
+
+
+def _inside(found: Inspection) -> None:
+    if found.bodies:
+        held = [(b.node, b.op, b.attribute, b.nodes, b.captured) for b in found.bodies]
+        shared.table(("body of", "operator", "as", "nodes>", "values captured>"), held)
+    if found.functions:
+        called = [(one.name, one.nodes, one.calls) for one in found.functions]
+        shared.table(("function", "nodes>", "calls>"), called)
+
+
+def _flops(count: int) -> str:
+    return shared.amount(count) if count else "-"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _short(text: str, verbose: bool) -> str:
+    line = " ".join(text.split())
+    return line if verbose or len(line) <= _NOTE else f"{line[:_NOTE]} ..."
