@@ -152,6 +152,18 @@ def test_a_constant_that_is_not_one_a_channel_is_left_alone(shape: tuple[int, ..
     assert STEP.apply(model) == 0 and "one number a channel" in take_notes(model)
 
 
+def test_the_end_of_an_activation_is_left_alone() -> None:
+    model = model_of("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,1,4,4] x) => (float[1,1,4,4] y)
+        <float[1,1,1,1] w = {3}, float three = {3}, float zero = {0}, float six = {6}> {
+            a = Add(x, three)  c = Clip(a, zero, six)  m = Mul(x, c)  d = Div(m, six)
+            y = Conv(d, w)
+        }
+    """)
+    assert STEP.apply(model) == 0 and "activation" in take_notes(model)
+
+
 def test_a_constant_that_widens_one_channel_is_left_alone() -> None:
     held = {"w": normal(1, 2, 1, 1), "m": channels(4, 3), "v": normal(2, 3, 1, 1)}
     behind = [node("Conv", "x", "w", to="c"), node("Mul", "c", "m", to="y")]
