@@ -1,0 +1,224 @@
+"""Arithmetic with constants in a row becomes one product and one sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import edit, prune
+from ortune.model.dims import overridable
+from ortune.model.replace import forward, remove
+from ortune.model.reshaping import RESHAPES, permutation
+from ortune.model.shapes import infer
+from ortune.model.spec import dims
+from ortune.transforms._total import Total
+
+
+@dataclass(frozen=True)
+class MergeArithmetic(Transform):
+    """Add, Sub, Mul, Div and Neg with constants, one behind the other, Transpose between or not.
+
+    ::
+
+        (c x + d) e - f  =  (c e) x + (d e - f)
+        (x - c) / d / e  =  (x - c) (1 / (d e))
+
+    At most a Mul and an Add are left; which comes first stays as it is, so that what is
+    subtracted first still is exact. Constants of one number pass Reshape and its like, others
+    Transpose too, by having their axes transposed. Computed in float64, stored in the type;
+    integers (without division) in the type itself, where it holds with overflow as well.
+
+    onnxruntime has no such rule. It comes last, when other steps have taken what belongs to their
+    patterns or to weights. Each node less is one pass over the tensor: Sub, Div, Mul and Add (the
+    normalization of a picture, then a learnt scale) on 1 x 3 x 224 x 224 floats on one core take
+    0.43 [0.42, 0.45] of the time as two nodes.
+
+    Exact up to rounding. Left alone: summands that cancel (x + 12582912 - 12582912 rounds),
+    factors that are not finite or fall below the type's smallest normal number, and whatever
+    would not lower the number of nodes.
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+
+    def applies(self, facts: Facts) -> bool:
+        """There is arithmetic."""
+        return facts.has(*_ARITHMETIC)
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many nodes less there are."""
+        if model.opset_imports.get("", 0) < _FIRST:
+            return 0
+        infer(model)
+        editor = edit.Editor(model.graph)
+        count = 0
+        for graph in (model.graph, *list(model.graph.subgraphs())):
+            for node in reversed(list(graph)):
+                if node.graph is None or _operand(node) is None or _continues(node):
+                    continue
+                chain = _chain(node)
+                found = _merge(chain, editor) if chain else 0
+                if isinstance(found, str):
+                    edit.refuse(model, node, found)
+                else:
+                    count += found
+        if count:
+            prune.drop_dead(model)
+        return count
+
+
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg")
+_FIRST = 7
+"""Opset from which constants broadcast without an attribute."""
+
+_Chain: TypeAlias = list[tuple[ir.Node, ir.Value, ir.Value | None]]
+"""Nodes in order, with what they change and the constant."""
+
+
+def _operand(node: ir.Node) -> tuple[ir.Value, ir.Value | None] | None:
+    """Return what arithmetic with a constant changes, and the constant."""
+    if node.domain or node.op_type not in _ARITHMETIC:
+        return None
+    if node.op_type == "Neg":
+        return (node.inputs[0], None) if node.inputs[0] is not None else None
+    for value, constant in (node.inputs, tuple(reversed(node.inputs))):
+        held = edit.const_tensor(constant)
+        if held is None or overridable(constant) or value is None or constant is None:
+            continue
+        if edit.const_tensor(value) is None:
+            divides = node.op_type == "Div" and constant is node.inputs[0]
+            return None if divides else (value, constant)
+    return None
+
+
+def _moves(node: ir.Node | None) -> bool:
+    return node is not None and not node.domain and node.op_type in ("Transpose", *RESHAPES)
+
+
+def _alone(value: ir.Value) -> bool:
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def _continues(node: ir.Node) -> bool:
+    """Say whether the chain goes on behind a node: it is taken up from its end."""
+    value = node.outputs[0]
+    while _alone(value):
+        after = next(iter(value.uses())).node
+        if after.graph is not node.graph:
+            return False
+        found = _operand(after)
+        if found is not None and found[0] is value:
+            return True
+        if not _moves(after) or after.inputs[0] is not value:
+            return False
+        value = after.outputs[0]
+    return False
+
+
+def _chain(last: ir.Node) -> _Chain:
+    """Return arithmetic that ends in a node, with what moves numbers between, in order."""
+    found = _operand(last)
+    chain: _Chain = []
+    node: ir.Node | None = last
+    while node is not None and found is not None:
+        chain.append((node, *found))
+        value = found[0]
+        node = value.producer()
+        if node is None or node.graph is not last.graph or not _alone(value):
+            break
+        if _moves(node) and node.inputs[0] is not None:
+            found = (node.inputs[0], None)
+        else:
+            found = _operand(node)
+    chain.reverse()
+    while chain and _moves(chain[0][0]):
+        chain.pop(0)
+    return chain
+
+
+def _merge(chain: _Chain, editor: edit.Editor) -> int | str:
+    arithmetic = [step for step in chain if not _moves(step[0])]
+    if len(arithmetic) < 2:
+        return 0
+    dtype = chain[0][1].dtype
+    if dtype is None or not (dtype.is_floating_point() or dtype.is_integer()):
+        return 0
+    if dtype.bitwidth < 8 or dtype.numpy().kind not in "fiu":
+        return 0
+    total: Total | str | None = Total.unchanged(dtype.numpy())
+    for node, value, constant in chain:
+        if total is None or isinstance(total, str):
+            break
+        total = _step(total, node, value, constant, chain)
+    if total is None or isinstance(total, str):
+        return total or 0
+    first = arithmetic[0][0].op_type in ("Add", "Sub")
+    parts = total.parts(adds_first=first)
+    if isinstance(parts, str):
+        return parts if len(arithmetic) > 2 else 0
+    if len(parts) >= len(arithmetic) or not _worth(parts, arithmetic):
+        return 0
+    return _put(chain, parts, total, editor)
+
+
+def _step(
+    total: Total, node: ir.Node, value: ir.Value, constant: ir.Value | None, chain: _Chain
+) -> Total | str | None:
+    if _moves(node):
+        if total.single:
+            return total.flat()
+        shape = dims(value.shape)
+        perm = permutation(node) if node.op_type == "Transpose" else None
+        return total.transposed(perm) if perm is not None and shape is not None else None
+    moved_later = any(_moves(n) for n, _, _ in chain[chain.index((node, value, constant)) :])
+    if moved_later and (value.shape is None or dims(value.shape) != dims(node.outputs[0].shape)):
+        return None
+    array = edit.const_array(constant) if constant is not None else None
+    return total.then(node.op_type, array, swapped=node.inputs[0] is constant)
+
+
+def _worth(parts: list[tuple[str, NDArray[Any]]], arithmetic: _Chain) -> bool:
+    """Constants may not grow: broadcast together they could."""
+    tensors = [edit.const_tensor(constant) for _, _, constant in arithmetic]
+    before = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    return sum(array.nbytes for _, array in parts) <= before + _SMALL
+
+
+_SMALL = 1024
+
+
+def _put(
+    chain: _Chain, parts: list[tuple[str, NDArray[Any]]], total: Total, editor: edit.Editor
+) -> int:
+    (last, inner, _), start = chain[-1], chain[0][1]
+    arithmetic = [node for node, _, _ in chain if not _moves(node)]
+    value = last.outputs[0]
+    if last.graph is None or (not parts and dims(start.shape) != dims(value.shape)):
+        return 0
+    if not parts and (value.is_graph_output() or None in (dims(start.shape) or (None,))):
+        return 0
+    if parts:
+        op, array = parts[-1]
+        wide = np.broadcast_shapes(total.shape, array.shape)
+        if np.broadcast_shapes(*(a.shape for _, a in parts)) != wide:
+            parts[-1] = (op, np.ascontiguousarray(np.broadcast_to(array, wide)))
+    made: list[ir.Node] = []
+    for op, array in parts:
+        constant = editor.constant(f"{last.name}_{op.lower()}_by", array)
+        node = editor.node(op, [inner, constant], name=f"{last.name}_{op.lower()}")
+        node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+        inner = node.outputs[0]
+        made.append(node)
+    edit.insert_before(last, *made)
+    forward(value, inner)
+    remove(last)
+    for node in reversed(arithmetic[:-1]):
+        read = next(v for n, v, _ in chain if n is node)
+        forward(node.outputs[0], read)
+        remove(node)
+    return len(arithmetic) - len(parts)
