@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -193,13 +193,19 @@ def take_out(node: ir.Node) -> None:
         discard(part)
 
 
-def inline(model: ir.Model) -> int:
+def inline(model: ir.Model, only: Collection[str] = ()) -> int:
     """Replace calls of local functions by their bodies and return how many functions went.
 
     Functions of another opset than the model's, or with graphs as attributes, are left.
+
+    Args:
+        only: Names of functions, with or without their domain (``domain::name``); none means all.
     """
 
     def wanted(function: ir.Function) -> bool:
+        called = {function.name, f"{function.domain}::{function.name}"}
+        if only and not called & set(only):
+            return False
         imports = model.opset_imports
         agree = all(imports.get(d, v) == v for d, v in function.opset_imports.items())
         kinds = {attribute.type for attribute in function.attributes.values()}

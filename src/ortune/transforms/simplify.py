@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
@@ -31,7 +31,7 @@ from ortune.model.symbolic import infer_graph
 class Simplify(Transform):
     """Smaller graph, same function.
 
-    Local functions are inlined; weights that an exporter listed as inputs become constants; then,
+    Local functions are inlined unless they are to be kept; weights that an exporter listed as inputs become constants; then,
     until nothing changes: shapes are inferred, what is the same in every run is computed, an If
     with a known condition gives way to its branch, nodes that hand their input on are taken out,
     and so is what nothing reads. At last equal weights are stored once. Names of inputs, outputs
@@ -41,15 +41,19 @@ class Simplify(Transform):
 
     Attributes:
         rounds: How often the rules may run at most; they stop at a fixed point.
+        functions: Whether local functions are put in place of their calls, or stay as they are
+            with their bodies left alone.
     """
 
     stage: ClassVar[Stage] = Stage.FOLD
 
     rounds: int = 8
+    functions: Literal["inline", "keep"] = "inline"
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many edits were made."""
-        count = edit.inline(model) + _weights_as_inputs(model)
+        inlined = edit.inline(model) if self.functions == "inline" else 0
+        count = inlined + _weights_as_inputs(model)
         names.unique(model)
         for _ in range(self.rounds):
             edits = _round(model)

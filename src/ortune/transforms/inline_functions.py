@@ -1,0 +1,64 @@
+"""Put the bodies of local functions where they are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.errors import Refused
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import edit, names
+
+
+@dataclass(frozen=True)
+class InlineFunctions(Transform):
+    """Local functions that are named, or all, give way to their bodies; the others stay.
+
+    ``simplify`` inlines all of them, so that it and every later step see the whole graph; this is
+    for ``simplify(functions=keep)``, where some are kept for a runtime that knows them by name.
+    onnxruntime inlines what it has no kernel for when it loads the file: kept or not, its speed
+    is the same.
+
+    Attributes:
+        only: Names of functions, with or without their domain (``domain::name``); none takes all.
+    """
+
+    stage: ClassVar[Stage] = Stage.PREPARE
+    automatic: ClassVar[bool] = False
+
+    only: tuple[str, ...] = ()
+
+    def applies(self, facts: Facts) -> bool:
+        """There is a local function."""
+        return facts.functions > 0
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many functions went.
+
+        Raises:
+            Refused: A function that is named is not there.
+        """
+        there = {function.name: function for function in model.functions.values()}
+        for name in self.only:
+            function = there.get(name.rpartition("::")[2])
+            if function is None or name not in (
+                function.name,
+                f"{function.domain}::{function.name}",
+            ):
+                known = ", ".join(sorted(there)) or "none"
+                raise Refused(f"there is no local function '{name}'", fix=f"its own are: {known}")
+        count = edit.inline(model, self.only)
+        for function in model.functions.values():
+            if not self.only or {function.name, f"{function.domain}::{function.name}"} & set(
+                self.only
+            ):
+                edit.note(
+                    model,
+                    f"{function.name} stays: it is of another opset, or has graphs as attributes",
+                )
+        if count:
+            names.unique(model)
+        return count
