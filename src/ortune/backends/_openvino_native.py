@@ -80,13 +80,14 @@ def takes(path: Path, options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
 def _reason(error: Exception) -> str:
     """Return which operators OpenVINO does not convert and why the first, from its report."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    failed = next((x.partition(":")[2] for x in lines if "Conversion is failed for:" in x), "")
+    text = str(error)
+    failed = re.search(r"(?:Conversion is failed for|No conversion rule found for.*?): (.*)", text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line for line in lines if _NOISE.search(line) is None]
     why = next((line for line in said if not line.startswith("--")), "")
-    if not failed:
-        return why[:300] or _ort.first_line(error)
-    return f"it does not convert {failed.strip()}: {why}"[:300]
+    if failed is None:
+        return (why or _ort.first_line(error))[:300]
+    return f"it does not convert {failed[1].strip()}{f': {why}' if why else ''}"[:300]
 
 
 _NOISE = re.compile(

@@ -17,6 +17,7 @@ _OPS = 14
 _IO = 6
 _LINT = 8
 _NOTE = 90
+_LEFT = 3
 _FIXED = "no dimension"
 
 
@@ -92,13 +93,13 @@ def _arithmetic(found: Inspection) -> str:
     facts = found.facts
     if facts.flops is None:
         known = sum(one.flops or 0 for one in found.nodes)
-        text = f"{shared.amount(known)}FLOP a run at least: {found.unknown} nodes of unknown shape"
+        text = f"{shared.amount(known)}FLOP a run at least: {_nodes_of(found.unknown)}"
     else:
         text = f"{shared.amount(facts.flops)}FLOP a run, {shared.size(found.moved)} moved"
         if found.intensity is not None:
             text += f": {found.intensity:.3g} FLOP a byte"
         if found.unknown:
-            text += f"; {found.unknown} nodes of unknown shape left out"
+            text += f"; {_nodes_of(found.unknown)} left out"
     if found.shapes:
         at = " ".join(f"{n}:{'x'.join(map(str, s))}" for n, s in found.shapes.items())
         return f"{text}; at {at}"
@@ -155,8 +156,9 @@ def _placement(every: Iterable[Placed], verbose: bool) -> None:
             own = f"and {added} of its own (constants, casts, parts of nodes)" if added else ""
             rows.append((one.backend, provider, len(names), own))
         if one.left:
-            named = ", ".join(one.left if verbose else one.left[:3])
-            rows.append((one.backend, "none", len(one.left), f"{named}, ..."))
+            named = ", ".join(one.left if verbose else one.left[:_LEFT])
+            more = "" if verbose or len(one.left) <= _LEFT else ", ..."
+            rows.append((one.backend, "taken apart", len(one.left), f"{named}{more}"))
     if rows:
         shared.table(("asked", "provider", "nodes>", ""), rows)
 
@@ -221,6 +223,10 @@ def _inside(found: Inspection) -> None:
     if found.functions:
         called = [(one.name, one.nodes, one.calls) for one in found.functions]
         shared.table(("function", "nodes>", "calls>"), called)
+
+
+def _nodes_of(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'} of unknown shape"
 
 
 def _flops(count: int) -> str:

@@ -183,7 +183,8 @@ def _moved(node: ir.Node) -> tuple[int | None, int | None]:
     """Return the bytes read and written in one run."""
     if _view(node):
         return 0, 0
-    made = [value_bytes(value) for value in node.outputs if value.name]
+    wanted = [v for v in node.outputs if v.uses() or v.is_graph_output()] or node.outputs[:1]
+    made = [value_bytes(value) for value in wanted]
     written = None if None in made else sum(size for size in made if size is not None)
     read: list[int | None] = []
     for value in dict.fromkeys(node.inputs):

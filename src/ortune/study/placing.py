@@ -26,7 +26,7 @@ class Placed:
         backend: As it was asked for.
         nodes: Provider -> names of the model's nodes that it takes; constants are left out.
         added: Provider -> nodes that the runtime adds, such as casts.
-        left: Nodes that no provider names: the runtime does without them.
+        left: Nodes that no provider names: the runtime takes them apart, or does without them.
         problem: Why it does not take the model, or cannot be asked; empty when it answered.
         fix: What to do about that.
     """
