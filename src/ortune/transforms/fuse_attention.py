@@ -66,7 +66,7 @@ class FuseAttention(Transform):
         count = 0
         for graph in (model.graph, *model.graph.subgraphs()):
             count += sum(_try(node, writer) for node in _softmaxes(graph))
-        if count:
+        if count or writer.masks.made:
             prune.drop_dead(model)
         return count
 
@@ -222,6 +222,8 @@ def _merge(core: Core, made: ir.Value, parts: _Parts, writer: _Writer) -> None:
     turn = reader(result, "Transpose")
     if turn is None or tuple(edit.attribute(turn, "perm", ())) != (0, 2, 1, 3):
         split = reshaped(writer.editor, made, shape, at)
+        known = dims(made.shape)
+        split.shape = ir.Shape([*known[:2], *shape[2:]]) if known is not None else None
         back = writer.editor.node("Transpose", [split], {"perm": (0, 2, 1, 3)})
         back.outputs[0].type, back.outputs[0].shape = result.type, result.shape
         edit.insert_before(at, back)
