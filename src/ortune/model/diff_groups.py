@@ -23,7 +23,7 @@ def groups(pairs: Pairs, *, related: bool = True) -> list[Group]:
 
     Args:
         pairs: Of both models.
-        related: Take the place of nodes without partners as evidence.
+        related: Take the place of a node as evidence too.
     """
     return _Grouping(pairs, related).result()
 
@@ -39,9 +39,11 @@ class _Grouping:
         self._apart: dict[int, str] = {}
         self._repeated: set[int] = set()
         self._layers = [*pairs.one.layers(), *pairs.two.layers()]
-        self._known = set(pairs.of_a) | {b + self._first for b in pairs.of_b}
+        self._known: set[int] = set()
         for a, b in pairs.of_a.items():
-            self._join(a, b + self._first)
+            if related or a in pairs.sure:
+                self._join(a, b + self._first)
+                self._known |= {a, b + self._first}
         if related:
             self._join_links()
             self._join_repeated()
@@ -369,11 +371,15 @@ class _Grouping:
         if a in self._pairs.exact:
             return ()
         left, right = self._sources(a), self._sources(b + self._first)
-        return () if left & right or not left or not right else ("inputs",)
+        return ("inputs",) if left - right and right - left else ()
 
     def _sources(self, node: int) -> set[str]:
+        """Name the groups that make the data of a node; shapes given to it do not count."""
         side, own = self._side(node)
-        found = {self._ahead_alone(n) for n in self._before(node)}
+        near = self._before(node)
+        if not side.shapely[own]:
+            near = [n for n in near if not self._side(n)[0].shapely[self._side(n)[1]]]
+        found = {self._ahead_alone(n) for n in near}
         return found | {f"in {side.inputs.index(v)}" for v in side.data(own) if v in side.inputs}
 
     def _ahead_alone(self, node: int) -> str:

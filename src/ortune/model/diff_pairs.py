@@ -175,26 +175,30 @@ class Pairs:
         """Find out whether names mean the same: whether pairs that were found otherwise agree."""
         named = {str(node.name): at for at, node in enumerate(self.two.nodes)}
         made = _made(self.two)
-        agree = total = alike = common = heavy = fit = 0
+        agree = total = alike = common = heavy = fit = known = 0
         for a in range(len(self.one.nodes)):
-            for b in {*_named(self.one, a, made), named.get(str(self.one.nodes[a].name), -1)} - {
-                -1
-            }:
+            own = named.get(str(self.one.nodes[a].name), -1)
+            for b in {*_named(self.one, a, made), own} - {-1}:
                 same = self.one.role[a] == self.two.role[b]
                 common, alike = common + 1, alike + same
-                if same and (told := self.fit(a, b)) is not None:
-                    heavy, fit = heavy + 1, fit + told
+                told = self.fit(a, b) if same else None
+                size = self._elements(a) if told is not None else 0
+                heavy, fit = heavy + size, fit + size * (told is True)
                 if a in self.of_a or b in self.of_b:
                     total += 1
                     agree += self.of_a.get(a) == b or not same
+                    known += self.of_a.get(a) == b and told is True
         least = min(len(self.one.nodes), len(self.two.nodes))
         blocked = any(_blocked(side, n) for side in (self.one, self.two) for n in _all(side))
         self.names_trusted = (
             common >= 0.2 * least
             and agree >= 0.9 * total
-            and fit >= 0.8 * heavy
+            and (known >= 4 or fit >= 0.5 * heavy)
             and alike >= (0.0 if blocked else 0.5) * common
         )
+
+    def _elements(self, a: int) -> int:
+        return sum(self.one.held[v].size for v in self.one.reads[a] if v in self.one.held)
 
     def fit(self, a: int, b: int) -> bool | None:
         """Whether the weights of two nodes have as many elements; None where there are none."""
@@ -434,7 +438,8 @@ class _Hashes:
 
     def _number(self, node: int) -> None:
         side = self._side
-        inner = [self.of(value) for value in side.captured[node]]
+        bodies = side.body.get(node, {}).values()
+        inner = [self.of(side.number(value)) for body in bodies for value in body.outputs]
         digest = text_digest((*self._start(node), *inner))
         graph = side.nodes[node].graph
         around = self._within.get(graph) if graph is not None else None
