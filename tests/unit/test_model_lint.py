@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -212,3 +213,19 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for shapes in ({"z": (1,)}, {"x": (3, 5)}, {"x": (3,)}):
         with pytest.raises(OrtuneError):
             shaped(model, shapes)
+
+
+def test_the_page_lists_every_rule() -> None:
+    root = Path(__file__).parents[2]
+    sources = [*(root / "src/ortune/model").glob("lint*.py"), root / "src/ortune/study/inspect.py"]
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    every = set(re.findall(r'finding\(\s*"([a-z0-9-]+)"', text))
+    page = (root / "docs" / "looking.md").read_text(encoding="utf-8")
+    listed = {
+        rule
+        for line in page.splitlines()
+        if line[:3] == "| `"
+        for rule in re.findall(r"`([a-z0-9-]+)`", line.split("|")[1])
+    }
+    assert len(every) > 25
+    assert every <= listed
