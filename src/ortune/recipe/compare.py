@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
@@ -14,10 +15,14 @@ from ortune.core.backend import Tensors
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.metrics.snr import Snr
+from ortune.model import file
 
 EXACT_DB = 90.0
 """A rewrite that only changes the order of float32 operations stays well above this."""
 _ORACLE = Cpu(level="disabled")
+_COPIES = 2
+_SPARE = 256 << 20
+"""Bytes for the runtime itself and for what lies between nodes."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,25 @@ def reference(
     command = {"indices": list(indices), "metrics": [], "save": str(outputs)}
     ask_once(_job(model, stream, folder, custom_ops), ("score", command))
     return Reference(stream, tuple(indices), outputs, custom_ops)
+
+
+def lacks(model: Path, available: int | None = None) -> str | None:
+    """Say that memory does not suffice to run a model beside a person's other work; else None.
+
+    Weights count twice: the runtime lays those of products out anew, and may still hold the first
+    copy. Both models are never open at the same time.
+
+    Args:
+        available: Bytes; by default what the machine has left now.
+    """
+    left = psutil.virtual_memory().available if available is None else available
+    needed = _COPIES * file.size(model) + _SPARE
+    if needed <= left:
+        return None
+    return (
+        f"numbers are not compared: running the model may take {needed / 1e9:.1f} GB, "
+        f"and {left / 1e9:.1f} GB are free"
+    )
 
 
 def difference(model: Path, wanted: Reference, folder: Path) -> str | None:

@@ -241,6 +241,9 @@ class Work:
         """
         if not self.material.feeds:
             return None
+        if why := compare.lacks(self._source):
+            self._sink(Note(why, warning=True))
+            return None
         if self._wanted is None:
             source = self._file(origin, "before") if self._lossy else self._source
             stream, checked = self.material.feeds.stream, self.material.checked
