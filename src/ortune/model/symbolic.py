@@ -20,11 +20,16 @@ def infer_graph(graph: Graph, opsets: Mapping[str, int], known: Known) -> None:
     as they are. Integer tensors that are known in part are noted in `known`.
     """
     for node in graph:
-        for body in bodies(node):
-            infer_graph(body, opsets, known)
-        _infer(node, opsets, known)
-        _by_values(node, known, opsets.get("", 0))
-        propagate(node, known, opsets.get("", 0))
+        infer_node(node, opsets, known)
+
+
+def infer_node(node: ir.Node, opsets: Mapping[str, int], known: Known) -> None:
+    """Do the work of `infer_graph` for one node, whose inputs are done."""
+    for body in bodies(node):
+        infer_graph(body, opsets, known)
+    _infer(node, opsets, known)
+    _by_values(node, known, opsets.get("", 0))
+    propagate(node, known, opsets.get("", 0))
 
 
 def merge(value: ir.Value, shape: Sequence[Item]) -> None:

