@@ -156,17 +156,18 @@ def put(
     attributes: Mapping[str, Any] | None = None,
     *,
     domain: str = "",
+    outputs: int = 1,
 ) -> int:
     """Let one node take the place of a formula; 1 when it did, else 0 and a refusal.
 
-    Only where nothing outside reads a part of it.
+    Only where nothing outside reads a part of it. The first of `outputs` is the result.
     """
     last = site.last
     if not enclosed(site.nodes, last) or last.graph is None:
         refuse(model, last, READ_ELSEWHERE)
         return 0
     stem = f"{last.name}_{op.lower()}"
-    made = editor.node(op, site.inputs, attributes, name=stem, domain=domain)
+    made = editor.node(op, site.inputs, attributes, name=stem, domain=domain, outputs=outputs)
     old, new = last.outputs[0], made.outputs[0]
     new.type, new.shape = old.type, old.shape
     last.graph.insert_before(last, made)

@@ -1,0 +1,74 @@
+"""A bias and the GELU of the sum become one operator of onnxruntime's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import prune
+from ortune.model.dims import overridable
+from ortune.model.edit import Editor, attribute, const_tensor, refuse
+from ortune.model.match import maker
+from ortune.model.shapes import infer
+from ortune.model.spec import dims
+from ortune.transforms._parts import NO_KERNEL, Site, anchors, put
+
+
+@dataclass(frozen=True)
+class FuseBiasGelu(Transform):
+    """com.microsoft BiasGelu for the error function, FastGelu with a bias for tanh.
+
+    ::
+
+        Gelu(x + bias)  =  BiasGelu(x, bias)      bias a constant vector over the last axis
+
+    Exact. Not for onnxruntime's CPU provider, which does it itself to no measurable effect (MiniLM
+    with it switched off: 0.918 of the time, 0.925 with it, within the noise). Not measured where
+    it is meant for; results were compared on the CPU provider.
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+    automatic: ClassVar[bool] = False
+
+    def applies(self, facts: Facts) -> bool:
+        """There is a Gelu and a sum."""
+        return facts.has("Gelu") and facts.has("Add")
+
+    def suits(self, backend: Backend) -> bool:
+        """Those with onnxruntime's own operators, but for the CPU provider."""
+        return "com.microsoft" in backend.domains and backend.name() != "cpu"
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many were fused."""
+        infer(model)
+        editor = Editor(model.graph)
+        count = sum(_fuse(model, node, editor) for node in anchors(model, "Gelu"))
+        if count:
+            model.opset_imports.setdefault("com.microsoft", 1)
+            prune.drop_dead(model)
+        return count
+
+
+def _fuse(model: ir.Model, gelu: ir.Node, editor: Editor) -> int:
+    add = maker(gelu.inputs[0], "Add")
+    for x, bias in (add.inputs, tuple(reversed(add.inputs))) if add is not None else ():
+        tensor = None if overridable(bias) else const_tensor(bias)
+        shape = dims(x.shape) if x is not None else None
+        if x is None or add is None or tensor is None or len(tensor.shape) != 1:
+            continue
+        if shape is None or tuple(tensor.shape) != shape[-1:]:
+            refuse(model, gelu, "the bias is not known to be as long as the last axis")
+            return 0
+        if x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+            refuse(model, gelu, NO_KERNEL)
+            return 0
+        tanh = attribute(gelu, "approximate", "none") == "tanh"
+        site = Site((x, bias), frozenset((add, gelu)), gelu)
+        op = "FastGelu" if tanh else "BiasGelu"
+        return put(model, editor, site, op, domain="com.microsoft")
+    return 0

@@ -1,0 +1,148 @@
+"""Embeddings looked up, added and normalized become one operator of onnxruntime's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import prune
+from ortune.model.dims import overridable
+from ortune.model.edit import Editor, attribute, const_tensor, refuse
+from ortune.model.match import maker
+from ortune.model.shapes import infer
+from ortune.model.spec import dims
+from ortune.transforms._parts import Site, anchors, put
+
+
+@dataclass(frozen=True)
+class FuseEmbedLayerNorm(Transform):
+    """com.microsoft EmbedLayerNormalization.
+
+    ::
+
+        LayerNormalization(words[ids] + segments[types] + positions[places])
+
+    in any order, the segments optional; indices are cast to int32. `places` may be one row for
+    all: a row of unknown length is taken to be as long as the ids. Exact up to the order of the
+    additions.
+
+    Not for onnxruntime's CPU provider, where it gains nothing (see docs/rewriting.md); meant for
+    providers that launch a kernel an operator. Not measured there; results were compared on the
+    CPU provider.
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+    automatic: ClassVar[bool] = False
+
+    def applies(self, facts: Facts) -> bool:
+        """There are look-ups, sums and a norm."""
+        gathers = facts.ops.get("Gather", 0) > 1
+        return gathers and facts.has("LayerNormalization") and facts.has("Add")
+
+    def suits(self, backend: Backend) -> bool:
+        """Those with onnxruntime's own operators, but for the CPU provider."""
+        return "com.microsoft" in backend.domains and backend.name() != "cpu"
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many were fused."""
+        infer(model)
+        editor = Editor(model.graph)
+        norms = list(anchors(model, "LayerNormalization"))
+        count = sum(_fuse(model, node, editor) for node in norms)
+        if count:
+            model.opset_imports.setdefault("com.microsoft", 1)
+            prune.drop_dead(model)
+        return count
+
+
+@dataclass(frozen=True)
+class _Table:
+    rows: ir.Value
+    ids: ir.Value
+
+
+def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int:
+    nodes: list[ir.Node] = [norm]
+    tables = _tables(norm.inputs[0], nodes)
+    if tables is None or len(tables) not in (2, 3) or norm.graph is None:
+        return 0
+    rank = 3
+    if attribute(norm, "axis", -1) not in (-1, rank - 1) or len(norm.inputs) < rank:
+        refuse(model, norm, "the norm has no shift, or goes over more axes than the last")
+        return 0
+    placed = _placed(tables)
+    if placed is None:
+        refuse(model, norm, "the indices are not known to fit each other")
+        return 0
+    words, positions, segments = placed
+    ids = [_narrow(norm, one, editor) for one in (words, segments, positions)]
+    inputs = (
+        *ids[:2],
+        words.rows,
+        positions.rows,
+        segments.rows if segments is not None else None,
+        *norm.inputs[1:3],
+        None,
+        ids[2],
+    )
+    site = Site(inputs, frozenset(nodes), norm)
+    settings = {"epsilon": attribute(norm, "epsilon", 1e-5)}
+    op, domain = "EmbedLayerNormalization", "com.microsoft"
+    done = put(model, editor, site, op, settings, domain=domain, outputs=2)
+    if not done:
+        prune.drop_dead(model)
+    return done
+
+
+def _tables(value: ir.Value | None, nodes: list[ir.Node]) -> list[_Table] | None:
+    """Return the look-ups that a value is the sum of; None if it is made of something else."""
+    node = maker(value, "Add", "Gather")
+    if node is None:
+        return None
+    nodes.append(node)
+    if node.op_type == "Add":
+        parts = [_tables(one, nodes) for one in node.inputs]
+        if any(part is None for part in parts):
+            return None
+        return [table for part in parts for table in part or ()]
+    rows, ids = node.inputs
+    tensor = None if overridable(rows) else const_tensor(rows)
+    if tensor is None or len(tensor.shape) != 2 or tensor.dtype != ir.DataType.FLOAT:
+        return None
+    if rows is None or ids is None or attribute(node, "axis", 0) != 0:
+        return None
+    return [_Table(rows, ids)]
+
+
+def _placed(tables: list[_Table]) -> tuple[_Table, _Table, _Table | None] | None:
+    """Say which table is which: addition does not care, but one row of indices are places."""
+    shapes = [dims(table.ids.shape) for table in tables]
+    if any(shape is None or len(shape) != 2 for shape in shapes):
+        return None
+    sizes = [const.size if (const := const_tensor(t.rows)) is not None else 0 for t in tables]
+    order = sorted(range(len(tables)), key=lambda i: -sizes[i])
+    rows = [i for i in order if (shapes[i] or ())[0] == 1 and (shapes[i] or ())[1] != 1]
+    place = rows[-1] if rows else order[1]
+    rest = [i for i in order if i != place]
+    full = shapes[rest[0]] or ()
+    if None in full or any(shapes[i] != full for i in rest):
+        return None
+    length = (shapes[place] or ())[1]
+    if (not rows and shapes[place] != full) or (isinstance(length, int) and length != full[1]):
+        return None
+    last = tables[rest[1]] if len(rest) > 1 else None
+    return tables[rest[0]], tables[place], last
+
+
+def _narrow(at: ir.Node, table: _Table | None, editor: Editor) -> ir.Value | None:
+    if table is None or table.ids.dtype == ir.DataType.INT32 or at.graph is None:
+        return None if table is None else table.ids
+    cast = editor.node("Cast", [table.ids], {"to": ir.DataType.INT32.value})
+    cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT32, table.ids.shape
+    at.graph.insert_before(at, cast)
+    return cast.outputs[0]

@@ -1,0 +1,139 @@
+"""A residual sum and the normalization of it become one operator of onnxruntime's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import prune
+from ortune.model.dims import overridable
+from ortune.model.edit import Editor, attribute, const_tensor, refuse
+from ortune.model.match import maker
+from ortune.model.replace import forward
+from ortune.model.shapes import infer
+from ortune.model.spec import dims
+from ortune.transforms._parts import anchors
+
+_SUM = 3
+"""Place of the sum among the operator's outputs."""
+
+
+@dataclass(frozen=True)
+class FuseSkipLayerNorm(Transform):
+    """com.microsoft SkipLayerNormalization, and SkipSimplifiedLayerNormalization for RMS norms.
+
+    ::
+
+        LayerNormalization(x + skip)               =  Skip...(x, skip)
+        LayerNormalization((x + bias) + skip)      =  Skip...(x, skip, bias)
+
+    The sum may be read elsewhere too: it is an output. Exact up to the order of the additions.
+    Left alone: norms of other axes than the last, sums that broadcast or of unknown shape.
+
+    Not for onnxruntime's CPU provider: its own fusion of this kind costs time there, and switching
+    it off gains 7 % on MiniLM and 5 % on BERT. Kernels of other providers read the sum once
+    instead of twice; that was not measured here, results were compared on the CPU provider.
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+    automatic: ClassVar[bool] = False
+
+    def applies(self, facts: Facts) -> bool:
+        """There are norms and sums."""
+        return facts.has("LayerNormalization", "RMSNormalization") and facts.has("Add")
+
+    def suits(self, backend: Backend) -> bool:
+        """Those with onnxruntime's own operators, but for the CPU provider, which loses."""
+        return "com.microsoft" in backend.domains and backend.name() != "cpu"
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many were fused."""
+        infer(model)
+        editor = Editor(model.graph)
+        norms = anchors(model, "LayerNormalization", "RMSNormalization")
+        count = sum(_fuse(model, node, editor) for node in norms)
+        if count:
+            model.opset_imports.setdefault("com.microsoft", 1)
+            prune.drop_dead(model)
+        return count
+
+
+def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int:
+    add = maker(norm.inputs[0], "Add")
+    if add is None or add.graph is not norm.graph or norm.graph is None:
+        return 0
+    if why := _misfit(norm, add):
+        refuse(model, norm, why)
+        return 0
+    x, skip, bias = _parts(add)
+    if norm.op_type == "LayerNormalization":
+        op, given = "SkipLayerNormalization", [x, skip, *norm.inputs[1:3]]
+        given += [None] * (4 - len(given))
+    else:
+        op, given = "SkipSimplifiedLayerNormalization", [x, skip, norm.inputs[1]]
+    settings = {"epsilon": attribute(norm, "epsilon", 1e-5)}
+    while given[-1] is None and bias is None:
+        given.pop()
+    made = editor.node(
+        op,
+        [*given, *([bias] if bias is not None else [])],
+        settings,
+        name=f"{norm.name}_skip",
+        domain="com.microsoft",
+        outputs=_SUM + 1,
+    )
+    for value in made.outputs[1:_SUM]:
+        value.name = ""
+    for value, old in ((made.outputs[0], norm.outputs[0]), (made.outputs[_SUM], add.outputs[0])):
+        value.type, value.shape = old.type, old.shape
+    elsewhere = len(add.outputs[0].uses()) > 1 or add.outputs[0].is_graph_output()
+    norm.graph.insert_before(add if elsewhere else norm, made)
+    forward(norm.outputs[0], made.outputs[0])
+    norm.graph.remove(norm, safe=True)
+    if elsewhere:
+        forward(add.outputs[0], made.outputs[_SUM])
+    else:
+        made.resize_outputs(1)
+    return 1
+
+
+def _misfit(norm: ir.Node, add: ir.Node) -> str | None:
+    """Return why the kernel can not take this norm and sum."""
+    shape = dims(add.outputs[0].shape)
+    if shape is None or len(shape) not in (2, 3):
+        return "the sum is not known to be of rank 2 or 3"
+    if attribute(norm, "axis", -1) % len(shape) != len(shape) - 1:
+        return "the norm goes over more axes than the last"
+    if any(one is None or dims(one.shape) != shape or None in shape for one in add.inputs):
+        return "the summands are not known to have the same shape"
+    if norm.inputs[0] is None or norm.inputs[0].dtype not in _TYPES:
+        return "the type has no kernel"
+    if any(value.uses() or value.is_graph_output() for value in norm.outputs[1:]):
+        return "its statistics are read"
+    weights = [const_tensor(w) for w in norm.inputs[1:] if w is not None]
+    if any(tensor is None or len(tensor.shape) != 1 for tensor in weights):
+        return "scale and shift are no constant vectors"
+    return None
+
+
+_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+def _parts(add: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
+    """Return x, skip, and a bias that was added to x alone."""
+    for one, two in (add.inputs, tuple(reversed(add.inputs))):
+        inner = maker(one, "Add")
+        if inner is None or one is None or len(one.uses()) != 1 or one.is_graph_output():
+            continue
+        for x, bias in (inner.inputs, tuple(reversed(inner.inputs))):
+            tensor = None if overridable(bias) else const_tensor(bias)
+            if x is None or tensor is None or len(tensor.shape) != 1 or x.shape != one.shape:
+                continue
+            if x.shape is not None and tensor.shape[0] == x.shape[-1]:
+                return x, two, bias
+    return add.inputs[0], add.inputs[1], None
