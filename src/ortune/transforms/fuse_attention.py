@@ -16,10 +16,10 @@ from ortune.model.edit import Editor
 from ortune.model.light import light
 from ortune.model.match import reader
 from ortune.model.replace import forward
-from ortune.model.shapes import infer
 from ortune.model.spec import dims
 from ortune.transforms._attention_core import Core, Refused, find
 from ortune.transforms._attention_heads import Flattener, Heads, heads, reshaped, untransposed
+from ortune.transforms._attention_lengths import named
 from ortune.transforms._attention_masks import Masks, infinite
 
 
@@ -60,12 +60,12 @@ class FuseAttention(Transform):
         """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
-        infer(model)
-        editor = Editor(model.graph)
-        writer = _Writer(model, Masks(editor), Flattener(editor, _seen(model)), editor)
-        count = 0
-        for graph in (model.graph, *model.graph.subgraphs()):
-            count += sum(_try(node, writer) for node in _softmaxes(graph))
+        with named(model):
+            editor = Editor(model.graph)
+            writer = _Writer(model, Masks(editor), Flattener(editor, _seen(model)), editor)
+            count = 0
+            for graph in (model.graph, *model.graph.subgraphs()):
+                count += sum(_try(node, writer) for node in _softmaxes(graph))
         if count or writer.masks.made:
             prune.drop_dead(model)
         return count
