@@ -322,3 +322,16 @@ def quota() -> Iterator[str]:
         finally:
             group.rmdir()
     pytest.skip("no cgroup of this machine can be written")
+
+
+def test_graph_optimizers_are_left_out_one_by_one_on_top_of_each_other() -> None:
+    ops = {"LayerNormalization": 2, "Softmax": 1, "MatMul": 4}
+    facts = Facts(ops, 7, 0, 0, {}, 20, 10, (), ())
+    found = Cpu().coordinates(facts)
+    assert [c.disable for c in found["without SkipLayerNormFusion"]] == [("SkipLayerNormFusion",)]
+    assert found["without BiasGeluFusion"] == []
+    after = found["without SkipLayerNormFusion"][0].coordinates(facts)
+    assert after["without SkipLayerNormFusion"] == []
+    assert [c.disable for c in after["without MatMulScaleFusion"]] == [
+        ("SkipLayerNormFusion", "MatMulScaleFusion")
+    ]
