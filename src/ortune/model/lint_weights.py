@@ -22,6 +22,8 @@ _HALF_SMALL = 2.0**-14
 _SHARE = 0.05
 """Share of a tensor's weights from which what float16 rounds coarsely is worth a word."""
 
+_MANY = 0.01
+"""Share of all weights from which that is so."""
 _WASTE = 1 << 16
 """Bytes of copies from which they are worth a word."""
 
@@ -36,6 +38,7 @@ class _Seen:
     small: list[str] = field(default_factory=list)
     elements: int = 0
     denormals: int = 0
+    smalls: int = 0
 
 
 def named_weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
@@ -103,7 +106,7 @@ def findings(model: ir.Model) -> Iterator[Finding | None]:
         "fp16-small",
         "note",
         f"{{n}} weights with over {_SHARE:.0%} of their values below 6.1e-5",
-        seen.small,
+        seen.small if seen.smalls > _MANY * seen.elements else (),
         "float16 rounds them coarsely, and to 0 below 3e-8",
         "the step fp16 with --data measures what that does",
     )
@@ -148,6 +151,7 @@ def _look(name: str, tensor: ir.TensorProtocol, seen: _Seen) -> None:
                 over += int(np.count_nonzero((size > _HALF_MAX) & (size < _MASK)))
     seen.elements += flat.size
     seen.denormals += tiny
+    seen.smalls += small
     marks = (
         (seen.nan, nan),
         (seen.infinite, infinite and finite),
