@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortune.model import edit, fold
 from ortune.model.casts import holds
 from ortune.transforms.simplify import Simplify
 from tests.unit.rewriting import model_of, normal, ops, transformed
@@ -235,3 +236,39 @@ def test_what_looks_like_nothing_and_is_something_stays(body: str) -> None:
     before.graph.outputs[0].shape = None
     after, _ = transformed(before, Simplify(), [{"x": normal(2, 3, 1)}], tolerance=0)
     assert ops(after) == ops(before)
+
+
+def test_equal_weights_of_bodies_are_stored_once() -> None:
+    """Small constants stay: runtimes look for them in the body."""
+    row = _row(300)
+    text = f"""{HEAD} g (float[n, 300] x, bool c) => (float[n, 300] y) <float[300] w = {row}> {{
+        t = If(c) <
+          then_branch = t () => (float[n, 300] p) <float[300] w1 = {row}> {{ p = Mul(x, w1) }},
+          else_branch = e () => (float[n, 300] q) <float[300] w2 = {row}, float[300] w3 = {row},
+            int64[1] s1 = {{0}}, int64[1] s2 = {{0}}> {{
+            a = Mul(x, w2) b = Add(a, w3) d = Unsqueeze(b, s1) q = Squeeze(d, s2) }}>
+        y = Div(t, w) }}"""
+    feeds = [{"x": normal(2, 300), "c": np.array(c)} for c in (True, False)]
+    model, _ = transformed(text, Simplify(), feeds, tolerance=1e-5)
+    large = [v.name for g in model.graphs() for v in g.initializers.values()]
+    assert large == ["w"]
+
+
+def test_results_that_would_fill_memory_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["w", "v", "u"]
+    nodes = " ".join(
+        f"t{i} = Transpose<perm = [1, 0]>({name}) x{i + 1} = MatMul(x{i}, t{i})"
+        for i, name in enumerate(names)
+    )
+    weights = ", ".join(f"float[1] {name} = {{1}}" for name in names)
+    model = model_of(
+        f"{HEAD} g (float[n, 300] x0) => (float[n, 300] x3) <{weights}> {{ {nodes} }}"
+    )
+    for seed, name in enumerate(names):
+        value = model.graph.initializers[name]
+        value.const_value = ir.tensor(normal(300, 300, seed=seed), name=name)
+        value.shape = ir.Shape([300, 300])
+    monkeypatch.setattr(fold, "HELD_BYTES", 2 * 300 * 300 * 4)
+    after, _ = transformed(model, Simplify(), [{"x0": normal(2, 300)}], tolerance=1e-5)
+    assert ops(after) == {"MatMul": 3, "Transpose": 1}
+    assert "would fill memory" in edit.take_notes(after)

@@ -23,7 +23,7 @@ _OPS_TEXT = (
     "ReduceSum Relu Reshape Round ScatterElements ScatterND Shape Sigmoid Sign Sin Size Slice "
     "Softmax Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Where Xor"
 )
-_OPS = frozenset(_OPS_TEXT.split())
+FOLDED = frozenset(_OPS_TEXT.split())
 """Operators whose result is fixed by the inputs and computed alike by reference and runtimes."""
 
 _FIRST_BROADCAST = 7
@@ -39,7 +39,7 @@ def evaluate(
         inputs: One array an input; None for an optional input that is left out.
         opset: Version of the default domain.
     """
-    if node.domain or node.op_type not in _OPS or opset < _FIRST_BROADCAST:
+    if node.domain or node.op_type not in FOLDED or opset < _FIRST_BROADCAST:
         return None
     if any(array is not None and array.dtype.kind not in "biuf" for array in inputs):
         return None

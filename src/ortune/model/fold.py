@@ -9,8 +9,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.model.dims import Item, Known, overridable
-from ortune.model.edit import Editor, const_array, const_tensor
-from ortune.model.evaluate import evaluate
+from ortune.model.edit import Editor, const_array, const_tensor, refuse
+from ortune.model.evaluate import FOLDED, evaluate
 from ortune.model.replace import forward
 from ortune.model.spec import dims
 
@@ -20,6 +20,10 @@ SMALL_BYTES = 64 << 10
 LARGE_BYTES = 256 << 20
 """A larger result is never computed: a node on a weight is cheaper than a copy of it in memory."""
 
+HELD_BYTES = 1 << 30
+"""Results above `SMALL_BYTES` that are held in memory at most, until the file is written."""
+
+_MARK = "_folded"
 _BODIES_HOLD = 4
 """Version of the file format from which initializers need not be inputs as well."""
 
@@ -28,11 +32,12 @@ def fold(model: ir.Model, known: Known) -> int:
     """Replace computations on constants by their results and return how many went.
 
     A result that would make the file grow by more than `SMALL_BYTES` is not stored, nor one above
-    `LARGE_BYTES`; an output of a graph keeps its node. Bodies are folded too, into constants of
-    the main graph.
+    `LARGE_BYTES`, nor more than `HELD_BYTES` in all; an output of a graph keeps its node. Bodies
+    are folded too, into constants of the main graph.
     """
     editor = Editor(model.graph)
     opset = model.opset_imports.get("", 0)
+    room = HELD_BYTES - _held(model)
     bodies_hold = (model.ir_version or 0) >= _BODIES_HOLD
     count = 0
     for graph in (model.graph, *list(model.graph.subgraphs())):
@@ -40,7 +45,11 @@ def fold(model: ir.Model, known: Known) -> int:
             if node.op_type == "Constant" and not node.domain:
                 count += _lift(node, graph) if graph is model.graph or bodies_hold else 0
                 continue
-            results = _results(node, known, opset)
+            results = _results(node, known, opset, room)
+            if isinstance(results, str):
+                refuse(model, node, results)
+                continue
+            room -= sum(array.nbytes for array in results or () if array.nbytes > SMALL_BYTES)
             for value, array in zip(node.outputs, results or (), strict=False):
                 if value.uses() and not value.is_graph_output():
                     forward(value, _constant(editor, value, array))
@@ -129,19 +138,36 @@ def _lift(node: ir.Node, graph: ir.Graph) -> int:
 
 
 def _constant(editor: Editor, value: ir.Value, array: NDArray[Any]) -> ir.Value:
-    return editor.constant(f"{value.name}_folded", np.asarray(array, order="C"))
+    return editor.constant(f"{value.name}{_MARK}", np.asarray(array, order="C"))
 
 
-def _results(node: ir.Node, known: Known, opset: int) -> list[NDArray[Any]] | None:
+def _held(model: ir.Model) -> int:
+    """Return the bytes of results that are in memory already."""
+    total = 0
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if _MARK in name and isinstance(tensor, ir.Tensor) and tensor.nbytes > SMALL_BYTES:
+            total += tensor.nbytes
+    return total
+
+
+def _results(
+    node: ir.Node, known: Known, opset: int, room: int
+) -> list[NDArray[Any]] | str | None:
+    """Return what a node makes of constants, or why that is not kept though it could be."""
     if node.outputs and all(value in known.arrays for value in node.outputs if value.name):
         return [known.arrays[value] for value in node.outputs if value.name]
     tensors = [const_tensor(value) for value in node.inputs]
     for value, tensor in zip(node.inputs, tensors, strict=True):
         if value is not None and (tensor is None or overridable(value)):
             return None
-    held = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-    if held > LARGE_BYTES or not node.inputs or _size(node) > max(SMALL_BYTES, _freed(node)):
+    if not node.inputs or not any(value.uses() for value in node.outputs):
         return None
+    held, size = sum(tensor.nbytes for tensor in tensors if tensor is not None), _size(node)
+    if held > LARGE_BYTES or size > max(SMALL_BYTES, _freed(node)):
+        return None
+    if size > SMALL_BYTES and size > room and node.op_type in FOLDED and not node.domain:
+        return "constants computed from weights would fill memory"
     found = evaluate(node, [const_array(value) for value in node.inputs], opset)
     if found is None or sum(a.nbytes for a in found) > max(SMALL_BYTES, _freed(node)):
         return None

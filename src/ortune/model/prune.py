@@ -12,6 +12,7 @@ from ortune.model.edit import every_graph
 from ortune.model.replace import remove
 
 _SAMPLED = 64
+_WORTH = 1 << 10
 _PIECE = 1 << 24
 
 
@@ -32,16 +33,31 @@ def drop_dead(model: ir.Model) -> int:
 
 
 def share_weights(model: ir.Model) -> int:
-    """Let one of several initializers of the main graph with equal content serve all readers.
+    """Let one of several initializers with equal content serve all readers; return how many went.
 
     Few elements are compared first, so that weights which differ are hardly read. Defaults of
-    inputs, outputs and strings are left alone.
-
-    Returns:
-        Initializers removed.
+    inputs, outputs and strings are left alone. A body's initializer gives way to one of the main
+    graph where that saves `_WORTH` bytes and only standard operators read it: runtimes look for
+    small constants, and for those of their own operators, in the body itself.
     """
+    count = _among(model.graph.initializers.values())
+    for body in model.graph.subgraphs():
+        own = [value for value in body.initializers.values() if _may_leave(value)]
+        if own:
+            count += _among([*model.graph.initializers.values(), *own])
+        count += _among(body.initializers.values())
+    return count
+
+
+def _may_leave(value: ir.Value) -> bool:
+    tensor = value.const_value
+    standard = all(not node.domain for node, _ in value.uses())
+    return standard and tensor is not None and tensor.nbytes >= _WORTH
+
+
+def _among(values: Iterable[ir.Value]) -> int:
     groups: dict[tuple[object, ...], list[ir.Value]] = {}
-    for value in model.graph.initializers.values():
+    for value in values:
         tensor = value.const_value
         fixed = not (value.is_graph_input() or value.is_graph_output())
         if tensor is not None and fixed and tensor.dtype != ir.DataType.STRING:
