@@ -44,15 +44,17 @@ def library(text: str) -> Path:
 
 
 def register(options: Any, libraries: Sequence[str]) -> None:
-    """Add libraries to a session's options.
+    """Add libraries to a session's options, each once, whoever names it.
 
     Raises:
         BadSettings: One does not load, or holds no custom operators.
     """
+    found: dict[Path, str] = {}
     for text in libraries:
-        path = library(text)
+        found.setdefault(library(text).resolve(), text)
+    for path, text in found.items():
         try:
-            options.register_custom_ops_library(str(path.resolve()))
+            options.register_custom_ops_library(str(path))
         except Exception as error:
             raise BadSettings(
                 f"'{text}' does not load as a library of custom operators: {_gist(error)}",

@@ -50,13 +50,14 @@ def load(base: type[P], text: str) -> type[P]:
 
 
 def run(path: Path) -> ModuleType:
-    """Run a Python file as a module of its own; the same content runs once a process.
+    """Run a Python file as a module of its own; the same content runs once, wherever it lies.
 
     Raises:
         UnknownPlugin: There is no such file.
         BadSettings: It does not run.
     """
-    return _run(path, str(path.resolve()), _read(path))
+    content = _read(path)
+    return _run(path, str(path.resolve()), content, hashlib.sha256(content).hexdigest())
 
 
 def _read(path: Path) -> bytes:
@@ -108,7 +109,8 @@ def place(error: BaseException, path: Path) -> str:
 def _load(
     base: type[P], text: str, path: Path, name: str | None, full: str, content: bytes
 ) -> type[P]:
-    module = _run(path, full, content)
+    key = hashlib.sha256(full.encode() + content).hexdigest()
+    module = _run(path, full, content, key)
     found = {
         key: item
         for key, item in vars(module).items()
@@ -125,9 +127,9 @@ def _load(
     return made
 
 
-def _run(path: Path, full: str, content: bytes) -> ModuleType:
+def _run(path: Path, full: str, content: bytes, key: str) -> ModuleType:
     """Run the file as a module of its own; its folder is on the import path meanwhile."""
-    called = f"_ortune_file_{hashlib.sha256(full.encode() + content).hexdigest()[:16]}"
+    called = f"_ortune_file_{key[:16]}"
     if called in sys.modules:
         return sys.modules[called]
     module = ModuleType(called)
