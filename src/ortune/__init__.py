@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ortune.study.calibrating import calibrate as calibrate
     from ortune.study.compare import compare as compare
     from ortune.study.compare_observers import compare_observers as compare_observers
+    from ortune.study.extract import extract as extract
+    from ortune.study.inspect import inspect as inspect
     from ortune.study.ledger import read_study as read_study
     from ortune.study.optimize import optimize as optimize
     from ortune.study.pricing import cost as cost
@@ -58,6 +60,8 @@ _HOME = {
     "compare": "study.compare",
     "compare_observers": "study.compare_observers",
     "cost": "study.pricing",
+    "extract": "study.extract",
+    "inspect": "study.inspect",
     "load": "engine.load",
     "optimize": "study.optimize",
     "pack": "bundle.pack",

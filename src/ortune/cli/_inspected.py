@@ -82,7 +82,7 @@ def _dynamic(facts: Facts) -> str:
 
 def _ops(facts: Facts, verbose: bool) -> str:
     ranked = sorted(facts.ops.items(), key=lambda item: (-item[1], item[0]))
-    shown = ranked if verbose else ranked[:_OPS]
+    shown = ranked if verbose or len(ranked) == _OPS + 1 else ranked[:_OPS]
     text = ", ".join(f"{name} {count}" for name, count in shown)
     return text + (
         f" and {len(ranked) - len(shown)} more kinds" if len(shown) < len(ranked) else ""

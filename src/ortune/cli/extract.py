@@ -40,6 +40,7 @@ _WAYS = 6
     metavar="N",
     help="Record the first N samples of --data; 0 takes all.",
 )
+@shared.custom_ops
 @shared.output("The piece.", required=True)
 @shared.force
 def command(
@@ -48,6 +49,7 @@ def command(
     ends: tuple[str, ...],
     data: str | None,
     samples: int,
+    custom_ops: tuple[str, ...],
     out: Path,
     force: bool,
     json_to: str | None,
@@ -71,7 +73,7 @@ def command(
     shared.free(out, force, model)
     if data is not None:
         empty(folder_of(out), force)
-    found = extract(model, out, starts, ends, data=data, limit=samples)
+    found = extract(model, out, starts, ends, data=data, limit=samples, custom_ops=custom_ops)
     result = {
         "model": model,
         "output": found.path,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     default=None,
     help="Read all weights for the digest and for rules about values. Default: below 500 MB.",
 )
+@shared.custom_ops
 @click.option("--nodes", is_flag=True, help="List every node: FLOPs, bytes, FLOPs per byte.")
 @click.option("--regions", is_flag=True, help="List the parts of the model likewise.")
 @click.option("--tensors", is_flag=True, help="List the biggest weights and activations.")
@@ -35,6 +36,7 @@ def command(
     on: str,
     shapes: tuple[str, ...],
     weights: bool | None,
+    custom_ops: tuple[str, ...],
     nodes: bool,
     regions: bool,
     tensors: bool,
@@ -54,7 +56,8 @@ def command(
     """
     from ortune.study.inspect import inspect
 
-    found = inspect(model, on=on, shapes=shared.shape_map(shapes), weights=weights)
+    asked = shared.equipped(on, custom_ops) if on else ""
+    found = inspect(model, on=asked, shapes=shared.shape_map(shapes), weights=weights)
     wanted = {"nodes": nodes, "regions": regions, "tensors": tensors}
     shared.answer(json_to, _json(found), lambda: _inspected.show(found, wanted, verbose))
     return 0

@@ -31,7 +31,6 @@ from ortune.recipe.compare import difference, reference
 
 _CHECKED = 4
 """Samples on which the piece is held against the whole."""
-_ORACLE = Cpu(level="disabled")
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ def extract(
     *,
     data: Source | None = None,
     limit: int = 0,
+    custom_ops: tuple[str, ...] = (),
 ) -> Extracted:
     """Write the part of a model between named tensors to a file; see `ortune.model.extract`.
 
@@ -84,6 +84,7 @@ def extract(
         outputs: Names of tensors or nodes that it ends with.
         data: Samples of the model's inputs.
         limit: Samples to record at most; 0 takes all.
+        custom_ops: Libraries of operators that the model needs.
 
     Raises:
         BadModel: The cut cannot be made, or the piece answers otherwise than the whole.
@@ -93,7 +94,7 @@ def extract(
     if data is None:
         return _described(loaded, _written(cut(loaded, inputs, outputs), out), inputs, out)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
-        run = _Run(loaded, data, limit, Path(name))
+        run = _Run(loaded, data, limit, Path(name), custom_ops)
         piece = cut(loaded, inputs, outputs, runtime=run.types)
         recorded = run.inputs(piece)
         _written(piece, out)
@@ -116,8 +117,11 @@ def _written(piece: ir.Model, out: Path) -> ir.Model:
 class _Run:
     """Runs of the whole model, each in a worker of its own."""
 
-    def __init__(self, model: ir.Model, data: Source, limit: int, folder: Path) -> None:
+    def __init__(
+        self, model: ir.Model, data: Source, limit: int, folder: Path, custom_ops: tuple[str, ...]
+    ) -> None:
         self._model, self._folder = model, folder
+        self._backend = Cpu(level="disabled", custom_ops=custom_ops)
         specs = spec.inputs(model)
         self.feeds = feeds.load(data, specs, folder / "data")
         self._count = min(limit or self.feeds.count, self.feeds.count)
@@ -127,7 +131,7 @@ class _Run:
         """Return dtype and shape of values on the first sample; the last rung of the ladder."""
         with watched(self._model, self._folder) as files:
             path, found, _ = files.showing(names)
-            job = lone(path, _ORACLE, self.feeds.stream, self._folder, "types")
+            job = lone(path, self._backend, self.feeds.stream, self._folder, "types")
             shapes = _asked(job, "describe", index=0)["shapes"]
         return {name: tuple(shapes[name]) for name in found if name in shapes}
 
@@ -164,7 +168,8 @@ class _Run:
         try:
             with watched(head, self._folder) as files:
                 whole, _, _ = files.showing([])
-                found = reference(whole, fed, indices, self._folder)
+                ops = self._backend.custom_ops
+                found = reference(whole, fed, indices, self._folder, custom_ops=ops)
         except WorkerFailed as error:
             raise _failed(error) from None
         if why := difference(path, replace(found, stream=recorded), self._folder):
@@ -178,7 +183,7 @@ class _Run:
         out = self._folder.resolve() / "values.stream"
         with watched(head, self._folder) as files:
             path, _, _ = files.showing([])
-            job = lone(path, _ORACLE, fed, self._folder, "record")
+            job = lone(path, self._backend, fed, self._folder, "record")
             _asked(job, "score", indices=list(range(self._count)), metrics=[], save=str(out))
         return stream.Stream(out)
 
