@@ -108,7 +108,8 @@ def test_older_opsets_are_left_alone() -> None:
 
 def test_layer_norms_alone_do_not_raise_a_model_to_opset_23() -> None:
     def facts(means: int, roots: int) -> Facts:
-        return Facts({"ReduceMean": means, "Sqrt": roots}, 9, 0, 0, {}, 18, 8, (), ())
+        counts = {"ReduceMean": means, "Sqrt": roots, "Mul": 9, "Div": 9}
+        return Facts(counts, 9, 0, 0, {}, 18, 8, (), ())
 
     assert STEP.applies(facts(9, 9)) and STEP.applies(facts(10, 9))
     assert not STEP.applies(facts(24, 12)) and not STEP.applies(facts(3, 0))

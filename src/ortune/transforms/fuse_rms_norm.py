@@ -46,8 +46,9 @@ class FuseRmsNorm(Transform):
 
         A layer norm has two means a root: a model of these alone is not raised to opset 23.
         """
-        roots_ = facts.ops.get("Sqrt", 0) or facts.ops.get("Pow", 0) // 2
-        return facts.has("ReduceMean") and 0 < facts.ops["ReduceMean"] < 2 * roots_
+        count = facts.ops.get("Sqrt", 0) or facts.ops.get("Pow", 0) // 2
+        means = facts.ops.get("ReduceMean", 0)
+        return 0 < means < 2 * count and facts.has("Div", "Reciprocal") and facts.has("Mul")
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
