@@ -117,3 +117,18 @@ def test_a_piece_of_four_gigabytes_writes_its_own_weights_alone(tmp_path: Path) 
     found = extract(path, tmp_path / "piece.onnx", ["x40"], ["x41"])
     assert found.nodes == 1 and found.weight_bytes == 64 << 20
     assert file.size(found.path) < 65 << 20
+
+
+def test_a_piece_that_answers_otherwise_is_not_written(tmp_path: Path) -> None:
+    """Random numbers are drawn anew in each run."""
+    path = tmp_path / "m.onnx"
+    text = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (float[64] x) => (float[64] y) { a = Abs(x)  r = RandomNormalLike(a)  y = Add(a, r) }
+"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    np.savez(tmp_path / "a.npz", x=np.ones(64, np.float32))
+    with pytest.raises(BadModel, match="does not answer as the whole") as error:
+        extract(path, tmp_path / "p.onnx", ["a"], data=tmp_path / "a.npz")
+    assert "random" in error.value.fix
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["a.npz", "m.onnx"]

@@ -112,4 +112,5 @@ def _show(found: Extracted) -> None:
     size = shared.size(found.weight_bytes)
     shared.say(f"{found.path}: {found.nodes} of {found.of_nodes} nodes, {size} of weights")
     if found.samples is not None:
-        shared.say(f"{found.samples}: {found.count} samples; the piece answers as the whole")
+        count = f"{found.count} sample{'' if found.count == 1 else 's'}"
+        shared.say(f"{found.samples}: {count}; the piece answers as the whole")

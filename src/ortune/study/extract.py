@@ -97,8 +97,8 @@ def extract(
         run = _Run(loaded, data, limit, Path(name), custom_ops)
         piece = cut(loaded, inputs, outputs, runtime=run.types)
         recorded = run.inputs(piece)
+        run.compare(piece, recorded)
         _written(piece, out)
-        run.compare(piece, out, recorded)
         folder = folder_of(out)
         count = _npz(recorded, run.feeds, folder)
     return _described(loaded, piece, inputs, out, folder, count)
@@ -157,7 +157,7 @@ class _Run:
         stream.write(path, rows())
         return path
 
-    def compare(self, piece: ir.Model, path: Path, recorded: Path) -> None:
+    def compare(self, piece: ir.Model, recorded: Path) -> None:
         """Hold the piece against the whole on the first samples.
 
         Raises:
@@ -172,7 +172,10 @@ class _Run:
                 found = reference(whole, fed, indices, self._folder, custom_ops=ops)
         except WorkerFailed as error:
             raise _failed(error) from None
-        if why := difference(path, replace(found, stream=recorded), self._folder):
+        with watched(piece, self._folder) as files:
+            path, _, _ = files.showing([])
+            why = difference(path, replace(found, stream=recorded), self._folder)
+        if why is not None:
             raise BadModel(
                 f"the piece does not answer as the whole: {why}",
                 fix="cut elsewhere; operators that draw random numbers differ in every run",
