@@ -1,0 +1,1 @@
+"""Other simplifiers beside ortune's exact transforms: nodes, speed, cost, broken files."""
