@@ -1,0 +1,122 @@
+"""Convolutions of separate channels become one grouped convolution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model import edit, prune
+from ortune.model.affine import constant
+from ortune.model.fold import LARGE_BYTES
+from ortune.model.hosts import Host, host
+from ortune.model.parallel import branch, one_branch
+from ortune.model.replace import forward, remove
+
+
+@dataclass(frozen=True)
+class GroupConvs(Transform):
+    """A grouped convolution is what several are that each read a share of the channels.
+
+    Spelled as ``Concat(A * x1, B * x2, ...)`` with ``x1, x2, ... = Split(x)``, an activation
+    behind each or none; or as one dense kernel whose weights between the shares are all zero::
+
+        [A 0; 0 B] * [x1; x2]  =  [A * x1; B * x2]
+
+    Depthwise convolutions are the case of one channel each. Exact. onnxruntime computes groups of
+    any size faster than the dense kernel: between two dense 1 x 1 convolutions of 128 channels a
+    3 x 3 one takes .60 of the whole in 2 groups, .42 in 16 and .22 in 128; of 1 x 1, .85 to .71.
+    (So the way back, from grouped to dense, never pays.)
+
+    Left alone: shares of different size, results that something else reads.
+    """
+
+    stage: ClassVar[Stage] = Stage.FUSE
+
+    def applies(self, facts: Facts) -> bool:
+        """There is a convolution."""
+        return facts.has("Conv")
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many convolutions were put into groups."""
+        editor = edit.Editor(model.graph)
+        count = 0
+        for graph in (model.graph, *model.graph.subgraphs()):
+            for node in list(graph):
+                if node.op_type == "Concat" and not node.domain:
+                    count += _join(model, editor, node)
+            for node in list(graph):
+                at = host(node) if node.op_type == "Conv" else None
+                count += _sparse(editor, at) if at is not None else 0
+        if count:
+            prune.drop_dead(model)
+        return count
+
+
+def _join(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int:
+    if edit.attribute(concat, "axis", 1) != 1 or len(concat.inputs) < 2:
+        return 0
+    found = [branch(value, concat) for value in concat.inputs]
+    branches = [one for one in found if one is not None]
+    if len(branches) < len(found):
+        return 0
+    reads = [one.at.node.inputs[0] for one in branches]
+    split = reads[0].producer() if reads[0] is not None else None
+    if split is None or split.op_type != "Split" or split.domain or split.inputs[0] is None:
+        return 0
+    if edit.attribute(split, "axis", 0) != 1 or list(split.outputs) != reads:
+        return 0
+    if any(len(value.uses()) > 1 or value.is_graph_output() for value in split.outputs):
+        edit.refuse(model, concat, "a share of the channels is read elsewhere too")
+        return 0
+    if len({(one.kind, one.at.shape) for one in branches}) > 1:
+        edit.refuse(model, concat, "the convolutions of the shares differ")
+        return 0
+    made = one_branch(editor, branches, concat, grouped=split.inputs[0])
+    if isinstance(made, str):
+        edit.refuse(model, concat, made)
+        return 0
+    name = concat.outputs[0].name
+    forward(concat.outputs[0], made)
+    remove(concat)
+    made.name = name
+    return len(branches)
+
+
+def _sparse(editor: edit.Editor, at: Host) -> int:
+    tensor = edit.const_tensor(at.node.inputs[1])
+    if at.group != 1 or tensor is None or tensor.nbytes > LARGE_BYTES or 0 in at.shape:
+        return 0
+    if math.gcd(*at.shape[:2]) == 1:
+        return 0
+    weight = constant(at.node, 1)
+    groups = 1 if weight is None else _groups(weight)
+    if weight is None or groups == 1:
+        return 0
+    outputs, inputs = (size // groups for size in at.shape[:2])
+    blocks = weight.reshape(groups, outputs, groups, inputs, *at.shape[2:])
+    kept = np.stack([blocks[g, :, g] for g in range(groups)])
+    made = np.ascontiguousarray(kept.reshape(-1, inputs, *at.shape[2:]))
+    at.node.replace_input_with(1, editor.constant(f"{at.node.name}_groups", made))
+    at.node.attributes["group"] = ir.AttrInt64("group", groups)
+    return 1
+
+
+def _groups(weight: NDArray[Any]) -> int:
+    """Return the most groups that a dense kernel falls apart into."""
+    used = (weight != 0).any(axis=tuple(range(2, weight.ndim)))
+    if used.mean() > 0.5:
+        return 1
+    most = math.gcd(*weight.shape[:2])
+    for groups in range(most, 1, -1):
+        if most % groups == 0:
+            blocks = used.reshape(groups, used.shape[0] // groups, groups, -1).any(axis=(1, 3))
+            if not (blocks & ~np.eye(groups, dtype=bool)).any():
+                return groups
+    return 1
