@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ortune.core.step import Recipe as Recipe
     from ortune.core.step import Stage as Stage
     from ortune.core.step import Transform as Transform
+    from ortune.core.steps import step as step
     from ortune.core.study import Study as Study
     from ortune.core.trial import Plan as Plan
     from ortune.core.trial import Trial as Trial
@@ -69,6 +70,7 @@ _HOME = {
     "read_study": "study.ledger",
     "report": "reporting.write",
     "rule": "model.rule",
+    "step": "core.steps",
     "suggested": "study.trying",
     "to_dataframe": "study.profile_files",
     "timeline": "study.timeline",

@@ -29,6 +29,8 @@ from ortune.engine.manifest import MANIFEST, SETTINGS
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_op_cpp"
 RULE = f"{EXAMPLE}/swish_rules.py:fuse_scale_swish"
 
+SLOW = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -119,9 +121,6 @@ def test_edge_values(library: Path, tmp_path: Path) -> None:
         assert np.isnan(engine(x=np.array([[np.nan]], np.float32))["y"]).all()
 
 
-SLOW = pytest.mark.long
-
-
 @pytest.mark.parametrize(
     "verb",
     [
@@ -192,12 +191,27 @@ def broken(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Path:
         ("missing.so", "no library of custom operators", "build it first"),
         ("arm.so", "was built for aarch64", "build it on this machine"),
         ("text.so", "does not load as a library", "must export RegisterCustomOps"),
-        ("empty.so", "does not load as a library", "must export RegisterCustomOps"),
+        pytest.param(
+            *("empty.so", "does not load as a library", "must export RegisterCustomOps"),
+            marks=SLOW,
+        ),
         ("crash.so", "is killed by SIGSEGV", "mend the library"),
-        ("none.py", "gives no library", "define get_library_path()"),
-        ("raises.py", "raises.py line 1: ValueError: no", "correct the file"),
-        ("gives.py", "no library of custom operators '/no/such.so'", "build it first"),
-        ("no-such-package", "No module named 'no_such_package'", "pip install no-such-package"),
+        pytest.param(*("none.py", "gives no library", "define get_library_path()"), marks=SLOW),
+        pytest.param(
+            *("raises.py", "raises.py line 1: ValueError: no", "correct the file"), marks=SLOW
+        ),
+        pytest.param(
+            *("gives.py", "no library of custom operators '/no/such.so'", "build it first"),
+            marks=SLOW,
+        ),
+        pytest.param(
+            *(
+                "no-such-package",
+                "No module named 'no_such_package'",
+                "pip install no-such-package",
+            ),
+            marks=SLOW,
+        ),
     ],
 )
 def test_a_library_that_cannot_be_used_gives_two_lines(

@@ -26,6 +26,7 @@ g (float[n,8] x) => (float[n,8] y) { s = Sigmoid(x) y = Mul(s, x) }"""
 X = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
 
 
+@pytest.mark.long
 def test_a_model_is_fused_onto_an_operator_in_python(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,6 +42,7 @@ def test_a_model_is_fused_onto_an_operator_in_python(
         np.testing.assert_allclose(engine(x=X)["y"], X / (1 + np.exp(-X)), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_bundle_carries_the_python_file(tmp_path: Path) -> None:
     backend = Cpu(threads=1, custom_ops=(LIBRARY, "onnxruntime-extensions"))
     bundle = pack(studies.study(tmp_path, backend=backend), tmp_path / "toy.ortune")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ortune.cli import _excluding, _folding, _formats, shared
-from ortune.core.errors import BadData, BadSettings, OrtuneError, UnknownPlugin
+from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.steps import step as step
 
 if TYPE_CHECKING:
     from ortune.core.event import Sink
@@ -109,28 +109,6 @@ def command(
     }
     shared.answer(json_to, result, lambda: _show(built, before, after))
     return 0
-
-
-def step(text: str) -> Step:
-    """Read a transform or a quantizer; a transform may be the user's own, ``FILE.py:NAME``.
-
-    Raises:
-        UnknownPlugin: There is neither of that name.
-    """
-    from ortune.core import catalog, own_file
-    from ortune.core.spelling import parse
-    from ortune.core.step import Quantizer, Transform
-
-    name = text.partition("(")[0].strip()
-    transforms, quantizers = catalog.names(Transform), catalog.names(Quantizer)
-    if name in transforms or own_file.names_file(name):
-        return parse(Transform, text)
-    if name in quantizers:
-        return parse(Quantizer, text)
-    close = difflib.get_close_matches(name, [*transforms, *quantizers], n=3)
-    raise UnknownPlugin(
-        f"no step '{name}'", fix=f"use one of: {', '.join(close or [*transforms, *quantizers])}"
-    )
 
 
 def _taken(steps: Sequence[Step], given: Mapping[str, object]) -> None:
