@@ -32,9 +32,9 @@ _SAMPLES = ".samples"
 
 
 def build(
-    source: Path,
+    source: str | Path,
     recipe: Recipe,
-    out: Path,
+    out: str | Path,
     *,
     feeds: Feeds | None = None,
     known: Saved | None = None,
@@ -58,7 +58,7 @@ def build(
     indices = tuple(range(feeds.count)) if feeds and not feeds.synthetic else ()
     with TemporaryDirectory(prefix="ortune-") as folder:
         material = Material(feeds, indices, known, custom_ops)
-        built = build_in(Path(folder), source, recipe, material, sink=sink)
+        built = build_in(Path(folder), Path(source), recipe, material, sink=sink)
         return Built(file.save(file.load(built.path), out), built.edits)
 
 
