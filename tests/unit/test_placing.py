@@ -7,12 +7,13 @@ from pathlib import Path
 import onnx
 import pytest
 
+from ortune.backends import _openvino_native as native
 from ortune.backends.cpu import Cpu
-from ortune.backends.openvino import Openvino
 from ortune.backends.reference import Reference
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadModel, BadSettings
+from ortune.model import file
 from ortune.study.inspect import inspect
-from ortune.study.placing import placed
+from ortune.study.placing import placed, told
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 18]>
@@ -49,7 +50,8 @@ def test_casts_that_the_runtime_adds_are_told_apart(tmp_path: Path) -> None:
 <ir_version: 10, opset_import: ["" : 18]>
 g (float16[n, 4] x) => (float16[n, 4] y) { [one] a = Atan(x)  [two] y = Selu(a) }
 """
-    found = placed(saved(tmp_path, text), Cpu(threads=1))
+    path = saved(tmp_path, text)
+    found = told("cpu", file.load(path), Cpu(threads=1).takes(path))
     assert found.nodes["CPUExecutionProvider"] == ("one",)
     assert found.added["CPUExecutionProvider"] >= 2
     assert found.left == ("two",), "taken apart into smaller operators: it has no float16 kernel"
@@ -57,8 +59,8 @@ g (float16[n, 4] x) => (float16[n, 4] y) { [one] a = Atan(x)  [two] y = Selu(a) 
 
 def test_openvino_is_asked_itself(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
-    found = placed(saved(tmp_path), Openvino(threads=1))
-    assert not found.problem
+    path = saved(tmp_path)
+    found = told("openvino", file.load(path), native.takes(path, {}))
     taken = {name for names in found.nodes.values() for name in names}
     assert {"outer", "branch"} <= taken
 
@@ -69,8 +71,8 @@ def test_what_openvino_does_not_convert_is_named(tmp_path: Path) -> None:
 <ir_version: 10, opset_import: ["" : 18, "nobody" : 1]>
 g (float[2] x) => (float[2] y) { a = Abs(x)  y = nobody.Thing(a) }
 """
-    found = placed(saved(tmp_path, text), Openvino(threads=1))
-    assert "does not convert nobody.Thing" in found.problem and not found.nodes
+    with pytest.raises(BadModel, match=r"does not convert nobody\.Thing"):
+        native.takes(saved(tmp_path, text), {})
 
 
 def test_a_backend_that_cannot_be_asked_says_so(tmp_path: Path) -> None:

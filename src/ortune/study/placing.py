@@ -59,10 +59,10 @@ def placed(path: Path, backend: Backend) -> Placed:
                 answer = worker.ask("takes")["takes"]
         except WorkerFailed as error:
             return Placed(str(backend), problem=error.failure.reason, fix=error.failure.fix)
-    return _sorted(str(backend), model, answer)
+    return told(str(backend), model, answer)
 
 
-def _sorted(backend: str, model: ir.Model, answer: Mapping[str, list[str]]) -> Placed:
+def told(backend: str, model: ir.Model, answer: Mapping[str, list[str]]) -> Placed:
     """Tell the model's own nodes from those that the runtime added."""
     own = {str(n.name): n for n in model.graph.all_nodes() if n.op_type != "Constant" or n.domain}
     constants = {str(n.name) for n in model.graph.all_nodes() if str(n.name) not in own}
