@@ -11,6 +11,7 @@ compared with the model behind it, on samples that were taken over.
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,11 +19,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
+import onnx_ir as ir
+
+from ortune.core import codec
 from ortune.core.event import Sink, silent
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.data.feeds import Feeds
 from ortune.model import file
-from ortune.recipe.built import Built, steps_key, store, stored
+from ortune.recipe.built import SOURCE, STEPS, Built, steps_key, store, stored
 from ortune.recipe.material import Material as Material
 from ortune.recipe.saved import Saved
 from ortune.recipe.work import Work
@@ -77,7 +81,7 @@ def build_in(
         count, start = 0, Built(source, ())
     material = _taken_over(start, name, recipe.steps[:count], material)
     for until in _cuts(recipe.steps, count):
-        start = _extend(cache, name, start, recipe.steps[:until], count, material, sink)
+        start = _extend(cache, source, start, recipe.steps[:until], count, material, sink)
         material = _taken_over(start, name, recipe.steps[:until], material)
         count = until
     return start
@@ -103,16 +107,22 @@ def _cuts(steps: Sequence[Step], done: int) -> list[int]:
     return [*edges, len(steps)] if len(steps) > done else []
 
 
+def _sign(model: ir.Model, source: Path, steps: Sequence[Step]) -> None:
+    """Write into a model which steps made it of which file: `verify --bisect` repeats them."""
+    model.metadata_props[SOURCE] = file.digest(source)
+    model.metadata_props[STEPS] = json.dumps(codec.encode(tuple(steps)))
+
+
 def _extend(
     cache: Path,
-    name: str,
+    source: Path,
     start: Built,
     steps: Sequence[Step],
     done: int,
     material: Material,
     sink: Sink,
 ) -> Built:
-    folder = cache / steps_key(steps, material.key)
+    name, folder = source.stem, cache / steps_key(steps, material.key)
     folder.mkdir(parents=True, exist_ok=True)
     first = not any(isinstance(step, Quantizer) for step in steps[:done])
     work = Work(start.path, folder, material, sink, trusted=first)
@@ -120,6 +130,7 @@ def _extend(
     for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
         run = list(group)
         edits += work.exact(cast(list[Transform], run)) if exact else work.lossy_all(run)
+    _sign(work.model, source, steps)
     path = file.save(work.model, folder / f"{name}.onnx")
     if any(map(_crosses, steps)) and work.material.feeds is not None:
         shutil.copyfile(work.material.feeds.stream, folder / f"{name}{_SAMPLES}")

@@ -11,6 +11,9 @@ from ortune.core import catalog, codec
 from ortune.core.step import Step
 from ortune.core.trial import Edit
 
+STEPS, SOURCE = "ortune.steps", "ortune.source"
+"""Metadata of a built file: its steps as JSON, and the digest of the file that it was made of."""
+
 
 @dataclass(frozen=True)
 class Built:

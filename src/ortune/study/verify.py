@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,7 @@ from ortune.backends.simulated import Simulated
 from ortune.core import codec
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.errors import BadModel, BadSettings
+from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.event import silent
 from ortune.core.facts import Facts
 from ortune.core.spelling import parse
@@ -23,8 +24,11 @@ from ortune.core.trial import Plan, Score, Verdict
 from ortune.measurement.process import WorkerFailed
 from ortune.model import facts as model_facts
 from ortune.model import file
+from ortune.study import bisect as bisecting
 from ortune.study import trials
+from ortune.study.bisect import Bisection
 from ortune.study.request import Request
+from ortune.study.scene import Scene
 from ortune.study.setup import prepare
 
 
@@ -70,6 +74,7 @@ class Comparison:
         samples: How many were compared.
         synthetic: They were made up.
         simulated: What the simulated instruction set changed, layer by layer; None without.
+        bisection: Where the answers leave the budget; None when nobody asked, or they do not.
     """
 
     scores: tuple[Score, ...]
@@ -78,6 +83,7 @@ class Comparison:
     samples: int
     synthetic: bool
     simulated: Saturation | None = None
+    bisection: Bisection | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -97,15 +103,23 @@ def verify(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     simulate: str | None = None,
+    bisect: str | Path | None = None,
 ) -> Comparison:
     """Score `other` on the backend `on` against `reference` on ``cpu``, sample by sample.
 
     Without data, made-up samples are used and the result says so. `simulate` names the instruction
-    set of another CPU, ``avx2``, whose answers `other` is judged by.
+    set of another CPU, ``avx2``, whose answers `other` is judged by. With `bisect`, where `other`
+    fails, the first step and the first node that leave the budget are looked for, and the smallest
+    model that shows it is written to this folder.
 
     Raises:
         OrtuneError: A model, the data or the budget cannot be used, or `other` does not run.
     """
+    if bisect is not None and evaluate:
+        raise BadSettings(
+            "--bisect judges outputs sample by sample, not by a function",
+            fix="give --data in place of --evaluate",
+        )
     backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
     one, two = Path(reference), Path(other)
     first, second = (model_facts.facts(file.load(path)) for path in (one, two))
@@ -128,17 +142,11 @@ def verify(
             backend = replace(backend, report=str(report.resolve()))
         scene = prepare(request, Path(folder), silent)
         part = scene.parts["search"]
-        paths = dict.fromkeys(scene.models, two)
-        plan = Plan(Recipe(two.name, ()), backend)
-        try:
-            with trials.start(scene, paths, backend, "verify") as worker:
-                trials.ready(worker)
-                scores = trials.score(scene, worker, plan, part)
-        except WorkerFailed as error:
-            raise BadModel(
-                f"{two} does not run on {backend}: {error.failure.reason}",
-                fix=error.failure.fix or "run `ortune inspect` on it",
-            ) from None
+        scores = scored(scene, two, backend)
+        found = None
+        if bisect is not None and scores[0].verdict is Verdict.FAILS:
+            judged = partial(_judged, scene, backend)
+            found = bisecting.bisect(one, two, scene, backend, judged, Path(bisect))
         return Comparison(
             scores,
             scene.budget,
@@ -146,7 +154,35 @@ def verify(
             len(part.indices),
             data is None and not evaluate,
             _saturation(backend, report),
+            found,
         )
+
+
+def scored(scene: Scene, model: Path, backend: Backend) -> tuple[Score, ...]:
+    """Run a model over the scene's samples and score it.
+
+    Raises:
+        BadModel: It does not run.
+    """
+    paths, part = dict.fromkeys(scene.models, model), scene.parts["search"]
+    plan = Plan(Recipe(model.name, ()), backend)
+    try:
+        with trials.start(scene, paths, backend, "verify") as worker:
+            trials.ready(worker)
+            return trials.score(scene, worker, plan, part)
+    except WorkerFailed as error:
+        raise BadModel(
+            f"{model} does not run on {backend}: {error.failure.reason}",
+            fix=error.failure.fix or "run `ortune inspect` on it",
+        ) from None
+
+
+def _judged(scene: Scene, backend: Backend, model: Path) -> Score | None:
+    """Return the budget's score of a model, None when it does not run."""
+    try:
+        return scored(scene, model, backend)[0]
+    except OrtuneError:
+        return None
 
 
 def _simulated(on: str, isa: str) -> Simulated:
