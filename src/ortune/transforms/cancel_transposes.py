@@ -35,9 +35,10 @@ class CancelTransposes(Transform):
     added for everything else that reads the region. Done only where fewer are left. Softmax has
     its axis moved. Exact.
 
-    onnxruntime does much the same while it loads, in float; between Q/DQ pairs, for other
-    runtimes and for steps that look at what reads what it has to be done in the file. It comes
-    last: patterns of attention name their Transposes.
+    onnxruntime does it itself in float while it loads, and then it gains nothing; what reads the
+    file does not see that. Four convolutions with Add and Relu between Transposes to NHWC and
+    back as int8: 7 nodes instead of 19, 0.72 [0.71, 0.74] of the time on one core. It comes last:
+    patterns of attention name their Transposes.
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
