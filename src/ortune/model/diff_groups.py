@@ -11,6 +11,7 @@ from ortune.model.diff_side import MOVING, PASSED_ON, Side, quantizing
 
 _AHEAD = frozenset({"Pad", "Transpose", "Reshape", "Concat", "Squeeze", "Unsqueeze", "Slice"})
 """What is rather folded into the node behind it than into the one before."""
+_LAYERS = frozenset({"Conv", "ConvTranspose", "MatMul"})
 _LONG = 8
 
 
@@ -48,6 +49,8 @@ class _Grouping:
             self._join_links()
             self._join_repeated()
         self._set_apart()
+        if related:
+            self._follow()
         parts = self._parts()
         if related:
             parts = self._gaps(parts)
@@ -136,6 +139,31 @@ class _Grouping:
                 elif side.shapely[node]:
                     self._apart[node + start] = "arithmetic of shapes"
 
+    def _follow(self) -> None:
+        """Give a layer that changed what scales and shifts its channels behind it."""
+        for a, b in self._pairs.of_a.items():
+            for start in (a, b + self._first):
+                node = start
+                if self._role(node) not in _LAYERS or not self._changed(node):
+                    continue
+                while (behind := self._after(node)) and all(
+                    n in self._known or self._by_channel(n) for n in behind
+                ):
+                    free = [n for n in behind if n not in self._known]
+                    if len(free) != 1 or len(set(behind)) > 1:
+                        break
+                    node = free[0]
+                    self._join(node, start)
+                    self._known.add(node)
+
+    def _by_channel(self, node: int) -> bool:
+        side, own = self._side(node)
+        if side.role[own] == "BatchNormalization":
+            return True
+        fixed = [side.held.get(v) for v in side.reads[own] if v >= 0 and side.constant[v]]
+        linear = side.role[own] in ("Add", "Sub", "Mul", "Div") and len(fixed) == 1
+        return linear and fixed[0] is not None and fixed[0].size > 1
+
     def _read_by_integers(self, node: int) -> bool:
         """Whether a node dequantizes a constant for one whose partner takes integers."""
         side, own = self._side(node)
@@ -161,16 +189,35 @@ class _Grouping:
         """Join connected nodes without a partner, kind by kind, and return those to place."""
         free = [n for n in range(len(self._root)) if n not in self._known and not self._copies(n)]
         wanted = set(free)
+        readers = {n: [near for near in self._after(n) if near in wanted] for n in free}
+        shared = []
         for node in free:
-            for near in self._after(node):
-                same = near in wanted and self._apart.get(near) == self._apart.get(node)
-                if same and self._moves(node) == self._moves(near):
+            alike = [near for near in readers[node] if self._sort(near) == self._sort(node)]
+            if node in self._apart or len(alike) == 1:
+                for near in alike:
                     self._join(node, near)
+            elif alike:
+                shared.append((node, alike))
+        while left := [(node, alike) for node, alike in shared if not self._gathered(node, alike)]:
+            if len(left) == len(shared):
+                break
+            shared = left
         found: dict[int, list[int]] = defaultdict(list)
         for node in free:
             if node not in self._apart:
                 found[self._find(node)].append(node)
         return list(found.values())
+
+    def _gathered(self, node: int, readers: Sequence[int]) -> bool:
+        """Join a node to its readers if those are together without it: others share it."""
+        if len({self._find(near) for near in readers}) > 1:
+            return False
+        self._join(node, readers[0])
+        return True
+
+    def _sort(self, node: int) -> tuple[str, bool]:
+        """Only nodes of one sort are joined."""
+        return self._apart.get(node, ""), self._moves(node)
 
     def _copies(self, node: int) -> bool:
         return self._role(node) in PASSED_ON

@@ -370,7 +370,8 @@ class Pairs:
             self.names_trusted and set(_outs(one, a)) & set(_outs(two, b))
         ):
             score += 1.5
-        return score - abs(len(one.data(a)) - len(two.data(b))) * (one.role[a] in COMMUTATIVE)
+        uneven = abs(len(one.data(a)) - len(two.data(b)))
+        return score - 2 * uneven * (one.role[a] in COMMUTATIVE)
 
     def _constants(self, a: int, b: int) -> float:
         """Judge the constants of the same slots."""
