@@ -106,7 +106,7 @@ def _one(case: Case, env: Environment, seconds: float, sets: int) -> dict[str, A
         ]
         for one in made:
             print(f"{case.name}: {one.tool}: {one.error or one.nodes}", flush=True)
-        right = [one for one in made if not one.error]
+        right = [one for one in made if one.timed and not one.error]
         files = [case.model, *(folder / f"{one.tool}.onnx" for one in right)]
         few = folder / "few"
         raced = race(

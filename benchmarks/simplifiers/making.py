@@ -18,6 +18,8 @@ from benchmarks.peers.environments import Environment
 from benchmarks.peers.making import last_line
 from benchmarks.rewrites import outputs, snr
 from ortune.core.backend import Tensors
+from ortune.core.errors import OrtuneError
+from ortune.model import file
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ("ortune", "onnxslim", "onnxsim", "onnxscript")
@@ -37,7 +39,8 @@ class Made:
         snr: Lowest over samples and outputs, dB, at the runtime's level ``disabled``; None for
             equal bits.
         error: What is wrong: the tool's failure, an invalid file, or other outputs.
-        note: What the tool says of its own work.
+        note: What the tool says of its own work, or why the file is not timed.
+        timed: ortune loads it; the runtime may though ONNX' rules are broken.
     """
 
     tool: str
@@ -49,6 +52,7 @@ class Made:
     snr: float | None = None
     error: str = ""
     note: str = ""
+    timed: bool = True
 
     def record(self) -> dict[str, Any]:
         """Return what JSON holds."""
@@ -99,6 +103,10 @@ def _examined(made: Made, out: Path, feeds: Sequence[Tensors], wanted: Any) -> M
     facts["snr"] = reached if math.isfinite(reached) else None
     if reached < WANTED_DB:
         facts["error"] = f"other outputs: {reached:.0f} dB"
+    try:
+        file.load(out)
+    except OrtuneError as error:
+        facts |= {"timed": False, "note": last_line(str(error).splitlines()[0])}
     return Made(**facts)
 
 

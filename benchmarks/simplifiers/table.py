@@ -43,7 +43,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
         return f"**{row['error']}**"
     ratio = row.get("ratio")
     if not ratio:
-        return str(row["nodes"])
+        return f"{row['nodes']}, not timed" + f": {row['note']}" * bool(row["note"])
     return f"{row['nodes']}, {ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
 
 
