@@ -1,0 +1,45 @@
+"""Lower the version of the ONNX operators a model is written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortune.core.facts import Facts
+from ortune.core.step import Stage, Transform
+from ortune.model.lowering import lower_to
+
+
+@dataclass(frozen=True)
+class LowerOpset(Transform):
+    """The same computation in older operators, for runtimes that read no newer ones.
+
+    Inputs become attributes again (axes, splits, pads), parts of shapes slices, and what does not
+    exist below (layer normalization, Gelu, HardSwish) is written out. What has no way down is
+    refused by name, and nothing is written.
+
+    Attributes:
+        to: Version of the default domain, 7 or more; 0 leaves the model as it is.
+    """
+
+    stage: ClassVar[Stage] = Stage.FINISH
+    automatic: ClassVar[bool] = False
+
+    to: int = 0
+
+    def applies(self, facts: Facts) -> bool:
+        """The model is newer."""
+        return facts.opset > self.to > 0
+
+    def apply(self, model: ir.Model) -> int:
+        """Edit the model in place and return how many nodes changed, the import counted as one.
+
+        Raises:
+            BadModel: There is no such version.
+            Refused: An operator has no way down.
+        """
+        if not self.to or model.opset_imports.get("", 0) <= self.to:
+            return 0
+        return lower_to(model, self.to) + 1
