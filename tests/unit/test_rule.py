@@ -240,3 +240,32 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
 def test_a_name_that_is_no_file_is_a_step(here: Path) -> None:
     with pytest.raises(UnknownPlugin, match="no step 'rules'"):
         step("rules")
+
+
+def test_a_search_tries_rules_beside_its_own_recipes(here: Path) -> None:
+    from ortune.backends.cpu import Cpu
+    from ortune.model import file
+    from ortune.model.facts import facts
+    from ortune.study.space import recipes
+
+    rule = spelling.parse(Transform, "./rules.py:unfuse")
+    found = facts(file.load("m.onnx"))
+    offered = list(recipes(found, Cpu(), (rule,), exact=True))
+    assert [one.name for one in offered] == ["as-is", "clean", "clean + rules"]
+    assert rule in offered[2].steps and rule not in offered[1].steps
+    newer = spelling.parse(Transform, "./rules.py:newer")
+    steps = list(map(str, list(recipes(found, Cpu(), (newer,), exact=True))[2].steps))
+    assert steps[0] == "raise-opset(to=24)" and "./rules.py:newer" in steps
+
+
+@pytest.mark.long
+def test_the_search_and_its_ledger_keep_the_rule(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["optimize", "m.onnx", "--rule", "./rules.py:unfuse", "--on", "cpu(threads=1)"]
+    assert main([*line, "--time", "3s", "-o", "run", "--quiet", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    edits = [edit["step"] for trial in found["trials"] for edit in trial["edits"]]
+    assert "./rules.py:unfuse" in edits
+    Path("rules.py").unlink()
+    assert main(["report", "run", "-o", "again.html"]) == 0

@@ -12,6 +12,7 @@ import click
 
 from ortune.cli import shared
 from ortune.cli.main import DONE, INTERRUPTED, NO
+from ortune.core import own_file
 from ortune.core.errors import OrtuneError
 
 if TYPE_CHECKING:
@@ -59,6 +60,13 @@ class FromFile(shared.Verb):
 @shared.on("auto")
 @shared.custom_ops
 @click.option(
+    "--rule",
+    "rules",
+    metavar="STEP",
+    multiple=True,
+    help="A rule of your own to try too, FILE.py:NAME, or another exact step.",
+)
+@click.option(
     "--baseline", metavar="BACKEND", help="What to beat: where the untouched file runs; cpu."
 )
 @click.option("--time", default="3m", show_default=True, help="When to stop, such as 60s or 10m.")
@@ -93,6 +101,7 @@ def command(
     budget: str | None,
     on: str,
     custom_ops: tuple[str, ...],
+    rules: tuple[str, ...],
     baseline: str | None,
     time: str,
     target_speedup: float | None,
@@ -132,6 +141,7 @@ def command(
             calibration=calibration,
             ranges_from=ranges_from,
             augment=augment or "",
+            rules=rules,
             evaluate=evaluate,
             budget=budget,
             on=shared.equipped(on, custom_ops),
@@ -175,8 +185,10 @@ def toml(given: Mapping[str, Any]) -> str:
 def _absolute(name: str, value: Any) -> Any:
     if isinstance(value, tuple):
         return [_absolute(name, item) for item in value]
-    path = isinstance(value, Path) or (
-        name in ("data", "labels", "calibration") and Path(value).exists()
+    path = (
+        isinstance(value, Path)
+        or (name in ("data", "labels", "calibration") and Path(value).exists())
+        or (name == "rules" and own_file.names_file(value.partition("(")[0]))
     )
     return str(Path(value).absolute()) if path else value
 

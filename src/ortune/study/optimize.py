@@ -17,6 +17,7 @@ from ortune.core.cpus import effective_cpus
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.spelling import parse, parse_list
+from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.core.workload import Workload
 from ortune.study import golden
@@ -52,6 +53,7 @@ def optimize(
     memory_limit: int | None = None,
     ranges_from: str | Path | None = None,
     augment: str = "",
+    rules: Sequence[str] = (),
     command: str = "",
 ) -> Study:
     """Search for the fastest version of `model` that keeps its answers.
@@ -78,6 +80,8 @@ def optimize(
         memory_limit: Bytes a worker may take.
         ranges_from: File of an earlier calibration, which answers quantizers first.
         augment: Altered copies to calibrate on too, such as ``noise(db=30),flip``; never scored.
+        rules: Transforms to apply too that the search would not try by itself, spelled: rules of
+            your own (``FILE.py:NAME``) and those that are for asking.
         command: The command line to repeat in reports.
 
     Raises:
@@ -87,7 +91,8 @@ def optimize(
     driven = read_workload(workload, batch)
     models = (model,) if isinstance(model, (str, Path)) else tuple(model)
     splits = driven.splits(effective_cpus())
-    targets = [replace(target, splits=splits) for target in read_targets(on)]
+    own = tuple(parse(Transform, text) for text in rules)
+    targets = [replace(target, splits=splits, rules=own) for target in read_targets(on)]
     for target in targets:
         if reason := target.backend.missing():
             raise BackendMissing(f"backend '{target.backend.name()}' cannot run here", fix=reason)

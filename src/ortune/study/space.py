@@ -19,11 +19,13 @@ class Target:
 
     Attributes:
         splits: Thread counts that the workload wants tried, best bet first; 0 is all CPUs.
+        rules: Steps of the user's own, which the search applies too.
     """
 
     backend: Backend
     pinned: frozenset[str] = frozenset()
     splits: tuple[int, ...] = ()
+    rules: tuple[Transform, ...] = ()
 
     def pin(self, variant: Backend) -> Backend:
         """Put the pinned values back into a variant."""
@@ -63,7 +65,7 @@ class Target:
         return type(backend) is type(self.backend) and self.pin(backend) == backend
 
 
-def clean(facts: Facts, backend: Backend | None = None) -> Recipe:
+def clean(facts: Facts, backend: Backend | None = None, rules: Sequence[Transform] = ()) -> Recipe:
     """Return every automatic transform that applies, in stage order, then name order.
 
     A model of an older opset than they write for is raised first, as a verified step.
@@ -71,9 +73,10 @@ def clean(facts: Facts, backend: Backend | None = None) -> Recipe:
     Args:
         facts: Of the model.
         backend: Where it will run; without one, only what suits every backend.
+        rules: More transforms, each in its stage.
     """
     every = [catalog.load(Transform, name) for name in catalog.names(Transform)]
-    made = [cls() for cls in every if cls.automatic]
+    made = [*(cls() for cls in every if cls.automatic), *rules]
     fit = sorted((t for t in made if t.applies(facts)), key=lambda t: (t.stage, t.name()))
     if backend is None:
         fit = [t for t in fit if type(t).suits is Transform.suits]
@@ -85,11 +88,19 @@ def clean(facts: Facts, backend: Backend | None = None) -> Recipe:
     return Recipe("clean", tuple(fit))
 
 
-def recipes(facts: Facts, backend: Backend, *, exact: bool = False) -> Iterator[Recipe]:
-    """Yield a backend's recipes: as it came, clean, and clean with each quantizer's offers."""
+def recipes(
+    facts: Facts, backend: Backend, rules: Sequence[Transform] = (), *, exact: bool = False
+) -> Iterator[Recipe]:
+    """Yield a backend's recipes: as it came, clean, and clean with each quantizer's offers.
+
+    Rules of the user's are a recipe of their own beside the clean one, and part of the offers'.
+    """
     yield AS_IS
     base = clean(facts, backend)
     if base.steps:
+        yield base
+    if rules:
+        base = Recipe("clean + rules", clean(facts, backend, rules).steps)
         yield base
     if exact:
         return
@@ -128,7 +139,7 @@ def plans(
         for place, backend in enumerate(target.variants(facts, workload)):
             if exact and backend.lossy:
                 continue
-            offered = list(recipes(facts, backend, exact=exact))
+            offered = list(recipes(facts, backend, target.rules, exact=exact))
             for index, recipe in enumerate(offered):
                 plan = Plan(recipe, backend)
                 if plan == Plan(AS_IS, baseline):
