@@ -8,11 +8,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ortune.cli.apply import step
 from ortune.cli.main import main
 from ortune.core import codec, spelling
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin
 from ortune.core.step import Recipe, Transform
+from ortune.core.steps import step
 from ortune.core.trial import Edit
 from ortune.recipe.built import steps_key
 from tests.unit.rewriting import model_of, normal, ops, transformed

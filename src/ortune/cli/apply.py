@@ -11,7 +11,6 @@ import click
 
 from ortune.cli import _excluding, _folding, _formats, shared
 from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.core.steps import step as step
 
 if TYPE_CHECKING:
     from ortune.core.event import Sink
@@ -76,6 +75,7 @@ def command(
 
     from ortune.cli import progress
     from ortune.core.step import Recipe
+    from ortune.core.steps import step
     from ortune.model import file
     from ortune.recipe.build import build
 
