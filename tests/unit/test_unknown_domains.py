@@ -24,8 +24,6 @@ g (float[n,32] x) => (float[n,32] y, float[n,32] own) {
   s = Sigmoid(e)
   y = Mul(e, s)
 }"""
-    'i, "", b', "i, , b"
-)
 EASY = ("fp16", "bf16", "int8-dynamic", "int8-weights", "int4-weights")
 
 
