@@ -24,10 +24,12 @@ class Lowering:
     Attributes:
         editor: Of the main graph.
         version: The opset that is wanted.
+        notes: What a person should know.
     """
 
     def __init__(self, editor: Editor, version: int) -> None:
         self.editor, self.version = editor, version
+        self.notes: list[str] = []
 
     def replace(self, node: ir.Node, made: Sequence[ir.Node]) -> Sequence[ir.Node]:
         """Put nodes in the place of one; the last ones make its outputs, one each."""
@@ -275,10 +277,13 @@ def _dropped(*names: str) -> Adapter:
 
 
 def _allow_zero(work: Lowering, node: ir.Node) -> Adapted:
-    """Where the target has no zero it does not count."""
+    """Zeros are sizes of empty tensors alone: a computed target has none for any other."""
     to = const_array(node.inputs[1])
-    if attribute(node, "allowzero", 0) and (to is None or (to == 0).any()):
-        return "zeros of its target are sizes, and were copied there"
+    if attribute(node, "allowzero", 0):
+        if to is not None and (to == 0).any():
+            return "zeros of its target are sizes, and were copied there"
+        if to is None:
+            work.notes.append("a Reshape to a computed shape takes no empty tensor any more")
     node.attributes.pop("allowzero", None)
     return None
 

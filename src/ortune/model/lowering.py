@@ -53,6 +53,8 @@ def lower_to(model: ir.Model, version: int) -> int:
         for node in list(graph):
             if not node.domain:
                 count += _lower(work, node, old)
+        for text in work.notes:
+            edit.note(model, text)
     model.opset_imports[""] = version
     names.unique(model)
     return count

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortune.core.errors import BadModel, Refused
 from ortune.core.step import Stage, Transform
 from ortune.model import edit
+from ortune.model.shapes import infer
 from ortune.model.write import NEWEST_IR
 
 _OLDEST = 4
@@ -58,11 +59,18 @@ class IrVersion(Transform):
             raise BadModel(
                 f"IR version {self.to} is not written", fix=f"give {_OLDEST} to {NEWEST_IR}"
             )
-        for version, what in _needs(model):
+        for version, what in _needs(_typed(model)):
             if version > self.to:
                 raise Refused(f"IR version {self.to} has no {what}", fix=f"give {version} or more")
         model.ir_version = self.to
         return 1
+
+
+def _typed(model: ir.Model) -> ir.Model:
+    """Return a copy in which the types of all values are told."""
+    copy = model.clone()
+    infer(copy)
+    return copy
 
 
 def _needs(model: ir.Model) -> Iterator[tuple[int, str]]:
