@@ -81,7 +81,7 @@ def make(
     if done.returncode or not out.is_file():
         return Made(tool, error=f"exit {done.returncode}: {last_line(done.stderr or done.stdout)}")
     facts = json.loads(done.stdout.strip().splitlines()[-1])
-    return _examined(Made(tool, size=out.stat().st_size, **facts), out, feeds, wanted)
+    return examined(Made(tool, size=out.stat().st_size, **facts), out, feeds, wanted)
 
 
 def count(path: Path) -> int:
@@ -89,7 +89,8 @@ def count(path: Path) -> int:
     return _nodes(onnx.load(path, load_external_data=False).graph)
 
 
-def _examined(made: Made, out: Path, feeds: Sequence[Tensors], wanted: Any) -> Made:
+def examined(made: Made, out: Path, feeds: Sequence[Tensors], wanted: Any) -> Made:
+    """Return what is known of a file, and what is wrong with it."""
     facts = asdict(made) | {"nodes": count(out)}
     try:
         onnx.checker.check_model(str(out))

@@ -14,7 +14,7 @@ from ortune.model.diff_result import Diff, Drawn, Field, Group, Weight
 from ortune.model.diff_side import Side
 from ortune.model.diff_weights import Held, largest
 
-_LITTLE, _FEW, _TELLING = 0.1, 3, 16
+_LITTLE, _MANY, _FEW, _TELLING = 0.1, 0.3, 3, 16
 
 
 def diff(a: ir.Model, b: ir.Model) -> Diff:
@@ -57,7 +57,8 @@ def diff(a: ir.Model, b: ir.Model) -> Diff:
 def _related(pairs: Pairs) -> bool:
     """Say whether nodes with evidence of their own are enough to believe the others.
 
-    Where both models have weights, their sizes must agree; other nodes look alike everywhere.
+    Where both models have weights, their sizes must agree, as other nodes look alike everywhere;
+    without weights many nodes must have found a partner.
     """
     weighing = [_weighing(side) for side in (pairs.one, pairs.two)]
     if min(len(nodes) for nodes in weighing) >= _FEW:
@@ -73,7 +74,7 @@ def _related(pairs: Pairs) -> bool:
         for side in (pairs.one, pairs.two)
     ]
     least = min(map(len, counted))
-    return not least or len(pairs.sure & set(counted[0])) >= _LITTLE * least
+    return not least or len(set(pairs.of_a) & set(counted[0])) >= _MANY * least
 
 
 def _weighing(side: Side) -> list[int]:
