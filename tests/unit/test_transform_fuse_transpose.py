@@ -27,13 +27,15 @@ def text(body: str) -> str:
         (f"t = {T}(x) y = MatMul(t, z)", {"Gemm": 1}),
         (f"t = {T}(z) y = MatMul(x, t)", {"Gemm": 1}),
         ("t = Transpose(z) y = MatMul(x, t)", {"Gemm": 1}),
-        (f"s = {T}(x) t = {T}(z) u = Relu(t) v = {T}(u) y = MatMul(s, v)",
-         {"Gemm": 1, "Transpose": 2, "Relu": 1}),
+        (f"s = {T}(x) m = MatMul(x, t4) t = {T}(m) y = MatMul(s, t)", {"MatMul": 1, "Gemm": 1}),
     ],
 )  # fmt: skip
 def test_products_take_transposes_over(body: str, left: dict[str, int]) -> None:
-    source = text(body).replace("z) =>", "z, float[k, n] t3) =>")
-    feeds = [{"x": normal(n, 3), "z": normal(n, 3, seed=1), "t3": normal(2, n)} for n in (4, 1, 0)]
+    source = text(body).replace("z) =>", "z, float[k, n] t3, float[3, n] t4) =>")
+    feeds = [
+        {"x": normal(n, 3), "z": normal(n, 3, seed=1), "t3": normal(2, n), "t4": normal(3, n)}
+        for n in (4, 1, 0)
+    ]
     model, count = transformed(source, FuseTranspose(), feeds)
     assert count > 0 and ops(model) == left
 
