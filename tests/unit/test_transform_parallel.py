@@ -7,11 +7,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ortune.core.errors import BadSettings
 from ortune.core.step import Transform
 from ortune.model.edit import attribute, take_notes
+from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.group_convs import GroupConvs
 from ortune.transforms.merge_convs import MergeConvs
 from ortune.transforms.merge_products import MergeProducts
+from ortune.transforms.widen_groups import WidenGroups
 from tests.unit.rewriting import loaded, model_of, normal, ops, transformed
 
 
@@ -179,6 +182,39 @@ def test_a_dense_kernel_that_falls_apart(groups: int) -> None:
     after, count = transformed(model, GroupConvs(), [{"x": normal(2, 4, 3, 5)}], tolerance=1e-5)
     assert count == 1
     assert attribute(one_of(after.graph, "Conv"), "group", 1) == groups  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("channels", "left"), [(2, 4), (3, 2), (4, 2), (32, 1)])
+def test_wider_groups(channels: int, left: int) -> None:
+    held = {"w": normal(16, 1, 3, 3), "b": normal(16)}
+    nodes = [node("Conv", "x", "w", "b", to="y", pads=[1] * 4, group=8)]
+    model = loaded(network(nodes, ["n", 8, "h", "w"], held))
+    step = WidenGroups(channels=channels)
+    after, count = transformed(model, step, [{"x": normal(2, 8, 3, 5)}], tolerance=1e-5)
+    assert count == 1
+    assert attribute(one_of(after.graph, "Conv"), "group", 1) == left  # type: ignore[arg-type]
+
+
+def test_depthwise_and_wide_groups_stay() -> None:
+    for shape, group in (((8, 1, 3, 3), 8), ((8, 4, 3, 3), 2)):
+        nodes = [node("Conv", "x", "w", to="y", group=group)]
+        model = loaded(network(nodes, [1, 8, 5, 5], {"w": normal(*shape)}))
+        assert WidenGroups(channels=4).apply(model) == 0
+    with pytest.raises(BadSettings, match="width"):
+        WidenGroups(channels=0)
+
+
+def test_static_int8_widens_groups_for_the_cpu_provider_alone() -> None:
+    nodes = [node("Conv", "x", "w", to="y", group=8, pads=[1] * 4)]
+    source = loaded(network(nodes, [1, 16, 5, 5], {"w": normal(16, 2, 3, 3)}))
+    for step, groups in (
+        (Int8Static(), 1),
+        (Int8Static(target="openvino"), 8),
+        (Int8Static(exclude=("y",)), 8),
+    ):
+        model = source.clone()
+        step.probes(model)
+        assert attribute(one_of(model.graph, "Conv"), "group", 1) == groups  # type: ignore[arg-type]
 
 
 def test_a_dense_kernel_that_does_not_fall_apart_stays() -> None:

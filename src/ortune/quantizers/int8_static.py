@@ -17,6 +17,7 @@ from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.step import Quantizer, Step, Transform
 from ortune.model import edit, phases
 from ortune.model.channels_last import spread_channels_last
+from ortune.model.wide_groups import widen_groups
 from ortune.quantizers import _grid, _rescues, _rules, _scope, _tables
 from ortune.quantizers._activations import grids
 from ortune.quantizers._chosen import chosen, remember_names
@@ -29,6 +30,9 @@ from ortune.quantizers._smooth import factors, smoothable
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 _CHANNELS = catalog.load(Observer, "channels")()
+
+_GROUP = 32
+"""Channels in a group from which the CPU provider's integer convolution is fast."""
 
 MANY = 20
 """Convolutions of a network deep enough to leave the first few in float."""
@@ -246,6 +250,10 @@ class Int8Static(Quantizer):
             phases.split_transposed(model, chosen(model, self.exclude, "exclude"))
         if self.upsample and self.target == "cpu":
             spread_channels_last(model)
+        if self.target == "cpu" and "Conv" in self._ops():
+            count = widen_groups(model, _GROUP, chosen(model, self.exclude, "exclude"))
+            if count:
+                edit.note(model, f"{count} grouped convolutions have {_GROUP} channels a group")
 
     def _tables(
         self,
