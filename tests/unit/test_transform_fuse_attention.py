@@ -340,3 +340,30 @@ def test_older_opsets_and_other_backends() -> None:
     facts = Facts.__new__(Facts)
     object.__setattr__(facts, "ops", {"MatMul": 2, "Softmax": 1})
     assert STEP.applies(facts)
+
+
+def test_heads_split_by_lengths_that_nothing_is_known_of() -> None:
+    """As TorchScript writes it; which tokens are kept is seen in a run only."""
+    split = (
+        "n = NonZero(kept) at = Squeeze(n, ax0) x = Gather<axis = 1>(q, at) sx = Shape(x)"
+        " b0 = Gather<axis = 0>(sx, i0) b1 = Unsqueeze(b0, ax0)"
+        " l0 = Gather<axis = 0>(sx, i1) l1 = Unsqueeze(l0, ax0)"
+        " to = Concat<axis = 0>(b1, l1, minus, d4) back = Concat<axis = 0>(b1, l1, minus)"
+        " w = Neg(x) q4 = Reshape(w, to) k4 = Reshape(x, to) v4 = Reshape(x, to)"
+        " q5 = Transpose<perm = [0,2,1,3]>(q4) kt = Transpose<perm = [0,2,3,1]>(k4)"
+        " vh = Transpose<perm = [0,2,1,3]>(v4) "
+    )
+    body = split + S + P + OUT + "ot = Transpose<perm = [0,2,1,3]>(o) y = Reshape(ot, back) "
+    source = text(body, "float[b,s,8] q, bool[s] kept", "float[b,n,8] y")
+    kept = np.array([True, False, True, True])
+    after = fused(source, [{"q": normal(2, 4, 8), "kept": kept}])
+    shapes = [value.shape for node in after.graph for value in node.outputs]
+    assert not any("length" in str(shape) for shape in shapes)
+
+
+@pytest.mark.parametrize("mask", ["Sub(m2, one)", "Mul(m3, lowest)", "Add(m3, m3)"])
+def test_sums_and_products_that_make_a_mask(mask: str) -> None:
+    made = "m1 = Unsqueeze(m, ax12) m2 = Cast<to = 1>(m1) m3 = Sub(one, m2) "
+    made += f"m4 = {mask} mask = Mul(m4, {'one' if 'lowest' in mask else 'tenthousand'}) "
+    given = qkv(2, 3, 3) | {"m": np.array([[1, 0, 1], [0, 0, 0]])}
+    fused(text(made + MASKED + REST, toys.INPUTS + ", int64[b,t] m"), [given])

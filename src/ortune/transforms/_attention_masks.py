@@ -237,15 +237,35 @@ def _extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
         return _extremes(node.inputs[1], depth - 1) | _extremes(node.inputs[2], depth - 1)
     if node.op_type in _PASSING:
         return _extremes(node.inputs[0], depth - 1)
+    if node.op_type == "Add":
+        one, two = (_extremes(value, depth - 1) for value in node.inputs)
+        return one | two | ({"infinity"} if one and two else set())
     if node.op_type == "Mul":
         return _of_product(node)
-    return _BOTH
+    return frozenset() if _small(value) else _BOTH
 
 
 def _of_product(node: ir.Node) -> frozenset[str]:
-    """``(1 - mask) * number``, the mask an integer or a truth value: zeros and the number."""
+    """``(1 - mask) * number`` and its like, the mask an integer or a truth value."""
     for one, two in (node.inputs, reversed(node.inputs)):
-        factor, minus = number(two), maker(one, "Sub")
-        if factor is not None and minus is not None and number(minus.inputs[0]) == 1.0:
-            return frozenset({"lowest"} if factor <= _ABSORBS else ())
+        factor = number(two)
+        if factor is not None and np.isfinite(factor) and _small(one):
+            return frozenset({"lowest"} if abs(factor) >= -_ABSORBS else ())
     return _BOTH
+
+
+def _small(value: ir.Value | None, depth: int = 8) -> bool:
+    """Say whether a value is made of integers, truth values and small numbers."""
+    found = number(value)
+    if found is not None:
+        return abs(found) < -_ABSORBS
+    node = value.producer() if value is not None else None
+    if node is None or node.domain or depth == 0:
+        return False
+    source = node.inputs[0] if node.inputs else None
+    if node.op_type == "Cast" and source is not None and source.dtype is not None:
+        return source.dtype.is_integer() or source.dtype == ir.DataType.BOOL
+    if node.op_type in ("Sub", *_PASSING):
+        both = node.inputs if node.op_type == "Sub" else node.inputs[:1]
+        return all(_small(one, depth - 1) for one in both)
+    return False
