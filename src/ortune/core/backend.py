@@ -94,6 +94,20 @@ class Backend(Plugin):
         """
         return frozenset()
 
+    @property
+    def compared_on(self) -> str:
+        """Say which part of the outputs `compared` keeps, in a few words; empty for all."""
+        return ""
+
+    def compared(self, feeds: Tensors, outputs: Tensors) -> Tensors:
+        """Return what of a run's outputs it answers for: both sides are compared on that.
+
+        Args:
+            feeds: What the run was given.
+            outputs: Of this backend, or of the baseline on the same sample.
+        """
+        return outputs
+
     def missing(self) -> str | None:
         """Return why it cannot run on this machine and how to fix that; None when it can."""
         return None

@@ -60,15 +60,17 @@ def score(
     scorers = [codec.decode(Metric, dict(data)) for data in metrics]
     truth = stream.Stream(Path(expected)) if expected else None
     rows: list[list[list[float]]] = [[] for _ in scorers]
-    session = bench.sessions[MAIN]
+    session, backend = bench.sessions[MAIN], bench.job.backend
 
     def outputs() -> Iterator[dict[str, NDArray[Any]]]:
         for place, index in enumerate(indices):
-            actual = session.run(bench.sample(index))
-            wanted = truth[place] if truth else actual
+            feeds = bench.sample(index)
+            actual = session.run(feeds)
+            seen = backend.compared(feeds, actual)
+            wanted = backend.compared(feeds, truth[place]) if truth else seen
             label = None if labels is None else [_label(labels[place])]
             for scorer, found in zip(scorers, rows, strict=True):
-                found.append(scorer.records([wanted], [actual], label)[0].tolist())
+                found.append(scorer.records([wanted], [seen], label)[0].tolist())
             yield actual
 
     if save:

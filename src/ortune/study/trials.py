@@ -175,7 +175,10 @@ def score(scene: Scene, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score
     if snr is None and scene.budget.metric.name() == "snr":
         snr = scene.budget.metric.aggregate(tables[0])
     evidence = Evidence(exact=not plan.lossy, snr_db=snr)
-    return (judge(scene.budget, tables[0], base, groups, evidence), *others)
+    verdict = judge(scene.budget, tables[0], base, groups, evidence)
+    if plan.backend.compared_on:
+        verdict = replace(verdict, basis=f"{verdict.basis}; {plan.backend.compared_on}")
+    return (verdict, *others)
 
 
 def records(

@@ -1,0 +1,261 @@
+"""Another backend, called without the padding that its inputs carry."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core import catalog
+from ortune.core.backend import Backend, Recording, Session, Tensors
+from ortune.core.errors import BadSettings
+from ortune.core.facts import Facts
+from ortune.core.profile import Recorded
+from ortune.core.workload import Workload
+
+
+@dataclass(frozen=True)
+class Bucketed(Backend):
+    """Cuts padding off every call: down to the shortest bucket that holds all real positions.
+
+    The mask and the inputs beside it are [batch, length, ...]. A call whose longest row fits no
+    bucket, whose mask does not begin with a real position in every row, or whose inputs disagree
+    about the length, runs as it is. Outputs of a length come back as long as the inputs were, with
+    zeros where the padding was. Real positions are never changed. A model that computes with its
+    padded positions answers otherwise: `ortune buckets` proves that it does not.
+
+    Attributes:
+        threads: Threads of the inner backend.
+        inner: Where the model really runs.
+        mask: Input that is 0 at padded positions and not 0 at real ones; none cuts nothing.
+        inputs: Other inputs that are cut with it.
+        outputs: Outputs that have the length as their second dimension.
+        lengths: The buckets, rising.
+        side: Where the padding is.
+        custom_ops: Libraries of custom operators, for the inner backend.
+    """
+
+    automatic: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
+
+    inner: Backend = field(default_factory=lambda: catalog.load(Backend, "cpu")())
+    mask: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
+    side: Literal["right", "left"] = "right"
+    custom_ops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if list(self.lengths) != sorted({n for n in self.lengths if n > 0}):
+            raise BadSettings(
+                f"bucketed(lengths={list(self.lengths)}): lengths must rise from 1 on",
+                fix="write each once, the shortest first",
+            )
+        if held := [name for name in self.inner.reads if getattr(self.inner, name)]:
+            raise BadSettings(
+                f"bucketed(inner={self.inner.name()}({held[0]}=...)): code of the user's must not "
+                "hide in an inner backend",
+                fix="write bucketed(custom_ops=[...])",
+            )
+        if self.inner.threads:  # one place for them: what asks a backend asks this field
+            object.__setattr__(self, "threads", self.threads or self.inner.threads)
+            object.__setattr__(self, "inner", replace(self.inner, threads=0))
+
+    # --- what the inner backend says --------------------------------------------------------
+
+    @property
+    def provider(self) -> str:  # type: ignore[override]
+        """The inner backend's."""
+        return self.inner.provider
+
+    @property
+    def domains(self) -> frozenset[str]:  # type: ignore[override]
+        """The inner backend's."""
+        return self.inner.domains
+
+    @property
+    def lossy(self) -> bool:
+        """The inner backend's; cutting what a mask hides changes the order of sums only."""
+        return self.inner.lossy
+
+    @property
+    def arithmetic(self) -> frozenset[str]:
+        """The inner backend's."""
+        return self.inner.arithmetic
+
+    def missing(self) -> str | None:
+        """Say what the inner backend misses."""
+        return self.inner.missing()
+
+    def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
+        """Yield the inner backend's, bucketed."""
+        return map(self.around, self._served().variants(facts, workload))
+
+    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+        """Return the inner backend's, bucketed."""
+        found = self._served().coordinates(facts)
+        return {name: [self.around(one) for one in values] for name, values in found.items()}
+
+    def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
+        """Ask the inner backend."""
+        return self._served().takes(path)
+
+    def around(self, inner: Backend) -> Self:
+        """Return the same buckets in front of another backend."""
+        bare = replace(inner, custom_ops=()) if inner.custom_ops else inner  # type: ignore[call-arg]
+        plain = replace(bare, threads=0)
+        return replace(self, inner=plain, threads=inner.threads, custom_ops=inner.custom_ops)
+
+    def _served(self) -> Backend:
+        """Return the inner backend with its threads and libraries.
+
+        Raises:
+            BadSettings: It takes no libraries.
+        """
+        inner = replace(self.inner, threads=self.threads)
+        if not self.custom_ops:
+            return inner
+        if "custom_ops" not in inner.reads:
+            raise BadSettings(
+                f"backend '{inner.name()}' takes no custom operators", fix="use inner=cpu"
+            )
+        return replace(inner, custom_ops=self.custom_ops)  # type: ignore[call-arg]
+
+    # --- sessions ---------------------------------------------------------------------------
+
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        """Open the inner backend's session and cut what it is given."""
+        return self._open(self._served().open(path, verbose=verbose))
+
+    @contextmanager
+    def _open(self, opening: AbstractContextManager[Session]) -> Iterator[Session]:
+        with opening as session:
+            yield _Cut(session, self)
+
+    def record(
+        self, path: Path, folder: Path, *, verbose: bool = False
+    ) -> AbstractContextManager[Recording]:
+        """Open the inner backend's recording and cut what it is given."""
+        return self._record(self._served().record(path, folder, verbose=verbose))
+
+    @contextmanager
+    def _record(self, opening: AbstractContextManager[Recording]) -> Iterator[Recording]:
+        with opening as session:
+            yield _CutRecording(session, self)
+
+    # --- cutting ----------------------------------------------------------------------------
+
+    def bucket(self, feeds: Tensors) -> int:
+        """Return the length that a call is cut to; 0 when it runs as it is. A few microseconds."""
+        mask = feeds.get(self.mask)
+        if mask is None or mask.ndim != 2:
+            return 0
+        width = mask.shape[1]
+        for name in self.inputs:
+            shape = feeds[name].shape if name in feeds else ()
+            if len(shape) < 2 or shape[1] != width:
+                return 0
+        real = extent(mask, self.side)
+        place = bisect_left(self.lengths, real)
+        if not real or place == len(self.lengths) or self.lengths[place] >= width:
+            return 0
+        return self.lengths[place]
+
+    def cut(self, feeds: Tensors, length: int) -> dict[str, NDArray[Any]]:
+        """Return a call's inputs at a length."""
+        kept = slice(length) if self.side == "right" else slice(-length, None)
+        made = dict(feeds)
+        for name in (self.mask, *self.inputs):
+            made[name] = np.ascontiguousarray(feeds[name][:, kept])
+        return made
+
+    def restored(self, outputs: dict[str, NDArray[Any]], width: int) -> dict[str, NDArray[Any]]:
+        """Give the outputs of a cut call the length of its inputs, zeros behind (or before)."""
+        for name in self.outputs:
+            found = outputs[name]
+            whole = np.zeros((found.shape[0], width, *found.shape[2:]), found.dtype)
+            length = found.shape[1]
+            whole[:, slice(length) if self.side == "right" else slice(width - length, None)] = (
+                found
+            )
+            outputs[name] = whole
+        return outputs
+
+    @property
+    def compared_on(self) -> str:
+        """Padded positions of outputs mean nothing, so nothing is claimed of them."""
+        return "real positions only" if self.outputs and self.lengths else ""
+
+    def compared(self, feeds: Tensors, outputs: Tensors) -> Tensors:
+        """Leave out the positions behind the longest row's last real one."""
+        mask = feeds.get(self.mask)
+        real = 0 if mask is None else extent(mask, self.side)
+        if not real:
+            return outputs
+        kept = slice(real) if self.side == "right" else slice(-real, None)
+        return {
+            name: array[:, kept] if name in self.outputs and array.ndim > 1 else array
+            for name, array in outputs.items()
+        }
+
+
+def extent(mask: NDArray[Any], side: str = "right") -> int:
+    """Return how many columns of a mask [batch, length] hold all its real positions.
+
+    0 where that cannot be told: a row that is empty or does not begin (end, for padding on the
+    left) with a real position.
+    """
+    if mask.ndim != 2 or not mask.size:
+        return 0
+    left = side == "left"
+    edge = mask[:, -1 if left else 0]
+    if not edge.all():
+        return 0
+    seen = mask if len(mask) == 1 else mask.any(axis=0)
+    held = seen.tobytes()
+    used = len(held.lstrip(b"\0") if left else held.rstrip(b"\0"))
+    return -(-used // seen.itemsize)
+
+
+class _Cut:
+    """A session behind its buckets."""
+
+    def __init__(self, inner: Session, how: Bucketed) -> None:
+        self._inner, self._how = inner, how
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once, without the padding."""
+        length = self._how.bucket(feeds)
+        if not length:
+            return self._inner.run(feeds)
+        found = self._inner.run(self._how.cut(feeds, length))
+        return self._how.restored(found, feeds[self._how.mask].shape[1])
+
+    def placement(self) -> Mapping[str, int]:
+        """The inner session's."""
+        return self._inner.placement()
+
+    def clock(self) -> int:
+        """The inner session's."""
+        return self._inner.clock()
+
+    def waited(self) -> int:
+        """The inner session's."""
+        return self._inner.waited()
+
+
+class _CutRecording(_Cut):
+    def __init__(self, inner: Recording, how: Bucketed) -> None:
+        super().__init__(inner, how)
+        self._recording = inner
+
+    def recorded(self, runs: int) -> Recorded:
+        """The inner session's."""
+        return self._recording.recorded(runs)
