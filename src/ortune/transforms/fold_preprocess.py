@@ -36,6 +36,8 @@ class FoldPreprocess(Transform):
     and mean what they mean there: ``ortune apply --fold-preprocess preprocess.toml``.
 
     Resize works on bytes, antialiased as Pillow does it: few pixels differ, by a step of 255.
+    efficientnet-lite0 takes 0.96 [0.92, 0.99] of the CPU time that Pillow, NumPy and the model
+    take on photographs of 427x640 and more, and 0.97 [0.94, 1.01] at 224x224.
 
     Attributes:
         input: The input that takes the picture; empty for the only one.
