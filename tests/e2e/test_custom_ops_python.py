@@ -55,6 +55,7 @@ def test_a_bundle_carries_the_python_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(engine(x=np.ones((1, 4), np.float32))["y"], [[2, 3, 4, 5]])
 
 
+@pytest.mark.long
 def test_a_package_is_named_as_it_is_installed(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]>
     g (string[n] x) => (string[n] y) { y = ai.onnx.contrib.StringUpper(x) }"""
