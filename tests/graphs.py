@@ -490,7 +490,7 @@ def models(draw: Draw, largest: int = 10) -> onnx.ModelProto:
     builder = Builder(draw, draw(st.sampled_from(OPSETS)))
     inputs = []
     for index in range(draw(st.integers(1, 2))):
-        rank = draw(st.sampled_from((2, 3, 4, 4)))
+        rank = draw(st.sampled_from((2, 3, 3, 4, 4)))
         shape = tuple(draw(st.integers(1, 5)) for _ in range(rank))
         inputs.append(Made(f"x{index}", shape))
     builder.pool += inputs

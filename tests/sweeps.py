@@ -8,11 +8,10 @@ from random import Random
 
 from ortune.core import catalog
 from ortune.core.step import Transform
+from ortune.transforms.raise_opset import RaiseOpset
 
-LATEST = 20
-"""Opset that a sweep raises models to, where transforms could not write for theirs."""
-
-
+LATEST = 23
+"""Opset that models are raised to in the orders of all: some transforms write for no older one."""
 FOREIGN = {"transformer-fusion"}
 """Not ours, and a process of its own for every model."""
 
@@ -40,10 +39,25 @@ def shuffled(steps: Sequence[Transform], seed: int) -> list[Transform]:
 
 
 def orders(shuffles: int) -> Iterator[tuple[str, list[Transform]]]:
-    """Yield name and steps: each alone, all in order, all in so many shuffled orders."""
-    steps = transforms()
-    for step in steps:
-        yield step.name(), [step]
-    yield "all in order", steps
+    """Yield name and steps: each alone, all in order, all in so many shuffled orders.
+
+    A transform that writes for a newer opset only stands behind a step that raises the model, as
+    in a search.
+    """
+    for step in transforms():
+        yield step.name(), [RaiseOpset(to=step.needs_opset)] * bool(step.needs_opset) + [step]
+    yield "all in order", together()
     for seed in range(shuffles):
-        yield f"shuffle {seed}", shuffled(steps, seed)
+        yield f"shuffle {seed}", shuffled(together(), seed)
+
+
+def together() -> list[Transform]:
+    """Return all in order, on an opset that each can write for."""
+    every = transforms()
+    return [RaiseOpset(to=LATEST) if isinstance(one, RaiseOpset) else one for one in every]
+
+
+def edits(steps: Sequence[Transform], counts: Sequence[int]) -> int:
+    """Return how many edits there were, the raising before a transform apart."""
+    pairs = zip(steps, counts, strict=True)
+    return sum(n for step, n in pairs if len(steps) == 1 or not isinstance(step, RaiseOpset))
