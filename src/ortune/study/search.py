@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink
-from ortune.core.step import Recipe, Transform
+from ortune.core.step import AS_IS, Recipe, Transform
 from ortune.core.study import Stage, accepted, winner
 from ortune.core.trial import Plan, Trial
 from ortune.measurement import noise, stats
@@ -24,6 +25,7 @@ from ortune.study.ledger import Ending, write_ending
 from ortune.study.rescue import rescues, worth_saving
 from ortune.study.scene import Scene
 from ortune.study.space import Target, plans, walk
+from ortune.study.unpadded import unpadded
 
 _FINALISTS = 3
 _SEARCH_SHARE = 0.6
@@ -32,6 +34,7 @@ _SETTINGS = (3, 12)
 """Runtime settings tried around a plan: in a short search, and from three minutes on."""
 _RUNTIME_SHARE = 0.7
 """Of the time budget, counted from the start; the rest belongs to finalists and history."""
+_PADDING_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class _Loop:
         self.before = noise.snapshot()
         self.judgement = noise.Judgement(False, ())
         self.planned: set[str] = set()
+        self.cut: Bucketed | None = None
+        """The original behind buckets, where the data are padded and padding can be cut."""
         self.idle: set[str] = set()
         """Runtime settings that gained nothing over the plan around which they were tried."""
 
@@ -112,6 +117,8 @@ class _Loop:
             finished = self._rescue(finished)
         if finished != "target":
             finished = self._runtime(finished)
+            if finished != "target":
+                finished = self._unpadded(finished)
             finished = self._finals(finished)
         self._history()
         self.judge_machine()
@@ -134,6 +141,10 @@ class _Loop:
         found = plans(
             scene.facts, self.targets, scene.job.workload, scene.job.baseline, exact=self.aim.exact
         )
+        if not self.aim.exact and not any(isinstance(t.backend, Bucketed) for t in self.targets):
+            self.cut = unpadded(scene, self.attempts.note)
+        if self.cut is not None:
+            found.insert(0, Plan(AS_IS, self.cut))
         self.planned = {self.attempts.key(plan) for plan in found}
         for index, plan in enumerate(found, 1):
             if index > 1 and self.left(_SEARCH_SHARE) <= 0:
@@ -147,7 +158,7 @@ class _Loop:
 
     def _rescue(self, finished: str) -> str:
         """Spend the accuracy kit on plans that are faster than the best but fail the budget."""
-        for failed in worth_saving(self.trials, next(iter(self._leaders()), None)):
+        for failed in worth_saving(self.trials, next(iter(self._bare()), None)):
             for index, plan in enumerate(rescues(failed, self.scene.facts), 1):
                 if self.left(_RESCUE_SHARE) <= 0:
                     self.attempts.note(f"time is up: {failed.plan.recipe.name} was not saved")
@@ -163,7 +174,7 @@ class _Loop:
 
     def _runtime(self, finished: str) -> str:
         """Descend over the best plan's runtime settings; the second best gets what they gained."""
-        leaders = [t for t in self._leaders() if t.key in self.planned][:2]
+        leaders = [t for t in self._bare() if t.key in self.planned][:2]
         gained: dict[type[Backend], tuple[Backend, Backend]] = {}
         for leader in leaders:
             kind = type(leader.plan.backend)
@@ -212,6 +223,18 @@ class _Loop:
             else:
                 self.idle.add(trial.key)
         return best, ""
+
+    def _unpadded(self, finished: str) -> str:
+        """Put the best plan behind the buckets too."""
+        best = next(iter(self._bare()), None)
+        if self.cut is None or best is None:
+            return finished
+        if self.left(_PADDING_SHARE) <= 0:
+            return "time"
+        plan = Plan(best.plan.recipe, self.cut.around(best.plan.backend))
+        self.planned.add(self.attempts.key(plan))
+        trial = self.attempts.one(plan, "runtime", 1, 1)
+        return "target" if trial is not None and self._on_target(trial) else finished
 
     def _finals(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten."""
@@ -276,6 +299,13 @@ class _Loop:
         ]
         quick = [t for t in fit if t.ratio is not None and t.ratio.value < 1]
         return sorted(quick, key=lambda t: t.ratio.value if t.ratio else 1.0)
+
+    def _bare(self) -> list[Trial]:
+        """Return the leaders without those behind buckets: what may gain by them too."""
+        found = self._leaders()
+        if self.cut is None:
+            return found
+        return [t for t in found if not isinstance(t.plan.backend, Bucketed)]
 
     def _winner(self) -> Trial | None:
         finals = (t for t in self.trials if t.phase == "final")

@@ -1,0 +1,190 @@
+"""Find the padding in samples: which input is the mask, what is as long as it, who is how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.backend import Tensors
+from ortune.core.errors import BadData
+from ortune.core.facts import TensorSpec
+
+_FLAGS = "biuf"
+_GIVE = "name the mask: an input [batch, length] that is 1 at real positions and 0 at padded ones"
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What the samples say.
+
+    Attributes:
+        mask: The input that tells real positions from padded ones.
+        inputs: The other inputs that share its length, as their second dimension.
+        side: Where the padding is.
+        lengths: Longest row's real positions, one a sample.
+        widths: What the sample was padded to.
+    """
+
+    mask: str
+    inputs: tuple[str, ...]
+    side: Literal["right", "left"]
+    lengths: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    @property
+    def share(self) -> float:
+        """Share of all positions that is padding."""
+        return 1 - sum(self.lengths) / sum(self.widths)
+
+
+@dataclass
+class _Candidate:
+    """What was seen of an input that may be a mask."""
+
+    spec: TensorSpec
+    odd: str = ""
+    right: bool = True
+    left: bool = True
+    holes: int = -1
+    empty: int = -1
+    real: list[int] = field(default_factory=list)
+
+    def see(self, index: int, array: NDArray[Any]) -> None:
+        """Take one sample in."""
+        if array.ndim != 2 or not array.size:
+            self.odd = self.odd or f"sample {index} is {list(array.shape)}"
+            return
+        ones = array != 0
+        if not (array[ones] == 1).all():
+            self.odd = self.odd or f"sample {index} holds more than 0 and 1"
+            return
+        counts = ones.sum(axis=1, keepdims=True)
+        places = np.arange(array.shape[1])
+        right = bool((ones == (places < counts)).all())
+        left = bool((ones == (places >= array.shape[1] - counts)).all())
+        if not (right or left) and self.holes < 0:
+            self.holes = index
+        if not counts.all() and self.empty < 0:
+            self.empty = index
+        self.right, self.left = self.right and right, self.left and left
+        self.real.append(int(counts.max()))
+
+    @property
+    def fits(self) -> bool:
+        """Whether it may be a mask with padding at one end."""
+        return not self.odd and self.empty < 0 and (self.right or self.left)
+
+
+def find(inputs: Sequence[TensorSpec], samples: Iterable[Tensors], mask: str = "") -> Padding:
+    """Find mask, companions, side and lengths.
+
+    Args:
+        inputs: What the model takes.
+        samples: Read once.
+        mask: The mask's name; without it inputs with "mask" in their names are looked at first.
+
+    Raises:
+        BadData: There is no mask, it is not one with padding at one end, its length is fixed, or
+            nothing is padded.
+    """
+    specs = {spec.name: spec for spec in inputs}
+    if mask and mask not in specs:
+        raise BadData(f"there is no input '{mask}'", fix=f"use one of: {', '.join(specs)}")
+    named = [specs[mask]] if mask else list(inputs)
+    candidates = [_Candidate(s) for s in named if mask or _may_be(s)]
+    shapes: list[dict[str, tuple[int, ...]]] = []
+    for index, sample in enumerate(samples):
+        shapes.append({name: array.shape for name, array in sample.items()})
+        for one in candidates:
+            one.see(index, sample[one.spec.name])
+    chosen = _chosen(candidates, shapes)
+    name = chosen.spec.name
+    if chosen.spec.shape and isinstance(chosen.spec.shape[1], int):
+        raise BadData(
+            f"the length of '{name}' is fixed at {chosen.spec.shape[1]} in the model",
+            fix="free it: ortune apply MODEL free-dims -o FREE.onnx",
+        )
+    widths = tuple(one[name][1] for one in shapes)
+    if tuple(chosen.real) == widths:
+        raise BadData(
+            f"no sample is padded: '{name}' holds no column of zeros",
+            fix="nothing is to be gained here; give the data as they are served, padded",
+        )
+    beside = tuple(s.name for s in inputs if s.name != name and _beside(s, chosen.spec, shapes))
+    return Padding(name, beside, "right" if chosen.right else "left", tuple(chosen.real), widths)
+
+
+def _may_be(spec: TensorSpec) -> bool:
+    if spec.shape is not None and len(spec.shape) != 2:
+        return False
+    try:
+        return np.dtype(spec.dtype).kind in _FLAGS
+    except TypeError:
+        return False
+
+
+def _chosen(
+    candidates: Sequence[_Candidate], shapes: Sequence[Mapping[str, tuple[int, ...]]]
+) -> _Candidate:
+    """Return the likeliest: by name, padded at all, padded at the right."""
+    fit = [one for one in candidates if one.fits]
+    if fit:
+        return min(fit, key=lambda one: (not _called(one), not _pads(one, shapes), not one.right))
+    for one in candidates:
+        if not (_called(one) or len(candidates) == 1):
+            continue
+        name = one.spec.name
+        if one.odd:
+            raise BadData(f"'{name}' is no mask: {one.odd}", fix=_GIVE)
+        if one.holes >= 0:
+            raise BadData(
+                f"mask '{name}' has holes: sample {one.holes} is padded between real positions",
+                fix="pad every row at one end",
+            )
+        if one.empty >= 0:
+            raise BadData(
+                f"mask '{name}': sample {one.empty} has a row without a real position",
+                fix="leave such rows out",
+            )
+        raise BadData(
+            f"mask '{name}': some samples are padded on the left, others on the right",
+            fix="pad all on one side",
+        )
+    raise BadData("no input is a mask of 0 and 1 with padding at one end", fix=_GIVE)
+
+
+def _called(one: _Candidate) -> bool:
+    return "mask" in one.spec.name.lower()
+
+
+def _pads(one: _Candidate, shapes: Sequence[Mapping[str, tuple[int, ...]]]) -> bool:
+    return any(r < s[one.spec.name][1] for r, s in zip(one.real, shapes, strict=True))
+
+
+def _beside(
+    spec: TensorSpec, mask: TensorSpec, shapes: Sequence[Mapping[str, tuple[int, ...]]]
+) -> bool:
+    """Whether an input is as long as the mask, by the model's names or else in every sample.
+
+    Raises:
+        BadData: The mask's length is also another of its dimensions.
+    """
+    dims, length = spec.shape, mask.shape[1] if mask.shape else None
+    if dims is not None and isinstance(length, str):
+        if length in (*dims[:1], *dims[2:]):
+            raise BadData(
+                f"input '{spec.name}' has the length '{length}' as another dimension than its "
+                "second",
+                fix="only inputs [batch, length, ...] can be cut",
+            )
+        if length in dims:
+            return True
+    if dims is not None and (len(dims) < 2 or isinstance(dims[1], int)):
+        return False
+    return all(
+        len(one[spec.name]) > 1 and one[spec.name][1] == one[mask.name][1] for one in shapes
+    )
