@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from ortune.model.diff_pairs import Pairs
 from ortune.model.diff_result import Group, Kind
-from ortune.model.diff_side import MOVING, PASSED_ON, Side, quantizing
+from ortune.model.diff_roles import MOVING, PASSED_ON, quantizing
+from ortune.model.diff_side import Side
 
 _AHEAD = frozenset({"Pad", "Transpose", "Reshape", "Concat", "Squeeze", "Unsqueeze", "Slice"})
 """What is rather folded into the node behind it than into the one before."""
