@@ -27,8 +27,9 @@ class Bucketed(Backend):
     The mask and the inputs beside it are [batch, length, ...]. A call whose longest row fits no
     bucket, whose mask does not begin with a real position in every row, or whose inputs disagree
     about the length, runs as it is. Outputs of a length come back as long as the inputs were, with
-    zeros where the padding was. Real positions are never changed. A model that computes with its
-    padded positions answers otherwise: `ortune buckets` proves that it does not.
+    zeros beyond the bucket; padded positions inside it hold whatever the model computes there.
+    Real positions are never changed. A model that computes with its padded positions answers
+    otherwise: `ortune buckets` proves that it does not.
 
     Attributes:
         threads: Threads of the inner backend.
@@ -177,7 +178,7 @@ class Bucketed(Backend):
         return made
 
     def restored(self, outputs: dict[str, NDArray[Any]], width: int) -> dict[str, NDArray[Any]]:
-        """Give the outputs of a cut call the length of its inputs, zeros behind (or before)."""
+        """Give the outputs of a cut call the length of its inputs, zeros where it was cut."""
         for name in self.outputs:
             found = outputs[name]
             whole = np.zeros((found.shape[0], width, *found.shape[2:]), found.dtype)

@@ -114,7 +114,7 @@ def _show(found: Buckets) -> None:
     said = ", ".join(f"{name} {db:.0f} dB" for name, db in found.proof.snr_db.items())
     shared.say(f"without effect: {said} (real positions, {found.proof.samples} samples)")
     if backend.outputs:
-        shared.say(f"zeros in place of padded positions: {', '.join(backend.outputs)}")
+        shared.say(f"zeros beyond the bucket: {', '.join(backend.outputs)}")
     shared.table(
         ("length", "latency ms>"),
         [(str(n), f"{ns / 1e6:.3g}") for n, ns in sorted(found.latency_ns.items())],

@@ -24,6 +24,7 @@ def command(
       ortune pack run -o model.ortune
       ortune pack run -o small.ortune --trial 3fa9
     """
+    from ortune.backends.bucketed import Bucketed
     from ortune.bundle.pack import pack
     from ortune.sections import _wording as say
     from ortune.study.ledger import read_study
@@ -44,5 +45,12 @@ def command(
     lines = [f"bundle: {path} ({shared.size(path.stat().st_size)}), {plan}"]
     if chosen is not None and (foreseen := say.foreseen(chosen)):
         lines.append(f"ratio:  {say.ratio(chosen)}; {foreseen}")
+    if chosen is not None and isinstance(backend := chosen.plan.backend, Bucketed):
+        outputs = ", ".join(backend.outputs)
+        lines.append(
+            f"calls:  cut to the shortest of {', '.join(map(str, backend.lengths))} that holds "
+            f"them, by '{backend.mask}'"
+            + (f"; {outputs}: zeros beyond that" if outputs else "")
+        )
     shared.answer(json_to, result, lambda: shared.say("\n".join(lines)))
     return 0
