@@ -188,6 +188,7 @@ class Int8Static(Quantizer):
             BadSettings: A pattern of `include`, `exclude` or `wide` matches nothing.
         """
         self._prepare(model)
+        self._widen(model)
         placements, scope = self._place(model, ranges)
         layers = [layer for placement in placements for layer in placement.layers]
         _scope.note(model, scope.why, len(layers))
@@ -250,6 +251,9 @@ class Int8Static(Quantizer):
             phases.split_transposed(model, chosen(model, self.exclude, "exclude"))
         if self.upsample and self.target == "cpu":
             spread_channels_last(model)
+
+    def _widen(self, model: ir.Model) -> None:
+        """Join groups of convolutions; not before the accuracy kit has seen their weights."""
         if self.target == "cpu" and "Conv" in self._ops():
             count = widen_groups(model, _GROUP, chosen(model, self.exclude, "exclude"))
             if count:
