@@ -73,12 +73,12 @@ def test_int8_static_stores_the_very_integers(make, data, target) -> None:
     assert len(stored) == len(chosen)
     changed = 0
     for old, new, (held, scale, zero) in zip(before, chosen, stored, strict=True):
-        integers = _narrow(held, old.shape)
+        centred = held.astype(np.int32) - zero.astype(np.int32).reshape(-1)[0]
+        centred = _narrow(centred, old.shape)
         axis = None if scale.ndim == 0 else list(old.shape).index(len(scale))
         axis = 1 if make is mlp and axis is not None else axis
         grid = _grid.weight_grid(old, axis, reduce_range=target.reduce_range)
         np.testing.assert_array_equal(scale, grid.scale)
-        centred = integers.astype(np.int32) - zero.astype(np.int32).reshape(-1)[0]
         np.testing.assert_array_equal(centred, grid.quantize(new))
         np.testing.assert_allclose(grid.dequantize(grid.quantize(new)), new, rtol=1e-6)
         changed += int((grid.quantize(old) != grid.quantize(new)).sum())
