@@ -9,7 +9,7 @@ from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.facts import Facts
 from ortune.model import edit
 from ortune.transforms.raise_opset import RaiseOpset
-from tests.unit.rewriting import Arrays, model_of, normal, ops, transformed
+from tests.unit.rewriting import Arrays, model_of, normal, ops, run, transformed
 
 X = {"x": normal(2, 4, 6)}
 
@@ -139,3 +139,15 @@ def test_a_model_without_standard_operators_is_left_alone() -> None:
     g (float[2] x) => (float[2] y) { y = ai.onnx.ml.Binarizer <threshold: float = 1.0> (x) }"""
     model = model_of(text)
     assert RaiseOpset(to=17).apply(model) == 0
+
+
+def test_slopes_of_one_axis_were_one_a_channel() -> None:
+    text = """<ir_version: 3, opset_import: ["": 6]>
+    g (float[1,2,3] x) => (float[1,2,3] y) <float[2] s = {0.5, 0.25}> { y = PRelu (x, s) }"""
+    model = model_of(text)
+    assert RaiseOpset(to=17).apply(model)
+    slope = edit.const_array(next(iter(model.graph)).inputs[1])
+    assert slope is not None and slope.shape == (2, 1)
+    x = -np.ones((1, 2, 3), np.float32)
+    (y,) = run(model, {"x": x})
+    np.testing.assert_array_equal(y[0, :, 0], [-0.5, -0.25])

@@ -44,6 +44,8 @@ def raise_to(model: ir.Model, version: int) -> int:
             _splice(node, ir.serde.deserialize_graph(after), before)
             count += 1
     _forget_masks(model)
+    if old < 7 <= version:
+        _spread_slopes(model, old, version)
     model.opset_imports[""] = version
     names.unique(model)
     return count
@@ -56,6 +58,23 @@ def _forget_masks(model: ir.Model) -> None:
             for mask in node.outputs[1:]:
                 if not mask.uses() and not mask.is_graph_output():
                     mask.type = ir.TensorType(ir.DataType.BOOL)
+
+
+def _spread_slopes(model: ir.Model, old: int, new: int) -> None:
+    """A PRelu's slope of one axis was one a channel before opset 7; since it is broadcast."""
+    editor = edit.Editor(model.graph)
+    for node in edit.every_node(model):
+        if node.op_type != "PRelu" or node.domain or len(node.inputs) < 2:
+            continue
+        x, slope = node.inputs[:2]
+        held = edit.const_array(slope)
+        if held is None or held.ndim != 1 or held.size == 1 or x is None or slope is None:
+            continue
+        if x.shape is None:
+            raise _no_way(node, old, new, "the rank of its input is not known")
+        if x.shape.rank() > 2:
+            spread = held.reshape(-1, *[1] * (x.shape.rank() - 2))
+            node.replace_input_with(1, editor.constant(f"{slope.name}_spread", spread))
 
 
 def _changed(op: str, old: int, new: int) -> bool:

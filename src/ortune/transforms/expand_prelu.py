@@ -15,6 +15,7 @@ from ortune.model.dims import overridable
 from ortune.model.edit import Editor, const_array, refuse
 from ortune.model.replace import forward
 from ortune.model.shapes import infer
+from ortune.model.spec import dims
 from ortune.transforms._parts import anchors
 
 
@@ -68,6 +69,11 @@ def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
     choice = "Max" if (array <= 1).all() else "Min" if (array >= 1).all() else None
     if choice is None:
         refuse(model, node, "its slopes lie on both sides of one")
+        return 0
+    shape = dims(x.shape)
+    tail = None if shape is None else shape[len(shape) - array.ndim :]
+    if tail is None or any(n not in (1, m) for n, m in zip(array.shape, tail, strict=False)):
+        refuse(model, node, "its slopes are not known to be broadcast")
         return 0
     product = editor.node("Mul", [x, slope], name=f"{node.name}_sloped")
     made = editor.node(choice, [x, product.outputs[0]], name=f"{node.name}_{choice.lower()}")
