@@ -101,7 +101,7 @@ def find(inputs: Sequence[TensorSpec], samples: Iterable[Tensors], mask: str = "
         shapes.append({name: array.shape for name, array in sample.items()})
         for one in candidates:
             one.see(index, sample[one.spec.name])
-    chosen = _chosen(candidates, shapes)
+    chosen = _chosen(candidates, shapes, asked=bool(mask))
     name = chosen.spec.name
     if chosen.spec.shape and isinstance(chosen.spec.shape[1], int):
         raise BadData(
@@ -128,14 +128,17 @@ def _may_be(spec: TensorSpec) -> bool:
 
 
 def _chosen(
-    candidates: Sequence[_Candidate], shapes: Sequence[Mapping[str, tuple[int, ...]]]
+    candidates: Sequence[_Candidate],
+    shapes: Sequence[Mapping[str, tuple[int, ...]]],
+    *,
+    asked: bool,
 ) -> _Candidate:
     """Return the likeliest: by name, padded at all, padded at the right."""
     fit = [one for one in candidates if one.fits]
     if fit:
         return min(fit, key=lambda one: (not _called(one), not _pads(one, shapes), not one.right))
     for one in candidates:
-        if not (_called(one) or len(candidates) == 1):
+        if not (asked or _called(one)):
             continue
         name = one.spec.name
         if one.odd:
