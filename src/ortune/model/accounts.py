@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortune.model.edit import bodies, const_tensor, every_graph
 from ortune.model.flops import node_flops
 from ortune.model.spec import type_name
+from ortune.model.uses import is_read
 
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"})
 """Operators that change what is known of a tensor, or look at its shape: no data are moved."""
@@ -183,7 +184,7 @@ def _moved(node: ir.Node) -> tuple[int | None, int | None]:
     """Return the bytes read and written in one run."""
     if _view(node):
         return 0, 0
-    wanted = [v for v in node.outputs if v.uses() or v.is_graph_output()] or node.outputs[:1]
+    wanted = [v for v in node.outputs if is_read(v)] or node.outputs[:1]
     made = [value_bytes(value) for value in wanted]
     written = None if None in made else sum(size for size in made if size is not None)
     read: list[int | None] = []

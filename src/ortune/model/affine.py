@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.model.dims import overridable
 from ortune.model.edit import attribute, const_array
+from ortune.model.uses import is_read
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 
@@ -102,9 +103,7 @@ def of_batch_norm(node: ir.Node, opset: int) -> Affine | str:
     before. Before 9, ``spatial`` = 0 normalized every position by itself.
     """
     outputs = [v for v in node.outputs[1:] if v.name]
-    if attribute(node, "training_mode", 0) or any(
-        v.uses() or v.is_graph_output() for v in outputs
-    ):
+    if attribute(node, "training_mode", 0) or any(is_read(v) for v in outputs):
         return "it is in training mode"
     if (opset < 7 and not attribute(node, "is_test", 0)) or (opset < 14 and outputs):
         return "it is in training mode"

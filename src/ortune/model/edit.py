@@ -10,6 +10,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes import common
 
+from ortune.model.uses import is_read
+
 Graph: TypeAlias = ir.Graph | ir.Function
 Attributes: TypeAlias = Mapping[str, Any]
 
@@ -165,7 +167,7 @@ def discard(value: ir.Value | None) -> bool:
 
     Initializers leave the graph's inputs too; chains of Identity and Constant are followed.
     """
-    if value is None or value.uses() or value.is_graph_output():
+    if value is None or is_read(value):
         return False
     node = value.producer()
     if node is not None:

@@ -12,6 +12,7 @@ from onnx_ir.passes import common
 from ortune.core.errors import BadModel
 from ortune.model.edit import bodies, const_tensor
 from ortune.model.shapes import Runtime, infer
+from ortune.model.uses import is_read
 
 NODE = "node:"
 """In front of a name: the node, where a tensor has the same name."""
@@ -117,7 +118,7 @@ class _Names:
         found = self._find(name)
         if isinstance(found, ir.Node):
             made = [value for value in found.outputs if value.name]
-            return [v for v in made if v.uses() or v.is_graph_output()] or made
+            return [v for v in made if is_read(v)] or made
         if found.producer() is None:
             kind = "an input" if found.is_graph_input() else "a constant"
             raise BadModel(

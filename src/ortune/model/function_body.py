@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ortune.model.edit import Editor
+from ortune.model.uses import is_read
 
 
 def body_of(
@@ -60,7 +61,7 @@ def body_of(
     for name, old in zip(function.output, node.outputs, strict=False):
         source = values.get(name)
         if source is None:
-            if old.name and (old.uses() or old.is_graph_output()):
+            if old.name and is_read(old):
                 return None
             source = made[-1].outputs[0]
         made.append(editor.node("Identity", [source], name=f"{node.name}_{name}"))

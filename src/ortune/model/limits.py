@@ -9,6 +9,7 @@ from ortune.model.edit import Editor, every_node
 from ortune.model.match import maker, number
 from ortune.model.replace import forward, remove
 from ortune.model.spec import dims
+from ortune.model.uses import alone
 
 _FIRST = 12
 """Clip takes integers and its limits as inputs from here on."""
@@ -37,7 +38,7 @@ def merge_limits(model: ir.Model) -> int:
         dtype = before.inputs[0].dtype if before.inputs[0] is not None else None
         if kinds == {"Relu"} or dtype is None or not dtype.is_floating_point():
             continue
-        if len(before.outputs[0].uses()) == 1 and not before.outputs[0].is_graph_output():
+        if alone(before.outputs[0]):
             count += _join(node, before, dtype, editor)
     return count
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortune.model.edit import attribute, bodies, const_array, every_graph, every_node
 from ortune.model.extract import upstream
 from ortune.model.finding import Finding, finding
+from ortune.model.uses import is_read
 from ortune.model.write import NEWEST_IR
 
 _RANDOM = frozenset(
@@ -42,7 +43,7 @@ def _unused(model: ir.Model) -> Iterator[Finding | None]:
         "`ortune extract M -o OUT` leaves them out",
     )
     every = [v for one in (graph, *graph.subgraphs()) for v in one.initializers.values()]
-    unread = [v for v in every if not (v.uses() or v.is_graph_output() or v.is_graph_input())]
+    unread = [v for v in every if not (is_read(v) or v.is_graph_input())]
     size = sum(v.const_value.nbytes for v in unread if v.const_value is not None)
     yield finding(
         "unused-weights",

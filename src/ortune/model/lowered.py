@@ -13,6 +13,7 @@ from ortune.model.dims import overridable
 from ortune.model.edit import Attributes, Editor, attribute, const_array, discard
 from ortune.model.replace import forward
 from ortune.model.spec import dims
+from ortune.model.uses import is_read
 
 Adapted: TypeAlias = Sequence[ir.Node] | str | None
 """New nodes in the place of the old; why there is no way; or None: the node itself was changed."""
@@ -171,7 +172,7 @@ def _layer_norm(work: Lowering, node: ir.Node) -> Adapted:
     """Mean and variance over the axes, spelled out; in float32 as the operator computes it."""
     source = node.inputs[0]
     shape = dims(source.shape) if source is not None else None
-    extra = any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
+    extra = any(is_read(value) for value in node.outputs[1:])
     if extra:
         return None  # the standard's own body gives the mean too
     if source is None or shape is None or source.dtype is None:
@@ -205,9 +206,7 @@ def _dropout(work: Lowering, node: ir.Node) -> Adapted:
     """Out of training it does nothing."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None
     array = const_array(mode)
-    masked = len(node.outputs) > 1 and (
-        node.outputs[1].uses() or node.outputs[1].is_graph_output()
-    )
+    masked = len(node.outputs) > 1 and (is_read(node.outputs[1]))
     if masked or (mode is not None and (array is None or overridable(mode) or array.any())):
         return "it trains, or its mask is read"
     same = [work.make(node, "Identity", node.inputs[0]) for _ in node.outputs]

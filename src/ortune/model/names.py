@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortune.model.edit import Graph
+from ortune.model.uses import is_read
 
 
 def unique(model: ir.Model) -> int:
@@ -54,7 +55,7 @@ def _values(bodies: list[Graph]) -> int:
             seen.add(value.name)
             continue
         node = value.producer()
-        if not value.name and node is not None and not _wanted(value):
+        if not value.name and node is not None and not is_read(value):
             continue  # an optional output that is left out: no name is its meaning
         stem = value.name or (f"{node.name}_out" if node is not None else "value")
         value.name = _free(stem, taken, bare=not value.name)
@@ -66,10 +67,6 @@ def _values(bodies: list[Graph]) -> int:
 def _made(body: Graph) -> list[ir.Value]:
     held = list(body.initializers.values()) if isinstance(body, ir.Graph) else []
     return [*body.inputs, *held, *(value for node in body for value in node.outputs)]
-
-
-def _wanted(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
 
 
 def _free(stem: str, taken: set[str], *, bare: bool) -> str:

@@ -12,6 +12,7 @@ from ortune.model.dims import Item, Known, Partial, overridable
 from ortune.model.edit import attribute, const_array, const_tensor
 from ortune.model.slices import cuts, reaches
 from ortune.model.spec import dims
+from ortune.model.uses import is_read
 
 
 def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
@@ -24,7 +25,7 @@ def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
         return None
     if any(attr.is_ref() for attr in node.attributes.values()):
         return None
-    if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+    if any(is_read(value) for value in node.outputs[1:]):
         return None
     found = rule(node, known, opset)
     if isinstance(found, ir.Value):

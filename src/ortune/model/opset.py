@@ -12,6 +12,7 @@ from ortune.core.errors import BadModel
 from ortune.model import edit, names
 from ortune.model.replace import forward
 from ortune.model.shapes import infer
+from ortune.model.uses import is_read
 
 _SMALL = 4096
 """Elements of a constant that an adapter may want to look at: axes, pads, scales."""
@@ -56,7 +57,7 @@ def _forget_masks(model: ir.Model) -> None:
     for node in edit.every_node(model):
         if node.op_type == "Dropout" and not node.domain:
             for mask in node.outputs[1:]:
-                if not mask.uses() and not mask.is_graph_output():
+                if not is_read(mask):
                     mask.type = ir.TensorType(ir.DataType.BOOL)
 
 

@@ -16,6 +16,7 @@ from ortune.model.fold import LARGE_BYTES
 from ortune.model.hosts import Host, host
 from ortune.model.match import maker, number
 from ortune.model.replace import forward
+from ortune.model.uses import alone
 
 _PLAIN: Mapping[str, Any] = {"auto_pad": "NOTSET", "group": 1, "alpha": 1.0, "beta": 1.0}
 _ZERO = ("transA", "transB")
@@ -44,12 +45,12 @@ class Branch:
 
 def branch(value: ir.Value | None, concat: ir.Node) -> Branch | None:
     """Return the convolution behind an input of a Concat that nothing else reads."""
-    if value is None or not _alone(value):
+    if value is None or not alone(value):
         return None
     activation = maker(value, *ACTIVATIONS)
     inner = activation.inputs[0] if activation is not None else value
     at = host(maker(inner, "Conv"))
-    if at is None or inner is None or not _alone(inner):
+    if at is None or inner is None or not alone(inner):
         return None
     limits = activation.inputs[1:] if activation is not None else ()
     if any(limit is not None and number(limit) is None for limit in limits):
@@ -83,10 +84,6 @@ def one_branch(
     node.outputs[0].type = made.outputs[0].type
     insert_before(concat, node)
     return node.outputs[0]
-
-
-def _alone(value: ir.Value) -> bool:
-    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def families(nodes: Iterable[ir.Node], op: str) -> list[list[Host]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ortune.model import edit
 from ortune.model.affine import constant
 from ortune.model.hosts import Host, host
+from ortune.model.uses import only_reader
 
 _ORDERED = 11
 """Opset from which DepthToSpace knows two orders of channels."""
@@ -167,11 +168,11 @@ def _weight(weight: NDArray[Any], group: int, axes: Sequence[Taps]) -> NDArray[A
 def _interleave(editor: edit.Editor, node: ir.Node, conv: ir.Node, axes: Sequence[Taps]) -> None:
     """Put DepthToSpace behind; an activation that follows moves in front of it, to the Conv."""
     end, chain = node.outputs[0], [conv]
-    uses = tuple(end.uses())
-    alone = len(uses) == 1 and not end.is_graph_output() and uses[0].node.graph is node.graph
+    after = only_reader(end)
     stride = int(axes[0].index.shape[0])
-    activation = uses[0].node if alone and uses[0].node.op_type in _COMMUTE else None
-    if activation is not None and stride > 1 and not activation.domain:
+    near = after is not None and after.graph is node.graph and not after.domain
+    activation = after if near and after is not None and after.op_type in _COMMUTE else None
+    if activation is not None and stride > 1:
         end = activation.outputs[0]
         inputs = [conv.outputs[0], *activation.inputs[1:]]
         attributes = {name: attr.value for name, attr in activation.attributes.items()}

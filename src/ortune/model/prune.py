@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ortune.model.edit import every_graph
 from ortune.model.replace import remove
+from ortune.model.uses import is_read
 
 _SAMPLED = 64
 _WORTH = 1 << 10
@@ -21,12 +22,12 @@ def drop_dead(model: ir.Model) -> int:
     count = 0
     for graph in reversed(list(every_graph(model))):
         for node in reversed(list(graph)):
-            if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            if not any(is_read(value) for value in node.outputs):
                 remove(node)
                 count += 1
     for body in model.graphs():
         for name, value in list(body.initializers.items()):
-            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+            if not (is_read(value) or value.is_graph_input()):
                 del body.initializers[name]
                 count += 1
     return count

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.model import edit, quantized
 from ortune.model.match import maker, other, reader
+from ortune.model.uses import is_read
 
 _POSITIVE = ("Clip", "Relu", "Sigmoid", "Softmax", "HardSigmoid")
 
@@ -252,7 +253,7 @@ def _remove_back(node: ir.Node) -> None:
     ahead = [node]
     while ahead:
         one = ahead.pop()
-        if one.graph is None or any(v.uses() or v.is_graph_output() for v in one.outputs):
+        if one.graph is None or any(is_read(v) for v in one.outputs):
             continue
         makers = [v.producer() for v in one.inputs if v is not None]
         edit.take_out(one)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.model import edit
 from ortune.model.evaluate import evaluate
+from ortune.model.uses import is_read
 
 PUTS_TOGETHER = frozenset(
     {"Concat", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
@@ -48,7 +49,7 @@ def assembled(value: ir.Value | None, opset: int) -> NDArray[Any] | None:
 
 def discard_assembled(value: ir.Value | None) -> None:
     """Remove a weight that nothing uses any more, with what puts it together."""
-    if value is None or value.uses() or value.is_graph_output():
+    if value is None or is_read(value):
         return
     node = value.producer()
     if node is not None and node.graph is None:
@@ -56,7 +57,7 @@ def discard_assembled(value: ir.Value | None) -> None:
     if node is None or node.op_type not in PUTS_TOGETHER or node.domain:
         edit.discard(value)
         return
-    if any(output.uses() or output.is_graph_output() for output in node.outputs):
+    if any(is_read(output) for output in node.outputs):
         return
     sources = [part for part in node.inputs if part is not None]
     assert node.graph is not None

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.model import edit
+from ortune.model.uses import is_read
 from ortune.quantizers._layers import Layer, discard_weight, layers
 
 
@@ -107,7 +108,7 @@ def _of_batch_norm(node: ir.Node) -> Affine | None:
     arrays = [edit.const_array(value) for value in node.inputs[1:5]]
     if edit.attribute(node, "training_mode", 0) or any(array is None for array in arrays):
         return None
-    if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+    if any(is_read(value) for value in node.outputs[1:]):
         return None
     gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in arrays)
     scale = gamma / np.sqrt(variance + edit.attribute(node, "epsilon", 1e-5))

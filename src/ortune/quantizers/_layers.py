@@ -11,6 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.model import edit
+from ortune.model.uses import is_read
 from ortune.quantizers._chosen import chosen
 
 
@@ -131,7 +132,7 @@ def transposed(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
 
 def discard_weight(value: ir.Value | None) -> None:
     """Remove a weight that nothing uses any more, its Transpose included."""
-    if value is None or value.uses() or value.is_graph_output():
+    if value is None or is_read(value):
         return
     source, _ = transposed(value)
     node = value.producer()

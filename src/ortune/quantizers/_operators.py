@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortune.model import edit, quantized
 from ortune.model.quantized import MICROSOFT, Constants
+from ortune.model.uses import is_read, only_reader
 
 UNARY = {
     "AveragePool": "QLinearAveragePool",
@@ -106,9 +107,9 @@ class Operators:
 
     def end(self, node: ir.Node) -> tuple[ir.Node, Source] | None:
         """Return the QuantizeLinear behind a node; a Relu or Clip that it repeats is skipped."""
-        behind = _only_reader(node.outputs[0])
+        behind = only_reader(node.outputs[0])
         if behind is not None and behind.op_type in ("Relu", "Clip") and not behind.domain:
-            after = _only_reader(behind.outputs[0])
+            after = only_reader(behind.outputs[0])
             grid = quantized.grid(after) if after is not None else None
             if after is None or grid is None or not _repeats(behind, grid):
                 return None
@@ -247,11 +248,6 @@ def _without_beta(node: ir.Node) -> dict[str, Any]:
     return {name: held for name, held in node.attributes.items() if name != "beta"}
 
 
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    uses = tuple(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
-
-
 def _repeats(node: ir.Node, grid: Constants) -> bool:
     """Whether a grid ends where a Relu or Clip cuts, or within: it need not be written."""
     limits = np.iinfo(grid.zero.dtype)
@@ -277,6 +273,6 @@ def domain(taken: Taken) -> str:
 def leftovers(graph: edit.Graph) -> Iterator[ir.Node]:
     """Yield DequantizeLinear and the like that nothing reads any more, last first."""
     for node in reversed(list(graph)):
-        read = any(v.uses() or v.is_graph_output() for v in node.outputs)
+        read = any(is_read(v) for v in node.outputs)
         if node.op_type in ("DequantizeLinear", "Relu", "Clip", "QuantizeLinear") and not read:
             yield node

@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.model import edit
+from ortune.model.uses import only_reader
 from ortune.quantizers._layers import Layer
 from ortune.quantizers._rules import RULES, Gives
 
@@ -116,12 +117,10 @@ def place(
 def after(node: ir.Node) -> ir.Value:
     """Return the tensor that carries the node's integers: behind the activation it absorbs."""
     value = node.outputs[0]
-    uses = value.uses()
-    if len(uses) != 1 or value.is_graph_output():
+    reader = only_reader(value)
+    if reader is None or reader.domain or reader.graph is not node.graph:
         return value
-    reader = next(iter(uses)).node
-    same_graph = reader.graph is node.graph
-    if reader.op_type not in ABSORBED or reader.domain or not same_graph:
+    if reader.op_type not in ABSORBED:
         return value
     return reader.outputs[0] if reader.op_type == "Relu" or _from_zero(reader) else value
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.model import edit
+from ortune.model.uses import is_read
 from ortune.quantizers._blocks import SLAB, Packed, pack, unpack
 from ortune.quantizers._lookup import look_up
 from ortune.quantizers._products import Product, Rows, Table, origin
@@ -225,7 +226,7 @@ def _replace(node: ir.Node, result: ir.Value) -> None:
 
 def _discard(value: ir.Value | None) -> None:
     """Remove a constant that nothing reads any more, and the Transposes on the way to it."""
-    if value is None or value.uses() or value.is_graph_output():
+    if value is None or is_read(value):
         return
     node = value.producer()
     if node is None or node.op_type == "Constant":

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortune.model.edit import attribute
 from ortune.model.match import maker, number, scalar_for
+from ortune.model.uses import alone
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def chain(value: ir.Value | None, opset: int) -> Clamp | None:
     while found is not None:
         source = found.source
         below = clamp(source, opset)
-        if below is None or len(source.uses()) != 1 or source.is_graph_output():
+        if below is None or not alone(source):
             return found
         found = joined(below, found)
     return None

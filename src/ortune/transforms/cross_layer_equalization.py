@@ -16,6 +16,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model import edit
 from ortune.model.dims import overridable
+from ortune.model.uses import only_reader
 
 
 @dataclass(frozen=True)
@@ -232,10 +233,8 @@ def _commutes(node: ir.Node, *, last: bool) -> bool:
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:
-    uses = tuple(node.outputs[0].uses())
-    if len(uses) != 1 or node.outputs[0].is_graph_output() or uses[0].node.domain:
-        return None
-    return uses[0].node if uses[0].node.graph is node.graph else None
+    found = only_reader(node.outputs[0])
+    return found if found and not found.domain and found.graph is node.graph else None
 
 
 def _constant(node: ir.Node, index: int) -> NDArray[np.float64] | None:

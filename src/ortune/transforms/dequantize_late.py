@@ -13,6 +13,7 @@ from ortune.core.step import Stage, Transform
 from ortune.model import edit, quantized
 from ortune.model.dims import overridable
 from ortune.model.quantized import Constants
+from ortune.model.uses import is_read
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _swap(node: ir.Node, wide: ir.Node, made: list[ir.Node]) -> None:
     new.name = name
     for source in sources[1:]:
         edit.discard(source)
-    if not any(v.uses() or v.is_graph_output() for v in wide.outputs) and wide.graph is not None:
+    if not any(is_read(v) for v in wide.outputs) and wide.graph is not None:
         parts = list(wide.inputs)
         wide.graph.remove(wide, safe=True)
         for part in parts:

@@ -16,6 +16,7 @@ from ortune.model.edit import Editor, refuse
 from ortune.model.match import maker, other, reader
 from ortune.model.replace import forward
 from ortune.model.shapes import infer
+from ortune.model.uses import alone
 from ortune.transforms._parts import NO_KERNEL, READ_ELSEWHERE, anchors
 
 _LIMIT = 20.0
@@ -71,7 +72,7 @@ def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
         product = reader(node.outputs[0], "Mul")
         if product is None or other(product, node.outputs[0]) is not x:
             return 0
-        if len(softplus.outputs[0].uses()) != 1 or softplus.outputs[0].is_graph_output():
+        if not alone(softplus.outputs[0]):
             refuse(model, node, READ_ELSEWHERE)
             return 0
         last = product

@@ -17,6 +17,7 @@ from ortune.model.hosts import OPS, Host, host
 from ortune.model.match import maker, reader
 from ortune.model.shapes import infer
 from ortune.model.spec import dims
+from ortune.model.uses import alone
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,7 @@ def _before(model: ir.Model, at: Host, absorber: Absorber, opset: int) -> int:
     affine, count, value = UNCHANGED, 0, at.node.inputs[0]
     first = None
     while value is not None and (node := value.producer()) is not None:
-        alone = len(value.uses()) == 1 and not value.is_graph_output()
-        if not alone or node.graph is not at.node.graph or node.op_type not in ARITHMETIC:
+        if not alone(value) or node.graph is not at.node.graph or node.op_type not in ARITHMETIC:
             break
         x, found = _operand(node, at, opset)
         if x is None or found is None or not found.finite:

@@ -17,6 +17,7 @@ from ortune.model.light import light
 from ortune.model.match import reader
 from ortune.model.replace import forward
 from ortune.model.spec import dims
+from ortune.model.uses import is_read
 from ortune.transforms._attention_core import Core, Refused, find
 from ortune.transforms._attention_heads import Flattener, Heads, heads, reshaped, untransposed
 from ortune.transforms._attention_lengths import named
@@ -233,7 +234,7 @@ def _merge(core: Core, made: ir.Value, parts: _Parts, writer: _Writer) -> None:
     for user in [node for node, _ in turned.uses()]:
         if user.op_type == "Reshape" and not user.domain and _merges(user, made):
             forward(user.outputs[0], made)
-    if turned.uses() or turned.is_graph_output():
+    if is_read(turned):
         split = reshaped(writer.editor, made, shape, at)
         split.shape = turned.shape
         forward(turned, split)

@@ -15,6 +15,7 @@ from ortune.model.affine import UNCHANGED, Affine, of_batch_norm, of_node
 from ortune.model.hosts import OPS, Host, host
 from ortune.model.match import maker, reader
 from ortune.model.shapes import infer
+from ortune.model.uses import alone
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def _fuse(model: ir.Model, norm: ir.Node, absorber: Absorber) -> int:
         edit.refuse(model, norm, line)
         return 0
     why: str | None = "something else reads what is between"
-    if found is not None and _alone(found[0].node, *found[1]):
+    if found is not None and all(alone(n.outputs[0]) for n in (found[0].node, *found[1])):
         before, chain, affine = found
         why = absorber.behind(before, affine.then(line), [*chain, norm])
     elif after is not None and after.node.graph is norm.graph and norm.inputs[0] is not None:
@@ -96,8 +97,3 @@ def _before(norm: ir.Node, opset: int) -> tuple[Host, list[ir.Node], Affine] | N
         return at, chain, UNCHANGED
     affine = of_node(add, at.node.outputs[0], at.channels, opset)
     return None if affine is None else (at, chain, affine)
-
-
-def _alone(*nodes: ir.Node) -> bool:
-    outputs = [node.outputs[0] for node in nodes]
-    return all(len(v.uses()) == 1 and not v.is_graph_output() for v in outputs)

@@ -17,6 +17,7 @@ from ortune.model.match import maker
 from ortune.model.replace import forward
 from ortune.model.shapes import infer
 from ortune.model.spec import dims
+from ortune.model.uses import alone, is_read
 from ortune.transforms._parts import anchors
 
 _SUM = 3
@@ -113,7 +114,7 @@ def _misfit(norm: ir.Node, add: ir.Node) -> str | None:
         return "the summands are not known to have the same shape"
     if norm.inputs[0] is None or norm.inputs[0].dtype not in _TYPES:
         return "the type has no kernel"
-    if any(value.uses() or value.is_graph_output() for value in norm.outputs[1:]):
+    if any(is_read(value) for value in norm.outputs[1:]):
         return "its statistics are read"
     weights = [const_tensor(w) for w in norm.inputs[1:] if w is not None]
     if any(tensor is None or len(tensor.shape) != 1 for tensor in weights):
@@ -128,7 +129,7 @@ def _parts(add: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | N
     """Return x, skip, and a bias that was added to x alone."""
     for one, two in (add.inputs, tuple(reversed(add.inputs))):
         inner = maker(one, "Add")
-        if inner is None or one is None or len(one.uses()) != 1 or one.is_graph_output():
+        if inner is None or one is None or not alone(one):
             continue
         for x, bias in (inner.inputs, tuple(reversed(inner.inputs))):
             tensor = None if overridable(bias) else const_tensor(bias)

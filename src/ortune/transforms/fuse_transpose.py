@@ -16,6 +16,7 @@ from ortune.model.replace import forward, remove
 from ortune.model.reshaping import permutation
 from ortune.model.shapes import infer
 from ortune.model.spec import dims
+from ortune.model.uses import alone
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,9 @@ def _turned(value: ir.Value | None) -> ir.Node | None:
     node = maker(value, "Transpose")
     if node is None or node.inputs[0] is None or permutation(node) != (1, 0):
         return None
-    alone = len(node.outputs[0].uses()) == 1 and not node.outputs[0].is_graph_output()
     before = node.inputs[0].producer()
     plain = before is None or (not before.domain and before.op_type in _SOURCES)
-    return node if alone and plain else None
+    return node if plain and alone(node.outputs[0]) else None
 
 
 def _into_gemm(node: ir.Node, index: int) -> int:

@@ -17,6 +17,7 @@ from ortune.model.replace import forward, remove
 from ortune.model.reshaping import RESHAPES, permutation
 from ortune.model.shapes import infer
 from ortune.model.spec import dims
+from ortune.model.uses import alone
 from ortune.transforms._total import Total
 
 
@@ -100,14 +101,10 @@ def _moves(node: ir.Node | None) -> bool:
     return node is not None and not node.domain and node.op_type in ("Transpose", *RESHAPES)
 
 
-def _alone(value: ir.Value) -> bool:
-    return len(value.uses()) == 1 and not value.is_graph_output()
-
-
 def _continues(node: ir.Node) -> bool:
     """Say whether the chain goes on behind a node: it is taken up from its end."""
     value = node.outputs[0]
-    while _alone(value):
+    while alone(value):
         after = next(iter(value.uses())).node
         if after.graph is not node.graph:
             return False
@@ -129,7 +126,7 @@ def _chain(last: ir.Node) -> _Chain:
         chain.append((node, *found))
         value = found[0]
         node = value.producer()
-        if node is None or node.graph is not last.graph or not _alone(value):
+        if node is None or node.graph is not last.graph or not alone(value):
             break
         if _moves(node) and node.inputs[0] is not None:
             found = (node.inputs[0], None)
