@@ -6,6 +6,7 @@ Exported with torch and kept under ``.cache/shapes``; each with random samples b
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,43 @@ def write(name: str) -> Path:
     return folder
 
 
+class DenseUNet(nn.Module):
+    """Dense 3x3 convolutions, transposed ones on the way up, a skip at each level."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (32, 64, 128, 256)
+        self.first = _normed(6, widths[0])
+        pairs = list(pairwise(widths))
+        self.down = nn.ModuleList(
+            [nn.Sequential(_normed(a, b, 2), _normed(b, b)) for a, b in pairs]
+        )
+        self.wide = nn.ModuleList([nn.ConvTranspose2d(b, a, 4, 2, 1) for a, b in reversed(pairs)])
+        self.up = nn.ModuleList([_normed(2 * a, a) for a, _ in reversed(pairs)])
+        self.last = nn.Conv2d(widths[0], 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = [self.first(x)]
+        for step in self.down:
+            kept.append(step(kept[-1]))
+        found = kept.pop()
+        for wide, step in zip(self.wide, self.up, strict=True):
+            found = step(torch.cat([torch.relu(wide(found)), kept.pop()], 1))
+        return torch.sigmoid(self.last(found))
+
+
+def _normed(inner: int, outer: int, stride: int = 1) -> nn.Sequential:
+    conv = nn.Conv2d(inner, outer, 3, stride, 1)
+    return nn.Sequential(conv, nn.BatchNorm2d(outer), nn.ReLU())
+
+
+def _dunet(path: Path) -> None:
+    model = DenseUNet().train()
+    for _ in range(2):
+        model(torch.randn(2, 6, 160, 160))
+    _script(model.eval(), torch.randn(1, 6, 320, 320), path)
+
+
 def _resnet(path: Path) -> None:
     model = ResNet50().train()
     for _ in range(4):
@@ -155,8 +193,9 @@ def _tokens(rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
-_EXPORTS = {"resnet50": _resnet, "lstm": _lstm, "bert": _bert, "gpt2": _gpt2}
+_EXPORTS = {"dunet": _dunet, "resnet50": _resnet, "lstm": _lstm, "bert": _bert, "gpt2": _gpt2}
 _INPUTS = {
+    "dunet": lambda rng: {"x": rng.standard_normal((1, 6, 320, 320), np.float32)},
     "resnet50": lambda rng: {"x": rng.standard_normal((1, 3, 224, 224), np.float32)},
     "lstm": lambda rng: {"x": rng.standard_normal((1, 100, 128), np.float32)},
     "bert": _tokens,
