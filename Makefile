@@ -46,6 +46,7 @@ check: dev
 	$(PY) -m benchmarks.ceilings --threads 1 2 --rounds 8
 	$(PY) -m benchmarks.profile > benchmarks/results/profile.json
 	$(PY) -m benchmarks.engine_overhead
+	$(PY) -m benchmarks.buckets
 	$(PY) -m benchmarks.calibration
 	$(PY) -m benchmarks.precision
 	$(PY) -m benchmarks.options

@@ -230,6 +230,14 @@ def test_what_cannot_be_cut(tmp_path: Path, outputs: str, tail: str, said: str) 
     assert len(str(caught.value).splitlines()) == 2
 
 
+def test_the_bar_can_be_lowered_and_a_backend_that_rounds_is_no_judge(tmp_path: Path) -> None:
+    model = write(tmp_path / "toy.onnx", tail=UNMASKED)
+    data = samples(tmp_path / "data", [4, 9], width=LONG)
+    got = buckets(model, data=data, on="cpu(threads=1, fast_gelu=true)", least_db=-200, seconds=0)
+    assert got.proof.snr_db["pooled"] < 100 <= got.proof.snr_db["tokens"]
+    assert got.backend.inner == Cpu(fast_gelu=True)
+
+
 def test_lengths_that_fill_the_width_gain_nothing() -> None:
     padded = padding.Padding("mask", ("ids",), "right", (31, 31, 30), (32, 32, 32))
     proof = Proof(Bucketed(), {}, 3)

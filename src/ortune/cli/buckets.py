@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 )
 @click.option("--mask", default="", metavar="NAME", help="The mask; found in the data by default.")
 @click.option(
+    "--least-db",
+    type=shared.Finite(),
+    default=100.0,
+    show_default=True,
+    help="Signal to noise that every output keeps without padding; less for quantized models.",
+)
+@click.option(
     "--seconds",
     type=shared.Finite(min=0),
     default=10.0,
@@ -49,6 +56,7 @@ def command(
     count: int,
     multiple: int,
     mask: str,
+    least_db: float,
     seconds: float,
     json_to: str | None,
     verbose: bool,
@@ -79,6 +87,7 @@ def command(
         count=count,
         multiple=multiple,
         mask=mask,
+        least_db=least_db,
         seconds=seconds,
         sink=progress.lines(verbose),
     )

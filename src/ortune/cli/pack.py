@@ -49,8 +49,7 @@ def command(
         outputs = ", ".join(backend.outputs)
         lines.append(
             f"calls:  cut to the shortest of {', '.join(map(str, backend.lengths))} that holds "
-            f"them, by '{backend.mask}'"
-            + (f"; {outputs}: zeros beyond that" if outputs else "")
+            f"them, by '{backend.mask}'" + (f"; {outputs}: zeros beyond that" if outputs else "")
         )
     shared.answer(json_to, result, lambda: shared.say("\n".join(lines)))
     return 0

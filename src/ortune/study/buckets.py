@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ortune.backends.bucketed import Bucketed
+from ortune.backends.cpu import Cpu
 from ortune.core import codec
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, BadModel, BadSettings, Refused
@@ -27,7 +28,7 @@ from ortune.model import facts as model_facts
 from ortune.model import file
 from ortune.study import bucketing
 from ortune.study.bench import race
-from ortune.study.trimming import Proof, prove
+from ortune.study.trimming import LEAST_DB, Proof, prove
 
 COUNT = 4
 MULTIPLE = 8
@@ -70,6 +71,7 @@ def buckets(
     count: int = COUNT,
     multiple: int = MULTIPLE,
     mask: str = "",
+    least_db: float = LEAST_DB,
     seconds: float = 10,
     sink: Sink = silent,
 ) -> Buckets:
@@ -82,6 +84,7 @@ def buckets(
         count: Most buckets.
         multiple: Buckets are multiples of this.
         mask: The input that tells real positions; found when empty.
+        least_db: What every output must keep when padding is cut.
         seconds: Time for the paired timing; 0 leaves it out.
         sink: Receives notes.
 
@@ -103,7 +106,7 @@ def buckets(
             sink(Note(text))
         padding = find(facts.inputs, Stream(fed.stream), mask)
         try:
-            proof = prove(path, backend, padding, fed.stream, folder)
+            proof = _proof(path, backend, padding, fed.stream, folder, least_db)
             sink(Note(f"padding is without effect: {min(proof.snr_db.values()):.0f} dB"))
             latency = timed(path, backend, proof.cut, padding, fed.stream, folder, multiple)
         except WorkerFailed as error:
@@ -118,6 +121,20 @@ def buckets(
     if ran["ratios"][1] is None:
         raise BadModel(f"{found.backend}: {ran['rows'][1]['error']}", fix="run with -v")
     return replace(found, measured=codec.decode(Interval, ran["ratios"][1]))
+
+
+def _proof(
+    model: Path,
+    backend: Backend,
+    padding: Padding,
+    samples: Path,
+    folder: Path,
+    least_db: float,
+) -> Proof:
+    """Prove it on the backend; one that rounds on its own is no judge of the model."""
+    judge = Cpu(custom_ops=backend.custom_ops) if backend.lossy else backend
+    proof = prove(model, judge, padding, samples, folder, least_db=least_db)
+    return replace(proof, cut=proof.cut.around(backend))
 
 
 def chosen(
