@@ -15,6 +15,7 @@ from ortune.transforms.group_convs import GroupConvs
 from ortune.transforms.merge_convs import MergeConvs
 from ortune.transforms.merge_products import MergeProducts
 from ortune.transforms.widen_groups import WidenGroups
+from tests.unit.quantizing import quantize
 from tests.unit.rewriting import loaded, model_of, normal, ops, transformed
 
 
@@ -205,15 +206,19 @@ def test_depthwise_and_wide_groups_stay() -> None:
 
 
 def test_static_int8_widens_groups_for_the_cpu_provider_alone() -> None:
-    nodes = [node("Conv", "x", "w", to="y", group=8, pads=[1] * 4)]
-    source = loaded(network(nodes, [1, 16, 5, 5], {"w": normal(16, 2, 3, 3)}))
+    nodes = [
+        node("Conv", "x", "w", to="h", group=8, pads=[1] * 4),
+        node("Conv", "h", "v", to="y"),
+    ]
+    held = {"w": normal(16, 2, 3, 3), "v": normal(4, 16, 1, 1)}
+    source = loaded(network(nodes, [1, 16, 5, 5], held))
     for step, groups in (
         (Int8Static(), 1),
         (Int8Static(target="openvino"), 8),
-        (Int8Static(exclude=("y",)), 8),
+        (Int8Static(exclude=("h",)), 8),
     ):
         model = source.clone()
-        step.probes(model)
+        quantize(model, step, [{"x": normal(1, 16, 5, 5)}])
         assert attribute(one_of(model.graph, "Conv"), "group", 1) == groups  # type: ignore[arg-type]
 
 

@@ -53,8 +53,10 @@ class Absorber:
         end, result = chain[-1], node.outputs[0]
         if not has_bias and affine.shifts:
             result = self._add(at, affine.shift, end)
-        name = end.outputs[0].name
-        forward(end.outputs[0], result)
+        name, old = end.outputs[0].name, end.outputs[0]
+        if result.shape is None:
+            result.shape, result.type = old.shape, result.type or old.type
+        forward(old, result)
         for step in reversed(chain):
             remove(step)
         # Calibration knows tensors by name: a name that stays must stand for the values it had.
