@@ -55,12 +55,14 @@ class _Candidate:
 
     def see(self, index: int, array: NDArray[Any]) -> None:
         """Take one sample in."""
+        if self.odd:
+            return
         if array.ndim != 2 or not array.size:
-            self.odd = self.odd or f"sample {index} is {list(array.shape)}"
+            self.odd = f"sample {index} is {list(array.shape)}"
             return
         ones = array != 0
         if not (array[ones] == 1).all():
-            self.odd = self.odd or f"sample {index} holds more than 0 and 1"
+            self.odd = f"sample {index} holds more than 0 and 1"
             return
         counts = ones.sum(axis=1, keepdims=True)
         places = np.arange(array.shape[1])
