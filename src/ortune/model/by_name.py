@@ -22,6 +22,13 @@ _ELEMENTWISE_TEXT = (
 ELEMENTWISE = frozenset(_ELEMENTWISE_TEXT.split())
 """Operators of several inputs that broadcast both ways (from opset 7 on)."""
 
+_UNARY_TEXT = (
+    "Relu LeakyRelu Elu Selu Sigmoid HardSigmoid HardSwish Tanh Exp Log Sqrt Abs Neg Erf Gelu "
+    "Cast Clip Not Floor Ceil Round Softplus Reciprocal Sign Identity Mish"
+)
+UNARY = frozenset(_UNARY_TEXT.split())
+"""Operators whose result has the shape of their first input, each element by itself."""
+
 
 def by_name(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
     """Return the shape of a node's first output, items that do not follow being None."""

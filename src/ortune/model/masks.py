@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ortune.model.by_name import ELEMENTWISE, broadcast, expanded
+from ortune.model.by_name import ELEMENTWISE, UNARY, broadcast, expanded
 from ortune.model.dims import Item, Known
 from ortune.model.edit import Editor, attribute, every_node
 from ortune.model.indices import Index, always, index_of
@@ -16,7 +16,6 @@ from ortune.model.replace import forward, remove
 from ortune.model.reshaping import added_axes
 from ortune.model.spec import dims
 
-_UNARY = frozenset(("Cast", "Not", "Neg", "Abs", "Relu", "Identity", "Sigmoid", "Exp"))
 _FIRST = 7
 """Opset from which element-wise operators broadcast both ways."""
 
@@ -105,7 +104,7 @@ def _after(
     """Return a reader's shape with the narrow form; None for what may not read it."""
     if node.domain:
         return None
-    if node.op_type in _UNARY:
+    if node.op_type in UNARY and node.inputs[0] is value:
         return narrow
     if node.op_type == "Expand" and node.inputs[0] is value and node.inputs[1] is not value:
         to = known.part(node.inputs[1])

@@ -8,8 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.model.dims import overridable
-from ortune.model.edit import const_array, const_tensor
+from ortune.model.edit import attribute, const_array, const_tensor
 from ortune.model.spec import dims
+
+NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
+"""Operators that make nothing below 0."""
 
 
 def maker(value: ir.Value | None, *ops: str) -> ir.Node | None:
@@ -49,6 +52,17 @@ def near(value: ir.Value | None, wanted: float, tolerance: float = 2e-5) -> bool
     """Say whether a value is this constant; `tolerance` is relative, for rounded spellings."""
     found = number(value)
     return found is not None and bool(np.isclose(found, wanted, rtol=tolerance, atol=0))
+
+
+def reduced(node: ir.Node) -> tuple[int, ...] | None:
+    """Return the axes of a reduction, an attribute or an input; None unless dims are kept."""
+    if not attribute(node, "keepdims", 1):
+        return None
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        array = None if overridable(node.inputs[1]) else const_array(node.inputs[1])
+        return None if array is None else tuple(int(axis) for axis in array.reshape(-1))
+    axes = attribute(node, "axes", None)
+    return None if axes is None else tuple(axes)
 
 
 def scalar_for(constant: ir.Value | None, value: ir.Value | None) -> bool:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortune.model.dims import Item, Known, Partial, overridable
 from ortune.model.edit import attribute, const_array, const_tensor
+from ortune.model.match import NOT_NEGATIVE
 from ortune.model.slices import cuts, reaches
 from ortune.model.spec import dims
 from ortune.model.uses import is_read
@@ -173,7 +174,7 @@ def _relu(node: ir.Node, known: Known, opset: int) -> bool:
         array = known.array(given)
         low = array.reshape(-1)[0] if array is not None and array.size == 1 else low
         return low is not None and bool(low >= 0)
-    return before.op_type in ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
+    return before.op_type in NOT_NEGATIVE
 
 
 def _twice(node: ir.Node, known: Known, opset: int) -> ir.Value | None:

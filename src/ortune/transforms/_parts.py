@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
+from ortune.model import prune
 from ortune.model.edit import Editor, refuse
 from ortune.model.match import enclosed, maker, number, other, reader, scalar_for
 from ortune.model.replace import forward
+from ortune.model.shapes import infer
 
 _DEEPEST = 8
 _TOLERANCE = 2e-5
@@ -124,6 +126,22 @@ def anchors(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
         for node in list(graph):
             if node.op_type in ops and not node.domain and node.graph is not None:
                 yield node
+
+
+def at_each(
+    model: ir.Model, attempt: Callable[[ir.Model, ir.Node, Editor], int], *ops: str
+) -> int:
+    """Infer shapes, try a rewrite at every node of these operators, and drop what is dead.
+
+    Returns:
+        How many were rewritten.
+    """
+    infer(model)
+    editor = Editor(model.graph)
+    count = sum(attempt(model, node, editor) for node in anchors(model, *ops))
+    if count:
+        prune.drop_dead(model)
+    return count
 
 
 @dataclass(frozen=True)

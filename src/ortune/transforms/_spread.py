@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.model.dims import overridable
-from ortune.model.edit import Editor, attribute, const_array, const_tensor
-from ortune.model.match import maker, near, number, other, reader
+from ortune.model.edit import Editor, const_array, const_tensor
+from ortune.model.match import maker, near, number, other, reader, reduced
 from ortune.model.spec import dims
 
 
@@ -36,7 +36,7 @@ class Root:
 
 def roots(mean: ir.Node) -> Iterator[Root]:
     """Yield what the mean of squares goes into: the root, then its inverse where there is one."""
-    axes = mean_axes(mean)
+    axes = reduced(mean)
     square = maker(mean.inputs[0], "Mul", "Pow") if mean.inputs else None
     if axes is None or square is None or not is_square(square):
         return
@@ -81,17 +81,6 @@ def divided(root: Root, by: ir.Value) -> ir.Node | None:
     if node is None or other(node, root.value) is not by:
         return None
     return node if root.inverse or node.inputs[1] is root.value else None
-
-
-def mean_axes(node: ir.Node) -> tuple[int, ...] | None:
-    """Return the axes, an attribute before opset 18, an input since; None unless dims are kept."""
-    if not attribute(node, "keepdims", 1):
-        return None
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = None if overridable(node.inputs[1]) else const_array(node.inputs[1])
-        return None if array is None else tuple(int(axis) for axis in array.reshape(-1))
-    axes = attribute(node, "axes", None)
-    return None if axes is None else tuple(axes)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model import edit, prune
-from ortune.model.by_name import ELEMENTWISE
+from ortune.model.by_name import ELEMENTWISE, UNARY
 from ortune.model.dims import overridable
 from ortune.model.match import maker
 from ortune.model.replace import forward, remove
@@ -69,11 +69,6 @@ class CancelTransposes(Transform):
 _FIRST = 13
 """Opset from which Softmax works along one axis alone."""
 
-_UNARY_TEXT = (
-    "Relu LeakyRelu Elu Selu Sigmoid HardSigmoid HardSwish Tanh Exp Log Sqrt Abs Neg Erf Gelu "
-    "Cast Clip Not Floor Ceil Round Softplus Reciprocal Sign Identity Mish"
-)
-_UNARY = frozenset(_UNARY_TEXT.split())
 _ALONG = frozenset(("Softmax", "LogSoftmax"))
 
 
@@ -251,7 +246,7 @@ def _operands(node: ir.Node) -> range:
 def _joins(node: ir.Node, region: _Region) -> bool:
     if node.domain or node.graph is not region.graph or len(node.outputs) != 1:
         return False
-    if node.op_type not in _UNARY | _ALONG | ELEMENTWISE:
+    if node.op_type not in UNARY | _ALONG | ELEMENTWISE:
         return False
     shape = dims(node.outputs[0].shape)
     return shape is not None and len(shape) == len(region.perm)

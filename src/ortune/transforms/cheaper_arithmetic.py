@@ -11,11 +11,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
 from ortune.model.edit import Editor, refuse
 from ortune.model.match import number, scalar_for
-from ortune.model.shapes import infer
-from ortune.transforms._parts import WIDENS, Site, anchors, put
+from ortune.transforms._parts import WIDENS, Site, at_each, put
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,7 @@ class CheaperArithmetic(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many operators were changed."""
-        infer(model)
-        editor = Editor(model.graph)
-        count = sum(_cheaper(model, node, editor) for node in anchors(model, "Pow", "Div"))
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, _cheaper, "Pow", "Div")
 
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)

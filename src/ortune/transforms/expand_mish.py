@@ -11,13 +11,11 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
 from ortune.model.edit import Editor, refuse
 from ortune.model.match import maker, other, reader
 from ortune.model.replace import forward
-from ortune.model.shapes import infer
 from ortune.model.uses import alone
-from ortune.transforms._parts import NO_KERNEL, READ_ELSEWHERE, anchors
+from ortune.transforms._parts import NO_KERNEL, READ_ELSEWHERE, at_each
 
 _LIMIT = 20.0
 """Above it the quotient is 1 in float64 too, and squares are far from overflowing float32."""
@@ -54,12 +52,7 @@ class ExpandMish(Transform):
         """Edit the model in place and return how many were rewritten."""
         if model.opset_imports.get("", 0) < 8:
             return 0
-        infer(model)
-        editor = Editor(model.graph)
-        count = sum(_expand(model, node, editor) for node in anchors(model, "Mish", "Tanh"))
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, _expand, "Mish", "Tanh")
 
 
 def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:

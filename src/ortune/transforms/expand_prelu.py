@@ -10,13 +10,11 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
 from ortune.model.dims import overridable
 from ortune.model.edit import Editor, const_array, refuse
 from ortune.model.replace import forward
-from ortune.model.shapes import infer
 from ortune.model.spec import dims
-from ortune.transforms._parts import anchors
+from ortune.transforms._parts import at_each
 
 
 @dataclass(frozen=True)
@@ -50,12 +48,7 @@ class ExpandPrelu(Transform):
         """Edit the model in place and return how many were rewritten."""
         if model.opset_imports.get("", 0) < 9:
             return 0
-        infer(model)
-        editor = Editor(model.graph)
-        count = sum(_expand(model, node, editor) for node in anchors(model, "PRelu"))
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, _expand, "PRelu")
 
 
 def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:

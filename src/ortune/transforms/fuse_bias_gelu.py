@@ -10,13 +10,11 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
 from ortune.model.dims import overridable
 from ortune.model.edit import Editor, attribute, const_tensor, refuse
 from ortune.model.match import maker
-from ortune.model.shapes import infer
 from ortune.model.spec import dims
-from ortune.transforms._parts import NO_KERNEL, Site, anchors, put
+from ortune.transforms._parts import NO_KERNEL, Site, at_each, put
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,9 @@ class FuseBiasGelu(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        infer(model)
-        editor = Editor(model.graph)
-        count = sum(_fuse(model, node, editor) for node in anchors(model, "Gelu"))
+        count = at_each(model, _fuse, "Gelu")
         if count:
             model.opset_imports.setdefault("com.microsoft", 1)
-            prune.drop_dead(model)
         return count
 
 

@@ -11,11 +11,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
+from ortune.model.clamps import Clamp, chain, clamp
 from ortune.model.edit import Editor, refuse
-from ortune.model.shapes import infer
-from ortune.transforms._clamps import Clamp, chain, clamp
-from ortune.transforms._parts import Site, anchors, put
+from ortune.transforms._parts import Site, at_each, put
 
 _OLDEST = 6
 """Before this opset Clip and Relu took what is an attribute of no use since."""
@@ -50,13 +48,7 @@ class FuseClip(Transform):
         """Edit the model in place and return how many were joined."""
         if model.opset_imports.get("", 0) < _OLDEST:
             return 0
-        infer(model)
-        editor = Editor(model.graph)
-        found = anchors(model, "Max", "Min", "Clip", "Relu")
-        count = sum(_fuse(model, node, editor) for node in found)
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, _fuse, "Max", "Min", "Clip", "Relu")
 
 
 def _fuse(model: ir.Model, last: ir.Node, editor: Editor) -> int:

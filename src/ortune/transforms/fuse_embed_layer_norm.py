@@ -14,9 +14,8 @@ from ortune.model import prune
 from ortune.model.dims import overridable
 from ortune.model.edit import Editor, attribute, const_tensor, refuse
 from ortune.model.match import maker
-from ortune.model.shapes import infer
 from ortune.model.spec import dims
-from ortune.transforms._parts import Site, anchors, put
+from ortune.transforms._parts import Site, at_each, put
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,9 @@ class FuseEmbedLayerNorm(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        infer(model)
-        editor = Editor(model.graph)
-        norms = list(anchors(model, "LayerNormalization"))
-        count = sum(_fuse(model, node, editor) for node in norms)
+        count = at_each(model, _fuse, "LayerNormalization")
         if count:
             model.opset_imports.setdefault("com.microsoft", 1)
-            prune.drop_dead(model)
         return count
 
 

@@ -11,15 +11,13 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
 from ortune.model.edit import Editor, refuse
 from ortune.model.match import maker, number, other, reader
-from ortune.model.shapes import infer
 from ortune.transforms._parts import (
     INCOMPLETE,
     Product,
     Site,
-    anchors,
+    at_each,
     climb,
     close,
     of_one,
@@ -61,12 +59,7 @@ class FuseGelu(Transform):
         """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
-        infer(model)
-        editor = Editor(model.graph)
-        count = sum(_fuse(model, node, editor) for node in anchors(model, "Erf", "Tanh"))
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, _fuse, "Erf", "Tanh")
 
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)

@@ -11,10 +11,10 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model import prune
+from ortune.model.clamps import chain
 from ortune.model.edit import Editor, attribute
 from ortune.model.match import maker, number
 from ortune.model.shapes import infer
-from ortune.transforms._clamps import chain
 from ortune.transforms._parts import (
     Product,
     Site,

@@ -10,12 +10,10 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
 from ortune.model.edit import Editor, discard, refuse
-from ortune.model.match import maker, other, reader
-from ortune.model.shapes import infer
-from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, anchors, put
-from ortune.transforms._spread import Root, Tail, divided, mean_axes, roots, tail
+from ortune.model.match import maker, other, reader, reduced
+from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, at_each, put
+from ortune.transforms._spread import Root, Tail, divided, roots, tail
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,7 @@ class FuseLayerNorm(Transform):
         """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
-        infer(model)
-        editor = Editor(model.graph)
-        count = sum(_fuse(model, node, editor) for node in anchors(model, "ReduceMean"))
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, _fuse, "ReduceMean")
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ def _deviation(root: Root) -> _Deviation | None:
     mean = maker(node.inputs[1], "ReduceMean") if node is not None else None
     if node is None or mean is None or mean.inputs[0] is not node.inputs[0]:
         return None
-    x, axes = node.inputs[0], mean_axes(mean)
+    x, axes = node.inputs[0], reduced(mean)
     if x is None or axes is None or axes != root.axes:
         return None
     return _Deviation(x, mean.outputs[0], axes, (node, mean))
@@ -132,7 +125,7 @@ def _twins(below: _Deviation) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...]]]:
         mean = maker(node.inputs[1], "ReduceMean") if index == 0 and len(node.inputs) > 1 else None
         if node.op_type != "Sub" or node.domain or mean is None:
             continue
-        if mean.inputs[0] is below.x and mean_axes(mean) == below.axes:
+        if mean.inputs[0] is below.x and reduced(mean) == below.axes:
             yield node.outputs[0], (node, mean)
 
 

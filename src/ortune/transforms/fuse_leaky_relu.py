@@ -10,11 +10,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
 from ortune.model.edit import Editor
 from ortune.model.match import maker, number
-from ortune.model.shapes import infer
-from ortune.transforms._parts import Site, anchors, of_one, product, put
+from ortune.transforms._parts import Site, at_each, of_one, product, put
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,7 @@ class FuseLeakyRelu(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        infer(model)
-        editor = Editor(model.graph)
-        found = anchors(model, "PRelu", "Where", "Max")
-        count = sum(_fuse(model, node, editor) for node in found)
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, _fuse, "PRelu", "Where", "Max")
 
 
 _TYPES = (ir.DataType.FLOAT,)

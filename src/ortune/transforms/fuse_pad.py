@@ -13,7 +13,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model import edit, prune
 from ortune.model.dims import overridable
-from ortune.model.match import maker
+from ortune.model.match import NOT_NEGATIVE, maker, number
 from ortune.model.shapes import infer
 from ortune.model.spec import dims
 
@@ -65,7 +65,6 @@ class FusePad(Transform):
 
 
 _HOSTS = ("Conv", "ConvInteger", "MaxPool", "AveragePool")
-_NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
 
 
 def _fuse(node: ir.Node, pad: ir.Node, opset: int) -> str:
@@ -139,8 +138,7 @@ def _value(pad: ir.Node, opset: int) -> float | None:
     value = pad.inputs[2] if len(pad.inputs) > 2 else None
     if value is None:
         return 0.0
-    array = None if overridable(value) else edit.const_array(value)
-    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+    return number(value)
 
 
 def _wrong_value(node: ir.Node, pad: ir.Node, value: float | None) -> str:
@@ -151,7 +149,7 @@ def _wrong_value(node: ir.Node, pad: ir.Node, value: float | None) -> str:
     dtype = pad.inputs[0].dtype if pad.inputs[0] is not None else None
     if value == -np.inf:
         return ""
-    if value <= 0 and maker(pad.inputs[0], *_NOT_NEGATIVE) is not None:
+    if value <= 0 and maker(pad.inputs[0], *NOT_NEGATIVE) is not None:
         return ""
     if dtype is not None and dtype.is_integer() and value <= int(dtype.min):
         return ""

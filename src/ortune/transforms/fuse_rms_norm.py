@@ -10,12 +10,10 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
 from ortune.model.edit import Editor, discard, refuse
-from ortune.model.match import maker, other, reader
-from ortune.model.shapes import infer
-from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, anchors, put
-from ortune.transforms._spread import Root, Tail, divided, mean_axes, roots, tail
+from ortune.model.match import maker, other, reader, reduced
+from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, at_each, put
+from ortune.transforms._spread import Root, Tail, divided, roots, tail
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,7 @@ class FuseRmsNorm(Transform):
         """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
-        infer(model)
-        editor = Editor(model.graph)
-        count = sum(_fuse(model, node, editor) for node in anchors(model, "ReduceMean"))
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, _fuse, "ReduceMean")
 
 
 def _fuse(model: ir.Model, mean: ir.Node, editor: Editor) -> int:
@@ -87,7 +80,7 @@ def _is_deviation(root: Root) -> bool:
     mean = maker(node.inputs[1], "ReduceMean") if node is not None else None
     if node is None or mean is None:
         return False
-    return mean.inputs[0] is node.inputs[0] and mean_axes(mean) == root.axes
+    return mean.inputs[0] is node.inputs[0] and reduced(mean) == root.axes
 
 
 def _place(model: ir.Model, editor: Editor, root: Root, node: ir.Node, last: Tail) -> int:

@@ -10,15 +10,13 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
 from ortune.model.dims import overridable
 from ortune.model.edit import Editor, attribute, const_tensor, refuse
 from ortune.model.match import maker
 from ortune.model.replace import forward
-from ortune.model.shapes import infer
 from ortune.model.spec import dims
 from ortune.model.uses import alone, is_read
-from ortune.transforms._parts import anchors
+from ortune.transforms._parts import at_each
 
 _SUM = 3
 """Place of the sum among the operator's outputs."""
@@ -54,13 +52,9 @@ class FuseSkipLayerNorm(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        infer(model)
-        editor = Editor(model.graph)
-        norms = anchors(model, "LayerNormalization", "RMSNormalization")
-        count = sum(_fuse(model, node, editor) for node in norms)
+        count = at_each(model, _fuse, "LayerNormalization", "RMSNormalization")
         if count:
             model.opset_imports.setdefault("com.microsoft", 1)
-            prune.drop_dead(model)
         return count
 
 

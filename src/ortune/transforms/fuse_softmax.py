@@ -9,13 +9,10 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
-from ortune.model.dims import overridable
-from ortune.model.edit import Editor, attribute, const_array, refuse
-from ortune.model.match import maker, reader
-from ortune.model.shapes import infer
+from ortune.model.edit import Editor, refuse
+from ortune.model.match import maker, reader, reduced
 from ortune.model.spec import dims
-from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, anchors, put
+from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, at_each, put
 
 
 @dataclass(frozen=True)
@@ -43,12 +40,7 @@ class FuseSoftmax(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        infer(model)
-        editor = Editor(model.graph)
-        count = sum(_fuse(model, node, editor) for node in anchors(model, "Exp"))
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, _fuse, "Exp")
 
 
 def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
@@ -79,13 +71,8 @@ def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
 
 def _axis(node: ir.Node) -> int | None:
     """Return the one axis of a reduction that keeps its dimensions, None for any other."""
-    if not attribute(node, "keepdims", 1):
-        return None
-    axes = attribute(node, "axes", None)
-    if len(node.inputs) > 1 and not overridable(node.inputs[1]):
-        array = const_array(node.inputs[1])
-        axes = None if array is None else array.reshape(-1).tolist()
-    return int(axes[0]) if axes is not None and len(axes) == 1 else None
+    axes = reduced(node)
+    return axes[0] if axes is not None and len(axes) == 1 else None
 
 
 def _last(x: ir.Value, axis: int) -> int | None:
