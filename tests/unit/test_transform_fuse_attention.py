@@ -11,6 +11,8 @@ from ortune.backends.openvino import Openvino
 from ortune.core.facts import Facts
 from ortune.model import edit
 from ortune.model.check import check, signature
+from ortune.model.facts import facts
+from ortune.study.space import clean
 from ortune.transforms.fuse_attention import FuseAttention
 from ortune.transforms.simplify import Simplify
 from tests.unit import attention_toys as toys
@@ -86,6 +88,23 @@ def test_spellings(name: str) -> None:
     after = fused(text(SPELLINGS[name]), SHAPES)
     assert ops(after).get("Transpose", 0) == ops(after).get("Softmax", 0) == 0
     assert ops(after)["Attention"] == 1
+
+
+def test_a_softmax_written_out_is_one_before_attention_is_looked_for() -> None:
+    rows = (
+        "top = ReduceMax(s, minus) d = Sub(s, top) e = Exp(d) sum = ReduceSum(e, minus)"
+        " r = Div(e, sum) "
+    )
+    model = model_of(text(SCALED + rows + V + OUT + MERGE))
+    steps = [
+        step
+        for step in clean(facts(model), Cpu()).steps
+        if step.name() in ("fuse-attention", "fuse-softmax")
+    ]
+    for step in steps:
+        assert step.apply(model) == 1
+    assert ops(model)["Attention"] == 1
+    assert steps[0].stage < steps[1].stage
 
 
 def test_merged_to_rows() -> None:
@@ -337,9 +356,9 @@ def test_older_opsets_and_other_backends() -> None:
     model = model_of(text(SCALED + REST, opset=20))
     assert STEP.apply(model) == 0
     assert STEP.suits(Cpu()) and not STEP.suits(Openvino())
-    facts = Facts.__new__(Facts)
-    object.__setattr__(facts, "ops", {"MatMul": 2, "Softmax": 1})
-    assert STEP.applies(facts)
+    counted = Facts.__new__(Facts)
+    object.__setattr__(counted, "ops", {"MatMul": 2, "Softmax": 1})
+    assert STEP.applies(counted)
 
 
 def test_heads_split_by_lengths_that_nothing_is_known_of() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ortune.model.edit import take_notes
 from ortune.transforms.fuse_silu import FuseSilu
 from tests.unit.rewriting import model_of, normal, ops, transformed
 
@@ -58,7 +59,18 @@ def test_other_formulas_are_left_alone(body: str, one: str) -> None:
 
 def test_a_part_that_is_read_elsewhere_is_left_alone() -> None:
     body = "m = Neg(x) e = Exp(m) d = Add(e, one) y = Div(x, d) z = Relu(e)"
-    assert FuseSilu().apply(model_of(text(body, out=", float[n, 5] z"))) == 0
+    model = model_of(text(body, out=", float[n, 5] z"))
+    before = ops(model)
+    assert FuseSilu().apply(model) == 0 and ops(model) == before
+    assert "read elsewhere" in take_notes(model)
+
+
+def test_a_constant_that_widens_is_left_alone() -> None:
+    body = "m = Neg(x) e = Exp(m) d = Add(e, one) y = Div(x, d)"
+    source = text(body, one="float[1, 1, 1] one = {1}").replace("[n, 5] y", "[1, n, 5] y")
+    model = model_of(source)
+    assert FuseSilu().apply(model) == 0
+    assert "higher rank" in take_notes(model)
 
 
 def test_a_default_of_an_input_is_no_constant() -> None:

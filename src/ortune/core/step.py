@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 
 class Stage(enum.IntEnum):
-    """Where in a recipe a transform belongs; inside a stage the order does not matter."""
+    """Where in a recipe a transform belongs; inside a stage the order does not matter.
+
+    PREPARE makes a model what later steps expect, FOLD leaves out what is not needed, SPELL writes
+    the parts that larger patterns are told by as one operator, FUSE joins nodes, FINISH does what
+    would hide patterns from the stages before.
+    """
 
     PREPARE = 0
     FOLD = 10
+    SPELL = 15
     FUSE = 20
     FINISH = 30
 

@@ -193,6 +193,26 @@ def put(
     return 1
 
 
+def put_gated(
+    model: ir.Model,
+    editor: Editor,
+    site: Site,
+    op: str,
+    attributes: Mapping[str, Any] | None = None,
+) -> int:
+    """Let ``x op(x)``, with x the only input, take the place of a formula, as `put` does."""
+    x, graph = site.inputs[0], site.last.graph
+    if x is None or graph is None:
+        return 0
+    gate = editor.node(op, [x], attributes, name=f"{site.last.name}_{op.lower()}")
+    gate.outputs[0].type, gate.outputs[0].shape = x.type, x.shape
+    graph.insert_before(site.last, gate)
+    if put(model, editor, Site((x, gate.outputs[0]), site.nodes, site.last), "Mul"):
+        return 1
+    graph.remove(gate, safe=True)
+    return 0
+
+
 def of_one(model: ir.Model, site: Site, types: Iterable[ir.DataType]) -> bool:
     """Say whether an element-wise formula of one value may become a node; refuse if not."""
     x = site.inputs[0]

@@ -50,8 +50,9 @@ class FuseAttention(Transform):
     """Lowest default-domain opset that has the operator."""
 
     def applies(self, facts: Facts) -> bool:
-        """There is a Softmax between products."""
-        return facts.has("Softmax") and facts.ops.get("MatMul", 0) >= 2
+        """There is a Softmax between products, or what `fuse-softmax` makes one of."""
+        written = facts.has("Exp") and facts.has("ReduceMax") and facts.has("ReduceSum")
+        return (facts.has("Softmax") or written) and facts.ops.get("MatMul", 0) >= 2
 
     def suits(self, backend: Backend) -> bool:
         """Only onnxruntime's own kernels were measured to gain."""

@@ -24,6 +24,7 @@ from ortune.transforms._parts import (
     of_one,
     product,
     put,
+    put_gated,
 )
 
 
@@ -141,15 +142,4 @@ def _swish(model: ir.Model, editor: Editor, x: ir.Value, nodes: tuple[ir.Node, .
         return 0
     if model.opset_imports.get("", 0) >= 14:
         return put(model, editor, site, "HardSwish")
-    graph = site.last.graph
-    if graph is None:
-        return 0
-    stem = f"{site.last.name}_hardsigmoid"
-    gate = editor.node("HardSigmoid", [x], {"alpha": 1 / 6, "beta": 0.5}, name=stem)
-    gate.outputs[0].type, gate.outputs[0].shape = x.type, x.shape
-    graph.insert_before(site.last, gate)
-    made = Site((x, gate.outputs[0]), site.nodes, site.last)
-    if put(model, editor, made, "Mul"):
-        return 1
-    graph.remove(gate, safe=True)
-    return 0
+    return put_gated(model, editor, site, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5})

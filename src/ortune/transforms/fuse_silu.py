@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,11 +10,10 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
-from ortune.model.edit import attribute
-from ortune.model.match import near, scalar_for
+from ortune.model.edit import Editor, attribute, refuse
+from ortune.model.match import maker, near, other, scalar_for
 from ortune.model.rewrite import rewrite
-from ortune.model.shapes import infer
+from ortune.transforms._parts import WIDENS, Site, at_each, put_gated
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class FuseSilu(Transform):
         x / (1 + exp(-x))  =  x (1 / (1 + exp(-x)))  =  x sigmoid(x)
 
     Exact but for the order of the operations; where exp(-x) overflows, below x = -88 in float32,
-    both sides are 0 or rounded to it.
+    both sides are 0 or rounded to it. Left alone: a part that something else reads, a constant of
+    a higher rank than x.
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
@@ -39,12 +40,41 @@ class FuseSilu(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were rewritten."""
-        infer(model)
         count = rewrite(model, _swish, _sigmoid, _plain) + rewrite(model, _swish, _scaled)
-        count += rewrite(model, [_quotient, _product], _sigmoid, _is_sigmoid)
-        if count:
-            prune.drop_dead(model)
-        return count
+        return count + at_each(model, _fuse, "Exp")
+
+
+def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
+    minus = maker(exp.inputs[0], "Neg")
+    x = minus.inputs[0] if minus is not None else None
+    if minus is None or x is None:
+        return 0
+    for total, _ in exp.outputs[0].uses():
+        if total.domain or total.op_type not in ("Add", "Sum"):
+            continue
+        one = other(total, exp.outputs[0])
+        if not near(one, 1.0, tolerance=0.0):
+            continue
+        for above in _quotients(total.outputs[0], x):
+            site = Site((x,), frozenset((minus, exp, total, *above)), above[-1])
+            if not scalar_for(one, x):
+                refuse(model, exp, WIDENS)
+                return 0
+            return put_gated(model, editor, site, "Sigmoid")
+    return 0
+
+
+def _quotients(value: ir.Value, x: ir.Value) -> Iterator[tuple[ir.Node, ...]]:
+    """What divides x by a value, at once or by its reciprocal."""
+    for node, index in value.uses():
+        if node.domain or index != int(node.op_type == "Div"):
+            continue
+        if node.op_type == "Div" and node.inputs[0] is x:
+            yield (node,)
+        if node.op_type == "Reciprocal":
+            inverse = node.outputs[0]
+            products = (n for n, _ in inverse.uses() if n.op_type == "Mul" and not n.domain)
+            yield from ((node, n) for n in products if other(n, inverse) is x)
 
 
 def _swish(op: Any, x: Any) -> Any:
@@ -61,18 +91,6 @@ def _scaled(op: Any, x: Any, y: ir.Value) -> Any:
     alpha = attribute(node, "alpha", 1.0) if node is not None else 1.0
     like = op.CastLike(op.Constant(value_float=alpha), x)
     return op.Mul(x, op.Sigmoid(op.Mul(x, like)))
-
-
-def _quotient(op: Any, x: Any, one: Any) -> Any:
-    return op.Div(x, op.Add(op.Exp(op.Neg(x)), one))
-
-
-def _product(op: Any, x: Any, one: Any) -> Any:
-    return op.Mul(x, op.Reciprocal(op.Add(op.Exp(op.Neg(x)), one)))
-
-
-def _is_sigmoid(context: Any, x: ir.Value, one: ir.Value, **_: Any) -> bool:
-    return near(one, 1.0, tolerance=0.0) and scalar_for(one, x)
 
 
 def _sigmoid(op: Any, x: Any, **_: Any) -> Any:
