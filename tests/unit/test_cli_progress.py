@@ -9,7 +9,7 @@ import pytest
 
 from ortune.backends.cpu import Cpu
 from ortune.cli import progress
-from ortune.core.event import Note, StepDone, Timing, TrialDone, TrialStarted
+from ortune.core.event import Event, Note, StepDone, Timing, TrialDone, TrialStarted
 from ortune.core.step import AS_IS, Recipe
 from ortune.core.trial import Edit, Interval, Plan, Score, Status, Trial, Verdict
 
@@ -120,3 +120,22 @@ def test_the_board_draws_what_it_knows() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.4, "1:01"), (-3, "0:00")])
 def test_clock(seconds: float, text: str) -> None:
     assert progress.clock(seconds) == text
+
+
+def test_held_notes_are_told_behind_the_work_and_never_before_an_error() -> None:
+    told: list[Event] = []
+    with progress.held(told.append) as sink:
+        sink(Note("made up: x"))
+        assert not told
+    assert told == [Note("made up: x")]
+    with pytest.raises(ValueError), progress.held(told.append) as sink:
+        sink(Note("made up: y"))
+        raise ValueError
+    assert told == [Note("made up: x")]
+
+
+def test_verbose_holds_nothing_back() -> None:
+    told: list[Event] = []
+    with progress.held(told.append, verbose=True) as sink:
+        sink(Note("made up: x"))
+        assert told

@@ -89,15 +89,17 @@ def command(
     if not every:
         raise BadSettings("there is no STEP", fix="name one, such as simplify")
     recipe = Recipe("apply", every)
-    sink = progress.lines(verbose)
-    known = known_ranges(ranges_from, model, sink)
-    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="ortune-") as folder,
+        progress.held(progress.lines(verbose), verbose=verbose) as sink,
+    ):
+        known = known_ranges(ranges_from, model, sink)
         feeds = samples(model, data, shapes, ranges, Path(folder), sink, custom_ops)
         feeds = augmented(feeds, augment, Path(folder), sink)
         built = build(
             model, recipe, out, feeds=feeds, known=known, custom_ops=custom_ops, sink=sink
         )
-    _formats.warn(built.path, model, sink)
+        _formats.warn(built.path, model, sink)
     before, after = file.size(model), file.size(built.path)
     result = {
         "model": model,

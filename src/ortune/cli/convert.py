@@ -115,11 +115,14 @@ def command(
     steps = _folding.folds(fold_preprocess, picture_size, fold_postprocess)
     shared.free(out, force, model)
     notes: list[str] = []
-    sink = _keeping(notes, progress.lines(verbose))
-    for note in order.advice():
-        sink(note)
-    known = known_ranges(ranges_from, model, sink)
-    with tempfile.TemporaryDirectory(prefix="ortune-") as name:
+    lines = _keeping(notes, progress.lines(verbose))
+    with (
+        tempfile.TemporaryDirectory(prefix="ortune-") as name,
+        progress.held(lines, verbose=verbose) as sink,
+    ):
+        for note in order.advice():
+            sink(note)
+        known = known_ranges(ranges_from, model, sink)
         folder = Path(name)
         before = facts(file.load(model))
         feeds = samples(model, data, shapes, ranges, folder, sink, custom_ops)
@@ -131,9 +134,9 @@ def command(
             built = _folding.folded(made.path, steps, over, feeds, sink)
             made = _converting.Converted(built.path, (*made.edits, *built.edits))
         file.save(file.load(made.path), out)
-    _formats.warn(out, model, sink)
+    _formats.warn(out, model, lines)
     if order.folds and before.has("Conv"):
-        sink(
+        lines(
             Note(
                 "convolutions keep int8 weights in the file and run at float32's speed: "
                 "Cast and Mul widen them once, at load (DequantizeLinear would in every run)"

@@ -64,6 +64,22 @@ def lines(verbose: bool) -> Sink:
     return sink
 
 
+@contextmanager
+def held(sink: Sink, *, verbose: bool = False) -> Iterator[Sink]:
+    """Yield a sink that keeps notes until the work is done; after an error they are not told.
+
+    An error is two lines. With `verbose` nothing is kept.
+    """
+    notes: list[Event] = []
+    yield (
+        sink
+        if verbose
+        else lambda event: notes.append(event) if isinstance(event, Note) else sink(event)
+    )
+    for note in notes:
+        sink(note)
+
+
 def describe(event: Event, *, verbose: bool = False, place: str = "") -> str:
     """Return the line that tells of an event; empty for what is not worth one."""
     match event:
