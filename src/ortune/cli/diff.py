@@ -108,7 +108,7 @@ def _show_nodes(found: Diff, verbose: bool) -> None:
     if moved:
         shared.table(("operator", "A>", "B>", "difference>"), moved)
         if kept:
-            shared.say(f"{kept} operators are as many in both")
+            shared.say(f"operators that are as many in both: {kept}")
     rows = [
         (_WORDS[kind], pattern, count, _why(found, kind, pattern))
         for (kind, pattern), count in found.patterns().items()
@@ -166,8 +166,12 @@ def _show_weights(found: Diff, verbose: bool) -> None:
         what = "" if verbose else "largest change: "
         shared.say(
             f"{what}{one.a} -> {one.b}: {one.relation}, up to {one.largest:.3g} "
-            f"({100 * (one.relative or 0):.2g} % of the largest magnitude)"
+            f"({_percent(one.relative or 0)} of the largest magnitude)"
         )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:,.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def _show_every(found: Diff) -> None:
