@@ -18,7 +18,9 @@ from ortune.transforms._parts import WIDENS, Site, at_each, put
 
 @dataclass(frozen=True)
 class CheaperArithmetic(Transform):
-    """No runtime does it, so it is done here, after the fusions have read what was written.
+    """Write powers as Mul, Sqrt and Reciprocal, and division by 2^k as Mul.
+
+    No runtime does it, so it is done here, after the fusions have read what was written.
 
     ::
 

@@ -14,7 +14,7 @@ from ortune.model.channels_last import spread_channels_last
 
 @dataclass(frozen=True)
 class DepthToSpaceNhwc(Transform):
-    """The same movement of values, written so that two of its three transposes cancel.
+    """Write DepthToSpace between two Conv channels last, so that two of three transposes cancel.
 
     With b the block and c the channels that are left, the steps of the order DCR are::
 

@@ -23,7 +23,7 @@ _LIMIT = 20.0
 
 @dataclass(frozen=True)
 class ExpandMish(Transform):
-    """Without a logarithm, as tanh undoes it.
+    """Write Mish as a quotient of exponentials, without the logarithm that tanh undoes.
 
     With t = exp(min(x, 20)) and n = t (t + 2)::
 

@@ -19,7 +19,7 @@ from ortune.transforms._parts import at_each
 
 @dataclass(frozen=True)
 class ExpandPrelu(Transform):
-    """The larger one of two lines, as long as none of the slopes is above one.
+    """Write PRelu as the larger (or smaller) of two lines.
 
     ::
 

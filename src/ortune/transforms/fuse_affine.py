@@ -22,7 +22,7 @@ from ortune.model.uses import alone
 
 @dataclass(frozen=True)
 class FuseAffine(Transform):
-    """Add, Sub, Mul and Div with constants of one number, or of one a channel.
+    """Put Add, Sub, Mul and Div with one number, or one a channel, into the weights beside them.
 
     Behind Conv, ConvTranspose, Gemm and MatMul, with f the product of all factors::
 

@@ -26,7 +26,7 @@ from ortune.transforms._attention_masks import Masks, infinite
 
 @dataclass(frozen=True)
 class FuseAttention(Transform):
-    """``softmax(q k^T / sqrt d + mask) v`` over heads that one tensor was split into.
+    """Write ``softmax(q k^T / sqrt d + mask) v`` over split heads as one operator.
 
     ::
 

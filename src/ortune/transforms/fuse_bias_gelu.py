@@ -19,7 +19,7 @@ from ortune.transforms._parts import NO_KERNEL, Site, at_each, put
 
 @dataclass(frozen=True)
 class FuseBiasGelu(Transform):
-    """com.microsoft BiasGelu for the error function, FastGelu with a bias for tanh.
+    """Join a bias and the GELU of the sum: com.microsoft BiasGelu, or FastGelu for tanh.
 
     ::
 

@@ -21,7 +21,7 @@ _OLDEST = 6
 
 @dataclass(frozen=True)
 class FuseClip(Transform):
-    """Bounds join into one interval.
+    """Join bounds in a row, Max and Min among them, into one Relu or Clip.
 
     ::
 

@@ -20,7 +20,7 @@ from ortune.transforms._parts import Site, at_each, put
 
 @dataclass(frozen=True)
 class FuseEmbedLayerNorm(Transform):
-    """com.microsoft EmbedLayerNormalization.
+    """Join looked-up embeddings and their norm: com.microsoft EmbedLayerNormalization.
 
     ::
 

@@ -28,7 +28,7 @@ from ortune.transforms._parts import (
 
 @dataclass(frozen=True)
 class FuseGelu(Transform):
-    """Both definitions of ai.onnx Gelu, in every order of the factors.
+    """Write GELU, by either definition and in any order of the factors, as one Gelu.
 
     ::
 

@@ -30,7 +30,7 @@ from ortune.transforms._parts import (
 
 @dataclass(frozen=True)
 class FuseHardSwish(Transform):
-    """Both are a clipped line.
+    """Write clipped lines as HardSigmoid, and x times one as HardSwish.
 
     ::
 

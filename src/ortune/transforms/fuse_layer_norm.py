@@ -18,7 +18,7 @@ from ortune.transforms._spread import Root, Tail, divided, roots, tail
 
 @dataclass(frozen=True)
 class FuseLayerNorm(Transform):
-    """Over the last axes, with or without scale and shift.
+    """Write a norm over the last axes, with or without scale and shift, as LayerNormalization.
 
     With d = x - mean(x) and v = mean(d d)::
 

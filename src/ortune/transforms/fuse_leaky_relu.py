@@ -17,7 +17,7 @@ from ortune.transforms._parts import Site, at_each, of_one, product, put
 
 @dataclass(frozen=True)
 class FuseLeakyRelu(Transform):
-    """One slope below zero, the same for all channels.
+    """Write one slope below zero, the same for all channels, as LeakyRelu.
 
     ::
 

@@ -18,7 +18,7 @@ from ortune.transforms._spread import Root, Tail, divided, roots, tail
 
 @dataclass(frozen=True)
 class FuseRmsNorm(Transform):
-    """Over the last axes, with or without a scale, as in Llama and its kin.
+    """Write a norm by the root of the mean square over the last axes as RMSNormalization.
 
     ::
 

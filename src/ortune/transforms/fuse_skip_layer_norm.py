@@ -24,7 +24,7 @@ _SUM = 3
 
 @dataclass(frozen=True)
 class FuseSkipLayerNorm(Transform):
-    """com.microsoft SkipLayerNormalization, and SkipSimplifiedLayerNormalization for RMS norms.
+    """Join a residual sum and its norm: com.microsoft Skip(Simplified)LayerNormalization.
 
     ::
 

@@ -17,7 +17,7 @@ from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, at_each, put
 
 @dataclass(frozen=True)
 class FuseSoftmax(Transform):
-    """Over one axis, with the maximum taken off.
+    """Write Softmax and LogSoftmax over one axis, the maximum taken off, as one operator.
 
     With d = x - max(x)::
 

@@ -22,7 +22,7 @@ from ortune.model.replace import forward, remove
 
 @dataclass(frozen=True)
 class GroupConvs(Transform):
-    """A grouped convolution is what several are that each read a share of the channels.
+    """Make one grouped Conv of several that each read a share of the channels.
 
     Spelled as ``Concat(A * x1, B * x2, ...)`` with ``x1, x2, ... = Split(x)``, an activation
     behind each or none; or as one dense kernel whose weights between the shares are all zero::

@@ -19,7 +19,7 @@ from ortune.model.replace import forward, remove
 
 @dataclass(frozen=True)
 class MergeConvs(Transform):
-    """Kernels that slide over one tensor in the same way stand side by side in one.
+    """Make one Conv of those that read one tensor and meet in one Concat.
 
     ::
 

@@ -21,7 +21,7 @@ from ortune.model.parallel import families, side_by_side, split
 
 @dataclass(frozen=True)
 class MergeProducts(Transform):
-    """Weights that multiply one tensor stand side by side in one, as in Q, K and V of attention.
+    """Make one product of those that read one tensor, as Q, K and V of attention, and split it.
 
     ::
 

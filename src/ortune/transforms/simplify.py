@@ -29,7 +29,7 @@ from ortune.model.symbolic import infer_graph
 
 @dataclass(frozen=True)
 class Simplify(Transform):
-    """Smaller graph, same function.
+    """Leave out all that is the same in every run or does nothing: smaller graph, same function.
 
     Local functions are inlined unless they are to be kept; weights that an exporter listed as
     inputs become constants; then, until nothing changes: shapes are inferred, what is the same in

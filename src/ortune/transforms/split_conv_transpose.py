@@ -14,9 +14,10 @@ from ortune.model import phases, prune
 
 @dataclass(frozen=True)
 class SplitConvTranspose(Transform):
-    """The pixels of one phase of a transposed convolution are a plain convolution of the input.
+    """Write a ConvTranspose as one Conv and a DepthToSpace.
 
-    Along one axis, with stride s, dilation e, padding p and kernel w::
+    The pixels of one phase of it are a plain convolution of the input. Along one axis, with
+    stride s, dilation e, padding p and kernel w::
 
         y[s q + r]  =  sum over j of w[j] x[q + d],  where s d = r + p - e j
 

@@ -16,7 +16,7 @@ from ortune.model.wide_groups import widen_groups
 
 @dataclass(frozen=True)
 class WidenGroups(Transform):
-    """Several groups are one group whose weights between their channels are zero.
+    """Join groups of a convolution into fewer, with zero weights between their channels.
 
     ::
 
