@@ -106,7 +106,7 @@ def test_cases_through_all_transforms_in_order(tmp_path: Path) -> None:
     orders = [(name, steps) for name, steps in sweeps.orders(0) if name == "all in order"]
     tally = sweep(_all_cases(), orders, tmp_path)
     assert tally.wrong == {} and _names(tally.refused) <= REFUSED
-    assert tally.cases >= 2000 and tally.edited["all in order"] >= 1000
+    assert tally.cases >= 2000 and tally.edited["all in order"] >= 400
 
 
 @pytest.mark.long
