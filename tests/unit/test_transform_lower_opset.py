@@ -10,10 +10,13 @@ import pytest
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, OrtuneError, Refused
 from ortune.core.facts import Facts
+from ortune.core.step import Transform
 from ortune.model import edit, file
 from ortune.model.check import check, signature
+from ortune.transforms.fix_dims import FixDims
 from ortune.transforms.ir_version import IrVersion
 from ortune.transforms.lower_opset import LowerOpset
+from ortune.transforms.raise_opset import RaiseOpset
 from tests import backend_cases
 from tests.unit.rewriting import Arrays, loaded, model_of, normal, ops, transformed
 
@@ -156,12 +159,30 @@ def test_a_refusal_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "Trilu 'low'" in lines[0] and "fix: lower it less" in lines[1] and not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (IrVersion(), "no `to` given"),
+        (IrVersion(to=8), "the IR version is 8"),
+        (LowerOpset(), "no `to` given"),
+        (LowerOpset(to=20), "the opset is 17"),
+        (RaiseOpset(to=11), "the opset is 17"),
+        (FixDims(), "no `dims` given"),
+    ],
+)
+def test_a_step_that_did_nothing_says_why(step: Transform, why: str) -> None:
+    model = model_of(text(17, "y = Relu(x)"))
+    model.ir_version = 8
+    assert step.apply(model) == 0
+    assert edit.take_notes(model) == why
+
+
 def test_ir_versions() -> None:
     model = model_of(text(17, "y = Relu(x)"))
     assert IrVersion(to=9).apply(model) == 1 and model.ir_version == 9
     assert IrVersion(to=9).apply(model) == 0
     for wrong in (3, 99):
-        with pytest.raises(BadModel, match=f"IR version {wrong} is not written"):
+        with pytest.raises(Refused, match=f"IR version {wrong} is not written"):
             IrVersion(to=wrong).apply(model)
     eight = model_of(text(19, "c = Cast<to = 17>(x) y = Cast<to = 1>(c)"))
     eight.ir_version = 10

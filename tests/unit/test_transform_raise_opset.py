@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.errors import BadModel, Refused
 from ortune.core.facts import Facts
 from ortune.model import edit
 from ortune.transforms.raise_opset import RaiseOpset
@@ -117,7 +117,7 @@ def test_no_way_is_said() -> None:
 
 
 def test_an_opset_that_does_not_exist() -> None:
-    with pytest.raises(OrtuneError, match="there is no opset 999"):
+    with pytest.raises(Refused, match="there is no opset 999"):
         RaiseOpset(to=999).apply(model_of(text(17, "y = Relu(x)")))
 
 

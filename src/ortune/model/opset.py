@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
-from ortune.core.errors import BadModel
+from ortune.core.errors import BadModel, Refused
 from ortune.model import edit, names
 from ortune.model.replace import forward
 from ortune.model.shapes import infer
@@ -25,12 +25,13 @@ def raise_to(model: ir.Model, version: int) -> int:
     metadata and operators of other domains are not touched. Local functions are inlined first.
 
     Raises:
-        BadModel: An operator has no way from its version to the new one, or `version` is unknown.
+        BadModel: An operator has no way from its version to the new one.
+        Refused: `version` is unknown.
     """
     old = model.opset_imports.get("", 0)
     newest = onnx.defs.onnx_opset_version()
     if version > newest:
-        raise BadModel(f"there is no opset {version}", fix=f"give at most {newest}")
+        raise Refused(f"there is no opset {version}", fix=f"give at most {newest}")
     if old >= version or "" not in model.opset_imports:
         return 0
     edit.inline(model)

@@ -64,6 +64,8 @@ class FixDims(Transform):
                 shape[axis] = size
             if str(value.name) in sizes:
                 value.shape = ir.Shape(shape)
+        if not self.dims:
+            edit.note(model, "no `dims` given")
         if count:
             _rename(model, names)
             infer(model)

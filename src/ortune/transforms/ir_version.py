@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.errors import BadModel, Refused
+from ortune.core.errors import Refused
 from ortune.core.step import Stage, Transform
 from ortune.model import edit
 from ortune.model.shapes import infer
@@ -50,13 +50,15 @@ class IrVersion(Transform):
         """Edit the model in place and return 1 when the version changed.
 
         Raises:
-            BadModel: There is no such version.
-            Refused: The older format cannot hold the model.
+            Refused: There is no such version, or the older format cannot hold the model.
         """
         if not self.to or model.ir_version == self.to:
+            edit.note(
+                model, f"the IR version is {model.ir_version}" if self.to else "no `to` given"
+            )
             return 0
         if not _OLDEST <= self.to <= NEWEST_IR:
-            raise BadModel(
+            raise Refused(
                 f"IR version {self.to} is not written", fix=f"give {_OLDEST} to {NEWEST_IR}"
             )
         for version, what in _needs(_typed(model)):

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
+from ortune.model import edit
 from ortune.model.lowering import lower_to
 
 
@@ -40,6 +41,7 @@ class LowerOpset(Transform):
             BadModel: There is no such version.
             Refused: An operator has no way down.
         """
-        if not self.to or model.opset_imports.get("", 0) <= self.to:
+        if not self.to or (opset := model.opset_imports.get("", 0)) <= self.to:
+            edit.note(model, f"the opset is {opset}" if self.to else "no `to` given")
             return 0
         return lower_to(model, self.to) + 1

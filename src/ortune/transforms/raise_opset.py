@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
+from ortune.model import edit
 from ortune.model.opset import raise_to
 
 
@@ -37,7 +38,9 @@ class RaiseOpset(Transform):
 
         Raises:
             BadModel: An operator has no way to the new version.
+            Refused: There is no such version.
         """
-        if model.opset_imports.get("", self.to) >= self.to:
+        if (opset := model.opset_imports.get("", self.to)) >= self.to:
+            edit.note(model, f"the opset is {opset}")
             return 0
         return raise_to(model, self.to) + 1
