@@ -162,6 +162,8 @@ def test_old_and_new_files(tmp_path: Path) -> None:
         "old-opset": "warning",
         "new-ir": "warning",
     }
+    unknown = rules(linted(PLAIN.replace('"" : 18', '"" : 999'), tmp_path))
+    assert unknown["unknown-opset"].severity == "error"
     middle = rules(linted(PLAIN.replace('"" : 18', '"" : 12'), tmp_path))
     assert middle["old-opset"].severity == "note"
 

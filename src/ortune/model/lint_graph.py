@@ -198,12 +198,21 @@ def _versions(model: ir.Model) -> Iterator[Finding | None]:
             + (f"; runtimes fuse little before {_FUSED}" if old else ""),
             "apply raise-opset",
         )
+    if opset > (newest := onnx.defs.onnx_opset_version()):
+        yield finding(
+            "unknown-opset",
+            "error",
+            "an opset that nobody here knows",
+            [f"opset {opset}"],
+            f"operators are those of up to opset {newest}; runtimes refuse the file",
+            "export with an older opset",
+        )
     if model.ir_version > NEWEST_IR:
         yield finding(
             "new-ir",
             "warning",
-            f"IR version {model.ir_version}",
-            [f"IR {model.ir_version}"],
+            "a newer format than onnxruntime reads",
+            [f"IR version {model.ir_version}"],
             f"onnxruntime reads up to {NEWEST_IR}",
             "`ortune apply M simplify -o OUT` writes one that it reads",
         )
