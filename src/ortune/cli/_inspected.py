@@ -89,13 +89,18 @@ def _ops(facts: Facts, verbose: bool) -> str:
     )
 
 
+def _flop(count: float) -> str:
+    text = shared.amount(count)
+    return f"{text}FLOP" if " " in text else f"{text} FLOP"
+
+
 def _arithmetic(found: Inspection) -> str:
     facts = found.facts
     if facts.flops is None:
         known = sum(one.flops or 0 for one in found.nodes)
-        text = f"{shared.amount(known)}FLOP a run at least: {_nodes_of(found.unknown)}"
+        text = f"{_flop(known)} a run at least: {_nodes_of(found.unknown)}"
     else:
-        text = f"{shared.amount(facts.flops)}FLOP a run, {shared.size(found.moved)} moved"
+        text = f"{_flop(facts.flops)} a run, {shared.size(found.moved)} moved"
         if found.intensity is not None:
             text += f": {found.intensity:.3g} FLOP a byte"
         if found.unknown:

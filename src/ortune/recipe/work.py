@@ -203,7 +203,7 @@ class Work:
             growth = weight_bytes(self.model) / max(before, 1) - 1
             said = [take_notes(self.model)]
             if growth > _GROWTH:
-                said.insert(0, f"weights grow by {100 * growth:.2g} %")
+                said.insert(0, f"weights grow by {100 * growth:,.{0 if growth >= 0.1 else 1}f} %")
             edit = Edit(str(step), count, note="; ".join(filter(None, said)))
         except OrtuneError as error:
             if isinstance(error, Refused) or not step.keeps_io:

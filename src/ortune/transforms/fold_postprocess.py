@@ -183,7 +183,9 @@ class FoldPostprocess(Transform):
             raise BadSettings(
                 f"the {self.k} largest of {classes} along axis {self._axis(value)} of "
                 f"'{value.name}'",
-                fix="set k to less, or axis to that of the classes",
+                fix="set k to 1 or more"
+                if self.k < 1
+                else "set k to less, or axis to that of the classes",
             )
         if f"{value.name}_indices" in names:
             raise BadModel(f"there is an output '{value.name}_indices'", fix="rename it first")
