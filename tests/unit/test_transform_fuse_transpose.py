@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ortune.model.edit import take_notes
 from ortune.transforms.fuse_transpose import FuseTranspose
 from tests.unit.rewriting import model_of, normal, ops, transformed
 
@@ -55,6 +56,19 @@ def test_others_stay(body: str) -> None:
     feed = {"x": normal(2, 3), "z": normal(2, 3, seed=1), "q": normal(3, 2)}
     model, count = transformed(before, FuseTranspose(), [feed])
     assert count == 0 and ops(model) == ops(before)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (f"t = {T}(z) u = Relu(t) v = MatMul(x, u) m = MatMul(x, t) y = Add(m, v)", "elsewhere"),
+        (f"r = Relu(z) t = {T}(r) y = MatMul(x, t)", "may be undone"),
+    ],
+)
+def test_refusals_have_a_reason(body: str, why: str) -> None:
+    model = model_of(text(body))
+    assert FuseTranspose().apply(model) == 0
+    assert why in take_notes(model)
 
 
 def test_a_table_that_is_the_last_layer_too() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from ortune.model.diff_roles import COMMUTATIVE, PASSED_ON
-from ortune.model.diff_side import Side, text_digest
+from ortune.model.diff_side import Side
 from ortune.model.diff_weights import Held
 
 
@@ -40,7 +41,7 @@ class Hashes:
         """Give the inputs of a node's bodies their digests; the node waits for its bodies."""
         start = self._start(node)
         for name, body in self._side.body[node].items():
-            self._within[body] = text_digest((*start, name))
+            self._within[body] = _digest((*start, name))
             for index, value in enumerate(body.inputs):
                 number = self._side.number(value)
                 self.values[number] = f"{self._within[body]} {index}"
@@ -57,10 +58,10 @@ class Hashes:
         side = self._side
         bodies = side.body.get(node, {}).values()
         inner = [self.of(side.number(value)) for body in bodies for value in body.outputs]
-        digest = text_digest((*self._start(node), *inner))
+        digest = _digest((*self._start(node), *inner))
         graph = side.nodes[node].graph
         around = self._within.get(graph) if graph is not None else None
-        self.nodes[node] = text_digest((digest, around)) if around else digest
+        self.nodes[node] = _digest((digest, around)) if around else digest
         passed = side.op[node] in PASSED_ON and side.reads[node]
         for slot, value in enumerate(side.writes[node]):
             if value in side.held and side.op[node] == "Constant":
@@ -115,3 +116,8 @@ def matched(
         strict=False,
     )
     return [v for v, _ in pairs], [v for _, v in pairs]
+
+
+def _digest(parts: Iterable[str]) -> str:
+    """Return a short digest of texts."""
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()

@@ -55,9 +55,9 @@ class FuseTranspose(Transform):
             if node.domain or node.graph is None:
                 continue
             if node.op_type == "Gemm":
-                count += sum(_into_gemm(node, index) for index in (0, 1))
+                count += sum(_into_gemm(model, node, index) for index in (0, 1))
             elif node.op_type == "MatMul":
-                count += _into_matmul(node, editor)
+                count += _into_matmul(model, node, editor)
         if count:
             prune.drop_dead(model)
         return count
@@ -72,18 +72,24 @@ _SOURCES = ("MatMul", "Gemm", "Gather", "Reshape", "Squeeze", "Slice", "Split", 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
-def _turned(value: ir.Value | None) -> ir.Node | None:
+def _turned(model: ir.Model, value: ir.Value | None) -> ir.Node | None:
     """Return the Transpose of a matrix that a value comes from, if nothing else reads it."""
     node = maker(value, "Transpose")
     if node is None or node.inputs[0] is None or permutation(node) != (1, 0):
         return None
     before = node.inputs[0].producer()
     plain = before is None or (not before.domain and before.op_type in _SOURCES)
-    return node if plain and alone(node.outputs[0]) else None
+    if not alone(node.outputs[0]):
+        edit.refuse(model, node, "what it turns is read elsewhere too")
+    elif not plain:
+        edit.refuse(model, node, "it may be undone by a Transpose in front of the arithmetic")
+    else:
+        return node
+    return None
 
 
-def _into_gemm(node: ir.Node, index: int) -> int:
-    turn = _turned(node.inputs[index])
+def _into_gemm(model: ir.Model, node: ir.Node, index: int) -> int:
+    turn = _turned(model, node.inputs[index])
     if turn is None:
         return 0
     name = ("transA", "transB")[index]
@@ -92,9 +98,9 @@ def _into_gemm(node: ir.Node, index: int) -> int:
     return 1
 
 
-def _into_matmul(node: ir.Node, editor: Editor) -> int:
+def _into_matmul(model: ir.Model, node: ir.Node, editor: Editor) -> int:
     shapes = [dims(value.shape) if value is not None else None for value in node.inputs]
-    turns = [_turned(value) for value in node.inputs]
+    turns = [_turned(model, value) for value in node.inputs]
     flat = all(shape is not None and len(shape) == 2 for shape in shapes)
     first = node.inputs[0]
     if not flat or not any(turns) or first is None or first.dtype not in _TYPES:
