@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
+from onnx import helper
 
 from ortune.cli import main as cli
 from ortune.core.errors import OrtuneError
@@ -117,6 +119,21 @@ def test_what_a_verb_raises_becomes_an_exit_code(
     assert said in err
     if code == 2:
         two_lines(err)
+
+
+def test_what_a_package_warns_of_is_no_third_line(tmp_path: Path) -> None:
+    model = tmp_path / "undefined.onnx"
+    x, y = (helper.make_tensor_value_info(name, 1, [2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Neg", ["a"], ["y"])], "g", [x], [y])
+    model.write_bytes(helper.make_model(graph).SerializeToString())
+    done = subprocess.run(
+        [sys.executable, "-m", "ortune.cli.main", "inspect", str(model)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "reads 'a'" in two_lines(done.stderr)[0]
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
+import logging
 import os
 import pkgutil
 import sys
@@ -89,6 +90,8 @@ def root(ctx: click.Context) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
+    # It warns of what our own check refuses: an error is two lines.
+    logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     verb = next((arg for arg in args if not arg.startswith("-")), "")
     name = f"ortune {verb}" if verb in root.list_commands(click.Context(root)) else "ortune"
     try:
