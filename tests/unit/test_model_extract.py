@@ -191,6 +191,13 @@ def test_bad_cuts_are_refused(
     assert fix in error.value.fix
 
 
+def test_a_model_without_outputs_needs_an_end() -> None:
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => () { a = Abs(x) }'
+    with pytest.raises(BadModel, match="the model has no outputs"):
+        extract(model_of(text))
+    assert [value.name for value in extract(model_of(text), (), ("a",)).graph.outputs] == ["a"]
+
+
 def test_types_that_nobody_knows_are_asked_of_a_run() -> None:
     text = """
 <ir_version: 10, opset_import: ["" : 18, "nobody" : 1]>

@@ -129,7 +129,7 @@ class _Names:
     def _find(self, name: str) -> ir.Value | ir.Node:
         if (value := self._values.get(name)) is not None:
             return value
-        if (node := self._nodes.get(name.removeprefix(NODE))) is not None:
+        if (node := self._nodes.getname.removeprefix(NODE))) is not None:
             return node
         close = difflib.get_close_matches(name, [*self._values, *self._nodes], n=_LISTED)
         known = close or [str(v.name) for v in (*self._graph.inputs, *self._graph.outputs)]
@@ -165,6 +165,8 @@ def _dependent(model: ir.Model, starts: Collection[ir.Value]) -> list[ir.Value]:
     """Return the model's outputs that depend on any of `starts`; all of them without any."""
     every = [value for value in model.graph.outputs if value not in starts]
     found = [v for v in every if not starts or any(start in upstream([v], ()) for start in starts)]
+    if not found and not starts:
+        raise BadModel("the model has no outputs", fix="name the tensors to end at")
     if not found:
         raise BadModel(
             f"no output of the model depends on {_listed([str(v.name) for v in starts])}",
