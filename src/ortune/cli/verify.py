@@ -103,7 +103,7 @@ def command(
         "simulated": found.simulated,
         "bisection": found.bisection,
     }
-    shared.answer(json_to, result, lambda: _show(found))
+    shared.answer(json_to, result, lambda: _show(found, bisect))
     good = {Verdict.PROVED} if strict else {Verdict.PROVED, Verdict.LIKELY}
     return DONE if found.verdict in good else NO
 
@@ -125,7 +125,7 @@ def _free(out: Path | None, force: bool, bisect: bool) -> Path | None:
     return folder
 
 
-def _show(found: Comparison) -> None:
+def _show(found: Comparison, bisect: bool) -> None:
     made_up = " made-up" if found.synthetic else ""
     rule = f" ({found.rule})" if found.rule else ""
     shared.table(
@@ -150,6 +150,8 @@ def _show(found: Comparison) -> None:
         _show_saturation(found.simulated)
     if found.bisection is not None:
         _show_bisection(found.bisection)
+    elif bisect:
+        shared.say("nothing to look for: no metric leaves its budget")
 
 
 def _show_saturation(found: Saturation) -> None:
