@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import onnx_ir as ir
@@ -103,10 +103,11 @@ def _all_cases() -> Iterator[Case]:
 
 
 def test_cases_through_all_transforms_in_order(tmp_path: Path) -> None:
+    """Every third case; the long tests take all."""
     orders = [(name, steps) for name, steps in sweeps.orders(0) if name == "all in order"]
-    tally = sweep(_all_cases(), orders, tmp_path)
+    tally = sweep(islice(_all_cases(), 0, None, 3), orders, tmp_path)
     assert tally.wrong == {} and _names(tally.refused) <= REFUSED
-    assert tally.cases >= 2000 and tally.edited["all in order"] >= 400
+    assert tally.cases >= 660 and tally.edited["all in order"] >= 130
 
 
 @pytest.mark.long

@@ -98,7 +98,7 @@ def _snr(wanted: Arrays, found: Arrays) -> float:
 
 
 _FEW = settings(
-    max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 _MANY = settings(_FEW, max_examples=3000, derandomize=False)
 
