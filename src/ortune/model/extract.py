@@ -129,7 +129,7 @@ class _Names:
     def _find(self, name: str) -> ir.Value | ir.Node:
         if (value := self._values.get(name)) is not None:
             return value
-        if (node := self._nodes.getname.removeprefix(NODE))) is not None:
+        if (node := self._nodes.get(name.removeprefix(NODE))) is not None:
             return node
         close = difflib.get_close_matches(name, [*self._values, *self._nodes], n=_LISTED)
         known = close or [str(v.name) for v in (*self._graph.inputs, *self._graph.outputs)]
