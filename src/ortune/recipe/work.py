@@ -204,6 +204,8 @@ class Work:
             said = [take_notes(self.model)]
             if growth > _GROWTH:
                 said.insert(0, f"weights grow by {100 * growth:,.{0 if growth >= 0.1 else 1}f} %")
+            if not count and (opset := self.model.opset_imports.get("", 0)) < step.needs_opset:
+                said.append(f"it needs opset {step.needs_opset}, the model has {opset}")
             edit = Edit(str(step), count, note="; ".join(filter(None, said)))
         except OrtuneError as error:
             if isinstance(error, Refused) or not step.keeps_io:
