@@ -82,7 +82,7 @@ WRONG = [
     (FoldPostprocess("q"), "no output 'q'", "set output to one of: y, z"),
     (FoldPostprocess("y", axis=4), "has no axis 4", "set axis to -4 to 3"),
     (FoldPostprocess("y", give="top-k", k=4), "4 largest of 3", "set k to less"),
-    (FoldPostprocess("y", give="top-k", k=0), "0 largest of 3", "set k to less"),
+    (FoldPostprocess("y", give="top-k", k=0), "0 largest of 3", "set k to 1 or more"),
 ]
 
 
