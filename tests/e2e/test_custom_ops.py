@@ -82,7 +82,7 @@ def test_the_rule_fuses_the_chain(fused: tuple[Path, Path]) -> None:
 def test_without_the_library_the_step_is_rolled_back(
     fused: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["apply", str(fused[0]), RULE, "-o", str(tmp_path / "o.onnx"), "--json"]) == 0
+    assert main(["apply", str(fused[0]), RULE, "-o", str(tmp_path / "o.onnx"), "--json"]) == 1
     (edit,) = told(capsys)["edits"]
     assert not edit["kept"] and "not a registered function" in edit["note"]
 

@@ -47,7 +47,8 @@ def commands(text: str, capsys: pytest.CaptureFixture[str]) -> int:
         program, *words = shlex.split(line)
         capsys.readouterr()
         if program == "ortune":
-            assert main(words) == 0, capsys.readouterr().err
+            code = 1 if any("rolled back" in shown for shown in wanted) else 0
+            assert main(words) == code, capsys.readouterr().err
         else:
             assert program == "python"
             subprocess.run([sys.executable, *words], check=True, env={**os.environ})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ortune.cli import _excluding, _folding, _formats, shared
+from ortune.cli.main import DONE, NO
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 
 if TYPE_CHECKING:
@@ -61,9 +62,10 @@ def command(
     """Apply STEPs to MODEL in the order given and write the result.
 
     A step is a transform or a quantizer with its fields, or a rule of your own: FILE.py:NAME.
-    Transforms that would change structure, types or numbers are rolled back. Static quantizers
-    calibrate on --data, or take the ranges of an earlier calibration with --ranges-from. Behind
-    all steps, --fold-preprocess and --fold-postprocess change what the model takes and gives.
+    Transforms that would change structure, types or numbers are rolled back; the result is then
+    written without them, and the exit code is 1. Static quantizers calibrate on --data, or take
+    the ranges of an earlier calibration with --ranges-from. Behind all steps, --fold-preprocess
+    and --fold-postprocess change what the model takes and gives.
 
     \b
     Example:
@@ -110,7 +112,7 @@ def command(
         "bytes_after": after,
     }
     shared.answer(json_to, result, lambda: _show(built, before, after))
-    return 0
+    return DONE if all(edit.kept for edit in built.edits) else NO
 
 
 def _taken(steps: Sequence[Step], given: Mapping[str, object]) -> None:

@@ -9,6 +9,9 @@ from ortune.core.errors import UnknownPlugin
 from ortune.core.spelling import parse
 from ortune.core.step import Quantizer, Step, Transform
 
+_EXAMPLES = "use a transform such as simplify, or a quantizer such as int8-static"
+_LISTED = "docs/rewriting.md and docs/quantizing.md list them"
+
 
 def step(text: str) -> Step:
     """Read a transform or a quantizer; a transform may be the user's own, ``FILE.py:NAME``.
@@ -24,6 +27,5 @@ def step(text: str) -> Step:
     if name in quantizers:
         return parse(Quantizer, text)
     close = difflib.get_close_matches(name, [*transforms, *quantizers], n=3)
-    raise UnknownPlugin(
-        f"no step '{name}'", fix=f"use one of: {', '.join(close or [*transforms, *quantizers])}"
-    )
+    told = f"use one of: {', '.join(close)}" if close else f"{_EXAMPLES}; {_LISTED}"
+    raise UnknownPlugin(f"no step '{name}'", fix=told)
