@@ -194,7 +194,8 @@ def test_what_simplify_leaves_is_followed(proto: onnx.ModelProto) -> None:
     found = diff(before, after)
     held = sorted(n for group in found.groups for n in group.a)
     assert held == list(range(len(found.nodes[0])))
-    assert edits or found.same
+    # Without an edit shapes may still be known that were not declared, of outputs too.
+    assert edits or {group.kind for group in found.groups} <= {"matched"}
 
 
 @pytest.mark.parametrize("text", [PLAIN, GELU, LOOP])
