@@ -111,6 +111,7 @@ def test_cases_through_all_transforms_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(5400)
 def test_cases_through_every_transform_and_twenty_orders(tmp_path: Path) -> None:
     orders = list(sweeps.orders(20))
     tally = sweep(_all_cases(), orders, tmp_path)
@@ -118,6 +119,7 @@ def test_cases_through_every_transform_and_twenty_orders(tmp_path: Path) -> None
 
 
 @pytest.mark.long
+@pytest.mark.timeout(5400)
 def test_frozen_cases_through_every_transform_and_five_orders(tmp_path: Path) -> None:
     """All inputs are constants: whatever can be folded is."""
     cases = (frozen for case in backend.node_cases() if (frozen := backend.frozen(case)))
