@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 import pytest
 
+from ortune.model.dims import Known
 from ortune.model.shapes import infer, unknown
 from ortune.model.spec import dims
+from ortune.model.symbolic import infer_graph
 from tests.unit.rewriting import model_of
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
@@ -161,3 +163,12 @@ def test_an_end_that_no_tensor_reaches_is_the_end_of_the_axis() -> None:
         y = Slice(x, zero, far, zero) z = Slice(x, zero, near, zero) }}"""
     model = inferred(text)
     assert shape(model, "y") == ("n", 512, 256) and shape(model, "z") == (None, 512, 256)
+
+
+def test_made_up_names_give_way_to_real_ones() -> None:
+    """Exporters leave what onnx's inference called unk__0 in their files."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[n,3] x) => (float[a,b] y) <float[unk__0,unk__1] t> { t = Relu(x)  y = Neg(t) }"""
+    model = model_of(text)
+    infer_graph(model.graph, model.opset_imports, Known())
+    assert dims(next(iter(model.graph)).outputs[0].shape) == ("n", 3)

@@ -12,7 +12,7 @@ from ortune.model.dims import Known
 from ortune.model.edit import every_graph
 from ortune.model.light import light
 from ortune.model.spec import dims
-from ortune.model.symbolic import infer_graph, merge
+from ortune.model.symbolic import MADE_UP, infer_graph, merge
 
 Runtime: TypeAlias = Callable[[list[str]], Mapping[str, tuple[str, Sequence[int]]]]
 """Runs the model on a real input: names of values in, NumPy dtype name and shape of each out."""
@@ -78,7 +78,7 @@ def _adopt(graph: ir.Graph, proto: onnx.GraphProto) -> None:
             shape = dims(ir.serde.deserialize_type_proto_for_shape(kind))
             if shape is not None:
                 # onnx makes up names such as unk__0, which mean nothing
-                merge(value, [None if str(d).startswith("unk__") else d for d in shape])
+                merge(value, [None if str(d).startswith(MADE_UP) else d for d in shape])
         for attribute in other.attribute:
             if attribute.HasField("g"):
                 _adopt(node.attributes[attribute.name].as_graph(), attribute.g)

@@ -12,6 +12,9 @@ from ortune.model.dims import Item, Known, propagate
 from ortune.model.edit import Graph, bodies, const_tensor
 from ortune.model.spec import dims
 
+MADE_UP = "unk__"
+"""How names begin that onnx's inference makes up, and exporters leave in their files."""
+
 
 def infer_graph(graph: Graph, opsets: Mapping[str, int], known: Known) -> None:
     """Fill in types and shapes of a graph's values, its bodies included, in order.
@@ -46,7 +49,7 @@ def merge(value: ir.Value, shape: Sequence[Item]) -> None:
 def _better(old: Item, new: Item) -> Item:
     if isinstance(old, int) or new is None:
         return old
-    return new if old is None or isinstance(new, int) else old
+    return new if old is None or isinstance(new, int) or old.startswith(MADE_UP) else old
 
 
 def _infer(node: ir.Node, opsets: Mapping[str, int], known: Known) -> None:
