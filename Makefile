@@ -50,6 +50,10 @@ check: dev
 	$(PY) -m benchmarks.calibration
 	$(PY) -m benchmarks.precision
 	$(PY) -m benchmarks.options
+	$(PY) -m benchmarks.rewrites
+	$(PY) -m benchmarks.gains
+	$(PY) -m benchmarks.folding
+	$(PY) -m benchmarks.simplifiers
 	$(PY) -m benchmarks.main_job
 	$(PY) -m benchmarks.peers
 
