@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +34,7 @@ from ortune.model.shapes import infer
 from ortune.recipe.build import build_in
 from ortune.recipe.built import SOURCE, STEPS
 from ortune.study.scene import Scene
-from ortune.study.tensors import closeness, values
+from ortune.study.tensors import closeness, values, write_samples
 
 Judge: TypeAlias = Callable[[Path], Score | None]
 
@@ -120,15 +120,14 @@ class _Search:
     def __init__(
         self, scene: Scene, backend: Backend, judge: Judge, work: Path, out: Path
     ) -> None:
-        self._scene, self._backend, self._judge = scene, backend, judge
+        self._backend, self._judge = backend, judge
         self._work, self._out = work, out
         self._judged = 0
         material = next(iter(scene.materials.values()))
         assert material.feeds is not None
         self._samples = material.feeds.stream
         self._material = material
-        part = scene.parts["search"]
-        self._indices = part.indices
+        self._indices = scene.parts["search"].indices
 
     def score(self, model: Path) -> Score | None:
         """Score a model; None when it does not run."""
@@ -217,28 +216,26 @@ class _Search:
         except OrtuneError as error:
             known = _noted(known, f"the nodes do not run alone: {_said(error)}")
         folder, piece_db = self._written(models, region)
-        return Bisection(
-            known.step,
-            known.before,
-            tensor,
-            region.nodes,
-            region.replaced,
-            None if after is None else after.value,
-            before.value,
-            None if alone is None else alone.value,
-            None if alone is None else alone.verdict is Verdict.FAILS,
-            models.close.get(tensor),
-            self._judged,
-            folder,
-            piece_db,
-            known.note,
+        return replace(
+            known,
+            tensor=tensor,
+            nodes=region.nodes,
+            replaced=region.replaced,
+            score=None if after is None else after.value,
+            without=before.value,
+            alone=None if alone is None else alone.value,
+            fails_alone=None if alone is None else alone.verdict is Verdict.FAILS,
+            snr_db=models.close.get(tensor),
+            judged=self._judged,
+            folder=folder,
+            piece_db=piece_db,
         )
 
     def _written(self, models: _Two, region: _Region) -> tuple[Path | None, float | None]:
         """Write the two small models with what they take; return the SNR between them."""
         inputs = [str(value.name) for value in region.reference.graph.inputs]
         draft = self._work / "small"
-        (draft / "samples").mkdir(parents=True)
+        draft.mkdir()
         file.save(region.reference, draft / "reference.onnx")
         file.save(region.other, draft / "other.onnx")
         indices = self._indices[:_RECORDED]
@@ -247,15 +244,12 @@ class _Search:
             rows = values(models.good, inputs, self._samples, indices, models.oracle, recorded)
         except (WorkerFailed, OrtuneError):
             return None, None
-        for index, row in enumerate(rows):
-            arrays: dict[str, Any] = dict(row)
-            np.savez(draft / "samples" / f"{index:03}.npz", **arrays)
+        write_samples(rows, draft / "samples", {}, digits=3)
         pieces = (region.reference, region.other)
         ends = [str(value.name) for value in region.reference.graph.outputs]
         backends = (models.oracle, self._backend)
         order = range(len(indices))
         found = closeness(pieces, ends, recorded, order, backends)
-        self._out.parent.mkdir(parents=True, exist_ok=True)
         _replace(draft, self._out)
         return self._out, min(found.values(), default=None)
 
@@ -374,6 +368,11 @@ def _said(error: Exception) -> str:
 
 
 def _replace(draft: Path, out: Path) -> None:
+    """Copy a folder beside its place, then rename it: what is there is whole."""
+    beside = out.with_name(f".{out.name}.part")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.copytree(draft, beside)
     if out.exists():
         shutil.rmtree(out)
-    shutil.copytree(draft, out)
+    beside.rename(out)

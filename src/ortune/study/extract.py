@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-from numpy.lib import format as npy
-from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData, BadModel
@@ -27,7 +23,8 @@ from ortune.model.extract import begins
 from ortune.model.extract import extract as cut
 from ortune.model.facts import weight_bytes
 from ortune.model.watched import watched
-from ortune.recipe.compare import difference, reference
+from ortune.recipe.compare import Reference, difference
+from ortune.study.tensors import values, write_samples
 
 _CHECKED = 4
 """Samples on which the piece is held against the whole."""
@@ -100,8 +97,9 @@ def extract(
         run.compare(piece, recorded)
         _written(piece, out)
         folder = folder_of(out)
-        count = _npz(recorded, run.feeds, folder)
-    return _described(loaded, piece, inputs, out, folder, count)
+        rows = stream.Stream(recorded)
+        write_samples(rows, folder, {"label": run.feeds.labels, "group": run.feeds.groups})
+    return _described(loaded, piece, inputs, out, folder, len(rows))
 
 
 def folder_of(out: Path) -> Path:
@@ -144,18 +142,7 @@ class _Run:
                     f"'{one.name}' is {one.dtype}, no array",
                     fix="cut elsewhere, or without --data",
                 )
-        made = [one.name for one in wanted if one.name not in self._given]
-        values = self._values(made) if made else None
-        given = stream.Stream(self.feeds.stream)
-
-        def rows() -> Iterator[dict[str, NDArray[Any]]]:
-            for index in range(self._count):
-                every = {**given[index], **(values[index] if values else {})}
-                yield {one.name: every[one.name] for one in wanted}
-
-        path = self._folder / "recorded.stream"
-        stream.write(path, rows())
-        return path
+        return self._values([one.name for one in wanted], "recorded", self._count)
 
     def compare(self, piece: ir.Model, recorded: Path) -> None:
         """Hold the piece against the whole on the first samples.
@@ -163,54 +150,49 @@ class _Run:
         Raises:
             BadModel: It does not run, or its outputs differ.
         """
-        indices = range(min(_CHECKED, self._count))
-        head, fed = self._head([one.name for one in spec.outputs(piece)])
-        try:
-            with watched(head, self._folder) as files:
-                whole, _, _ = files.showing([])
-                ops = self._backend.custom_ops
-                found = reference(whole, fed, indices, self._folder, custom_ops=ops)
-        except WorkerFailed as error:
-            raise _failed(error) from None
+        indices = tuple(range(min(_CHECKED, self._count)))
+        whole = self._values([one.name for one in spec.outputs(piece)], "whole", len(indices))
+        found = Reference(recorded, indices, whole, self._backend.custom_ops)
         with watched(piece, self._folder) as files:
             path, _, _ = files.showing([])
-            why = difference(path, replace(found, stream=recorded), self._folder)
+            why = difference(path, found, self._folder)
         if why is not None:
             raise BadModel(
                 f"the piece does not answer as the whole: {why}",
                 fix="cut elsewhere; operators that draw random numbers differ in every run",
             )
 
-    def _values(self, names: Sequence[str]) -> stream.Stream:
-        head, fed = self._head(names)
-        out = self._folder.resolve() / "values.stream"
-        with watched(head, self._folder) as files:
-            path, _, _ = files.showing([])
-            job = lone(path, self._backend, fed, self._folder, "record")
-            _asked(job, "score", indices=list(range(self._count)), metrics=[], save=str(out))
-        return stream.Stream(out)
+    def _values(self, names: Sequence[str], stem: str, count: int) -> Path:
+        """Run the model up to some tensors; return the stream of their values."""
+        self._demand_reached([name for name in names if name not in self._given])
+        path = (self._folder / f"{stem}.stream").resolve()
+        try:
+            values(self._model, names, self.feeds.stream, range(count), self._backend, path)
+        except WorkerFailed as error:
+            raise _failed(error) from None
+        return path
 
-    def _head(self, names: Sequence[str]) -> tuple[ir.Model, Path]:
-        """Return the model up to some tensors, and a stream of what this takes."""
-        every = {v.name: v for node in self._model.graph.all_nodes() for v in node.outputs}
+    def _demand_reached(self, names: Sequence[str]) -> None:
+        """Refuse what a Loop or Scan gives its body: no run of the whole shows it.
+
+        Raises:
+            BadData: There is such a tensor.
+        """
+        if not names:
+            return
+        made = {v.name for node in self._model.graph.all_nodes() for v in node.outputs}
         for name in names:
-            if name not in every:
+            if name not in made:
                 raise BadData(
                     f"'{name}' is what a Loop or Scan gives its body: it is not in the samples",
                     fix="cut outside of the body, or without --data",
                 )
-        head = cut(self._model, (), names)
-        takes = [one.name for one in spec.inputs(head)]
+        takes = [one.name for one in spec.inputs(cut(self._model, (), names))]
         if lost := [name for name in takes if name not in self._given]:
             raise BadData(
                 f"the piece depends on '{lost[0]}', which a Loop or Scan gives its body",
                 fix="cut outside of the body, or without --data",
             )
-        path = self._folder / f"head-{len(list(self._folder.iterdir()))}.stream"
-        given = stream.Stream(self.feeds.stream)
-        rows = ({name: given[i][name] for name in takes} for i in range(self._count))
-        stream.write(path, rows)
-        return head, path
 
 
 def _asked(job: WorkerJob, do: str, **arguments: Any) -> dict[str, Any]:
@@ -225,24 +207,6 @@ def _failed(error: WorkerFailed) -> BadModel:
     return BadModel(
         f"the model does not run: {failure.reason}", fix=failure.fix or failure.reproduce
     )
-
-
-def _npz(recorded: Path, source: feeds.Feeds, folder: Path) -> int:
-    """Write one file a sample, with its label and group; files of an earlier run go."""
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob("[0-9]*.npz"):
-        old.unlink()
-    samples = stream.Stream(recorded)
-    for index in range(len(samples)):
-        arrays: dict[str, NDArray[Any]] = dict(samples[index])
-        for name, found in (("label", source.labels), ("group", source.groups)):
-            if found is not None and name not in arrays:
-                arrays[name] = np.asarray(found[index])
-        with zipfile.ZipFile(folder / f"{index:06}.npz", "w") as archive:
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    npy.write_array(member, array, allow_pickle=False)
-    return len(samples)
 
 
 def _described(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
@@ -17,6 +20,7 @@ from ortune.measurement.process import ask_once, lone
 from ortune.model import spec
 from ortune.model.extract import extract
 from ortune.model.watched import watched
+from ortune.recipe.compare import decibels
 
 AT_ONCE = 24
 """Tensors whose values are on disk at a time."""
@@ -90,20 +94,39 @@ def closeness(
                 for side, (model, backend) in enumerate(zip(models, backends, strict=True))
             )
             for name in part:
-                pairs = [(one[i][name], two[i][name]) for i in range(len(indices))]
-                if all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs):
-                    found[name] = _decibels(pairs)
+                pairs = [({name: a[name]}, {name: b[name]}) for a, b in zip(one, two, strict=True)]
+                if all(_alike(a[name], b[name]) for a, b in pairs):
+                    snr = decibels(*zip(*pairs, strict=True))
+                    found[name] = float("-inf") if math.isnan(snr) else snr
     return found
 
 
-def _decibels(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> float:
-    signal = noise = 0.0
-    for one, two in pairs:
-        wide = one.astype(np.float64)
-        signal += float(np.square(wide).sum())
-        noise += float(np.square(wide - two.astype(np.float64)).sum())
-    if not np.isfinite(noise):
-        return float("-inf")
-    if not noise:
-        return float("inf")
-    return 10 * float(np.log10(signal / noise)) if signal else float("-inf")
+def _alike(one: NDArray[Any], two: NDArray[Any]) -> bool:
+    return one.shape == two.shape and one.dtype == two.dtype
+
+
+def write_samples(
+    rows: stream.Stream,
+    folder: Path,
+    beside: Mapping[str, Sequence[Any] | None],
+    *,
+    digits: int = 6,
+) -> None:
+    """Write one ``.npz`` a sample into a folder; files of an earlier run go.
+
+    Args:
+        beside: Name -> one value a sample, stored too unless a tensor has that name: labels, say.
+        digits: Of the numbers that name the files.
+    """
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("[0-9]*.npz"):
+        old.unlink()
+    for index, row in enumerate(rows):
+        arrays: dict[str, NDArray[Any]] = dict(row)
+        for name, found in beside.items():
+            if found is not None and name not in arrays:
+                arrays[name] = np.asarray(found[index])
+        with zipfile.ZipFile(folder / f"{index:0{digits}}.npz", "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    npy.write_array(member, array, allow_pickle=False)
