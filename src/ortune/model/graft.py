@@ -61,14 +61,13 @@ def _move(source: ir.Graph, graph: ir.Graph) -> None:
     source.initializers.clear()
     source.remove(nodes)
     outer = [body for node in nodes for body in edit.bodies(node)]
-    for body in dict.fromkeys(one for found in outer for one in (found, *found.subgraphs())):
-        for value in (*body.inputs, *(v for node in body for v in node.outputs)):
-            value.name = f"{_MARK}{value.name}" if value.name else value.name
-    for node in nodes:
-        node.name = f"{_MARK}{node.name}"
-        for value in node.outputs:
-            value.name = f"{_MARK}{value.name}" if value.name else value.name
+    bodies = dict.fromkeys(one for body in outer for one in (body, *body.subgraphs()))
+    inside = (v for body in bodies for v in (*body.inputs, *(o for n in body for o in n.outputs)))
+    made = (value for node in nodes for value in node.outputs)
+    named: list[ir.Node | ir.Value] = [*nodes, *weights, *made, *inside]
+    for item in named:
+        if item.name:
+            item.name = f"{_MARK}{item.name}"
     for value in weights:
-        value.name = f"{_MARK}{value.name}"
         graph.register_initializer(value)
     edit.insert_first(graph, *nodes)

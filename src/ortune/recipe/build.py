@@ -107,9 +107,13 @@ def _cuts(steps: Sequence[Step], done: int) -> list[int]:
     return [*edges, len(steps)] if len(steps) > done else []
 
 
-def _sign(model: ir.Model, source: Path, steps: Sequence[Step]) -> None:
-    """Write into a model which steps made it of which file: `verify --bisect` repeats them."""
-    model.metadata_props[SOURCE] = file.digest(source)
+def _sign(model: ir.Model, source: Path, steps: Sequence[Step], done: int) -> None:
+    """Write into a model which steps made it of which file: `verify --bisect` repeats them.
+
+    What `done` steps made before names its source already.
+    """
+    if not done:
+        model.metadata_props[SOURCE] = file.digest(source)
     model.metadata_props[STEPS] = json.dumps(codec.encode(tuple(steps)))
 
 
@@ -130,7 +134,7 @@ def _extend(
     for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
         run = list(group)
         edits += work.exact(cast(list[Transform], run)) if exact else work.lossy_all(run)
-    _sign(work.model, source, steps)
+    _sign(work.model, source, steps, done)
     path = file.save(work.model, folder / f"{name}.onnx")
     if any(map(_crosses, steps)) and work.material.feeds is not None:
         shutil.copyfile(work.material.feeds.stream, folder / f"{name}{_SAMPLES}")

@@ -200,7 +200,7 @@ class Work:
             count = step.apply(self.model)
             if count:
                 check(self.model, self._expected(step), step.name())
-            growth = weight_bytes(self.model) / max(before, 1) - 1
+            growth = weight_bytes(self.model) / max(before, 1) - 1 if count else 0.0
             said = [take_notes(self.model)]
             if growth > _GROWTH:
                 said.insert(0, f"weights grow by {100 * growth:,.{0 if growth >= 0.1 else 1}f} %")
