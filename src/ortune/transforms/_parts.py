@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ortune.core.backend import Backend
 from ortune.model import prune
 from ortune.model.edit import Editor, refuse
 from ortune.model.match import enclosed, maker, number, other, reader, scalar_for
@@ -19,6 +20,8 @@ _DEEPEST = 8
 _TOLERANCE = 2e-5
 """Relative; exporters round constants such as 0.7978845608 at the sixth digit."""
 
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
 READ_ELSEWHERE = "a part of it is read elsewhere"
 INCOMPLETE = "a part of it is read elsewhere, or the formula goes on in another way"
 WIDENS = "a constant in it has a higher rank than its input"
@@ -142,6 +145,21 @@ def at_each(
     if count:
         prune.drop_dead(model)
     return count
+
+
+def at_each_foreign(
+    model: ir.Model, attempt: Callable[[ir.Model, ir.Node, Editor], int], *ops: str
+) -> int:
+    """Like `at_each`, for a rewrite that puts in operators of onnxruntime's own."""
+    count = at_each(model, attempt, *ops)
+    if count:
+        model.opset_imports.setdefault(MICROSOFT, 1)
+    return count
+
+
+def beyond_cpu(backend: Backend) -> bool:
+    """Say whether a backend has onnxruntime's own operators and is not its CPU provider."""
+    return MICROSOFT in backend.domains and backend.name() != "cpu"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ortune.model.dims import overridable
 from ortune.model.edit import Editor, attribute, const_tensor, refuse
 from ortune.model.match import maker
 from ortune.model.spec import dims
-from ortune.transforms._parts import Site, at_each, put
+from ortune.transforms._parts import Site, at_each_foreign, beyond_cpu, put
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,11 @@ class FuseEmbedLayerNorm(Transform):
 
     def suits(self, backend: Backend) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider."""
-        return "com.microsoft" in backend.domains and backend.name() != "cpu"
+        return beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        count = at_each(model, _fuse, "LayerNormalization")
-        if count:
-            model.opset_imports.setdefault("com.microsoft", 1)
-        return count
+        return at_each_foreign(model, _fuse, "LayerNormalization")
 
 
 @dataclass(frozen=True)

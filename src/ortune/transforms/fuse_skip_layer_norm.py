@@ -16,7 +16,7 @@ from ortune.model.match import maker
 from ortune.model.replace import forward
 from ortune.model.spec import dims
 from ortune.model.uses import alone, is_read
-from ortune.transforms._parts import at_each
+from ortune.transforms._parts import at_each_foreign, beyond_cpu
 
 _SUM = 3
 """Place of the sum among the operator's outputs."""
@@ -49,14 +49,11 @@ class FuseSkipLayerNorm(Transform):
 
     def suits(self, backend: Backend) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider, which loses."""
-        return "com.microsoft" in backend.domains and backend.name() != "cpu"
+        return beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        count = at_each(model, _fuse, "LayerNormalization", "RMSNormalization")
-        if count:
-            model.opset_imports.setdefault("com.microsoft", 1)
-        return count
+        return at_each_foreign(model, _fuse, "LayerNormalization", "RMSNormalization")
 
 
 def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int:
