@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 PLUGINS = str(Path(__file__).parent / "plugins")
 
@@ -17,3 +21,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # handler of our own they do not.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """onnx_ir remarks on shapes it cannot write; conformance cases and drawn graphs are full."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)

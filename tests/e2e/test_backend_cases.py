@@ -7,7 +7,6 @@ be added to them in silence.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,12 +51,7 @@ class Tally:
     wrong: dict[str, str] = field(default_factory=dict)
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterable[None]:
-    """onnx_ir remarks on shapes it cannot write; the cases are full of them."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def examine(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -26,11 +25,7 @@ _CLOSE_DB = 12.0
 """So much less than what rounding the inputs costs the model itself is still rounding."""
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterable[None]:
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def _examine(proto: onnx.ModelProto, steps: Sequence[Transform], seed: int) -> int:
