@@ -24,15 +24,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.neighbour import neighbour, to_itself
-from ortune.core import codec, spelling
 from ortune.core.backend import Backend
+from ortune.core.plugins import codec, spelling
 from ortune.core.trial import Pair
 from ortune.data import stream
-from ortune.measurement import noise, stats
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.machine import machine, versions
-from ortune.measurement.pairs import Effort, time_pair
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, worker_folder
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import Effort, time_pair
 from ortune.samples import digit_cnn
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,16 +26,17 @@ from typing import Any
 from benchmarks.neighbour import KINDS, neighbour, to_itself
 from ortune.bundle.evidence import Evidence
 from ortune.bundle.read import Bundle, read
-from ortune.core import codec
 from ortune.core.backend import Backend
+from ortune.core.plugins import codec
 from ortune.core.trial import Interval, Pair
 from ortune.data import feeds as data_feeds
 from ortune.engine import archive
-from ortune.measurement import noise, stats
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.machine import machine, versions
-from ortune.measurement.pairs import Effort, time_pair
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, worker_folder
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import Effort, time_pair
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "again"

@@ -23,13 +23,13 @@ import numpy as np
 from tests.real.samples import written
 
 import ortune as ot
+from ortune.analysis.benchmark.bench import race
+from ortune.analysis.padding.buckets import Buckets, buckets
 from ortune.backends.bucketed import Bucketed
-from ortune.core import codec
 from ortune.core.backend import Backend
-from ortune.core.spelling import parse
-from ortune.measurement.machine import machine, versions
-from ortune.study.bench import race
-from ortune.study.buckets import Buckets, buckets
+from ortune.core.plugins import codec
+from ortune.core.plugins.spelling import parse
+from ortune.measurement.machine.machine import machine, versions
 
 RESULTS = Path(__file__).resolve().parent / "results" / "buckets.json"
 BACKENDS = ("cpu(threads=1)", "openvino(threads=1)")

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from tests.real.samples import written
 
+from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.observer import Observer, Probe
-from ortune.core.spelling import parse
+from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer
 from ortune.data import feeds, stream
-from ortune.measurement import noise
-from ortune.measurement.machine import machine, versions
-from ortune.model import file
-from ortune.model.facts import facts
-from ortune.recipe.calibrate import calibrate_groups
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.machine import machine, versions
+from ortune.model.analysis.facts import facts
+from ortune.model.io import file
 
 OBSERVERS = ("entropy", "min-max")
 SHORTEST = 8

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from ortune.backends.cpu import Cpu
-from ortune.measurement.ceilings import last_level_cache, measure
-from ortune.measurement.machine import machine, versions
+from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.peaks import last_level_cache, measure
 
 RESULT = Path(__file__).parent / "results" / "ceilings.json"
 WITHIN = 0.15

@@ -24,11 +24,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from ortune.backends._ort import OrtSession
 from ortune.backends.cpu import Cpu
 from ortune.engine.call import Call
 from ortune.engine.load import Engine, load
-from ortune.measurement.machine import machine
+from ortune.measurement.machine.machine import machine
+from ortune.runtimes.onnxruntime.session import OrtSession
 
 MODELS = {
     "1 input, 5 us": (

@@ -28,7 +28,7 @@ import ortune as ot
 from ortune.cli.main import main as ortune
 from ortune.core import preprocess
 from ortune.core.preprocess import Preprocess
-from ortune.measurement.machine import machine, versions
+from ortune.measurement.machine.machine import machine, versions
 
 RESULTS = Path(__file__).resolve().parent / "results" / "folding.json"
 PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")

@@ -23,17 +23,17 @@ from tests.real.samples import written
 
 from benchmarks.shapes import write
 from benchmarks.simplifiers import exports
+from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.step import Recipe
 from ortune.core.steps import step
 from ortune.data.feeds import load
-from ortune.measurement.machine import machine, versions
-from ortune.model import file
-from ortune.model.facts import facts
+from ortune.measurement.machine.machine import machine, versions
+from ortune.model.analysis.facts import facts
+from ortune.model.io import file
 from ortune.recipe.build import build
-from ortune.study.bench import race
-from ortune.study.space import clean
+from ortune.recipe.space import clean
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "gains.json"

@@ -22,12 +22,12 @@ from tests.real.samples import written
 
 import ortune as ot
 from benchmarks.contestants import Contestant, contestants
+from ortune.analysis.benchmark.bench import race
 from ortune.core.errors import OrtuneError
 from ortune.core.trial import Verdict
-from ortune.measurement import noise
-from ortune.measurement.machine import machine, versions
-from ortune.study.bench import race
-from ortune.study.golden import built_model
+from ortune.experiment.golden import built_model
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.machine import machine, versions
 
 HERE = Path(__file__).resolve().parent
 WORK = HERE.parent / ".cache" / "main_job"

@@ -31,17 +31,18 @@ from tests.real.task import installed
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.core import catalog, codec
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.observer import Observer
+from ortune.core.plugins import catalog, codec
 from ortune.core.step import Quantizer, Recipe
 from ortune.data.feeds import Feeds, load
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.machine import machine, versions
+from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import WorkerFailed, ask_once
-from ortune.model import edit, file
-from ortune.model.facts import facts
+from ortune.model.analysis.facts import facts
+from ortune.model.graph import edit
+from ortune.model.io import file
 from ortune.recipe.build import Material, build_in
 
 HERE = Path(__file__).resolve().parent

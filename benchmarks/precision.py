@@ -28,16 +28,16 @@ from tests.real.task import installed
 
 from benchmarks.sentences import cosine
 from benchmarks.shapes import write
+from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
 from ortune.core.step import Recipe
 from ortune.data.feeds import load
-from ortune.measurement import noise
-from ortune.measurement.machine import machine, versions
-from ortune.model import file
-from ortune.model.facts import facts
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.machine import machine, versions
+from ortune.model.analysis.facts import facts
+from ortune.model.io import file
 from ortune.recipe.build import build
-from ortune.study.bench import race
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "precision.json"

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from tests.real.task import installed
 
+from ortune.analysis.profiling.profile import profile
 from ortune.cli.main import main as apply
 from ortune.core.errors import OrtuneError
 from ortune.core.profile import Profile
 from ortune.core.sample import Sample
-from ortune.measurement.machine import machine, versions
+from ortune.measurement.machine.machine import machine, versions
 from ortune.samples.efficientnet_lite0 import EfficientnetLite0
 from ortune.samples.minilm import Minilm
-from ortune.study.profile import profile
 
 SECONDS = 2.0
 BACKENDS = [

@@ -34,10 +34,11 @@ from ortune.core.step import Transform
 from ortune.data import feeds as given
 from ortune.data import synthetic
 from ortune.data.stream import Stream
-from ortune.measurement.machine import machine, versions
-from ortune.model import edit, file
-from ortune.model.check import check, signature
-from ortune.model.facts import facts
+from ortune.measurement.machine.machine import machine, versions
+from ortune.model.analysis.facts import facts
+from ortune.model.graph import edit
+from ortune.model.io import file
+from ortune.model.io.check import check, signature
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "rewrites.json"

@@ -20,19 +20,20 @@ from tests.real.samples import written
 
 import ortune as ot
 from benchmarks import gates
-from ortune.core import codec, spelling
+from ortune.analysis.tuning.descent import timed
 from ortune.core.backend import Backend
+from ortune.core.plugins import codec, spelling
 from ortune.core.trial import Interval
 from ortune.data import synthetic
-from ortune.measurement import stats
-from ortune.measurement.busy import busy
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.machine import machine, versions
-from ortune.measurement.pairs import Effort
+from ortune.measurement.machine.load import busy
+from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, worker_folder
-from ortune.model import facts, file
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import Effort
+from ortune.model.analysis import facts
+from ortune.model.io import file
 from ortune.samples import digit_cnn
-from ortune.study.descent import timed
 
 RESULTS = Path(__file__).resolve().parent / "results" / "tune.json"
 START = "cpu(threads=2)"

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from ortune.core import catalog
+from ortune.core.plugins import catalog
 from ortune.core.step import Transform
 from ortune.transforms.raise_opset import RaiseOpset
 

@@ -9,12 +9,12 @@ from typing import Any
 from benchmarks.peers.cases import Case
 from benchmarks.peers.making import Made, last_line
 from benchmarks.peers.scoring import Scored, scored
+from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
-from ortune.measurement import noise
-from ortune.measurement.machine import machine, versions
-from ortune.study.bench import race
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.machine import machine, versions
 
 THREADS = 1
 CPU = Cpu(threads=THREADS)

@@ -13,8 +13,8 @@ from benchmarks.peers.cases import Case, calibration
 from benchmarks.peers.environments import CACHE, cpu_time
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
-from ortune.core.spelling import parse
-from ortune.study.golden import built_model
+from ortune.core.plugins.spelling import parse
+from ortune.experiment.golden import built_model
 
 
 def found(

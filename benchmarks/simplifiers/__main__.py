@@ -26,10 +26,10 @@ from benchmarks.peers.environments import Environment, environment
 from benchmarks.rewrites import every_case, outputs, samples
 from benchmarks.simplifiers.making import TOOLS, Made, count, make
 from benchmarks.simplifiers.table import fill
+from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
-from ortune.measurement import noise
-from ortune.measurement.machine import machine, versions
-from ortune.study.bench import race
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.machine import machine, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "simplifiers.json"

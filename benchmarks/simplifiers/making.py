@@ -19,7 +19,7 @@ from benchmarks.peers.making import last_line
 from benchmarks.rewrites import outputs, snr
 from ortune.core.backend import Tensors
 from ortune.core.errors import OrtuneError
-from ortune.model import file
+from ortune.model.io import file
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ("ortune", "onnxslim", "onnxsim", "onnxscript")

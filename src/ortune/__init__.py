@@ -6,6 +6,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ortune.analysis.benchmark.bench import bench as bench
+    from ortune.analysis.benchmark.compare import compare as compare
+    from ortune.analysis.calibration_quality.calibrate import calibrate as calibrate
+    from ortune.analysis.calibration_quality.compare_observers import (
+        compare_observers as compare_observers,
+    )
+    from ortune.analysis.costs.pricing import cost as cost
+    from ortune.analysis.costs.timeline import timeline as timeline
+    from ortune.analysis.inspection.inspect import inspect as inspect
+    from ortune.analysis.profiling.files import to_dataframe as to_dataframe
+    from ortune.analysis.profiling.profile import profile as profile
+    from ortune.analysis.profiling.roofline import verdicts as verdicts
+    from ortune.analysis.profiling.try_advice import suggested as suggested
+    from ortune.analysis.profiling.try_advice import tried as tried
+    from ortune.analysis.tuning.tune import tune as tune
+    from ortune.analysis.verification.extract import extract as extract
+    from ortune.analysis.verification.verify import verify as verify
     from ortune.bundle.pack import pack as pack
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
@@ -20,26 +37,11 @@ if TYPE_CHECKING:
     from ortune.data.feeds import Feeds as Feeds
     from ortune.engine.load import Engine as Engine
     from ortune.engine.load import load as load
-    from ortune.model.rule import rule as rule
+    from ortune.experiment.ledger import read_study as read_study
     from ortune.recipe.build import build as build
     from ortune.reporting.write import report as report
-    from ortune.study.bench import bench as bench
-    from ortune.study.calibrating import calibrate as calibrate
-    from ortune.study.compare import compare as compare
-    from ortune.study.compare_observers import compare_observers as compare_observers
-    from ortune.study.extract import extract as extract
-    from ortune.study.inspect import inspect as inspect
-    from ortune.study.ledger import read_study as read_study
-    from ortune.study.optimize import optimize as optimize
-    from ortune.study.pricing import cost as cost
-    from ortune.study.profile import profile as profile
-    from ortune.study.profile_files import to_dataframe as to_dataframe
-    from ortune.study.roofline import verdicts as verdicts
-    from ortune.study.timeline import timeline as timeline
-    from ortune.study.trying import suggested as suggested
-    from ortune.study.trying import tried as tried
-    from ortune.study.tune import tune as tune
-    from ortune.study.verify import verify as verify
+    from ortune.rewrites.user_rule import rule as rule
+    from ortune.search.optimize import optimize as optimize
 
 __version__ = "0.1.0"
 
@@ -55,29 +57,29 @@ _HOME = {
     "Study": "core.study",
     "Transform": "core.step",
     "Trial": "core.trial",
-    "bench": "study.bench",
+    "bench": "analysis.benchmark.bench",
     "build": "recipe.build",
-    "calibrate": "study.calibrating",
-    "compare": "study.compare",
-    "compare_observers": "study.compare_observers",
-    "cost": "study.pricing",
-    "extract": "study.extract",
-    "inspect": "study.inspect",
+    "calibrate": "analysis.calibration_quality.calibrate",
+    "compare": "analysis.benchmark.compare",
+    "compare_observers": "analysis.calibration_quality.compare_observers",
+    "cost": "analysis.costs.pricing",
+    "extract": "analysis.verification.extract",
+    "inspect": "analysis.inspection.inspect",
     "load": "engine.load",
-    "optimize": "study.optimize",
+    "optimize": "search.optimize",
     "pack": "bundle.pack",
-    "profile": "study.profile",
-    "read_study": "study.ledger",
+    "profile": "analysis.profiling.profile",
+    "read_study": "experiment.ledger",
     "report": "reporting.write",
-    "rule": "model.rule",
+    "rule": "rewrites.user_rule",
     "step": "core.steps",
-    "suggested": "study.trying",
-    "to_dataframe": "study.profile_files",
-    "timeline": "study.timeline",
-    "tried": "study.trying",
-    "tune": "study.tune",
-    "verdicts": "study.roofline",
-    "verify": "study.verify",
+    "suggested": "analysis.profiling.try_advice",
+    "to_dataframe": "analysis.profiling.files",
+    "timeline": "analysis.costs.timeline",
+    "tried": "analysis.profiling.try_advice",
+    "tune": "analysis.tuning.tune",
+    "verdicts": "analysis.profiling.roofline",
+    "verify": "analysis.verification.verify",
 }
 
 

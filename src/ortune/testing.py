@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from ortune.core import catalog, codec, spelling
-from ortune.core.plugin import Plugin
+from ortune.core.plugins import catalog, codec, spelling
+from ortune.core.plugins.plugin import Plugin
 
 
 def entries() -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from ortune.cli.main import main
-from ortune.model import file
+from ortune.model.io import file
 from ortune.samples.digit_cnn import DigitCnn
 
 CAPSYS = pytest.CaptureFixture[str]

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 from tests.e2e.test_large_model import chain
 
+from ortune.analysis.verification.extract import extract
 from ortune.cli.main import main
 from ortune.core.errors import BadData, BadModel
-from ortune.model import file
+from ortune.model.io import file
 from ortune.samples.digit_cnn import DigitCnn
-from ortune.study.extract import extract
 
 
 @pytest.fixture(scope="module")

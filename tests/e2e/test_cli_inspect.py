@@ -11,8 +11,8 @@ import onnx
 import pytest
 from tests.e2e.test_large_model import chain
 
+from ortune.analysis.inspection.inspect import inspect
 from ortune.cli.main import main
-from ortune.study.inspect import inspect
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 """Real graphs that ship with onnx, their weights replaced by made-up ones."""

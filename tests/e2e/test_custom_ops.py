@@ -21,8 +21,8 @@ from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.cli.main import main
-from ortune.core import own_file
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.core.plugins import user_file
 from ortune.core.trial import Plan
 from ortune.engine.manifest import MANIFEST, SETTINGS
 
@@ -46,7 +46,7 @@ def fused(library: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     """A model and what the example's rule makes of it."""
     folder = tmp_path_factory.mktemp("fused")
     source, out = folder / "scaled.onnx", folder / "fused.onnx"
-    onnx.save(own_file.run(EXAMPLE / "make_models.py").model(True, 2, 32, blocks=2), source)
+    onnx.save(user_file.run(EXAMPLE / "make_models.py").model(True, 2, 32, blocks=2), source)
     done = main(["apply", str(source), "simplify", RULE, *ops(library), "-o", str(out)])
     assert done == 0
     return source, out

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ortune.model import file
-from ortune.model.check import check, signature
-from ortune.model.facts import facts
-from ortune.study.profile import profile
+from ortune.analysis.profiling.profile import profile
+from ortune.model.analysis.facts import facts
+from ortune.model.io import file
+from ortune.model.io.check import check, signature
 
 _MIB = 1 << 20
 

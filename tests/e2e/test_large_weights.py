@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ortune.model import file
-from ortune.quantizers._blocks import Spec
+from ortune.model.io import file
+from ortune.quantization.block_grid import Spec
 from ortune.quantizers.int4_weights import Int4Weights
 
 _MIB = 1 << 20

@@ -19,7 +19,7 @@ from tests.models import write_classifier
 import ortune as ot
 from ortune.core.event import Event, TrialDone
 from ortune.core.trial import Status, Verdict
-from ortune.study.ledger import Ledger, locked
+from ortune.experiment.ledger import Ledger, locked
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from benchmarks.gates import write as write_gates
 
 import ortune as ot
 from ortune.cli import main as cli
-from ortune.model import file
-from ortune.model.denormals import denormal, denormals
+from ortune.model.analysis.denormals import denormal, denormals
+from ortune.model.io import file
 from ortune.samples import digit_cnn
 
 DIGITS = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")

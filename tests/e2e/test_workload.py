@@ -12,13 +12,13 @@ from ortune_toys.backends.scripted import Scripted
 from tests.models import write_classifier
 
 import ortune as ot
+from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
-from ortune.core.cpus import effective_cpus
+from ortune.core.hardware.cpus import effective_cpus
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker
 from ortune.samples.digit_cnn import DigitCnn
-from ortune.study.bench import race
 from ortune.workloads.throughput import Throughput
 
 

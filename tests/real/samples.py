@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import mkdtemp
 
-from ortune.core import catalog, codec
+from ortune.core.plugins import catalog, codec
 from ortune.core.sample import Sample
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "samples"

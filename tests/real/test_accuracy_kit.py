@@ -8,10 +8,11 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from ortune.core import spelling
+from ortune.core.plugins import spelling
 from ortune.core.step import Quantizer, Recipe
 from ortune.data import feeds
-from ortune.model import file, spec
+from ortune.model.graph import spec
+from ortune.model.io import file
 from ortune.recipe.build import build
 from tests.real.samples import sample, written
 

@@ -9,7 +9,8 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from ortune.model import edit, file
+from ortune.model.graph import edit
+from ortune.model.io import file
 from ortune.transforms.fuse_attention import FuseAttention
 from ortune.transforms.raise_opset import RaiseOpset
 from ortune.transforms.simplify import Simplify

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.buckets import padded
 
 import ortune as ot
-from ortune.study.buckets import buckets
+from ortune.analysis.padding.buckets import buckets
 from tests.real.samples import sample, written
 
 WIDTH = 128

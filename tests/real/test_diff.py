@@ -8,12 +8,12 @@ import onnx
 import pytest
 
 from ortune.backends.cpu import Cpu
-from ortune.model import file
-from ortune.model.diff import diff
-from ortune.model.facts import facts
-from ortune.study.space import clean
+from ortune.model.analysis.facts import facts
+from ortune.model.diff.compare import diff
+from ortune.model.io import file
+from ortune.recipe.space import clean
 from tests.real.task import installed
-from tests.unit.test_diff import disguised
+from tests.unit.model.diff.test_compare import disguised
 
 MODELS = {
     "ppocr_cls": ("rapidocr", "models/ch_ppocr_mobile_v2.0_cls_mobile.onnx"),

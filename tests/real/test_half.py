@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ortune.core.step import Recipe
 from ortune.data import feeds
-from ortune.model import file, spec
+from ortune.model.graph import spec
+from ortune.model.io import file
 from ortune.quantizers.fp16 import Fp16
 from ortune.recipe.build import build
 from tests.real.jobs import magika, ppocr_det

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ortune.study.profile import profile
+from ortune.analysis.profiling.profile import profile
 from tests.real.task import installed, missing
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from ortune.core.step import Transform
-from ortune.model import file
-from ortune.model.check import check, signature
+from ortune.model.io import file
+from ortune.model.io.check import check, signature
 
 Arrays = Mapping[str, NDArray]
 

@@ -10,10 +10,10 @@ import onnx
 import onnxruntime as ort
 
 from ortune.backends.cpu import Cpu
-from ortune.core import codec
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts, TensorSpec
+from ortune.core.plugins import codec
 from ortune.core.step import AS_IS, Recipe
 from ortune.core.study import Job, Stage, Study
 from ortune.core.trial import (
@@ -30,9 +30,9 @@ from ortune.core.trial import (
     Verdict,
 )
 from ortune.data import stream
-from ortune.measurement.machine import machine, versions
+from ortune.measurement.machine.machine import machine, versions
 from ortune.metrics.cosine import Cosine
-from ortune.model import file
+from ortune.model.io import file
 from ortune.workloads.latency import Latency
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
@@ -78,7 +78,7 @@ def write_model(path: Path, text: str) -> Path:
 
 
 def write_golden(made: Study, trial: Trial, model: Path, name: str = "") -> None:
-    from ortune.study import golden
+    from ortune.experiment import golden
 
     root = Path(made.root)
     samples = [{"x": np.full((2, 4), value, np.float32)} for value in (-1.5, 2.5)]

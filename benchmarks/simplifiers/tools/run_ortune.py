@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ortune import __version__
 from ortune.backends.cpu import Cpu
-from ortune.model import file
-from ortune.model.check import check, signature
-from ortune.model.facts import facts
-from ortune.study.space import clean
+from ortune.model.analysis.facts import facts
+from ortune.model.io import file
+from ortune.model.io.check import check, signature
+from ortune.recipe.space import clean
 
 
 def main() -> None:

@@ -8,18 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ortune.backends import (
-    _affinity,
-    _beyond_keys,
-    _custom_ops,
-    _ort,
-    _ort_record,
-    _probe,
-    _values,
-)
 from ortune.core.backend import Backend, Recording, Session
-from ortune.core.cpus import effective_cpus
 from ortune.core.facts import Facts
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.runtimes.onnxruntime import (
+    affinity as affinities,
+)
+from ortune.runtimes.onnxruntime import (
+    checks,
+    globals,
+    keys,
+    session,
+)
+from ortune.runtimes.onnxruntime import (
+    custom_ops as op_libraries,
+)
+from ortune.runtimes.onnxruntime import (
+    record as ort_record,
+)
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _SLOWER = {
@@ -87,12 +93,12 @@ class Cpu(Backend):
     custom_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _values.at_least(0, threads=self.threads, inter_threads=self.inter_threads)
-        _values.at_least(0, spin_us=self.spin_us, block_base=self.block_base)
-        _values.at_least(1, spin_backoff=self.spin_backoff)
-        _values.one_of((-1, 0, 16, 32, 64, 128, 256), nbits_block=self.nbits_block)
-        _affinity.parse(self.affinity)
-        _values.pairs(self.config, _OWN)
+        checks.at_least(0, threads=self.threads, inter_threads=self.inter_threads)
+        checks.at_least(0, spin_us=self.spin_us, block_base=self.block_base)
+        checks.at_least(1, spin_backoff=self.spin_backoff)
+        checks.one_of((-1, 0, 16, 32, 64, 128, 256), nbits_block=self.nbits_block)
+        affinities.parse(self.affinity)
+        checks.pairs(self.config, _OWN)
 
     @property
     def lossy(self) -> bool:
@@ -112,11 +118,11 @@ class Cpu(Backend):
             BadSettings: The installed one does not know a key that is set, or a library of custom
                 operators cannot be used.
         """
-        reason = _ort.missing()
+        reason = session.missing()
         if reason is None:
-            _probe.demand(self.entries())
+            keys.demand(self.entries())
             if self.custom_ops:
-                _custom_ops.demand(self.custom_ops)
+                op_libraries.demand(self.custom_ops)
         return reason
 
     def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
@@ -134,13 +140,13 @@ class Cpu(Backend):
         found |= self._optimizers(facts)
         if several:
             found["spin"] = self._spins()
-        counts = _values.thread_counts(cpus, self.threads)
+        counts = checks.thread_counts(cpus, self.threads)
         found["threads"] = [self._with_threads(n) for n in counts]
         found["level"] = [replace(self, level="extended")]
         if several:
             found["block_base"] = [replace(self, block_base=4)]
             found["parallel"] = [replace(self, parallel=True, inter_threads=cpus)]
-            pinned = _affinity.workers(self.threads or cpus)
+            pinned = affinities.workers(self.threads or cpus)
             found["affinity"] = [replace(self, affinity=pinned)] if pinned else []
         found["memory_pattern"] = [replace(self, memory_pattern=False)]
         found["arena"] = [
@@ -215,7 +221,7 @@ class Cpu(Backend):
             made["optimization.enable_cast_chain_elimination"] = "1"
         if self.nbits_block:
             made["session.qdq_matmulnbits_block_size"] = str(self.nbits_block)
-        return made | _values.pairs(self.config, _OWN)
+        return made | checks.pairs(self.config, _OWN)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the CPU provider.
@@ -227,21 +233,21 @@ class Cpu(Backend):
 
     @contextmanager
     def _open(self, path: Path, made: Any) -> Iterator[Session]:
-        with _ort.session(path, made, disabled=self.disable) as opened:
+        with session.session(path, made, disabled=self.disable) as opened:
             if self.flush_denormals:
-                _values.demand_flushed()
+                checks.demand_flushed()
             yield opened
 
     def _options(self, verbose: bool, save_to: Path | None = None) -> Any:
         """Return the runtime's options, every key probed."""
-        _values.agree(
+        checks.agree(
             (not self.inter_threads or self.parallel, "inter_threads", "parallel=true"),
             (self.arena_growth == "power-of-two" or self.arena, "arena_growth", "arena=true"),
         )
-        _affinity.check(self.affinity, self.threads or effective_cpus())
+        affinities.check(self.affinity, self.threads or effective_cpus())
         entries = self.entries()
-        _probe.demand(entries)
-        made = _ort.options(
+        keys.demand(entries)
+        made = session.options(
             self.threads,
             self.level,
             verbose=verbose,
@@ -251,9 +257,9 @@ class Cpu(Backend):
         made.enable_cpu_mem_arena = self.arena
         made.enable_mem_pattern = self.memory_pattern
         if self.parallel:
-            _beyond_keys.side_by_side(made, self.inter_threads)
+            globals.side_by_side(made, self.inter_threads)
         if "session.use_env_allocators" in entries:
-            _beyond_keys.share_small_arena()
+            globals.share_small_arena()
         for key, value in entries.items():
             made.add_session_config_entry(key, value)
         return made
@@ -262,13 +268,13 @@ class Cpu(Backend):
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
         """Open the same session with the profiler on."""
-        made = self._options(verbose, save_to=folder / _ort_record.GRAPH)
-        return _ort_record.session(path, made, folder, disabled=self.disable)
+        made = self._options(verbose, save_to=folder / ort_record.GRAPH)
+        return ort_record.session(path, made, folder, disabled=self.disable)
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask with every optimizer off; what only this provider's kernels lack fails to load."""
         plain = replace(self, level="disabled", disable=())
-        with _ort.session(path, plain._options(False)) as opened:
+        with session.session(path, plain._options(False)) as opened:
             return opened.assigned()
 
     def save(self, path: Path, out: Path) -> None:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from ortune.backends import _openvino_native as native
-from ortune.backends import _openvino_plugin as plugin
-from ortune.backends import _openvino_record, _properties, _values
 from ortune.core.backend import Backend, Recording, Session
-from ortune.core.cpus import effective_cpus, instruction_sets
 from ortune.core.facts import Facts
+from ortune.core.hardware.cpus import effective_cpus, instruction_sets
 from ortune.core.workload import Workload
+from ortune.runtimes.onnxruntime import checks
+from ortune.runtimes.openvino import native, plugin
+from ortune.runtimes.openvino import properties as property_keys
+from ortune.runtimes.openvino import record as openvino_record
 
 _BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _FP16 = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
@@ -53,8 +54,8 @@ class Openvino(Backend):
     config: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _values.at_least(0, threads=self.threads, streams=self.streams)
-        _values.pairs(self.config, _OWN)
+        checks.at_least(0, threads=self.threads, streams=self.streams)
+        checks.pairs(self.config, _OWN)
 
     @property
     def lossy(self) -> bool:
@@ -103,7 +104,7 @@ class Openvino(Backend):
         return {
             "flush_denormals": [replace(self, flush_denormals=True)] if facts.denormals else [],
             "threads": [
-                replace(self, threads=n) for n in _values.thread_counts(cpus, self.threads)
+                replace(self, threads=n) for n in checks.thread_counts(cpus, self.threads)
             ],
             "pinning": [replace(self, pinning=value) for value in ("off", "on")],
             "hint": [replace(self, hint="throughput")],
@@ -128,7 +129,7 @@ class Openvino(Backend):
             made["SCHEDULING_CORE_TYPE"] = _CORES[self.cores]
         if self.flush_denormals:
             made["CPU_DENORMALS_OPTIMIZATION"] = "YES"
-        return made | _values.pairs(self.config, _OWN)
+        return made | checks.pairs(self.config, _OWN)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session with every option that matters written out.
@@ -152,7 +153,7 @@ class Openvino(Backend):
         if plugged:
             threads = self.threads or effective_cpus()
             return plugin.record(path, threads, self.properties(), folder, verbose=verbose)
-        return _openvino_record.session(path, self.properties())
+        return openvino_record.session(path, self.properties())
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask the plug-in, or OpenVINO's own ``query_model`` where the plug-in has no device."""
@@ -166,7 +167,7 @@ class Openvino(Backend):
         """Refuse what the way that would be taken does not know; the three usual ones exist."""
         names = [name for name in self.properties() if name not in _ALWAYS]
         if names:
-            _properties.demand(names, plugged=plugged)
+            property_keys.demand(names, plugged=plugged)
 
 
 _ALWAYS = frozenset({"INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT"})

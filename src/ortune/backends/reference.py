@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from ortune.backends._in_process import InProcess
 from ortune.core.backend import Backend, Session, Tensors
 from ortune.core.errors import BadModel
+from ortune.runtimes.in_process import InProcess
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal
 
 from numpy.typing import NDArray
 
-from ortune.backends import _ort
-from ortune.backends._in_process import InProcess
-from ortune.backends._pieces import Compute, Pieces, plain
-from ortune.backends._saturating import LEFT, OPS, Layer
 from ortune.core.backend import Backend, Session, Tensors
+from ortune.runtimes.in_process import InProcess
+from ortune.runtimes.onnxruntime import session as sessions
+from ortune.runtimes.simulated.kernels import LEFT, OPS, Layer
+from ortune.runtimes.simulated.pieces import Compute, Pieces, plain
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
@@ -50,7 +50,7 @@ class Simulated(Backend):
 
     def missing(self) -> str | None:
         """Return how to install onnxruntime when it is not there."""
-        return _ort.missing()
+        return sessions.missing()
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Rewrite the model as the runtime does and split it at its integer layers."""
@@ -62,14 +62,14 @@ class Simulated(Backend):
 
         with TemporaryDirectory(prefix="ortune-") as folder:
             saved = Path(folder) / "model.onnx"
-            made = _ort.options(
+            made = sessions.options(
                 self.threads,
                 "extended",
                 verbose=verbose,
                 save_to=saved,
                 custom_ops=self.custom_ops,
             )
-            with _ort.session(path, made):
+            with sessions.session(path, made):
                 pass
             session = _Simulation(onnx.load(saved), self.threads, self.custom_ops)
         yield session
@@ -94,7 +94,9 @@ class _Simulation(InProcess):
     def _session(self, content: bytes) -> Any:
         import onnxruntime as ort
 
-        made = _ort.options(self._threads, "disabled", verbose=False, custom_ops=self._custom_ops)
+        made = sessions.options(
+            self._threads, "disabled", verbose=False, custom_ops=self._custom_ops
+        )
         return ort.InferenceSession(content, made, providers=["CPUExecutionProvider"])
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ortune.backends import _torch_session as native
 from ortune.core.backend import Backend, Session
-from ortune.core.cpus import effective_cpus
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.runtimes import torch as native
 
 
 @dataclass(frozen=True)

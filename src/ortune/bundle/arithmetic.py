@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ortune.core.trial import Plan
 from ortune.engine.manifest import Arithmetic
-from ortune.model import file
-from ortune.model.facts import facts
-from ortune.model.saturable import saturable
+from ortune.model.analysis.facts import facts
+from ortune.model.analysis.saturation import saturable
+from ortune.model.io import file
 
 _HALVES = ("float16", "bfloat16")
 _HINTS = {"f16": "float16", "bf16": "bfloat16", "fp16": "float16"}

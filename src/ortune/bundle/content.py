@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortune.core.errors import BadModel, OrtuneError
-from ortune.core.imports import is_path
+from ortune.core.plugins.user_function import is_path
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.engine.archive import safe
 from ortune.engine.consent import FOLDER
 from ortune.engine.manifest import Golden, Signature
-from ortune.model import file, spec
-from ortune.model.write import SOURCES
-from ortune.study import golden as samples
-from ortune.study.jobs import model_digest
+from ortune.experiment import golden as samples
+from ortune.experiment.keys import model_digest
+from ortune.model.graph import spec
+from ortune.model.io import file
+from ortune.model.io.write import SOURCES
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from ortune import __version__
 from ortune.bundle.arithmetic import arithmetic
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
-from ortune.bundle.replacing import replacing
-from ortune.core import codec
+from ortune.core.atomic_write import replacing
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
+from ortune.core.plugins import codec
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
 from ortune.engine.manifest import (

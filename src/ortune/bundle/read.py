@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortune.bundle.evidence import Evidence
-from ortune.core import codec
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel
+from ortune.core.plugins import codec
 from ortune.core.step import Recipe
 from ortune.engine import archive
 from ortune.engine.manifest import EVIDENCE, RECIPE, SETTINGS, Manifest

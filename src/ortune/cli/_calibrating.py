@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ortune.cli import shared
 
 if TYPE_CHECKING:
-    from ortune.recipe.activity import Idle
-    from ortune.study.calibrating import Calibration, Tensor
-    from ortune.study.compare_observers import Ranking
-    from ortune.study.ranking import Row
+    from ortune.analysis.calibration_quality.calibrate import Calibration, Tensor
+    from ortune.analysis.calibration_quality.compare_observers import Ranking
+    from ortune.analysis.calibration_quality.ranking import Row
+    from ortune.calibration.activity import Idle
 
 _ROWS = 10
 _NAMED = 5

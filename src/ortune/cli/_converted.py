@@ -28,8 +28,8 @@ def check(
     Raises:
         OrtuneError: It is not what was ordered, or is for the CPU and does not run there.
     """
-    from ortune.model import file
-    from ortune.model.facts import facts
+    from ortune.model.analysis.facts import facts
+    from ortune.model.io import file
 
     found = facts(file.load(path))
     check_types(order, found)
@@ -88,8 +88,8 @@ def _compared(
     """Score the result against the source on a few samples; empty when nothing can be run."""
     from itertools import islice
 
+    from ortune.analysis.verification.verify import verify
     from ortune.data.stream import Stream
-    from ortune.study.verify import verify
 
     if feeds is None:
         return []

@@ -13,11 +13,11 @@ from ortune.core.errors import BadModel, BadSettings, Refused
 from ortune.core.event import Note, Sink
 
 if TYPE_CHECKING:
+    from ortune.calibration.ranges_file import Saved
     from ortune.core.facts import Facts
     from ortune.core.step import Step
     from ortune.core.trial import Edit
     from ortune.data.feeds import Feeds
-    from ortune.recipe.saved import Saved
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Order:
 
     def advice(self) -> Sequence[Note]:
         """Return what a person should know about the file that they asked for."""
-        from ortune.measurement.machine import machine
+        from ortune.measurement.machine.machine import machine
 
         found = []
         if self.level == "all" and not self.portable:
@@ -162,8 +162,8 @@ def make(model: Path, order: Order, given: Given, folder: Path, sink: Sink) -> C
     """
     from ortune.core.step import Recipe
     from ortune.measurement.offline import optimize_offline
-    from ortune.model import file
-    from ortune.model.facts import facts
+    from ortune.model.analysis.facts import facts
+    from ortune.model.io import file
     from ortune.recipe.build import build
     from ortune.transforms.dequantize_at_load import DequantizeAtLoad
 
@@ -213,7 +213,7 @@ def make(model: Path, order: Order, given: Given, folder: Path, sink: Sink) -> C
 def rewrites(level: str, found: Facts) -> tuple[Step, ...]:
     """Return the exact steps of a level: none, folding, or all that apply."""
     from ortune.core.step import Stage
-    from ortune.study.space import clean
+    from ortune.recipe.space import clean
 
     if level == "disabled":
         return ()
@@ -254,7 +254,7 @@ def _other(order: Order) -> Step:
 
 
 def _quantizer(name: str, **fields: object) -> Step:
-    from ortune.core import catalog, codec
+    from ortune.core.plugins import catalog, codec
     from ortune.core.step import Quantizer
 
     return codec.build(catalog.load(Quantizer, name), fields)

@@ -97,7 +97,7 @@ def literally(name: str) -> str:
 
 
 def _without(step: Step, patterns: Sequence[str]) -> Step:
-    from ortune.core import codec
+    from ortune.core.plugins import codec
 
     fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
     return codec.build(type(step), fields | {"exclude": (*fields["exclude"], *patterns)})

@@ -79,7 +79,8 @@ def folded(
 
 
 def _preprocess(path: Path, size: str | None) -> Transform:
-    from ortune.core import catalog, codec, preprocess
+    from ortune.core import preprocess
+    from ortune.core.plugins import catalog, codec
     from ortune.core.step import Transform
 
     if not path.is_file():
@@ -103,7 +104,7 @@ def _preprocess(path: Path, size: str | None) -> Transform:
 
 
 def _postprocess(text: str) -> Transform:
-    from ortune.core.spelling import parse
+    from ortune.core.plugins.spelling import parse
     from ortune.core.step import Transform
 
     found = _CALL.fullmatch(text)

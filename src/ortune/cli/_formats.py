@@ -41,7 +41,7 @@ def refuse(form: str | None, precision: str | None, *, static: bool) -> None:
 
 def written(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]:
     """Return the steps, with the one that rewrites to the form at the end."""
-    from ortune.core import catalog
+    from ortune.core.plugins import catalog
     from ortune.core.step import Quantizer
 
     last = (catalog.load(Quantizer, "qoperator")(),) if form == "qoperator" else ()
@@ -51,8 +51,8 @@ def written(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]:
 def warn(path: Path, before: Path, sink: Sink) -> None:
     """Say where the integers of a new model saturate that its source did not have."""
     from ortune.core.event import Note
-    from ortune.model import file
-    from ortune.model.saturable import saturable
+    from ortune.model.analysis.saturation import saturable
+    from ortune.model.io import file
 
     old = {layer.node for layer in saturable(file.load(before)) if layer.risky}
     layers = saturable(file.load(path))

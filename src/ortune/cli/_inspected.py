@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from ortune.cli import _specs, shared
 
 if TYPE_CHECKING:
+    from ortune.analysis.inspection.inspect import Inspection
+    from ortune.analysis.inspection.placement import Placed
     from ortune.core.facts import Facts, TensorSpec
-    from ortune.model.finding import Finding
-    from ortune.study.inspect import Inspection
-    from ortune.study.placing import Placed
+    from ortune.model.lint.finding import Finding
 
 _OPS = 14
 _IO = 6

@@ -14,11 +14,11 @@ from ortune.cli.main import DONE, NO
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 
 if TYPE_CHECKING:
+    from ortune.calibration.ranges_file import Saved
     from ortune.core.event import Sink
     from ortune.core.step import Step
     from ortune.data.feeds import Feeds
     from ortune.recipe.built import Built
-    from ortune.recipe.saved import Saved
 
 _LINE = 240
 _MADE_UP = 4
@@ -78,7 +78,7 @@ def command(
     from ortune.cli import progress
     from ortune.core.step import Recipe
     from ortune.core.steps import step
-    from ortune.model import file
+    from ortune.model.io import file
     from ortune.recipe.build import build
 
     shared.free(out, force, model)
@@ -145,8 +145,8 @@ def samples(
     """Return the user's samples, or made-up ones to check with; None when none of those run."""
     from ortune.core.event import Note
     from ortune.data import feeds, synthetic
-    from ortune.model import file
-    from ortune.model.facts import facts
+    from ortune.model.analysis.facts import facts
+    from ortune.model.io import file
 
     inputs = facts(file.load(model)).inputs
     if data is not None:
@@ -176,8 +176,8 @@ def samples(
 
 def known_ranges(path: Path | None, model: Path, sink: Sink) -> Saved | None:
     """Read ``--ranges-from`` for a model."""
+    from ortune.calibration import reuse
     from ortune.core.event import Note
-    from ortune.recipe import reuse
 
     if path is None:
         return None

@@ -90,8 +90,8 @@ def command(
       ortune bench before.onnx after.onnx --data samples/ --json out.json
       ortune bench model.onnx --batches 1,8 --levels basic,all --self-check --wide
     """
+    from ortune.analysis.benchmark.bench import bench
     from ortune.cli import progress
-    from ortune.study.bench import bench
 
     found = bench(
         models,

@@ -11,7 +11,7 @@ from ortune.cli import shared
 from ortune.core.errors import BadSettings
 
 if TYPE_CHECKING:
-    from ortune.study.buckets import Buckets
+    from ortune.analysis.padding.buckets import Buckets
 
 
 @shared.verb(shared.Verb)
@@ -72,8 +72,8 @@ def command(
       ortune buckets encoder.onnx --data padded/ --on "cpu(threads=1)"
       ortune buckets encoder.onnx --data padded/ --count 8 --seconds 0
     """
+    from ortune.analysis.padding.buckets import buckets
     from ortune.cli import progress
-    from ortune.study.buckets import buckets
 
     if data is None:
         raise BadSettings(

@@ -89,7 +89,10 @@ def command(
     sink = progress.lines(verbose)
     if compare:
         _alone({"-o": out, "--tensorrt-cache": tensorrt_cache}, "needs one observer")
-        from ortune.study.compare_observers import OBSERVERS, compare_observers
+        from ortune.analysis.calibration_quality.compare_observers import (
+            OBSERVERS,
+            compare_observers,
+        )
 
         ranking = compare_observers(
             model,
@@ -125,8 +128,8 @@ def command(
         and out.resolve() == tensorrt_cache.resolve()
     ):
         raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
-    from ortune.recipe.tensorrt_cache import number
-    from ortune.study.calibrating import QUANTIZER, TENSORRT, calibrate
+    from ortune.analysis.calibration_quality.calibrate import QUANTIZER, TENSORRT, calibrate
+    from ortune.calibration.tensorrt_cache import number
 
     version = tensorrt_version or TENSORRT
     number(version)

@@ -60,7 +60,7 @@ def command(
       ortune compare main.json branch.json --threshold 10%
       ortune compare old.json new.json --threshold memory=5% --markdown comment.md
     """
-    from ortune.study.compare import compare
+    from ortune.analysis.benchmark.compare import compare
 
     found = compare(
         files,

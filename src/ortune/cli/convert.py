@@ -93,8 +93,8 @@ def command(
     from ortune.cli import _converted, _converting, progress
     from ortune.cli.apply import augmented, known_ranges, samples
     from ortune.core.event import Note
-    from ortune.model import file
-    from ortune.model.facts import facts
+    from ortune.model.analysis.facts import facts
+    from ortune.model.io import file
 
     order = _converting.Order(
         precision,
@@ -182,7 +182,7 @@ def _timed(
     custom_ops: Sequence[str],
 ) -> Mapping[str, float]:
     """Return the latency of the result over the source's, with its interval."""
-    from ortune.study.bench import bench
+    from ortune.analysis.benchmark.bench import bench
 
     found = bench(
         [model, out],

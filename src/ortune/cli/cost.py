@@ -12,9 +12,9 @@ import click
 from ortune.cli import shared
 
 if TYPE_CHECKING:
+    from ortune.analysis.costs.cost import Costs, Row
+    from ortune.analysis.costs.terms import Terms
     from ortune.core.trial import Interval
-    from ortune.study.cost import Costs, Row
-    from ortune.study.terms import Terms
 
 
 @shared.verb(shared.Verb)
@@ -66,8 +66,8 @@ def command(
       ortune cost RUN --price 2.50/h --overhead 20ms --processes 6 --effort 4h@80/h
       ortune cost bench.json --price "2.50 EUR/h" --load 150/s
     """
+    from ortune.analysis.costs.pricing import cost
     from ortune.cli import progress
-    from ortune.study.pricing import cost
 
     found = cost(
         sources,

@@ -53,7 +53,7 @@ def command(
     from ortune.bundle.pack import pack
     from ortune.cli import progress
     from ortune.reporting.write import report
-    from ortune.study.optimize import optimize
+    from ortune.search.optimize import optimize
 
     sample = _sample(name)
     folder = Path("ortune-demo") if out is None else out
@@ -95,7 +95,7 @@ def command(
 
 
 def _sample(name: str) -> Sample:
-    from ortune.core import catalog
+    from ortune.core.plugins import catalog
     from ortune.core.sample import Sample
 
     sample = catalog.load(Sample, name)()

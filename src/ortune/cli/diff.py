@@ -13,7 +13,7 @@ from ortune.cli import shared
 from ortune.cli.main import DONE, NO
 
 if TYPE_CHECKING:
-    from ortune.model.diff_result import Diff, Drawn, Group, Weight
+    from ortune.model.diff.result import Diff, Drawn, Group, Weight
 
 _SHOWN = 20
 _ASIDE = ("a constant", "arithmetic of shapes", "nothing depends on it")
@@ -44,8 +44,8 @@ def command(a: Path, b: Path, json_to: str | None, verbose: bool) -> int:
       ortune diff model.onnx model-simplified.onnx
       ortune diff before.onnx after.onnx --json diff.json
     """
-    from ortune.model import file
-    from ortune.model.diff import diff
+    from ortune.model.diff.compare import diff
+    from ortune.model.io import file
 
     digests = file.digest(a), file.digest(b)
     found = diff(file.load(a), file.load(b))

@@ -71,8 +71,8 @@ def command(json_to: str | None, verbose: bool) -> int:
       ortune doctor
       ortune doctor --json
     """
-    from ortune.measurement import noise
-    from ortune.measurement.machine import machine, versions
+    from ortune.measurement.machine import noise
+    from ortune.measurement.machine.machine import machine, versions
 
     backends = probe(verbose)
     samples = _samples()
@@ -98,8 +98,8 @@ def probe(verbose: bool) -> tuple[Found, ...]:
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
 
-    from ortune.core import catalog
     from ortune.core.backend import Backend
+    from ortune.core.plugins import catalog
 
     names = catalog.names(Backend)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
@@ -109,8 +109,8 @@ def probe(verbose: bool) -> tuple[Found, ...]:
 def _probe(name: str, folder: Path, verbose: bool) -> Found:
     from importlib.resources import as_file, files
 
-    from ortune.core import catalog
     from ortune.core.backend import Backend
+    from ortune.core.plugins import catalog
     from ortune.measurement.job import MAIN, WorkerJob
     from ortune.measurement.process import Worker, WorkerFailed
 
@@ -131,7 +131,7 @@ def _probe(name: str, folder: Path, verbose: bool) -> Found:
 
 def cpus() -> dict[str, Any]:
     """Return the CPUs of the host, of this process's mask, and those that its quota leaves."""
-    from ortune.core.cpus import effective_cpus
+    from ortune.core.hardware.cpus import effective_cpus
 
     host = os.cpu_count() or 1
     try:
@@ -185,7 +185,7 @@ def _installed(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _samples() -> tuple[Found, ...]:
-    from ortune.core import catalog
+    from ortune.core.plugins import catalog
     from ortune.core.sample import Sample
 
     found = []

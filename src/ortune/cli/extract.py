@@ -11,7 +11,7 @@ from ortune.cli import _specs, shared
 from ortune.core.errors import BadData
 
 if TYPE_CHECKING:
-    from ortune.study.extract import Extracted
+    from ortune.analysis.verification.extract import Extracted
 
 _WAYS = 6
 
@@ -68,7 +68,7 @@ def command(
       ortune extract model.onnx --from /encoder/Add_output_0 --to logits -o piece.onnx
       ortune extract model.onnx --from node:Conv_3 --to node:Conv_3 --data D -o conv.onnx
     """
-    from ortune.study.extract import extract, folder_of
+    from ortune.analysis.verification.extract import extract, folder_of
 
     shared.free(out, force, model)
     if data is not None:

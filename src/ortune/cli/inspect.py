@@ -10,7 +10,7 @@ import click
 from ortune.cli import _inspected, shared
 
 if TYPE_CHECKING:
-    from ortune.study.inspect import Inspection
+    from ortune.analysis.inspection.inspect import Inspection
 
 
 @shared.verb(shared.Verb)
@@ -54,7 +54,7 @@ def command(
       ortune inspect model.onnx
       ortune inspect model.onnx --shape x:1x3x640x640 --regions --on cpu,openvino
     """
-    from ortune.study.inspect import inspect
+    from ortune.analysis.inspection.inspect import inspect
 
     asked = shared.equipped(on, custom_ops) if on else ""
     found = inspect(model, on=asked, shapes=shared.shape_map(shapes), weights=weights)

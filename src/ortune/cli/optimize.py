@@ -12,8 +12,8 @@ import click
 
 from ortune.cli import shared
 from ortune.cli.main import DONE, INTERRUPTED, NO
-from ortune.core import own_file
 from ortune.core.errors import OrtuneError
+from ortune.core.plugins import user_file
 
 if TYPE_CHECKING:
     from ortune.core.study import Study
@@ -130,7 +130,7 @@ def command(
     """
     from ortune.cli import progress
     from ortune.reporting.write import report
-    from ortune.study.optimize import optimize
+    from ortune.search.optimize import optimize
 
     loud = verbose or runtime_log
     with progress.display(seconds=shared.seconds(time), quiet=quiet, verbose=loud) as sink:
@@ -188,7 +188,7 @@ def _absolute(name: str, value: Any) -> Any:
     path = (
         isinstance(value, Path)
         or (name in ("data", "labels", "calibration") and Path(value).exists())
-        or (name == "rules" and own_file.names_file(value.partition("(")[0]))
+        or (name == "rules" and user_file.names_file(value.partition("(")[0]))
     )
     return str(Path(value).absolute()) if path else value
 
@@ -261,7 +261,7 @@ def show(study: Study, page: Path) -> None:
 def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:
     """Return 3 when interrupted, 1 when a target or a proof was asked for and missed, else 0."""
     from ortune.core.trial import Status, Verdict
-    from ortune.study.choosing import reaches
+    from ortune.search.compare import reaches
 
     if study.finished == "interrupted":
         return INTERRUPTED

@@ -26,8 +26,8 @@ def command(
     """
     from ortune.backends.bucketed import Bucketed
     from ortune.bundle.pack import pack
-    from ortune.sections import _wording as say
-    from ortune.study.ledger import read_study
+    from ortune.core import wording as say
+    from ortune.experiment.ledger import read_study
 
     study = read_study(run)
     shared.free(out, force)

@@ -13,8 +13,8 @@ from ortune.core.errors import OrtuneError
 from ortune.core.profile import Kernel, Profile, Share
 
 if TYPE_CHECKING:
+    from ortune.analysis.profiling.roofline import Verdict
     from ortune.core.action import Action
-    from ortune.study.roofline import Verdict
 
 _TOP = 15
 _NOT_COMPUTE = ("cast", "copy", "quantize", "transpose", "reorder", "shape", "control")
@@ -87,10 +87,10 @@ def command(
       ortune profile model.onnx --on "cpu(threads=2)" --data samples/
       ortune profile model.onnx --shape x:1x3x224x224 -o profile/
     """
+    from ortune.analysis.profiling import files as profile_files
+    from ortune.analysis.profiling.profile import profile
+    from ortune.analysis.profiling.try_advice import suggested, tried
     from ortune.cli import progress
-    from ortune.study import profile_files
-    from ortune.study.profile import profile
-    from ortune.study.trying import suggested, tried
 
     sink = progress.lines(verbose)
     if out is not None:
@@ -127,8 +127,8 @@ def command(
 
 
 def _written(found: Profile, actions: Sequence[Action], out: Path) -> list[Path]:
+    from ortune.analysis.profiling import files as profile_files
     from ortune.reporting import profile_page
-    from ortune.study import profile_files
 
     files = profile_files.write(found, out, actions)
     return [*files, profile_page.write(found, actions, out / "profile.html", force=True)]
@@ -143,7 +143,7 @@ def _made(out: Path) -> None:
 
 def show(found: Profile, actions: Sequence[Action] = (), *, verbose: bool) -> None:
     """Print the headline, the time by operator, node and region, and what can be done."""
-    from ortune.study import roofline
+    from ortune.analysis.profiling import roofline
 
     shared.say(headline(found))
     _shares("operator", found.by("op_type"), verbose=verbose)

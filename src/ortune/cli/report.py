@@ -22,8 +22,8 @@ def command(run: Path, out: Path | None, force: bool, json_to: str | None, verbo
     Example:
       ortune report run -o report.html
     """
+    from ortune.experiment.ledger import read_study
     from ortune.reporting.write import report
-    from ortune.study.ledger import read_study
 
     study = read_study(run)
     path = report(study, out or run / "report.html", force=force or out is None)

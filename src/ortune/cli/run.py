@@ -93,8 +93,8 @@ def command(
 
 def _backend(on: str | None, level: str | None) -> Backend | None:
     from ortune.core.backend import Backend
-    from ortune.core.codec import build
-    from ortune.core.spelling import parse
+    from ortune.core.plugins.codec import build
+    from ortune.core.plugins.spelling import parse
 
     if on is None and level is None:
         return None

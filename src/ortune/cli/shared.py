@@ -151,7 +151,7 @@ def _libraries(
     if not given:
         return ()
     from ortune.backends.cpu import Cpu
-    from ortune.core.imports import is_path
+    from ortune.core.plugins.user_function import is_path
 
     found = tuple(str(Path(text).absolute()) if is_path(text) else text for text in given)
     Cpu(custom_ops=found).missing()
@@ -199,9 +199,9 @@ def equipped(on: str, custom_ops: Sequence[str]) -> str:
     Raises:
         BadSettings: One that is named takes none.
     """
-    from ortune.core import catalog
     from ortune.core.backend import Backend
-    from ortune.core.spelling import parse_list, with_field
+    from ortune.core.plugins import catalog
+    from ortune.core.plugins.spelling import parse_list, with_field
 
     if not custom_ops:
         return on
@@ -250,7 +250,7 @@ def answer(json_to: str | None, result: Mapping[str, object], show: Callable[[],
 
 def plain(value: object) -> Any:
     """Turn core values, arrays' numbers and NaN into what JSON has; NaN and infinity are null."""
-    from ortune.core import codec
+    from ortune.core.plugins import codec
 
     value = codec.encode(value)
     if isinstance(value, Mapping):

@@ -13,7 +13,7 @@ from ortune.cli import shared
 from ortune.core.errors import OrtuneError
 
 if TYPE_CHECKING:
-    from ortune.study.timeline import Timeline
+    from ortune.analysis.costs.timeline import Timeline
 
 
 @shared.verb(shared.Verb)
@@ -68,12 +68,12 @@ def command(
     Example:
       ortune timeline model.onnx --data samples/ --inferences-per-session 500 -o timeline.html
     """
+    from ortune.analysis.costs.timeline import timeline
     from ortune.cli import progress
     from ortune.reporting.blocks import Part
     from ortune.reporting.html import page
     from ortune.reporting.terminal import printed
     from ortune.reporting.timeline import blocks
-    from ortune.study.timeline import timeline
 
     if out is not None:
         shared.free(out, force, model)
@@ -101,7 +101,7 @@ def command(
 
 def answer(found: Timeline, out: Path | None) -> Mapping[str, Any]:
     """Return the JSON object."""
-    from ortune.study.breakeven import pays_from
+    from ortune.analysis.costs.breakeven import pays_from
 
     return {
         "model": found.model,

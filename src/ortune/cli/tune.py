@@ -65,8 +65,8 @@ def command(
       ortune tune model.onnx --data samples/
       ortune tune model.onnx --on "cpu(threads=2)" --time 2m --beside-load -o settings.json
     """
+    from ortune.analysis.tuning.tune import tune
     from ortune.cli import progress
-    from ortune.study.tune import tune
 
     target = None if out is None else shared.free(out, force, model)
     found = tune(

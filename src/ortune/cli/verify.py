@@ -13,8 +13,8 @@ from ortune.cli.main import DONE, NO
 from ortune.core.errors import BadSettings
 
 if TYPE_CHECKING:
-    from ortune.study.bisect import Bisection
-    from ortune.study.verify import Comparison, Saturation
+    from ortune.analysis.verification.bisect import Bisection
+    from ortune.analysis.verification.verify import Comparison, Saturation
 
 _SHOWN = 10
 _FOLDER = Path("ortune-bisect")
@@ -74,8 +74,8 @@ def command(
       ortune verify model.onnx int8.onnx --data samples/ --simulate avx2
       ortune verify model.onnx int8.onnx --data samples/ --bisect -o why/
     """
+    from ortune.analysis.verification.verify import verify
     from ortune.core.trial import Verdict
-    from ortune.study.verify import verify
 
     folder = _free(out, force, bisect)
     found = verify(

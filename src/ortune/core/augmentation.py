@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BackendMissing
 from ortune.core.facts import Facts
-from ortune.core.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin
 from ortune.core.profile import Recorded
 from ortune.core.workload import Workload
 

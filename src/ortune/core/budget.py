@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from ortune.core import spelling
 from ortune.core.errors import BadSettings
 from ortune.core.metric import Metric
+from ortune.core.plugins import spelling
 
 _TEXT = re.compile(r"(?P<metric>.+?)\s*(?P<sign>>=|<=)\s*(?P<limit>.+)")
 _ROUNDING = 1e-9

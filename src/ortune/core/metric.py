@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.backend import Tensors
-from ortune.core.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core import imports
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
+from ortune.core.plugins import user_function
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -78,7 +78,9 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise BadData(f"cannot read {path}: {imports.reason(error)}", fix="write TOML") from error
+        raise BadData(
+            f"cannot read {path}: {user_function.reason(error)}", fix="write TOML"
+        ) from error
 
 
 def defaults(spec: TensorSpec, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ortune.core.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from ortune.core.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin
 from ortune.core.study import Study
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
-from ortune.core import codec
 from ortune.core.backend import Backend
-from ortune.core.bridge import Bridge
 from ortune.core.facts import Facts
+from ortune.core.io_change import Bridge
 from ortune.core.observer import Probe, Ranges
-from ortune.core.plugin import Plugin
+from ortune.core.plugins import codec
+from ortune.core.plugins.plugin import Plugin
 
 if TYPE_CHECKING:
     import onnx_ir as ir

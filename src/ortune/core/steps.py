@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 
-from ortune.core import catalog, own_file
 from ortune.core.errors import UnknownPlugin
-from ortune.core.spelling import parse
+from ortune.core.plugins import catalog, user_file
+from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Step, Transform
 
 _EXAMPLES = "use a transform such as simplify, or a quantizer such as int8-static"
@@ -22,7 +22,7 @@ def step(text: str) -> Step:
     """
     name = text.partition("(")[0].strip()
     transforms, quantizers = catalog.names(Transform), catalog.names(Quantizer)
-    if name in transforms or own_file.names_file(name):
+    if name in transforms or user_file.names_file(name):
         return parse(Transform, text)
     if name in quantizers:
         return parse(Quantizer, text)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ortune.core.errors import BadSettings
-from ortune.core.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin
 
 if TYPE_CHECKING:
     from ortune.core.backend import Backend, Session, Tensors

@@ -13,8 +13,8 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core import imports
 from ortune.core.errors import BadData
+from ortune.core.plugins import user_function
 
 _FAILURES = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
 
@@ -92,7 +92,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except _FAILURES as error:
         raise BadData(
-            f"cannot read {path}: {imports.reason(error)}",
+            f"cannot read {path}: {user_function.reason(error)}",
             fix="write the file again, as plain arrays without Python objects",
         ) from error
 

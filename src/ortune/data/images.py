@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core import codec, imports, preprocess
+from ortune.core import preprocess
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
+from ortune.core.plugins import codec, user_function
 from ortune.core.preprocess import SETTINGS, Preprocess
 from ortune.data import checks
 from ortune.data.blocks import Block, Column
@@ -100,7 +101,7 @@ def _pixels(path: Path, settings: Preprocess) -> NDArray[np.uint8]:
             image = opened.convert("L" if settings.channels == "gray" else "RGB")
     except (OSError, ValueError, PillowImage.DecompressionBombError) as error:
         raise BadData(
-            f"cannot read {path}: {imports.reason(error)}", fix="remove it, or save it again"
+            f"cannot read {path}: {user_function.reason(error)}", fix="remove it, or save it again"
         ) from error
     return preprocess.pixels(image, settings, path.name)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ortune.core import imports
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import TensorSpec
+from ortune.core.plugins import user_function
 from ortune.data import blocks, checks, images
 from ortune.data.batches import GROUP, LABEL
 from ortune.data.blocks import Block, Column
@@ -31,8 +31,8 @@ def open_source(source: Source, inputs: Sequence[TensorSpec], note: Note) -> Ite
         return _called(source, name(source), inputs)
     path = Path(source)
     if not path.exists():
-        if isinstance(source, str) and imports.is_function(source):
-            return _called(imports.function(source), source, inputs)
+        if isinstance(source, str) and user_function.is_function(source):
+            return _called(user_function.function(source), source, inputs)
         raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or module:function")
     if path.is_dir():
         return _folder(path, inputs, note)
@@ -144,7 +144,8 @@ def _called(
         raise
     except Exception as error:
         raise BadData(
-            f"{shown} fails: {imports.reason(error)}", fix="it takes nothing and yields dicts"
+            f"{shown} fails: {user_function.reason(error)}",
+            fix="it takes nothing and yields dicts",
         ) from error
 
 

@@ -26,7 +26,7 @@ def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
 
     Args:
         verified: From the manifest.
-        here: This machine, as `ortune.measurement.machine.machine` describes it.
+        here: This machine, as `ortune.measurement.machine.machine.machine` describes it.
     """
     sets = here.get("instruction sets", "").split()
     if not verified.instructions or verified.instructions[0] in _UNKNOWN or not sets:

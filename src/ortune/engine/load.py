@@ -16,15 +16,15 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core import codec, spelling
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.core.plugins import codec, spelling
 from ortune.engine import archive, consent
 from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
 from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
 from ortune.engine.manifest import SETTINGS, Manifest, Signature
-from ortune.measurement import machine
+from ortune.measurement.machine import machine
 
 PLAIN = "cpu"
 """The backend of a plain model, and of a bundle's fall-back."""
@@ -143,7 +143,8 @@ def load(
 
 
 def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[str]) -> Engine:
-    from ortune.model import file, spec
+    from ortune.model.graph import spec
+    from ortune.model.io import file
 
     if given is True:
         raise BadSettings(f"{path.name} brings no libraries", fix="name one: custom_ops='lib.so'")

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ortune.core import codec
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
+from ortune.core.plugins import codec
 
 FORMAT = 1
 """Raised when an older reader could misread a bundle."""

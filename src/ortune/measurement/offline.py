@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.backends.cpu import Cpu
-from ortune.core import codec
 from ortune.core.errors import BadModel
+from ortune.core.plugins import codec
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 

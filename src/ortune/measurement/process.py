@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import psutil
 
-from ortune.core import codec
 from ortune.core.backend import Backend
+from ortune.core.plugins import codec
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.workloads.latency import Latency

@@ -11,8 +11,8 @@ import numpy as np
 from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
-from ortune.metrics import _outputs
-from ortune.metrics._outputs import Floats
+from ortune.scoring import outputs
+from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Agreement(Metric):
         Raises:
             BadData: No output decides anything.
         """
-        return _outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
+        return outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
 
     def _one(self, expected: Tensors, actual: Tensors) -> float:
-        names = _outputs.chosen(expected, self.output)
-        if _outputs.broken(expected, actual, names):
+        names = outputs.chosen(expected, self.output)
+        if outputs.broken(expected, actual, names):
             return float("nan")
         deciding = [name for name in names if _decides(expected, name)]
         if not deciding:
@@ -57,7 +57,7 @@ class Agreement(Metric):
 
 def _decides(expected: Tensors, name: str) -> bool:
     array = expected[name]
-    return _outputs.is_exact(array) or (array.ndim > 0 and array.shape[-1] != 1)
+    return outputs.is_exact(array) or (array.ndim > 0 and array.shape[-1] != 1)
 
 
 def _agree(expected: Tensors, actual: Tensors, name: str) -> float:
@@ -66,8 +66,8 @@ def _agree(expected: Tensors, actual: Tensors, name: str) -> float:
         return 0.0
     if one.size == 0:
         return 1.0
-    if _outputs.is_exact(one):
-        return 1 - _outputs.mismatches(one, two) / one.size
+    if outputs.is_exact(one):
+        return 1 - outputs.mismatches(one, two) / one.size
     if one.dtype.kind == "c":
         one, two = abs(one), abs(two)
     same = one.astype(np.float64).argmax(-1) == two.astype(np.float64).argmax(-1)

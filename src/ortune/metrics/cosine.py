@@ -10,8 +10,8 @@ import numpy as np
 
 from ortune.core.backend import Tensors
 from ortune.core.metric import Metric
-from ortune.metrics import _outputs
-from ortune.metrics._outputs import Floats
+from ortune.scoring import outputs
+from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,21 @@ class Cosine(Metric):
         labels: Sequence[Any] | None,
     ) -> Floats:
         """Return one cosine in [-1, 1] a sample; NaN when the candidate's outputs are broken."""
-        return _outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
+        return outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
 
     def _one(self, expected: Tensors, actual: Tensors) -> float:
-        names = _outputs.chosen(expected, self.output)
-        if _outputs.broken(expected, actual, names):
+        names = outputs.chosen(expected, self.output)
+        if outputs.broken(expected, actual, names):
             return float("nan")
         return min((_similar(expected, actual, name) for name in names), default=1.0)
 
 
 def _similar(expected: Tensors, actual: Tensors, name: str) -> float:
-    if not _outputs.alike(expected, actual, name):
+    if not outputs.alike(expected, actual, name):
         return 0.0
-    if _outputs.is_exact(expected[name]):
-        return float(_outputs.mismatches(expected[name], actual[name]) == 0)
-    return _cosine(*_outputs.pair(expected[name], actual[name]))
+    if outputs.is_exact(expected[name]):
+        return float(outputs.mismatches(expected[name], actual[name]) == 0)
+    return _cosine(*outputs.pair(expected[name], actual[name]))
 
 
 def _cosine(one: Floats, two: Floats) -> float:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ortune.core import imports
 from ortune.core.backend import Tensors
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Metric
-from ortune.metrics import _own
-from ortune.metrics._outputs import Floats, broken
+from ortune.core.plugins import user_function
+from ortune.scoring import user_metric
+from ortune.scoring.outputs import Floats, broken
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Function(Metric):
         Raises:
             BadSettings: The function cannot be imported.
         """
-        return _own.higher_is_better(self._function())
+        return user_metric.higher_is_better(self._function())
 
     def records(
         self,
@@ -59,12 +59,12 @@ class Function(Metric):
 
     def aggregate(self, records: Floats) -> float:
         """Return the mean, or what the function's ``aggregate`` makes of the records."""
-        return _own.aggregate(self._function(), records)
+        return user_metric.aggregate(self._function(), records)
 
     def _function(self) -> Callable[..., Any]:
         if not self.path:
             raise BadSettings("the metric 'function' has no path", fix="write pkg.module:fn>=0.9")
-        return imports.function(self.path)
+        return user_function.function(self.path)
 
     def _call(
         self, function: Callable[..., Any], expected: Tensors, actual: Tensors, label: Any
@@ -74,7 +74,7 @@ class Function(Metric):
             found = np.asarray(given, np.float64).reshape(-1)
         except Exception as error:
             raise BadData(
-                f"{self.path} fails: {imports.reason(error)}",
+                f"{self.path} fails: {user_function.reason(error)}",
                 fix="it gets (expected, actual, label) of one sample and returns a number",
             ) from error
         if given is None or not len(found):

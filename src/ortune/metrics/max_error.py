@@ -10,8 +10,8 @@ import numpy as np
 
 from ortune.core.backend import Tensors
 from ortune.core.metric import Metric
-from ortune.metrics import _outputs
-from ortune.metrics._outputs import Floats
+from ortune.scoring import outputs
+from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class MaxError(Metric):
         labels: Sequence[Any] | None,
     ) -> Floats:
         """Return the largest difference a sample; NaN when outputs are broken or change shape."""
-        return _outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
+        return outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
 
     def aggregate(self, records: Floats) -> float:
         """Return the worst sample's difference."""
         return float(records[:, 0].max()) if len(records) else float("nan")
 
     def _one(self, expected: Tensors, actual: Tensors) -> float:
-        names = _outputs.chosen(expected, self.output)
-        if _outputs.broken(expected, actual, names) or not all(
-            _outputs.alike(expected, actual, name) for name in names
+        names = outputs.chosen(expected, self.output)
+        if outputs.broken(expected, actual, names) or not all(
+            outputs.alike(expected, actual, name) for name in names
         ):
             return float("nan")
         return max((_difference(expected, actual, name) for name in names), default=0.0)
@@ -56,7 +56,7 @@ def _difference(expected: Tensors, actual: Tensors, name: str) -> float:
     if one.dtype.kind in "iub":
         wide = np.longdouble if one.dtype.itemsize == 8 else np.float64
         return float(np.max(np.abs(one.astype(wide) - two.astype(wide)), initial=0.0))
-    if _outputs.is_exact(one):
-        return float(_outputs.mismatches(one, two) > 0)
-    left, right = _outputs.pair(one, two)
+    if outputs.is_exact(one):
+        return float(outputs.mismatches(one, two) > 0)
+    left, right = outputs.pair(one, two)
     return float(np.max(np.abs(left - right), initial=0.0))

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortune.core import imports
 from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
-from ortune.metrics import _own
-from ortune.metrics._outputs import Floats
+from ortune.core.plugins import user_function
+from ortune.scoring import user_metric
+from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Score(Metric):
         Raises:
             BadSettings: The function cannot be imported.
         """
-        return _own.higher_is_better(self._function())
+        return user_metric.higher_is_better(self._function())
 
     def records(
         self,
@@ -55,7 +55,7 @@ class Score(Metric):
 
     def aggregate(self, records: Floats) -> float:
         """Return the mean, or what the function's ``aggregate`` makes of the records."""
-        return _own.aggregate(self._function(), records)
+        return user_metric.aggregate(self._function(), records)
 
     def _function(self) -> Callable[..., Any] | None:
-        return imports.function(self.path) if self.path else None
+        return user_function.function(self.path) if self.path else None

@@ -11,8 +11,8 @@ import numpy as np
 
 from ortune.core.backend import Tensors
 from ortune.core.metric import Metric
-from ortune.metrics import _outputs
-from ortune.metrics._outputs import Floats
+from ortune.scoring import outputs
+from ortune.scoring.outputs import Floats
 
 _CAP = 200.0
 """dB: beyond what float64 can tell apart."""
@@ -58,17 +58,17 @@ class Snr(Metric):
         return min(_CAP, max(-_CAP, 10 * (math.log10(signal) - math.log10(noise))))
 
     def _one(self, expected: Tensors, actual: Tensors) -> tuple[float, float]:
-        names = _outputs.chosen(expected, self.output)
-        if _outputs.broken(expected, actual, names):
+        names = outputs.chosen(expected, self.output)
+        if outputs.broken(expected, actual, names):
             return float("nan"), float("nan")
         signal = noise = 0.0
         for name in names:
-            if not _outputs.is_exact(expected[name]):
+            if not outputs.is_exact(expected[name]):
                 one, two = _powers(expected, actual, name)
                 signal, noise = signal + one, noise + two
         unlike, total = 0, 0
         for name in names:
-            if _outputs.is_exact(expected[name]):
+            if outputs.is_exact(expected[name]):
                 unlike += _unlike(expected, actual, name)
                 total += max(1, expected[name].size)
         if not total:
@@ -77,16 +77,16 @@ class Snr(Metric):
 
 
 def _powers(expected: Tensors, actual: Tensors, name: str) -> tuple[float, float]:
-    if not _outputs.alike(expected, actual, name):
-        wanted = _outputs.numbers(expected[name])
+    if not outputs.alike(expected, actual, name):
+        wanted = outputs.numbers(expected[name])
         power = float(np.square(wanted[np.isfinite(wanted)]).sum())
         return power, power or 1.0
-    one, two = _outputs.pair(expected[name], actual[name])
+    one, two = outputs.pair(expected[name], actual[name])
     error = one - two
     return float(one @ one), float(error @ error)
 
 
 def _unlike(expected: Tensors, actual: Tensors, name: str) -> int:
-    if not _outputs.alike(expected, actual, name):
+    if not outputs.alike(expected, actual, name):
         return max(1, expected[name].size)
-    return _outputs.mismatches(expected[name], actual[name])
+    return outputs.mismatches(expected[name], actual[name])

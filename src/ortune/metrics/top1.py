@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from ortune.core.backend import Tensors
 from ortune.core.metric import Metric
-from ortune.metrics import _ranking
-from ortune.metrics._outputs import Floats
+from ortune.scoring import top_k
+from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
@@ -35,4 +35,4 @@ class Top1(Metric):
         Raises:
             BadData: There are no labels, or they do not fit the output.
         """
-        return _ranking.records(expected, actual, labels, self.output, 1)
+        return top_k.records(expected, actual, labels, self.output, 1)

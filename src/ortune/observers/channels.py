@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.observer import Accumulator, Observer, Range
-from ortune.observers._extent import Extent
+from ortune.statistics.extent import Extent
 
 
 @dataclass(frozen=True)

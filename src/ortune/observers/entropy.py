@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.observer import Accumulator, Range
-from ortune.observers._extent import balanced
-from ortune.observers._histogram import Binned, Histogram, folded
+from ortune.statistics.extent import balanced
+from ortune.statistics.histogram import Binned, Histogram, folded
 
 CANDIDATES = 64
 """Thresholds that are compared, evenly spread; then all those next to the best."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.observer import Accumulator, Observer, Range
-from ortune.observers._extent import Extent
+from ortune.statistics.extent import Extent
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
-from ortune.observers._extent import Extent, balanced
+from ortune.statistics.extent import Extent, balanced
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
-from ortune.observers._histogram import Histogram, folded
+from ortune.statistics.histogram import Histogram, folded
 
 BINS = 2048
 

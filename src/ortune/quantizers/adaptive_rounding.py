@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Moments, Probe, Ranges
 from ortune.core.step import Quantizer
-from ortune.model import edit
-from ortune.quantizers._columns import biased, moments, put_weight, shift, watch
-from ortune.quantizers._descent import descend
-from ortune.quantizers._layers import Layer
-from ortune.quantizers._target import Rounding, roundings
+from ortune.model.graph import edit
+from ortune.quantization.layers import Layer
+from ortune.quantization.rounding.coordinate_descent import descend
+from ortune.quantization.rounding.matrices import biased, moments, put_weight, shift, watch
+from ortune.quantization.rounding.targets import Rounding, roundings
 
 _INSIDE = np.float32(1 - 2.0**-22)
 """Keeps what is stored as the largest integer from exceeding the value that set the step."""

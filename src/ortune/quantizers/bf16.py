@@ -11,9 +11,9 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
-from ortune.model import edit
-from ortune.quantizers._format import BFLOAT16, Format
-from ortune.quantizers._sixteen import Sixteen
+from ortune.model.graph import edit
+from ortune.quantization.float16.format import BFLOAT16, Format
+from ortune.quantization.float16.plugin import Sixteen
 
 
 @dataclass(frozen=True)

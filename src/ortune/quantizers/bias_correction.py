@@ -12,10 +12,10 @@ import onnx_ir as ir
 from ortune.core.errors import Refused
 from ortune.core.observer import Probe, Ranges
 from ortune.core.step import Quantizer
-from ortune.model import edit
-from ortune.quantizers._columns import biased, moments, shift, watch
-from ortune.quantizers._layers import Layer
-from ortune.quantizers._target import Rounding, roundings
+from ortune.model.graph import edit
+from ortune.quantization.layers import Layer
+from ortune.quantization.rounding.matrices import biased, moments, shift, watch
+from ortune.quantization.rounding.targets import Rounding, roundings
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Probe, Ranges
 from ortune.core.step import Quantizer
-from ortune.model import edit
-from ortune.quantizers._columns import moments, put_weight, shift, watch
-from ortune.quantizers._target import Rounding, roundings
+from ortune.model.graph import edit
+from ortune.quantization.rounding.matrices import moments, put_weight, shift, watch
+from ortune.quantization.rounding.targets import Rounding, roundings
 
 
 @dataclass(frozen=True)

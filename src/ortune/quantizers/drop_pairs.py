@@ -13,9 +13,9 @@ from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
-from ortune.model import edit, quantized
-from ortune.quantizers._arrived import drop_pair, pairs
-from ortune.quantizers._rules import MOVING
+from ortune.model.graph import edit, qdq
+from ortune.quantization.qdq.dequantize import drop_pair, pairs
+from ortune.quantization.qdq.runtime_rules import MOVING
 
 LAYERS = ("Conv", "MatMul", "Gemm")
 _FREE = ("MatMul", "Gemm")
@@ -102,8 +102,8 @@ class DropPairs(Quantizer):
         maker = source.producer() if source is not None else None
         if maker is not None and maker.op_type not in _FREE and self._takes(maker):
             return True
-        wide = [late.outputs[0] for late in quantized.readers(node.outputs[0])]
-        return any(self._takes(reader) for value in wide for reader in quantized.readers(value))
+        wide = [late.outputs[0] for late in qdq.readers(node.outputs[0])]
+        return any(self._takes(reader) for value in wide for reader in qdq.readers(value))
 
     def _takes(self, node: ir.Node) -> bool:
         """Whether an integer kernel computes the node, as the pairs are now."""
@@ -112,15 +112,15 @@ class DropPairs(Quantizer):
         shapes = ("Reshape", "Slice", "Squeeze", "Unsqueeze", "Expand")
         floats = [v for v in node.inputs[: 1 if node.op_type in shapes else None] if v is not None]
         if node.op_type in LAYERS:
-            if not all(map(quantized.is_integer, floats[:2])):
+            if not all(map(qdq.is_integer, floats[:2])):
                 return False
-            if not self.products and not any(map(quantized.is_weight, floats[:2])):
+            if not self.products and not any(map(qdq.is_weight, floats[:2])):
                 return False
-        elif not all(map(quantized.is_rounded, floats)):
+        elif not all(map(qdq.is_rounded, floats)):
             return False
         if node.op_type in _FREE:
             return True
-        after = quantized.readers(node.outputs[0])
+        after = qdq.readers(node.outputs[0])
         if len(after) != 1 or after[0].op_type != "QuantizeLinear":
             return self._before_activation(node, after)
         return node.op_type not in _SAME_GRID or _kept(floats[0], after[0])
@@ -131,13 +131,13 @@ class DropPairs(Quantizer):
         readers = list(after)
         if node.op_type not in ("Conv", "Add", "Gemm") or len(readers) != 1:
             return False
-        behind = quantized.readers(readers[0].outputs[0])
+        behind = qdq.readers(readers[0].outputs[0])
         clipped = readers[0].op_type in ("Relu", "Clip")
         return clipped and len(behind) == 1 and behind[0].op_type == "QuantizeLinear"
 
 
 def _kept(value: ir.Value, after: ir.Node) -> bool:
-    before = quantized.maker(value, "DequantizeLinear")
-    one = quantized.grid(before) if before is not None else None
-    two = quantized.grid(after)
+    before = qdq.maker(value, "DequantizeLinear")
+    one = qdq.grid(before) if before is not None else None
+    two = qdq.grid(after)
     return one is not None and two is not None and one.same(two)

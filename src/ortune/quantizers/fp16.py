@@ -8,8 +8,8 @@ from typing import ClassVar, Literal, Self
 
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.quantizers._format import FLOAT16, Format
-from ortune.quantizers._sixteen import Sixteen
+from ortune.quantization.float16.format import FLOAT16, Format
+from ortune.quantization.float16.plugin import Sixteen
 
 
 @dataclass(frozen=True)

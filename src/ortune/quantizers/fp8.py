@@ -12,15 +12,15 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core import catalog
 from ortune.core.backend import Backend
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Range, Ranges
+from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
-from ortune.model import edit
-from ortune.quantizers._chosen import chosen
-from ortune.quantizers._layers import Layer, discard_weight, layers
+from ortune.model.graph import edit
+from ortune.quantization.layers import Layer, discard_weight, layers
+from ortune.quantization.node_filter import chosen
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 

@@ -12,8 +12,8 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.step import Quantizer, Step
-from ortune.quantizers._blocks import Spec
-from ortune.quantizers._blockwise import Blockwise
+from ortune.quantization.block_grid import Spec
+from ortune.quantization.weights.blockwise import Blockwise
 
 
 @dataclass(frozen=True)

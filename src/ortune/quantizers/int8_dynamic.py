@@ -13,9 +13,9 @@ from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
-from ortune.model import edit
-from ortune.quantizers._dynamic import Dynamic
-from ortune.quantizers._layers import excluded
+from ortune.model.graph import edit
+from ortune.quantization.dynamic import Dynamic
+from ortune.quantization.layers import excluded
 
 
 @dataclass(frozen=True)

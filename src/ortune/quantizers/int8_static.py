@@ -8,25 +8,29 @@ from typing import ClassVar, Literal, Self
 
 import onnx_ir as ir
 
-from ortune.core import catalog
 from ortune.core.backend import Backend
-from ortune.core.cpus import instruction_sets
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
+from ortune.core.hardware.cpus import instruction_sets
 from ortune.core.observer import Observer, Probe, Ranges
+from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer, Step, Transform
-from ortune.model import edit, phases
-from ortune.model.channels_last import spread_channels_last
-from ortune.model.wide_groups import widen_groups
-from ortune.quantizers import _grid, _rescues, _rules, _scope, _tables
-from ortune.quantizers._activations import grids
-from ortune.quantizers._chosen import chosen, remember_names
-from ortune.quantizers._fold import fold
-from ortune.quantizers._layers import Layer
-from ortune.quantizers._packed import Packer
-from ortune.quantizers._pairs import Pairs
-from ortune.quantizers._placement import Placement, moved, place
-from ortune.quantizers._smooth import factors, smoothable
+from ortune.model.graph import edit
+from ortune.quantization import grid, int8_rescues
+from ortune.quantization.layers import Layer
+from ortune.quantization.node_filter import chosen, remember_names
+from ortune.quantization.qdq import runtime_rules
+from ortune.quantization.qdq import scope as scopes
+from ortune.quantization.qdq.activations import grids
+from ortune.quantization.qdq.fold_scales import fold
+from ortune.quantization.qdq.insert import Pairs
+from ortune.quantization.qdq.placement import Placement, moved, place
+from ortune.quantization.qdq.smooth import factors, smoothable
+from ortune.quantization.weights import embeddings as tables
+from ortune.quantization.weights.integer_weights import Packer
+from ortune.rewrites.layers import transposed_conv
+from ortune.rewrites.layers.depth_to_space import spread_channels_last
+from ortune.rewrites.layers.grouped_conv import widen_groups
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 _CHANNELS = catalog.load(Observer, "channels")()
@@ -80,7 +84,7 @@ class Int8Static(Quantizer):
 
     needs_opset: ClassVar[int] = 13
 
-    target: _rules.Target = "cpu"
+    target: runtime_rules.Target = "cpu"
     observer: Observer = _OBSERVER
     per_channel: bool = True
     activations: Literal["u8", "s8"] = "u8"
@@ -133,15 +137,15 @@ class Int8Static(Quantizer):
 
     @classmethod
     def _for(cls, backend: Backend) -> Self:
-        target = next((name for name in _rules.TARGETS if name == backend.name()), None)
+        target = next((name for name in runtime_rules.TARGETS if name == backend.name()), None)
         if target is None:
             target = "openvino" if "int8-weights" in backend.arithmetic else "cpu"
         if target != "cpu":
             return cls(target=target)
-        match _rules.for_cpu(instruction_sets()):
-            case _rules.Gives.REDUCED:
+        match runtime_rules.for_cpu(instruction_sets()):
+            case runtime_rules.Gives.REDUCED:
                 return cls(reduce_range=True)
-            case _rules.Gives.SIGNED:
+            case runtime_rules.Gives.SIGNED:
                 return cls(activations="s8")
             case _:
                 return cls()
@@ -161,7 +165,7 @@ class Int8Static(Quantizer):
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the accuracy kit before this step, then other observers."""
-        return _rescues.rescues(self, facts)
+        return int8_rescues.rescues(self, facts)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that get a pair.
@@ -191,19 +195,19 @@ class Int8Static(Quantizer):
         self._widen(model)
         placements, scope = self._place(model, ranges)
         layers = [layer for placement in placements for layer in placement.layers]
-        _scope.note(model, scope.why, len(layers))
+        scopes.note(model, scope.why, len(layers))
         if not layers:
-            reasons = _scope.said(scope.why, 0)
+            reasons = scopes.said(scope.why, 0)
             raise Refused(
                 f"no {', '.join(self._ops())} with a constant float32 weight to quantize"
                 f"{reasons and f' ({reasons})'}",
                 fix="apply requantize, which takes the model back to float first"
-                if _scope.QUANTIZED in scope.why.values()
+                if scopes.QUANTIZED in scope.why.values()
                 else "see `ortune inspect` for the model's operators and dtypes",
             )
-        signed = _rules.symmetric_s8(self.target)
+        signed = runtime_rules.symmetric_s8(self.target)
         editor = edit.Editor(model.graph)
-        found = _tables.tables(model)
+        found = tables.tables(model)
         packer = Packer(
             editor,
             layers,
@@ -241,14 +245,14 @@ class Int8Static(Quantizer):
         return [layer for placement in placements for layer in placement.layers]
 
     def _ops(self) -> tuple[str, ...]:
-        return self.ops or _rules.of_layers(self.target)
+        return self.ops or runtime_rules.of_layers(self.target)
 
     def _prepare(self, model: ir.Model) -> None:
         remember_names(model)
         edit.inline(model)
         fold(model)
         if self.upsample and "ConvTranspose" not in self._ops():
-            phases.split_transposed(model, chosen(model, self.exclude, "exclude"))
+            transposed_conv.split_transposed(model, chosen(model, self.exclude, "exclude"))
         if self.upsample and self.target == "cpu":
             spread_channels_last(model)
 
@@ -269,7 +273,7 @@ class Int8Static(Quantizer):
     ) -> None:
         stored = {source: held for (source, _, _), held in packer.stored.items()}
         wanted = {x: nodes for x, nodes in found.items() if self.embeddings or x in stored}
-        count = _tables.store_tables(editor, wanted, stored, left)
+        count = tables.store_tables(editor, wanted, stored, left)
         if count:
             edit.note(model, f"{count} embedding tables are int8")
         if len(found) > count:
@@ -277,19 +281,19 @@ class Int8Static(Quantizer):
 
     def _place(
         self, model: ir.Model, ranges: Ranges | None
-    ) -> tuple[list[Placement], _scope.Scope]:
-        limits = _scope.Limits(
+    ) -> tuple[list[Placement], scopes.Scope]:
+        limits = scopes.Limits(
             self._ops(), self.include, self.exclude, self.keep_first, self.head, self.min_side
         )
-        found = _scope.scope(model, limits)
+        found = scopes.scope(model, limits)
 
         def usable(value: ir.Value) -> bool:
             if ranges is None:
                 return True
             seen = next((ranges[str(v.name)] for v in moved(value) if v.name in ranges), None)
-            return seen is not None and _grid.usable(seen)
+            return seen is not None and grid.usable(seen)
 
-        through = self.through or _rules.between(self.target)
+        through = self.through or runtime_rules.between(self.target)
         placements = []
         for graph, layers in found.layers.items():
             placement = place(graph, layers, through, usable, found.left)

@@ -13,11 +13,11 @@ from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.step import Quantizer
-from ortune.model import edit
-from ortune.quantizers import _grid
-from ortune.quantizers._blocks import Spec
-from ortune.quantizers._blockwise import Blockwise, Method, included
-from ortune.quantizers._layers import excluded, transposed
+from ortune.model.graph import edit
+from ortune.quantization import grid as grids
+from ortune.quantization.block_grid import Spec
+from ortune.quantization.layers import excluded, transposed
+from ortune.quantization.weights.blockwise import Blockwise, Method, included
 
 READS = {"Gather": (0,), "LSTM": (1, 2), "GRU": (1, 2), "RNN": (1, 2)}
 """Operator -> inputs that are weights; input 1 of all others."""
@@ -195,7 +195,7 @@ def _store(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> N
     """Replace a float constant by integers, for every reader."""
     array = edit.const_array(source)
     assert array is not None
-    grid = _grid.weight_grid(array, axis)
+    grid = grids.weight_grid(array, axis)
     stem = str(source.name)
     integers = editor.constant(f"{stem}_int", grid.quantize(array))
     last = axis == array.ndim - 1
@@ -223,7 +223,7 @@ def _store(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> N
     edit.discard(source)
 
 
-def _grid_parts(editor: edit.Editor, stem: str, grid: _grid.Grid) -> list[ir.Value]:
+def _grid_parts(editor: edit.Editor, stem: str, grid: grids.Grid) -> list[ir.Value]:
     return [
         editor.constant(f"{stem}_scale", grid.scale),
         editor.constant(f"{stem}_zero", grid.zero),
@@ -231,7 +231,7 @@ def _grid_parts(editor: edit.Editor, stem: str, grid: _grid.Grid) -> list[ir.Val
 
 
 def _cast_and_multiply(
-    editor: edit.Editor, stem: str, integers: ir.Value, grid: _grid.Grid, rank: int
+    editor: edit.Editor, stem: str, integers: ir.Value, grid: grids.Grid, rank: int
 ) -> list[ir.Node]:
     shape = [-1 if axis == grid.axis else 1 for axis in range(rank)]
     cast = editor.node("Cast", [integers], {"to": int(ir.DataType.FLOAT)}, name=f"{stem}_cast")

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ortune.core.errors import Refused
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
-from ortune.model import edit
-from ortune.quantizers._operators import Operators, Taken, domain, leftovers
+from ortune.model.graph import edit
+from ortune.quantization.qdq.qoperators import Operators, Taken, domain, leftovers
 
 
 @dataclass(frozen=True)

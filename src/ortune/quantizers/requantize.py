@@ -8,13 +8,13 @@ from typing import ClassVar, Self
 
 import onnx_ir as ir
 
-from ortune.core import catalog
 from ortune.core.backend import Backend
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
+from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
-from ortune.quantizers._arrived import restore
+from ortune.quantization.qdq.dequantize import restore
 
 _INTEGER = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _PAIRS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")

@@ -9,16 +9,16 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortune.core import catalog
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Observer, Probe, Ranges
+from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
-from ortune.model import edit
-from ortune.quantizers._absorb import absorb, multiplied
-from ortune.quantizers._columns import biased, put_weight
-from ortune.quantizers._layers import Layer
-from ortune.quantizers._smooth import Smoothing, add_product, smoothing
-from ortune.quantizers._target import roundings
+from ortune.model.graph import edit
+from ortune.quantization.layers import Layer
+from ortune.quantization.qdq.absorb_scales import absorb, multiplied
+from ortune.quantization.qdq.smooth import Smoothing, add_product, smoothing
+from ortune.quantization.rounding.matrices import biased, put_weight
+from ortune.quantization.rounding.targets import roundings
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,15 @@ from typing import cast
 
 import onnx_ir as ir
 
-from ortune.core import codec
+from ortune.calibration.ranges_file import Saved
 from ortune.core.event import Sink, silent
+from ortune.core.plugins import codec
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.data.feeds import Feeds
-from ortune.model import file
+from ortune.model.io import file
 from ortune.recipe.built import SOURCE, STEPS, Built, steps_key, store, stored
+from ortune.recipe.editing import Work
 from ortune.recipe.material import Material as Material
-from ortune.recipe.saved import Saved
-from ortune.recipe.work import Work
 
 _SAMPLES = ".samples"
 """Ending of the samples beside a build that takes others than its source."""
@@ -52,7 +52,7 @@ def build(
         recipe: The steps.
         out: The file to write.
         feeds: Samples to calibrate on, and to compare numbers on; made-up ones only compare.
-        known: Ranges of an earlier calibration of `source`; see `ortune.recipe.reuse.load`.
+        known: Ranges of an earlier calibration of `source`; see `ortune.calibration.reuse.load`.
         custom_ops: Libraries of operators that the model needs, or will.
         sink: Receives the steps that are done.
 

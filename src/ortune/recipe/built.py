@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.core import catalog, codec
+from ortune.core.plugins import catalog, codec
 from ortune.core.step import Step
 from ortune.core.trial import Edit
 

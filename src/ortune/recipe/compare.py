@@ -15,7 +15,7 @@ from ortune.core.backend import Tensors
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.metrics.snr import Snr
-from ortune.model import file
+from ortune.model.io import file
 
 EXACT_DB = 90.0
 """A rewrite that only changes the order of float32 operations stays well above this."""

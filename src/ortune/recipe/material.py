@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortune.calibration.ranges_file import Saved
 from ortune.data.feeds import Feeds
-from ortune.recipe.saved import Saved
 
 _CHECKED = 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortune.core import catalog
+from ortune.core.plugins import catalog
 from ortune.core.section import Bars, Block, Section, Table
 from ortune.core.study import Study
 

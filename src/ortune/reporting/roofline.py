@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ortune.analysis.profiling.roofline import Bound, Verdict, by_bound, verdicts
 from ortune.core.profile import Ceilings, Profile
 from ortune.core.section import Bar, Bars, Block, Heading, Line, Lines, Point, Table, Text
 from ortune.reporting.blocks import in_ms
-from ortune.study.roofline import Bound, Verdict, by_bound, verdicts
 
 _TOP = 15
 _DOTS = 300

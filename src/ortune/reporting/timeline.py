@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from ortune.analysis.costs.breakeven import Line as Cost
+from ortune.analysis.costs.breakeven import pays_from, total
+from ortune.analysis.costs.timeline import EVERY_SESSION, Timed, Timeline
+from ortune.analysis.costs.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED
 from ortune.core.section import Block, Heading, Line, Lines, Point, Table, Text
 from ortune.core.trial import Interval
-from ortune.study.breakeven import Line as Cost
-from ortune.study.breakeven import pays_from, total
-from ortune.study.timeline import EVERY_SESSION, Timed, Timeline
-from ortune.study.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED
 
 _STEPS = 48
 _LOOSE = 1.3

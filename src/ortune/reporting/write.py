@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ortune.bundle.replacing import replacing
+from ortune.core.atomic_write import replacing
 from ortune.core.errors import OrtuneError
 from ortune.core.study import Study
 

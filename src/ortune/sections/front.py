@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ortune.core import wording as say
 from ortune.core.section import Block, Heading, Point, Scatter, Section, Table
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
-from ortune.sections import _wording as say
 
 
 @dataclass(frozen=True)

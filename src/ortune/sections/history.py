@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ortune.core import wording as say
 from ortune.core.section import Block, Heading, Section, Table
 from ortune.core.study import Study
 from ortune.core.trial import Trial
-from ortune.sections import _wording as say
 
 _NAMES = {"runtime": "runtime settings"}
 

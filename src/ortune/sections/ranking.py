@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ortune.core import wording as say
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
-from ortune.sections import _wording as say
 
 _ORDER = {Status.OK: 0, Status.FAILS: 1, Status.SLOWER: 2, Status.FAILED: 3}
 

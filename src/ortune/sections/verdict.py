@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ortune.core import wording as say
 from ortune.core.section import Block, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
 from ortune.core.trial import Verdict as Judgement
-from ortune.sections import _wording as say
 
 _ENDS = {
     "time": "The time budget ended the search.",

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.edit import Editor, refuse
-from ortune.model.match import number, scalar_for
-from ortune.transforms._parts import WIDENS, Site, at_each, put
+from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.match import number, scalar_for
+from ortune.rewrites.formulas.formula import WIDENS, Site, at_each, put
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit
-from ortune.model.dims import overridable
-from ortune.model.uses import only_reader
+from ortune.model.graph import edit
+from ortune.model.graph.uses import only_reader
+from ortune.model.graph.values import overridable
 
 
 @dataclass(frozen=True)

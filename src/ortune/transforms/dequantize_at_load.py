@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit
+from ortune.model.graph import edit
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
 

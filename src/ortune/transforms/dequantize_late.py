@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, quantized
-from ortune.model.dims import overridable
-from ortune.model.quantized import Constants
-from ortune.model.uses import is_read
+from ortune.model.graph import edit, qdq
+from ortune.model.graph.qdq import Constants
+from ortune.model.graph.uses import is_read
+from ortune.model.graph.values import overridable
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class DequantizeLate(Transform):
             for node in list(graph):
                 if node.graph is None or node.domain or not node.inputs:
                     continue
-                wide = quantized.maker(node.inputs[0], "DequantizeLinear")
+                wide = qdq.maker(node.inputs[0], "DequantizeLinear")
                 if wide is None or wide.graph is not graph or overridable(wide.inputs[0]):
                     continue
-                grid, table = quantized.grid(wide), edit.const_tensor(wide.inputs[0])
+                grid, table = qdq.grid(wide), edit.const_tensor(wide.inputs[0])
                 if grid is None or table is None:
                     continue
                 match node.op_type:
@@ -89,7 +89,7 @@ def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: Constants)
 
 def _move(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: Constants) -> bool:
     array = edit.const_array(wide.inputs[0])
-    target = edit.const_array(quantized.given(node, 1))
+    target = edit.const_array(qdq.given(node, 1))
     if array is None or node.outputs[0].is_graph_output():
         return False
     attributes = dict(wide.attributes)
@@ -99,7 +99,7 @@ def _move(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: Constants) ->
         if not grid.single:
             axis = order.index(grid.axis % array.ndim)
             attributes["axis"] = ir.AttrInt64("axis", axis)
-    elif target is not None and grid.single and not overridable(quantized.given(node, 1)):
+    elif target is not None and grid.single and not overridable(qdq.given(node, 1)):
         zeros = not edit.attribute(node, "allowzero", 0)
         shape = [
             array.shape[i] if zeros and item == 0 else int(item) for i, item in enumerate(target)

@@ -11,11 +11,11 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.edit import Editor, refuse
-from ortune.model.match import maker, other, reader
-from ortune.model.replace import forward
-from ortune.model.uses import alone
-from ortune.transforms._parts import NO_KERNEL, READ_ELSEWHERE, at_each
+from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.match import maker, other, reader
+from ortune.model.graph.replace import forward
+from ortune.model.graph.uses import alone
+from ortune.rewrites.formulas.formula import NO_KERNEL, READ_ELSEWHERE, at_each
 
 _LIMIT = 20.0
 """Above it the quotient is 1 in float64 too, and squares are far from overflowing float32."""

@@ -10,11 +10,11 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.dims import overridable
-from ortune.model.edit import Editor, const_array, refuse
-from ortune.model.replace import forward
-from ortune.model.spec import dims
-from ortune.transforms._parts import at_each
+from ortune.model.graph.edit import Editor, const_array, refuse
+from ortune.model.graph.replace import forward
+from ortune.model.graph.spec import dims
+from ortune.model.graph.values import overridable
+from ortune.rewrites.formulas.formula import at_each
 
 
 @dataclass(frozen=True)

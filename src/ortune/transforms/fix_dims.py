@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.bridge import Bridge
 from ortune.core.errors import BadSettings
+from ortune.core.io_change import Bridge
 from ortune.core.step import Stage, Transform
-from ortune.model import edit
-from ortune.model.shapes import infer
-from ortune.model.spec import dims
-from ortune.transforms._naming import given, pairs, places
-from ortune.transforms._sizes import Cut
+from ortune.model.graph import edit
+from ortune.model.graph.spec import dims
+from ortune.model.shapes.infer import infer
+from ortune.rewrites.dims.names import given, pairs, places
+from ortune.rewrites.dims.samples import Cut
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core.bridge import Bridge
 from ortune.core.errors import BadModel, BadSettings
+from ortune.core.io_change import Bridge
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, spec
-from ortune.model.opset import raise_to
-from ortune.transforms._answers import Answers, Arrays, picture, softmax, top
-from ortune.transforms._chain import Chain
+from ortune.model.graph import edit, spec
+from ortune.rewrites.formulas.chain import Chain
+from ortune.rewrites.images.answers import Answers, Arrays, picture, softmax, top
+from ortune.rewrites.opset.raise_version import raise_to
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 _NEEDED = 13

@@ -8,16 +8,17 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from ortune.core import codec, preprocess
-from ortune.core.bridge import Bridge
+from ortune.core import preprocess
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.core.io_change import Bridge
+from ortune.core.plugins import codec
 from ortune.core.preprocess import Interpolation, Preprocess, Size
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, spec
-from ortune.model.opset import raise_to
-from ortune.transforms._chain import Chain
-from ortune.transforms._picture import MODES, Picture, only_readers, write
-from ortune.transforms._pictures import Pictures
+from ortune.model.graph import edit, spec
+from ortune.rewrites.formulas.chain import Chain
+from ortune.rewrites.images.preprocessing import MODES, Picture, only_readers, write
+from ortune.rewrites.images.samples import Pictures
+from ortune.rewrites.opset.raise_version import raise_to
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 _BYTES = {ir.DataType.UINT8, ir.DataType.INT8}

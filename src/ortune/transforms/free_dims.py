@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.bridge import Bridge
 from ortune.core.errors import BadSettings, Refused
+from ortune.core.io_change import Bridge
 from ortune.core.step import Stage, Transform
-from ortune.model.freeing import free
-from ortune.model.spec import dims
-from ortune.transforms._naming import given, pairs, places
-from ortune.transforms._sizes import Larger, Rows
+from ortune.model.graph.spec import dims
+from ortune.rewrites.dims.free import free
+from ortune.rewrites.dims.names import given, pairs, places
+from ortune.rewrites.dims.samples import Larger, Rows
 
 _BATCH = "batch"
 

@@ -11,17 +11,17 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.edit import Editor
-from ortune.model.light import light
-from ortune.model.match import reader
-from ortune.model.replace import forward
-from ortune.model.spec import dims
-from ortune.model.uses import is_read
-from ortune.transforms._attention_core import Core, Refused, find
-from ortune.transforms._attention_heads import Flattener, Heads, heads, reshaped, untransposed
-from ortune.transforms._attention_lengths import named
-from ortune.transforms._attention_masks import Masks, infinite
+from ortune.model.graph import edit, prune
+from ortune.model.graph.edit import Editor
+from ortune.model.graph.match import reader
+from ortune.model.graph.replace import forward
+from ortune.model.graph.spec import dims
+from ortune.model.graph.uses import is_read
+from ortune.model.io.weightless import light
+from ortune.rewrites.attention.core import Core, Refused, find
+from ortune.rewrites.attention.heads import Flattener, Heads, heads, reshaped, untransposed
+from ortune.rewrites.attention.lengths import named
+from ortune.rewrites.attention.masks import Masks, infinite
 
 
 @dataclass(frozen=True)

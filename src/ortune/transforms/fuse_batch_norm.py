@@ -9,13 +9,13 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.absorb import Absorber
-from ortune.model.affine import UNCHANGED, Affine, of_batch_norm, of_node
-from ortune.model.hosts import OPS, Host, host
-from ortune.model.match import maker, reader
-from ortune.model.shapes import infer
-from ortune.model.uses import alone
+from ortune.model.graph import edit, prune
+from ortune.model.graph.match import maker, reader
+from ortune.model.graph.uses import alone
+from ortune.model.shapes.infer import infer
+from ortune.rewrites.layers.affine import UNCHANGED, Affine, of_batch_norm, of_node
+from ortune.rewrites.layers.fold_affine import Absorber
+from ortune.rewrites.layers.foldable import OPS, Host, host
 
 
 @dataclass(frozen=True)

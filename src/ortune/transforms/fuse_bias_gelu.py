@@ -10,11 +10,11 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.dims import overridable
-from ortune.model.edit import Editor, attribute, const_tensor, refuse
-from ortune.model.match import maker
-from ortune.model.spec import dims
-from ortune.transforms._parts import NO_KERNEL, Site, at_each_foreign, beyond_cpu, put
+from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
+from ortune.model.graph.match import maker
+from ortune.model.graph.spec import dims
+from ortune.model.graph.values import overridable
+from ortune.rewrites.formulas.formula import NO_KERNEL, Site, at_each_foreign, beyond_cpu, put
 
 
 @dataclass(frozen=True)

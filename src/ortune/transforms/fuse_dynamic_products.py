@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit
-from ortune.model.match import maker, other, reader
+from ortune.model.graph import edit
+from ortune.model.graph.match import maker, other, reader
 
 
 @dataclass(frozen=True)

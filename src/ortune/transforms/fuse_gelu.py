@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.edit import Editor, refuse
-from ortune.model.match import maker, number, other, reader
-from ortune.transforms._parts import (
+from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.match import maker, number, other, reader
+from ortune.rewrites.formulas.formula import (
     INCOMPLETE,
     Product,
     Site,

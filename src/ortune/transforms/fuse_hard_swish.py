@@ -10,12 +10,11 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
-from ortune.model.clamps import chain
-from ortune.model.edit import Editor, attribute
-from ortune.model.match import maker, number
-from ortune.model.shapes import infer
-from ortune.transforms._parts import (
+from ortune.model.graph import prune
+from ortune.model.graph.edit import Editor, attribute
+from ortune.model.graph.match import maker, number
+from ortune.model.shapes.infer import infer
+from ortune.rewrites.formulas.formula import (
     Product,
     Site,
     anchors,
@@ -26,6 +25,7 @@ from ortune.transforms._parts import (
     put,
     put_gated,
 )
+from ortune.rewrites.simplify.clamps import chain
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.dims import overridable
-from ortune.model.match import NOT_NEGATIVE, maker, number
-from ortune.model.shapes import infer
-from ortune.model.spec import dims
+from ortune.model.graph import edit, prune
+from ortune.model.graph.match import NOT_NEGATIVE, maker, number
+from ortune.model.graph.spec import dims
+from ortune.model.graph.values import overridable
+from ortune.model.shapes.infer import infer
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.edit import Editor, discard, refuse
-from ortune.model.match import maker, other, reader, reduced
-from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, at_each, put
-from ortune.transforms._spread import Root, Tail, divided, roots, tail
+from ortune.model.graph.edit import Editor, discard, refuse
+from ortune.model.graph.match import maker, other, reader, reduced
+from ortune.rewrites.formulas.formula import INCOMPLETE, NO_KERNEL, Site, at_each, put
+from ortune.rewrites.formulas.root_mean_square import Root, Tail, divided, roots, tail
 
 
 @dataclass(frozen=True)

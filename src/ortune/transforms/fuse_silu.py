@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.edit import Editor, attribute, refuse
-from ortune.model.match import maker, near, other, scalar_for
-from ortune.model.rewrite import rewrite
-from ortune.transforms._parts import WIDENS, Site, at_each, put_gated
+from ortune.model.graph.edit import Editor, attribute, refuse
+from ortune.model.graph.match import maker, near, other, scalar_for
+from ortune.rewrites.formulas.formula import WIDENS, Site, at_each, put_gated
+from ortune.rewrites.pattern import rewrite
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.dims import overridable
-from ortune.model.edit import Editor, attribute, const_tensor, refuse
-from ortune.model.match import maker
-from ortune.model.replace import forward
-from ortune.model.spec import dims
-from ortune.model.uses import alone, is_read
-from ortune.transforms._parts import at_each_foreign, beyond_cpu
+from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
+from ortune.model.graph.match import maker
+from ortune.model.graph.replace import forward
+from ortune.model.graph.spec import dims
+from ortune.model.graph.uses import alone, is_read
+from ortune.model.graph.values import overridable
+from ortune.rewrites.formulas.formula import at_each_foreign, beyond_cpu
 
 _SUM = 3
 """Place of the sum among the operator's outputs."""

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.edit import Editor, refuse
-from ortune.model.match import maker, reader, reduced
-from ortune.model.spec import dims
-from ortune.transforms._parts import INCOMPLETE, NO_KERNEL, Site, at_each, put
+from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.match import maker, reader, reduced
+from ortune.model.graph.spec import dims
+from ortune.rewrites.formulas.formula import INCOMPLETE, NO_KERNEL, Site, at_each, put
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.edit import Editor, attribute
-from ortune.model.match import maker
-from ortune.model.replace import forward, remove
-from ortune.model.reshaping import permutation
-from ortune.model.shapes import infer
-from ortune.model.spec import dims
-from ortune.model.uses import alone
+from ortune.model.graph import edit, prune
+from ortune.model.graph.edit import Editor, attribute
+from ortune.model.graph.match import maker
+from ortune.model.graph.replace import forward, remove
+from ortune.model.graph.spec import dims
+from ortune.model.graph.uses import alone
+from ortune.model.shapes.infer import infer
+from ortune.rewrites.simplify.reshapes import permutation
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.affine import constant
-from ortune.model.fold import LARGE_BYTES
-from ortune.model.hosts import host
-from ortune.model.replace import forward, remove
+from ortune.model.graph import edit, prune
+from ortune.model.graph.replace import forward, remove
+from ortune.rewrites.layers.affine import constant
+from ortune.rewrites.layers.foldable import host
+from ortune.rewrites.simplify.constants import LARGE_BYTES
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.affine import constant
-from ortune.model.fold import LARGE_BYTES
-from ortune.model.hosts import Host, host
-from ortune.model.parallel import branch, one_branch
-from ortune.model.replace import forward, remove
+from ortune.model.graph import edit, prune
+from ortune.model.graph.replace import forward, remove
+from ortune.rewrites.layers.affine import constant
+from ortune.rewrites.layers.foldable import Host, host
+from ortune.rewrites.layers.siblings import branch, one_branch
+from ortune.rewrites.simplify.constants import LARGE_BYTES
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit
-from ortune.model.lowering import lower_to
+from ortune.model.graph import edit
+from ortune.rewrites.opset.lower_version import lower_to
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.affine import of_node
-from ortune.model.hosts import host
-from ortune.model.match import reader
-from ortune.model.replace import forward, remove
-from ortune.model.shapes import infer
+from ortune.model.graph import edit, prune
+from ortune.model.graph.match import reader
+from ortune.model.graph.replace import forward, remove
+from ortune.model.shapes.infer import infer
+from ortune.rewrites.layers.affine import of_node
+from ortune.rewrites.layers.foldable import host
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.dims import overridable
-from ortune.model.replace import forward, remove
-from ortune.model.reshaping import RESHAPES, permutation
-from ortune.model.shapes import infer
-from ortune.model.spec import dims
-from ortune.model.uses import alone
-from ortune.transforms._total import Total
+from ortune.model.graph import edit, prune
+from ortune.model.graph.replace import forward, remove
+from ortune.model.graph.spec import dims
+from ortune.model.graph.uses import alone
+from ortune.model.graph.values import overridable
+from ortune.model.shapes.infer import infer
+from ortune.rewrites.formulas.linear import Total
+from ortune.rewrites.simplify.reshapes import RESHAPES, permutation
 
 
 @dataclass(frozen=True)

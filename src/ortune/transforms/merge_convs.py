@@ -11,10 +11,17 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.hosts import Host
-from ortune.model.parallel import Branch, branch, families, one_branch, side_by_side, split
-from ortune.model.replace import forward, remove
+from ortune.model.graph import edit, prune
+from ortune.model.graph.replace import forward, remove
+from ortune.rewrites.layers.foldable import Host
+from ortune.rewrites.layers.siblings import (
+    Branch,
+    branch,
+    families,
+    one_branch,
+    side_by_side,
+    split,
+)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune
-from ortune.model.affine import constant
-from ortune.model.hosts import Host
-from ortune.model.match import reader
-from ortune.model.parallel import families, side_by_side, split
+from ortune.model.graph import edit, prune
+from ortune.model.graph.match import reader
+from ortune.rewrites.layers.affine import constant
+from ortune.rewrites.layers.foldable import Host
+from ortune.rewrites.layers.siblings import families, side_by_side, split
 
 
 @dataclass(frozen=True)

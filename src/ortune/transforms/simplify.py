@@ -8,23 +8,22 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model import (
+from ortune.model.graph import edit, prune
+from ortune.model.graph.replace import forward, remove
+from ortune.model.io import names
+from ortune.model.shapes.known_values import Known
+from ortune.model.shapes.node import infer_graph
+from ortune.rewrites.simplify import (
+    bounds,
     casts,
-    edit,
-    fold,
+    common_subexpressions,
+    constants,
     initial_states,
-    lengths,
-    limits,
     masks,
-    names,
-    prune,
-    repeated,
-    reshaping,
+    reshapes,
+    shape_reads,
 )
-from ortune.model.dims import Known
-from ortune.model.no_ops import passed_on
-from ortune.model.replace import forward, remove
-from ortune.model.symbolic import infer_graph
+from ortune.rewrites.simplify.identities import passed_on
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,13 @@ class Simplify(Transform):
 def _round(model: ir.Model) -> int:
     known = Known()
     infer_graph(model.graph, model.opset_imports, known)
-    count = fold.fold(model, known)
-    count += fold.take_branches(model, known)
-    count += fold.settle_targets(model, known) + lengths.settle_lengths(model, known)
+    count = constants.fold(model, known)
+    count += constants.take_branches(model, known)
+    count += constants.settle_targets(model, known) + shape_reads.settle_lengths(model, known)
     count += _drop(model, known) + masks.settle_masks(model, known)
-    count += reshaping.merge_pairs(model, known) + casts.merge_casts(model)
-    count += limits.merge_limits(model) + initial_states.drop_zero_states(model)
-    count += repeated.share_nodes(model)
+    count += reshapes.merge_pairs(model, known) + casts.merge_casts(model)
+    count += bounds.merge_limits(model) + initial_states.drop_zero_states(model)
+    count += common_subexpressions.share_nodes(model)
     return count + prune.drop_dead(model)
 
 

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import phases, prune
+from ortune.model.graph import prune
+from ortune.rewrites.layers import transposed_conv
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class SplitConvTranspose(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were rewritten."""
-        count = phases.split_transposed(model)
+        count = transposed_conv.split_transposed(model)
         if count:
             prune.drop_dead(model)
         return count

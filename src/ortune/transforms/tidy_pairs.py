@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, prune, quantized
-from ortune.model.dims import overridable
-from ortune.model.replace import forward
+from ortune.model.graph import edit, prune, qdq
+from ortune.model.graph.replace import forward
+from ortune.model.graph.values import overridable
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TidyPairs(Transform):
         for graph in edit.every_graph(model):
             editor = edit.Editor(graph)
             for node in list(graph):
-                if node.op_type == "QuantizeLinear" and quantized.ours(node):
+                if node.op_type == "QuantizeLinear" and qdq.ours(node):
                     count += _rounded(editor, node) or _doubled(node)
         if count:
             prune.drop_dead(model)
@@ -44,7 +44,7 @@ class TidyPairs(Transform):
 
 def _rounded(editor: edit.Editor, node: ir.Node) -> bool:
     source = node.inputs[0]
-    values, grid = edit.const_array(source), quantized.grid(node)
+    values, grid = edit.const_array(source), qdq.grid(node)
     if values is None or grid is None or overridable(source) or values.dtype.kind != "f":
         return False
     if not grid.single and not -values.ndim <= grid.axis < values.ndim:
@@ -52,18 +52,18 @@ def _rounded(editor: edit.Editor, node: ir.Node) -> bool:
     result = node.outputs[0]
     if result.is_graph_output():
         return False
-    forward(result, editor.constant(f"{result.name}_int", quantized.quantize(values, grid)))
+    forward(result, editor.constant(f"{result.name}_int", qdq.quantize(values, grid)))
     edit.take_out(node)
     return True
 
 
 def _doubled(node: ir.Node) -> bool:
     """The steps of one grid are found again: rounding to float32 moves them far less than half."""
-    before = quantized.maker(node.inputs[0], "DequantizeLinear")
-    grid = quantized.grid(node)
+    before = qdq.maker(node.inputs[0], "DequantizeLinear")
+    grid = qdq.grid(node)
     if before is None or grid is None or node.outputs[0].is_graph_output():
         return False
-    other, integers = quantized.grid(before), before.inputs[0]
+    other, integers = qdq.grid(before), before.inputs[0]
     if other is None or integers is None or not grid.same(other):
         return False
     forward(node.outputs[0], integers)

@@ -16,7 +16,8 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, file, names
+from ortune.model.graph import edit
+from ortune.model.io import file, names
 
 Kind = Literal[
     "bart",
@@ -101,7 +102,7 @@ class TransformerFusion(Transform):
     def _run(self, source: Path, out: Path) -> dict[str, int] | str:
         """Return the statistics, or what went wrong."""
         sizes = [str(number) for number in (self.num_heads, self.hidden_size, self.level)]
-        module = [sys.executable, "-m", "ortune.backends._transformer_optimizer"]
+        module = [sys.executable, "-m", "ortune.runtimes.onnxruntime.transformer_optimizer"]
         command = [*module, str(source), str(out), self.model_type, *sizes]
         try:
             done = subprocess.run(

@@ -11,12 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
-from ortune.core.cpus import instruction_sets
 from ortune.core.facts import Facts
+from ortune.core.hardware.cpus import instruction_sets
 from ortune.core.step import Stage, Transform
-from ortune.model import edit, quantized
-from ortune.model.dims import overridable
-from ortune.model.quantized import WEIGHTS, Port
+from ortune.model.graph import edit, qdq
+from ortune.model.graph.qdq import WEIGHTS, Port
+from ortune.model.graph.values import overridable
 
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 _X86 = ("x86_64", "amd64")
@@ -71,9 +71,9 @@ def _components(model: ir.Model) -> Iterator[_Component]:
     seen: set[ir.Value] = set()
     for node in edit.every_node(model):
         start = node.outputs[0]
-        if node.op_type != "QuantizeLinear" or start in seen or not quantized.ours(node):
+        if node.op_type != "QuantizeLinear" or start in seen or not qdq.ours(node):
             continue
-        grid = quantized.grid(node)
+        grid = qdq.grid(node)
         if grid is None or grid.zero.dtype != np.int8 or edit.const_tensor(node.inputs[0]):
             continue
         found = _grow(start)
@@ -94,19 +94,17 @@ def _grow(start: ir.Value) -> _Component | None:
         if value.is_graph_output() or overridable(value) or (maker is None and not constant):
             return None
         touched: list[tuple[ir.Node, Port | None]] = [
-            (node, next((p for p in quantized.ports(node) if index in p.ins), None))
+            (node, next((p for p in qdq.ports(node) if index in p.ins), None))
             for node, index in value.uses()
         ]
         if maker is not None and not constant:
             index = value.index() or 0
-            touched.append(
-                (maker, next((p for p in quantized.ports(maker) if index in p.outs), None))
-            )
+            touched.append((maker, next((p for p in qdq.ports(maker) if index in p.outs), None)))
         for node, port in touched:
             if port is None or not _shiftable(node, port):
                 return None
             ports[node, port] = None
-            ends = [quantized.given(node, i) for i in port.ins]
+            ends = [qdq.given(node, i) for i in port.ins]
             ends += [node.outputs[i] for i in port.outs if i < len(node.outputs)]
             for end in ends:
                 if end is not None and end not in values:
@@ -117,7 +115,7 @@ def _grow(start: ir.Value) -> _Component | None:
 
 def _shiftable(node: ir.Node, port: Port) -> bool:
     for index in port.zeros:
-        zero = quantized.given(node, index)
+        zero = qdq.given(node, index)
         array = edit.const_array(zero)
         if overridable(zero) or (zero is not None and (array is None or array.dtype != np.int8)):
             return False
@@ -162,14 +160,14 @@ def _weight_port(node: ir.Node, index: int) -> tuple[ir.Node, int, int] | None:
     zero = _zero_index(node, index)
     if zero is None:
         return None
-    held = quantized.given(node, zero)
+    held = qdq.given(node, zero)
     array = edit.const_array(held)
     fits = held is None or (array is not None and array.dtype == np.uint8)
     return (node, index, zero) if fits and not overridable(held) else None
 
 
 def _zero_index(node: ir.Node, index: int) -> int | None:
-    if not quantized.ours(node):
+    if not qdq.ours(node):
         return None
     for weight, zero in WEIGHTS.get(node.op_type, ()):
         if index == weight:
@@ -178,7 +176,7 @@ def _zero_index(node: ir.Node, index: int) -> int | None:
         return None
     uses = tuple(node.outputs[0].uses())
     layers = all(n.op_type in _LAYERS and i == 1 and not n.domain for n, i in uses)
-    return 2 if uses and layers and quantized.grid(node) is not None else None
+    return 2 if uses and layers and qdq.grid(node) is not None else None
 
 
 class _Mover:
@@ -194,7 +192,7 @@ class _Mover:
             for index in port.zeros:
                 self._put(node, index, np.dtype(np.uint8))
             for index in port.ins:
-                if edit.const_tensor(quantized.given(node, index)) is not None:
+                if edit.const_tensor(qdq.given(node, index)) is not None:
                     self._put(node, index, np.dtype(np.uint8))
             if node.op_type == "QuantizeLinear":
                 node.attributes.pop("output_dtype", None)
@@ -211,14 +209,14 @@ class _Mover:
         return 1
 
     def _put(self, node: ir.Node, index: int, dtype: np.dtype[Any]) -> None:
-        old = quantized.given(node, index)
+        old = qdq.given(node, index)
         step = 128 if dtype == np.uint8 else -128
         if old is None:
-            scale = edit.const_array(quantized.given(node, 1))
+            scale = edit.const_array(qdq.given(node, 1))
             pair = node.op_type in ("QuantizeLinear", "DequantizeLinear")
             shape = scale.shape if pair and scale is not None else ()
             new = self._editor.constant(f"{node.name}_zero", np.full(shape, step, dtype))
-            quantized.put(node, index, new)
+            qdq.put(node, index, new)
             return
         if old not in self._moved:
             array = edit.const_array(old)

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model import prune
-from ortune.model.wide_groups import widen_groups
+from ortune.model.graph import prune
+from ortune.rewrites.layers.grouped_conv import widen_groups
 
 
 @dataclass(frozen=True)

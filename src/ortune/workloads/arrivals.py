@@ -12,8 +12,8 @@ import numpy as np
 
 from ortune.core.backend import Backend
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
-from ortune.workloads import _lanes
-from ortune.workloads._tails import tails
+from ortune.load_generation import lanes as lane_threads
+from ortune.load_generation.percentiles import tails
 
 _PATIENCE = 4
 """Calls are given up after this many times the seconds that their arrivals take."""
@@ -76,14 +76,16 @@ class Arrivals(Workload):
         """Serve one schedule; the span says where in the cycle its samples begin."""
         due = self.schedule(span.at)
         desk = _Desk(due, span, int(_PATIENCE * max(self.seconds * 1e9, due[-1])))
-        waiting = _lanes.Waiting(rig.lanes[0])
+        waiting = lane_threads.Waiting(rig.lanes[0])
         for lane in rig.lanes:
             for k in range(span.drop):
-                _lanes.run(lane, span.at + k)
+                lane_threads.run(lane, span.at + k)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.
         desk.zero = {id(lane): lane.clock() for lane in rig.lanes}
         served = [
-            one for taken in _lanes.side_by_side(rig.lanes, desk.serve, waiting) for one in taken
+            one
+            for taken in lane_threads.side_by_side(rig.lanes, desk.serve, waiting)
+            for one in taken
         ]
         end = {call: (start, done) for call, start, done in served}
         latency = [
@@ -154,7 +156,7 @@ class _Desk:
             start = lane.clock() - zero
             if start > self.end:
                 break
-            _lanes.run(lane, self._span.at + call)
+            lane_threads.run(lane, self._span.at + call)
             served.append((call, start, lane.clock() - zero))
         return served
 

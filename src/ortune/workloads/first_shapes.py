@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any, ClassVar
 
 from ortune.core.workload import Driven, Rig, Span, Workload, spread
-from ortune.workloads import _lanes
-from ortune.workloads._sizes import size
+from ortune.load_generation import lanes
+from ortune.load_generation.shape_order import size
 
 _SHAPES = 64
 _COSTLY = 1.5
@@ -42,10 +42,10 @@ class FirstShapes(Workload):
         turn = [(span.at + k) % count for k in range(count)]
         taken: dict[str, list[int]] = {rig.shapes[k]: [] for k in turn}
         with rig.fresh() as lane:
-            waiting = _lanes.Waiting(lane)
+            waiting = lanes.Waiting(lane)
             for position in (*turn, *turn):
                 start = lane.clock()
-                _lanes.run(lane, position)
+                lanes.run(lane, position)
                 taken[rig.shapes[position]].append(lane.clock() - start)
             share = waiting.share()
         first = [taken[rig.shapes[k]][0] for k in turn]

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from ortune.core.backend import Backend
 from ortune.core.workload import Driven, Rig, Span, Workload
-from ortune.workloads import _lanes, _loadgen
+from ortune.load_generation import lanes as lane_threads
+from ortune.load_generation import mlperf
 
 _FIGURES = {
     "single-stream": "result_mean_latency_ns",
@@ -79,11 +80,11 @@ class Loadgen(Workload):
         first = max(1, span.drop)
         for lane in rig.lanes:
             for k in range(first):
-                _lanes.run(lane, span.at + k)
+                lane_threads.run(lane, span.at + k)
         expected = self.qps or self._measured(rig, span)
-        settings = _loadgen.Settings(self.scenario, expected, self.seconds, self.target_ms)
-        waiting = _lanes.Waiting(rig.lanes[0])
-        said = _loadgen.test(rig, settings)
+        settings = mlperf.Settings(self.scenario, expected, self.seconds, self.target_ms)
+        waiting = lane_threads.Waiting(rig.lanes[0])
+        said = mlperf.test(rig, settings)
         share = waiting.share()
         figure = float(said[_FIGURES[self.scenario]])
         entry = 1e9 / figure if self.scenario == "offline" else figure
@@ -97,7 +98,7 @@ class Loadgen(Workload):
         taken = []
         for k in range(_TRIES):
             start = lane.clock()
-            _lanes.run(lane, span.at + k)
+            lane_threads.run(lane, span.at + k)
             taken.append(lane.clock() - start)
         return 1e9 * len(rig.lanes) / max(1, min(taken))
 

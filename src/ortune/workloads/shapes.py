@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 
 from ortune.core.errors import BadData
 from ortune.core.workload import Driven, Rig, Span, Workload, spread
-from ortune.workloads import _lanes
-from ortune.workloads._sizes import size
-from ortune.workloads._tails import tails
+from ortune.load_generation import lanes
+from ortune.load_generation.percentiles import tails
+from ortune.load_generation.shape_order import size
 
 _CYCLE = 256
 
@@ -86,8 +86,8 @@ class Shapes(Workload):
         """Time every run by itself."""
         lane = rig.lanes[0]
         for k in range(span.drop):
-            _lanes.run(lane, span.at + k)
-        waiting = _lanes.Waiting(lane)
+            lanes.run(lane, span.at + k)
+        waiting = lanes.Waiting(lane)
         taken: dict[str, list[int]] = {}
         for position in range(span.at, span.at + span.total):
             calls = lane.calls(position)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ortune.core.backend import Backend
-from ortune.core.cpus import effective_cpus
+from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
-from ortune.workloads import _lanes
-from ortune.workloads._tails import tails
+from ortune.load_generation import lanes as lane_threads
+from ortune.load_generation.percentiles import tails
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Throughput(Workload):
         lanes = rig.lanes
         total = max(span.total, len(lanes))
         race = _Race(lanes, span, total)
-        waiting = _lanes.Waiting(lanes[0])
-        taken = _lanes.side_by_side(lanes, race.run, waiting)
+        waiting = lane_threads.Waiting(lanes[0])
+        taken = lane_threads.side_by_side(lanes, race.run, waiting)
         rates = [len(ns) / max(1, sum(ns)) for ns in taken]
         entry = max(1, round(1 / sum(rates)))
         details = {"sessions": len(lanes), "runs_ns": [ns for one in taken for ns in one]}
@@ -96,7 +96,7 @@ class _Race:
             taken = self._share(lane)
             self._through.append(lane)
             while len(self._through) < len(self._lanes) and not self._start.broken:
-                _lanes.run(lane, self._span.at)
+                lane_threads.run(lane, self._span.at)
                 self._company.append(lane)
         except BaseException:
             self._start.abort()
@@ -105,12 +105,12 @@ class _Race:
 
     def _share(self, lane: Lane) -> list[int]:
         for k in range(self._span.drop):
-            _lanes.run(lane, self._span.at + k)
+            lane_threads.run(lane, self._span.at + k)
         self._start.wait()
         taken: list[int] = []
         last = lane.clock()
         for turn in range(self._lanes.index(lane), self._total, len(self._lanes)):
-            _lanes.run(lane, self._span.at + turn)
+            lane_threads.run(lane, self._span.at + turn)
             now = lane.clock()
             taken.append(now - last)
             last = now

@@ -13,7 +13,7 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer, Step
-from ortune.model import edit
+from ortune.model.graph import edit
 
 
 @dataclass(frozen=True)

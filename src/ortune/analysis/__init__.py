@@ -1,0 +1,1 @@
+"""What can be found out about models and settings without a search."""

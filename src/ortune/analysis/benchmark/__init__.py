@@ -1,0 +1,1 @@
+"""Time models on backends side by side, and compare saved results."""

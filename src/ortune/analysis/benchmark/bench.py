@@ -1,0 +1,248 @@
+"""The public verb: time models on backends side by side in one interleaved run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ortune.analysis.benchmark import matrix, rows
+from ortune.analysis.benchmark.allocations import allocated
+from ortune.analysis.benchmark.crossover import crossovers
+from ortune.analysis.benchmark.interleave import Contestant, Row, contest, pairs, ratio, winner
+from ortune.analysis.benchmark.runtime_floor import floor
+from ortune.core.backend import Backend
+from ortune.core.errors import BadSettings
+from ortune.core.event import Note, Sink, silent
+from ortune.core.facts import Facts
+from ortune.core.plugins import codec
+from ortune.core.trial import Interval
+from ortune.core.workload import Workload
+from ortune.data import given
+from ortune.experiment.request import read_workload
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.energy import energy
+from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.timing import stats
+from ortune.model.analysis import facts as model_facts
+from ortune.model.io import file
+
+ONE = Interval(1.0, 1.0, 1.0)
+
+
+def bench(
+    models: str | Path | Sequence[str | Path],
+    *,
+    on: str | Sequence[str] = "cpu",
+    data: str | Path | Callable[[], Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    batch: int = 0,
+    batches: Sequence[int] = (),
+    threads: Sequence[int] = (),
+    levels: Sequence[str] = (),
+    workload: str | Workload = "latency",
+    self_check: bool = False,
+    memory_by_node: bool = False,
+    seconds: float = 10,
+    sets: int = stats.PAIRS,
+    sink: Sink = silent,
+) -> dict[str, Any]:
+    """Time models x backends x levels x threads, at every batch, in one interleaved run.
+
+    Args:
+        models: Model files.
+        on: Backends in plugin spelling.
+        data: Samples; made up when None.
+        shapes: Shapes of made-up inputs.
+        ranges: Values of made-up inputs.
+        batch: Samples stacked into one run; 0 takes them as they come.
+        batches: Several of these; rows are compared within one.
+        threads: Thread counts to time every backend at.
+        levels: Graph levels to time every backend at that has levels.
+        workload: How runs are driven.
+        self_check: Time the first row against itself too.
+        memory_by_node: Let the runtime record memory by node, in processes of their own.
+        seconds: Time for timing.
+        sets: Sets of fresh processes; fewer are quicker, and intervals wider.
+        sink: Receives notes.
+
+    Returns:
+        ``rows`` (raw nanoseconds included), ``ratios`` of each row's latency to that of the first
+        row of its batch (value, low, high at 99 %), ``winner``: index of the fastest, null inside
+        the noise or with several batches, ``winners``: the same for every batch.
+
+    Raises:
+        OrtuneError: A model, an option or the data cannot be used, or a first row does not run.
+    """
+    paths = [Path(models)] if isinstance(models, (str, Path)) else [Path(path) for path in models]
+    chosen = matrix.backends(on, threads, levels, sink)
+    driven = matrix.batched(read_workload(workload, batch), batches)
+    return _run(
+        matrix.contestants(paths, chosen, driven),
+        _Feeding(data, shapes or {}, ranges or {}, max(one.batch for one in driven)),
+        seconds=seconds,
+        sets=sets,
+        self_check=self_check,
+        memory_by_node=memory_by_node,
+        sink=sink,
+    )
+
+
+def race(
+    contestants: Sequence[tuple[Path, Backend]],
+    *,
+    data: str | Path | Callable[[], Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    batch: int = 0,
+    workload: str | Workload = "latency",
+    self_check: bool = False,
+    seconds: float = 10,
+    sets: int = stats.PAIRS,
+    sink: Sink = silent,
+) -> dict[str, Any]:
+    """Time pairs of model and backend as `bench` does; the first is the measure of the others."""
+    driven = read_workload(workload, batch)
+    group = [Contestant(Path(path), backend, driven) for path, backend in contestants]
+    feeding = _Feeding(data, shapes or {}, ranges or {}, driven.batch)
+    return _run([group], feeding, seconds=seconds, sets=sets, self_check=self_check, sink=sink)
+
+
+@dataclass(frozen=True)
+class _Feeding:
+    """Where samples come from; made-up inputs are given by name for all models together.
+
+    Attributes:
+        batch: The largest that is timed: every model must take it.
+    """
+
+    data: str | Path | Callable[[], Any] | None
+    shapes: Mapping[str, tuple[int, ...]]
+    ranges: Mapping[str, tuple[float, float]]
+    batch: int
+
+    def streams(self, models: Iterable[Path], root: Path, sink: Sink) -> dict[Path, Path]:
+        """Write the samples of every model and return its stream."""
+        facts = {path: model_facts.facts(file.load(path)) for path in models}
+        every = {one.name for found in facts.values() for one in found.inputs}
+        return {
+            path: self._stream(found, every, root / f"{count}", sink)
+            for count, (path, found) in enumerate(facts.items())
+        }
+
+    def _stream(self, facts: Facts, every: Set[str], folder: Path, sink: Sink) -> Path:
+        # A name that another model has is that one's; a name that none has is refused.
+        others = every - {one.name for one in facts.inputs}
+        shapes = {name: shape for name, shape in self.shapes.items() if name not in others}
+        ranges = {name: ends for name, ends in self.ranges.items() if name not in others}
+        found = given.samples(
+            self.data, facts.inputs, folder, batch=self.batch, shapes=shapes, ranges=ranges
+        )
+        for text in found.notes:
+            sink(Note(text))
+        return found.stream
+
+
+def _run(
+    groups: Sequence[Sequence[Contestant]],
+    feeding: _Feeding,
+    *,
+    seconds: float,
+    sets: int,
+    self_check: bool,
+    sink: Sink,
+    memory_by_node: bool = False,
+) -> dict[str, Any]:
+    if not all(groups):
+        raise BadSettings("there is nothing to time", fix="give a model and a backend")
+    first = groups[0][0]
+    if sets < 1:
+        raise BadSettings(f"{sets} sets of processes measure nothing", fix="give 1 or more")
+    models = dict.fromkeys(one.model for group in groups for one in group)
+    backends = dict.fromkeys(one.backend for group in groups for one in group)
+    meters = energy()
+    with TemporaryDirectory(prefix="ortune-") as folder:
+        root = Path(folder)
+        streams = feeding.streams(models, root, sink)
+        floors = {backend: floor(backend, root / "floor") for backend in backends}
+        timed = [[Row(one, streams[one.model]) for one in group] for group in groups]
+        if self_check:
+            timed[0].append(Row(replace(first, again=True), streams[first.model]))
+        before = noise.snapshot()
+        contest(timed, root, seconds, meters, sets, lambda k: sink(Note(f"set {k} of {sets}")))
+        record = noise.between(before, noise.snapshot())
+        held = {
+            row.contestant: allocated(row.contestant, row.stream, root, by_node=memory_by_node)
+            for group in timed
+            for row in group
+            if not (row.error or row.contestant.again)
+        }
+    digests = {path: file.digest(path) for path in models}
+    made = [
+        rows.row(one, digests[one.contestant.model], meters)
+        | {
+            "runtime": dict(floors[one.contestant.backend]),
+            "allocated": held.get(replace(one.contestant, again=False)),
+        }
+        for group in timed
+        for one in group
+    ]
+    return _result(timed, made, record)
+
+
+def _result(
+    groups: Sequence[Sequence[Row]], made: list[dict[str, Any]], record: noise.Record
+) -> dict[str, Any]:
+    ratios = [
+        None if r.error else ratio(r, g[0]) if r is not g[0] else ONE for g in groups for r in g
+    ]
+    again = next((k for k, row in enumerate(made) if row["again"]), None)
+    equal = None if again is None else ratios[again]
+    every = [pair for g in groups for r in g if not r.error for pair in pairs(r, g[0])]
+    judged = noise.judge(record, stats.disturbed(every), equal)
+    told = judged.too_noisy or _differs(equal)
+    starts = [sum(len(group) for group in groups[:k]) for k in range(len(groups))]
+    fastest = [None if told else winner(group) for group in groups]
+    winners = [
+        {
+            "workload": made[start]["workload"],
+            "batch": made[start]["batch"],
+            "row": None if place is None else start + place,
+        }
+        for start, place in zip(starts, fastest, strict=True)
+    ]
+    crossings = [] if told or len(groups) < 2 else crossovers(made)
+    return {
+        "rows": made,
+        "ratios": codec.encode(ratios),
+        "winner": winners[0]["row"] if len(winners) == 1 else None,
+        "winners": winners,
+        "crossovers": [
+            {
+                "one": one.one,
+                "two": one.two,
+                "ratios": {str(batch): codec.encode(r) for batch, r in one.ratios.items()},
+                "batch": one.batch,
+                "says": str(one),
+            }
+            for one in crossings
+        ],
+        "self_check": None
+        if equal is None
+        else {"row": again, "ratio": codec.encode(equal), "equal": not _differs(equal)},
+        "machine": machine(),
+        "versions": versions(),
+        "noise": record.readings(),
+        "judgement": {
+            "too_noisy": judged.too_noisy,
+            "rule": noise.RULE,
+            "advice": [{"what": one.what, "change": one.change} for one in judged.advice],
+        },
+    }
+
+
+def _differs(equal: Interval | None) -> bool:
+    return equal is not None and (equal.low > 1 or equal.high < 1)

@@ -1,0 +1,245 @@
+"""The public verb: saved runs against each other, for readers and continuous integration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortune.analysis.benchmark.across_runs import direct, related
+from ortune.analysis.benchmark.results_file import (
+    FIELDS,
+    Saved,
+    SavedRow,
+    differences,
+    match,
+    read,
+)
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.plugins import codec
+from ortune.core.trial import Interval
+
+METRICS = ("latency", "p99", "memory", "size", "load")
+"""What a threshold may be set for; all but latency are compared as they stand."""
+_TIMES = ("p99", "load")
+"""Those that another or a noisy machine changes; sizes and memory are judged anywhere."""
+THRESHOLDS = {"latency": 0.05}
+_NOISY, _OTHER = "too noisy a machine", "another machine"
+_NO_BASE = "nothing to relate it to"
+
+
+@dataclass(frozen=True)
+class _Judging:
+    """What of a row is judged.
+
+    Attributes:
+        limits: Metric -> share by which it may grow.
+        why_not: Why its latency is not judged; empty when it is.
+        times: Whether times as they stand are.
+    """
+
+    limits: Mapping[str, float]
+    why_not: str
+    times: bool
+
+
+def compare(
+    files: Sequence[str | Path],
+    *,
+    thresholds: Mapping[str, float] | None = None,
+    by: Sequence[str] = FIELDS,
+    across_machines: bool = False,
+    relative: bool = False,
+) -> dict[str, Any]:
+    """Compare saved runs of `bench` or `loadtest` with the first of them, row by row.
+
+    A latency regression is an estimate over 1 + threshold whose 99 % interval excludes 1. On the
+    same machine latencies are compared directly. On another machine no time is judged, unless
+    both runs hold the same first row: then a row's ratio to it is compared, which holds across
+    machines. Nor is a time of a run whose machine was too noisy for a verdict.
+
+    Args:
+        files: Two or more; the first is the reference.
+        thresholds: Metric -> share by which it may grow; latency 0.05 when not given. Other
+            metrics are judged only if given.
+        by: Fields by which rows are matched; with none, by their order.
+        across_machines: Judge latencies of different machines directly.
+        relative: Judge ratios to the first row on the same machine too.
+
+    Returns:
+        ``thresholds``, ``files``, ``comparisons`` (one for every file after the first) and
+        ``regressions``: how many rows regressed.
+
+    Raises:
+        OrtuneError: A file cannot be read, an option is wrong, or no row matches.
+    """
+    limits = {**THRESHOLDS, **(thresholds or {})}
+    _check(limits, by, files)
+    runs = [read(Path(path)) for path in files]
+    found = [_comparison(runs[0], run, limits, by, across_machines, relative) for run in runs[1:]]
+    return {
+        "thresholds": limits,
+        "files": [
+            {
+                "path": str(run.path),
+                "rows": len(run.rows),
+                "machine": dict(run.machine),
+                "versions": dict(run.versions),
+            }
+            for run in runs
+        ],
+        "comparisons": found,
+        "regressions": sum(bool(row["regressions"]) for one in found for row in one["rows"]),
+    }
+
+
+def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[str | Path]) -> None:
+    if len(files) < 2:
+        raise BadData("one run has nothing to be compared with", fix="give two files or more")
+    for name, limit in limits.items():
+        if name not in METRICS:
+            raise BadSettings(f"no metric '{name}'", fix=f"use one of: {', '.join(METRICS)}")
+        if not 0 <= limit < math.inf:
+            raise BadSettings(
+                f"{limit} is no threshold for {name}", fix="give a share such as 0.05 or 5%"
+            )
+    for name in by:
+        if name not in FIELDS:
+            raise BadSettings(f"rows have no '{name}'", fix=f"use some of: {', '.join(FIELDS)}")
+
+
+def _comparison(
+    one: Saved,
+    two: Saved,
+    limits: Mapping[str, float],
+    by: Sequence[str],
+    across_machines: bool,
+    relative: bool,
+) -> dict[str, Any]:
+    pairs, only_one, only_two = match(one, two, by)
+    if not pairs:
+        raise BadData(
+            f"no row of {two.path} is in {one.path}: {two.rows[0]} is not {one.rows[0]}",
+            fix="match by less, such as --by backend, or by order with --by order",
+        )
+    differs = differences(one, two)
+    same = not any(entry["where"] == "machine" for entry in differs)
+    noisy = [str(run.path) for run in (one, two) if run.too_noisy]
+    alike = same or across_machines
+    rows = []
+    for mine, other in pairs:
+        bases = _common(one, two, mine, other) if relative or not alike else None
+        direct_counts = alike and not relative
+        why_not = "" if bases or direct_counts else _NO_BASE if alike else _OTHER
+        judging = _Judging(limits, _NOISY if noisy else why_not, times=alike and not noisy)
+        rows.append(_row(mine, other, bases, judging))
+    return {
+        "reference": str(one.path),
+        "other": str(two.path),
+        "same_machine": same,
+        "too_noisy": noisy,
+        "differs": differs,
+        "rows": rows,
+        "only_reference": [str(row) for row in only_one],
+        "only_other": [str(row) for row in only_two],
+    }
+
+
+def _common(
+    one: Saved, two: Saved, mine: SavedRow, other: SavedRow
+) -> tuple[SavedRow, SavedRow] | None:
+    """Return the first rows of both sides where they are the same contestant and not this one."""
+    base, other_base = one.base(mine), two.base(other)
+    known = base.digest is not None and base.digest == other_base.digest
+    alike = base.key(FIELDS[1:]) == other_base.key(FIELDS[1:])
+    usable = not any(row.error for row in (base, other_base)) and _aligned(
+        (mine, base), (other, other_base)
+    )
+    if known and alike and usable and base is not mine and other_base is not other:
+        return base, other_base
+    return None
+
+
+def _aligned(*pairs: tuple[SavedRow, SavedRow]) -> bool:
+    """Whether rows were timed in turns: as many blocks with as many entries."""
+    shapes = [
+        [[len(burst.latency_ns) for burst in blocks] for blocks in row.sets]
+        for pair in pairs
+        for row in pair
+    ]
+    return all(shapes[k] == shapes[k + 1] for k in range(0, len(shapes), 2))
+
+
+def _row(
+    one: SavedRow,
+    two: SavedRow,
+    bases: tuple[SavedRow, SavedRow] | None,
+    judging: _Judging,
+) -> dict[str, Any]:
+    limits = judging.limits
+    found: dict[str, Any] = {
+        "name": _name(one, two),
+        "model": one.model,
+        "backend": one.backend,
+        "workload": one.workload,
+        "batch": one.batch,
+        "rows": [one.index, two.index],
+        "same_model": None if None in (one.digest, two.digest) else one.digest == two.digest,
+        "how": "direct" if bases is None else f"relative to {bases[0]}",
+        "judged": not judging.why_not,
+        "error": [one.error, two.error],
+        "latency": None,
+        **dict.fromkeys(METRICS[1:]),
+        "regressions": [],
+        "verdict": "",
+    }
+    if one.error or two.error:
+        found["verdict"] = _broken(one, two)
+        found["regressions"] = ["error"] if two.error and not one.error else []
+        return found
+    latency = direct(one, two) if bases is None else related(one, bases[0], two, bases[1])
+    found["latency"] = codec.encode(latency)
+    for name in METRICS[1:]:
+        if name in one.figures and name in two.figures:
+            found[name] = two.figures[name] / one.figures[name]
+    if not judging.why_not and latency.value > 1 + limits["latency"] and latency.low > 1:
+        found["regressions"].append("latency")
+    found["regressions"] += [
+        name
+        for name in METRICS[1:]
+        if name in limits
+        and (judging.times or name not in _TIMES)
+        and found[name] is not None
+        and found[name] > 1 + limits[name]
+    ]
+    found["verdict"] = _verdict(latency, judging, found["regressions"])
+    return found
+
+
+def _name(one: SavedRow, two: SavedRow) -> str:
+    """Name a pair of rows; of the second one what differs."""
+    if str(one) == str(two):
+        return str(one)
+    told = str(two).removeprefix(f"{one.model} on ") if one.model == two.model else str(two)
+    return f"{one} -> {told}"
+
+
+def _broken(one: SavedRow, two: SavedRow) -> str:
+    if one.error and two.error:
+        return "failed in both"
+    return "fails now" if two.error else "failed before"
+
+
+def _verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -> str:
+    if regressions:
+        return f"regression: {', '.join(regressions)}"
+    if judging.why_not:
+        return f"not judged: {judging.why_not}"
+    if latency.low > 1:
+        return "slower, within the threshold"
+    if latency.high < 1:
+        return "faster"
+    over = latency.value > 1 + judging.limits["latency"]
+    return "over the threshold, inside the noise" if over else "no difference"

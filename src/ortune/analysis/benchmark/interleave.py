@@ -1,0 +1,232 @@
+"""Several contestants timed in turns: processes start in sets, bursts go A B C C B A.
+
+The next block begins with B, and so on: who runs twice in a row meets warm caches the second time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ortune.core.backend import Backend
+from ortune.core.errors import BadModel
+from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.workload import Span, Workload
+from ortune.measurement.machine.energy import Energy
+from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import burst, join, pace, warm
+
+_BLOCKS = (4, 30)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """What is timed: a model on a backend under a workload.
+
+    Attributes:
+        again: It is the first contestant once more, to see what the machine calls equal.
+    """
+
+    model: Path
+    backend: Backend
+    workload: Workload
+    again: bool = False
+
+
+@dataclass
+class Row:
+    """One contestant and everything measured of it; lists hold one entry a set.
+
+    Attributes:
+        turns: Joined bursts of every block of a set: both halves of A .. A.
+        cpu_ns: CPU time of all threads within bursts.
+        joules: Energy counter -> joules within bursts, of the whole package or board.
+        runs: Runs within bursts, warm-up runs before an entry included.
+        spin_ns: CPU time that threads went on spinning after a burst; one entry a burst.
+        details: What bursts told for `Workload.results`.
+    """
+
+    contestant: Contestant
+    stream: Path
+    load_ns: list[int] = field(default_factory=list)
+    first_ns: list[int] = field(default_factory=list)
+    placement: Mapping[str, int] = field(default_factory=dict)
+    footprints: list[Mapping[str, Any]] = field(default_factory=list)
+    turns: list[list[Burst]] = field(default_factory=list)
+    cpu_ns: int = 0
+    joules: dict[str, float] = field(default_factory=dict)
+    runs: int = 0
+    spin_ns: list[int] = field(default_factory=list)
+    details: list[Mapping[str, Any]] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def latency_ns(self) -> list[int]:
+        """All entries, raw."""
+        return [ns for turn in self.turns for one in turn for ns in one.latency_ns]
+
+
+def contest(
+    groups: Sequence[Sequence[Row]],
+    root: Path,
+    seconds: float,
+    energy: Energy,
+    sets: int,
+    progress: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Time every row; those of one group in turns, the groups one after another in every set.
+
+    Args:
+        groups: Rows that are compared with each other; the first of a group is its measure.
+        root: Folder for the workers' files.
+        seconds: Time for timing; a set of a group has four blocks at least.
+        energy: Counters read around every burst.
+        sets: Sets of fresh processes: a process has an effect of its own on its latency.
+        progress: Called with the number of every set as it begins.
+
+    Raises:
+        BadModel: The first row of a group does not run.
+    """
+    total = sets * len(groups)
+    for turn in range(sets):
+        progress(turn + 1)
+        for rows in groups:
+            with ExitStack() as stack:
+                _Set(rows, root, energy, stack).run(seconds / total)
+
+
+def pairs(one: Row, base: Row) -> list[Pair]:
+    """Return the blocks of two rows of a group as pairs, a pair a set."""
+    return [
+        Pair(tuple(Block(b, a) for a, b in zip(mine, theirs, strict=True)))
+        for mine, theirs in zip(one.turns, base.turns, strict=True)
+    ]
+
+
+def ratio(one: Row, base: Row) -> Interval:
+    """Return the latency of one row over that of another of its group."""
+    return stats.ratio(pairs(one, base))
+
+
+def winner(rows: Sequence[Row]) -> int | None:
+    """Return the index of the fastest row; None unless it beats every other beyond the noise."""
+    alive = [k for k, row in enumerate(rows) if not row.error and not row.contestant.again]
+    if len(alive) < 2:
+        return None
+    first = rows[alive[0]]
+    best = min(alive, key=lambda k: ratio(rows[k], first).value)
+    beaten = all(ratio(rows[best], rows[k]).high < 1 for k in alive if k != best)
+    return best if beaten else None
+
+
+def rotated(order: Sequence[int], turn: int) -> list[int]:
+    """Return the order of a block's first half: each turn begins with the next."""
+    first = turn % len(order)
+    return [*order[first:], *order[:first]]
+
+
+class _Set:
+    """Live processes, one a row. A row whose process fails keeps the reason and drops out."""
+
+    def __init__(self, rows: Sequence[Row], root: Path, energy: Energy, stack: ExitStack) -> None:
+        self._rows = rows
+        self._root = root
+        self._energy = energy
+        self._stack = stack
+        self._live: dict[int, Worker] = {}
+
+    def run(self, seconds: float) -> None:
+        """Start a process for every row, one by one, and time all in turns until time is up."""
+        alive = [index for index, row in enumerate(self._rows) if not row.error]
+        self._each(alive, self._start)
+        quick: dict[int, int] = {}
+        self._each(alive, lambda index: quick.update({index: self._warm(index)}))
+        size = pace(max(quick.values()), min(quick.values()))
+        self._blocks(size, seconds)
+        self._each(alive, self._leave)
+
+    def _each(self, indices: Iterable[int], act: Callable[[int], None]) -> None:
+        """Act on rows that live.
+
+        Raises:
+            BadModel: The first row failed, the measure of the others.
+        """
+        for index in indices:
+            if self._rows[index].error:
+                continue
+            try:
+                act(index)
+            except WorkerFailed as error:
+                self._rows[index].error = error.failure.reason
+                if index == 0:
+                    one = self._rows[0].contestant
+                    raise BadModel(
+                        f"{one.model} does not run on {one.backend}: {error.failure.reason}",
+                        fix="leave the batch out: the model may take one sample a run"
+                        if one.workload.batch > 1
+                        else error.failure.fix or "check the model, the data and the backend",
+                    ) from None
+
+    def _start(self, index: int) -> None:
+        """Load and run once, while no other process starts."""
+        row = self._rows[index]
+        who = row.contestant
+        job = lone(who.model, who.backend, row.stream, self._root, "bench", who.workload)
+        worker = self._live[index] = self._stack.enter_context(Worker(job))
+        loaded, first = worker.ask("load"), worker.ask("first")
+        row.load_ns.append(loaded["load_ns"])
+        row.first_ns.append(first["first_ns"])
+        row.placement = loaded["placement"]
+
+    def _warm(self, index: int) -> int:
+        """Run until latencies settle; what the workload tells of it is dropped."""
+        quick = warm(self._live[index])
+        self._live[index].ask("details")
+        return quick
+
+    def _leave(self, index: int) -> None:
+        row, worker = self._rows[index], self._live[index]
+        row.footprints.append(worker.ask("footprint"))
+        row.details += worker.ask("details")["details"]
+
+    def _blocks(self, size: Span, seconds: float) -> None:
+        fewest, most = _BLOCKS
+        until = time.monotonic() + seconds
+        for row in self._rows:
+            row.turns.append([])
+        for turn in range(most):
+            if turn >= fewest and time.monotonic() > until:
+                break
+            at = 2 * size.total * turn
+            order = rotated(list(self._live), turn)
+            up = self._half(order, size, at)
+            down = self._half(order[::-1], size, at + size.total)
+            for index in up.keys() & down.keys():
+                self._rows[index].turns[-1].append(join(up[index], down[index]))
+
+    def _half(self, order: Sequence[int], size: Span, at: int) -> dict[int, Burst]:
+        found: dict[int, Burst] = {}
+
+        def act(index: int) -> None:
+            found[index] = self._metered(index, size, at)
+
+        self._each(order, act)
+        return found
+
+    def _metered(self, index: int, size: Span, at: int) -> Burst:
+        """Run a burst and add up what it used; return when its threads no longer spin."""
+        row, worker = self._rows[index], self._live[index]
+        power, before = self._energy.read(), worker.ask("usage")
+        timed = burst(worker, size, at)
+        after = worker.ask("usage")
+        for name, joules in self._energy.spent(power, self._energy.read()).items():
+            row.joules[name] = row.joules.get(name, 0.0) + joules
+        row.cpu_ns += after["cpu_ns"] - before["cpu_ns"]
+        row.runs += after["runs"] - before["runs"]
+        row.spin_ns.append(worker.ask("rest")["cpu_ns"])
+        return timed

@@ -1,0 +1,112 @@
+"""What a timed row is in the JSON of `bench`: all samples raw, every figure computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortune.analysis.benchmark.interleave import Row
+from ortune.measurement.machine.energy import Energy
+from ortune.measurement.timing import stats
+from ortune.model.io import file
+
+_WITHOUT_PAUSE = ("latency", "shapes")
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
+
+
+def row(one: Row, digest: str, energy: Energy) -> dict[str, Any]:
+    """Return a row's JSON.
+
+    Args:
+        one: What was measured.
+        digest: The model's, weights included.
+        energy: The counters that were read.
+    """
+    who = one.contestant
+    samples = max(1, who.workload.batch)
+    latency = one.latency_ns
+    reported = who.workload.results(latency, one.details) if one.details else {}
+    return {
+        "model": str(who.model),
+        "digest": digest,
+        "backend": str(who.backend),
+        "workload": str(who.workload),
+        "batch": who.workload.batch,
+        "again": who.again,
+        "error": one.error or None,
+        "size": file.size(who.model),
+        "placement": dict(one.placement),
+        "load_ns": one.load_ns,
+        "first_ns": one.first_ns,
+        "latency_ns": latency,
+        **times(_told_apart(one)),
+        "per_second": _rate(one, reported, samples),
+        "per_sample_ns": float(np.median(latency)) / samples if latency else None,
+        "measure": who.workload.measure,
+        **_memory(one.footprints),
+        "cpu_ns": _per(one.cpu_ns, one.runs),
+        "spin_ns": float(np.median(one.spin_ns)) if one.spin_ns else None,
+        "joules": _joules(one, energy),
+        "reported": reported,
+        "turns": [[list(burst.latency_ns) for burst in turn] for turn in one.turns],
+        "waited": [[list(burst.waited) for burst in turn] for turn in one.turns],
+        "runs_each": [turn[0].runs_each if turn else 1 for turn in one.turns],
+    }
+
+
+def times(latency: Sequence[int]) -> dict[str, Any]:
+    """Return the statistics of entries in ns; None where they support no such figure."""
+    if not latency:
+        return {}
+    values = np.asarray(latency, np.float64)
+    return {
+        "entries": len(values),
+        "mean_ns": float(values.mean()),
+        "sd_ns": float(values.std(ddof=1)) if len(values) > 1 else None,
+        "min_ns": int(values.min()),
+        "max_ns": int(values.max()),
+        **{f"{name}_ns": stats.percentile(latency, p) for name, p in PERCENTILES.items()},
+    }
+
+
+def _rate(one: Row, reported: Mapping[str, Any], samples: int) -> float | None:
+    """Samples a second: as the workload counts them, else those of one caller without a pause."""
+    if reported.get("throughput_per_s") is not None:
+        return float(reported["throughput_per_s"])  # counts samples already
+    if reported.get("achieved_rate") is not None:
+        return float(reported["achieved_rate"]) * samples
+    latency = one.latency_ns
+    if not latency or one.contestant.workload.name() not in _WITHOUT_PAUSE:
+        return None
+    return samples * 1e9 / float(np.mean(latency))
+
+
+def _told_apart(one: Row) -> list[int]:
+    """Return entries that are measurements of their own: one of each half of a whole block."""
+    if not one.contestant.workload.whole:
+        return one.latency_ns
+    blocks = (block.latency_ns for turn in one.turns for block in turn)
+    return [ns for entries in blocks for ns in (entries[0], entries[-1])]
+
+
+def _memory(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The worst of the sets, as a limit must hold for it."""
+    uss = [one["uss"] for one in seen if one["uss"] is not None]
+    return {
+        "peak_rss": max((one["peak"] for one in seen), default=None),
+        "rss": max((one["rss"] for one in seen), default=None),
+        "uss": max(uss, default=None),
+        "samples_bytes": max((one["samples"] for one in seen), default=None),
+    }
+
+
+def _joules(one: Row, energy: Energy) -> dict[str, Any]:
+    if not one.joules:
+        return {"per_run": None, "why": "; ".join(energy.why) or "no run was timed"}
+    return {"per_run": {name: _per(used, one.runs) for name, used in one.joules.items()}}
+
+
+def _per(total: float, count: int) -> float | None:
+    return total / count if count else None

@@ -1,0 +1,1 @@
+"""Is the calibration data enough, and which observer suits it."""

@@ -1,0 +1,282 @@
+"""The public verb: find the ranges that a quantizer needs, and say how far to trust them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import onnx_ir as ir
+
+from ortune import __version__
+from ortune.analysis.calibration_quality import stability
+from ortune.analysis.calibration_quality.probes import Asked, probes, settled
+from ortune.analysis.calibration_quality.stability import Stability
+from ortune.calibration import ranges_file, tensorrt_cache
+from ortune.calibration.activity import Idle, idle, watching
+from ortune.calibration.calibrate import Calibrated, calibrate_groups
+from ortune.core.errors import BadSettings
+from ortune.core.event import Note, Sink, silent
+from ortune.core.observer import Observer, Probe, Range, Ranges
+from ortune.core.plugins import codec
+from ortune.core.step import Quantizer
+from ortune.core.workload import spread
+from ortune.data import augment as augmenting
+from ortune.data import feeds as feeds_module
+from ortune.data.feeds import Feeds
+from ortune.model.analysis import facts as model_facts
+from ortune.model.graph import edit
+from ortune.model.io import file, names
+from ortune.model.shapes.infer import infer
+
+QUANTIZER = "int8-static(head=true)"
+"""Asks for what the default settings do, and for the last product's input, as `convert` does."""
+TENSORRT = "8.6.1"
+"""Last release but one series whose caches are still asked for; 11 has none any more."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One range, and how sure it is.
+
+    Attributes:
+        op: Operator that makes it; empty for an input of the model.
+        step: Of the 8-bit grid over the range and zero.
+        apart: Disagreement of the halves of the data in steps; None where it is not known.
+        halves: Their ranges [low, high].
+    """
+
+    name: str
+    op: str
+    low: float
+    high: float
+    step: float
+    apart: float | None = None
+    halves: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What `calibrate` found.
+
+    Attributes:
+        document: What `save` writes.
+        tensors: One a range, in the order of the graph.
+        stability: Whether the data is enough.
+        idle: Tensors and channels that the samples never exercised, and constant ones.
+        unanswered: Tensors that never held a value.
+        every: Range of every float tensor of the file's own graph, if it was asked for.
+        notes: What a person should know.
+    """
+
+    model: str
+    quantizer: str
+    observer: str
+    samples: int
+    augment: str
+    document: Mapping[str, Any]
+    tensors: tuple[Tensor, ...]
+    stability: Stability
+    idle: tuple[Idle, ...]
+    unanswered: tuple[str, ...]
+    every: Ranges
+    seconds: float
+    peak_rss: int
+    notes: tuple[str, ...]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the ranges as JSON; see `ortune.calibration.ranges_file`."""
+        return _put(Path(path), json.dumps(self.document, indent=1) + "\n")
+
+    def save_tensorrt(self, path: str | Path, version: str = TENSORRT) -> Path:
+        """Write a TensorRT calibration cache of every float tensor.
+
+        Raises:
+            BadSettings: They were not asked for, or the version cannot be read.
+        """
+        if not self.every:
+            raise BadSettings(
+                "only the quantizer's tensors were calibrated, TensorRT needs all",
+                fix="calibrate with every=True",
+            )
+        return _put(Path(path), tensorrt_cache.text(self.every, version))
+
+    def result(self) -> dict[str, Any]:
+        """Return what ``--json`` shows; see ``docs/cli.md``."""
+        left = ("document", "every")
+        return {k: codec.encode(v) for k, v in vars(self).items() if k not in left}
+
+
+def calibrate(
+    model: str | Path,
+    *,
+    data: str | Path | Callable[[], Any],
+    observer: str | None = None,
+    quantizer: str = QUANTIZER,
+    samples: int = 0,
+    augment: str = "",
+    every: bool = False,
+    custom_ops: tuple[str, ...] = (),
+    sink: Sink = silent,
+) -> Calibration:
+    """Observe the tensors that a quantizer asks for, over all samples and over parts of them.
+
+    Args:
+        model: The model file.
+        data: Samples; see `ortune.data.feeds.load`.
+        observer: In place of the quantizer's own, such as ``percentile(p=99.99)``.
+        quantizer: Whose tensors; spelled with its fields.
+        samples: How many, spread over the data; 0 takes all.
+        augment: Altered copies to add, such as ``noise(db=30),flip``.
+        every: Observe every float tensor of the file's own graph too, which a TensorRT cache
+            needs.
+        custom_ops: Libraries of operators that the model needs.
+        sink: Receives notes.
+
+    Raises:
+        OrtuneError: The model, the data or a spelling cannot be used, or nothing is to be asked.
+    """
+    path, step = Path(model), settled(quantizer, observer)
+    with TemporaryDirectory(prefix="ortune-") as name:
+        folder = Path(name)
+        seen = _samples(path, data, samples, augment, folder, sink)
+        asked = probes(path, step)
+        count = stability.independent(seen.feeds, seen.indices)
+        sets = stability.sets(stability.dealt(seen.feeds, seen.indices), count)
+        watched = watching(asked.model, [probe.tensor for probe in asked.probes])
+        found = calibrate_groups(
+            asked.model,
+            [*asked.probes, *watched],
+            seen.feeds.stream,
+            [seen.indices, *sets],
+            folder / "own",
+            custom_ops=custom_ops,
+        )
+        seen_by = (path, asked.observer, seen, folder / "every", custom_ops)
+        every_one = _every(*seen_by) if every else {}
+    return _told(path, step, augment, asked, seen, found, count, every_one)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    feeds: Feeds
+    indices: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def _samples(path: Path, data: Any, samples: int, augment: str, folder: Path, sink: Sink) -> _Seen:
+    ways = augmenting.read(augment) if augment else ()
+    fed = feeds_module.load(data, model_facts.facts(file.load(path)).inputs, folder)
+    notes = list(fed.notes)
+    if samples > fed.count:
+        notes.append(f"only {fed.count} of the {samples} samples asked for are there")
+    indices = tuple(spread(fed.count, samples or fed.count))
+    if ways:
+        fed = augmenting.augment(fed, indices, ways, folder)
+        notes += fed.notes
+        indices = tuple(range(fed.count))
+    for text in notes:
+        sink(Note(text))
+    return _Seen(fed, indices, tuple(notes))
+
+
+def _every(
+    path: Path, observer: Observer, seen: _Seen, folder: Path, custom_ops: tuple[str, ...]
+) -> Ranges:
+    """Observe every float tensor of the main graph, named as in the file."""
+    model = file.load(path)
+    names.unique(model)
+    infer(model)
+    held = [value for value in model.graph.inputs if not value.is_initializer()]
+    made = [value for node in model.graph if node.op_type != "Constant" for value in node.outputs]
+    wanted = [
+        Probe(str(value.name), observer)
+        for value in (*held, *made)
+        if value.name and value.dtype == ir.DataType.FLOAT
+    ]
+    found = calibrate_groups(
+        model, wanted, seen.feeds.stream, [seen.indices], folder, custom_ops=custom_ops
+    )
+    return found.ranges[0]
+
+
+def _told(
+    path: Path,
+    step: Quantizer,
+    augment: str,
+    asked: Asked,
+    seen: _Seen,
+    found: Calibrated,
+    count: int,
+    every: Ranges,
+) -> Calibration:
+    whole = {p.key: found.ranges[0][p.key] for p in asked.probes if p.key in found.ranges[0]}
+    unanswered = tuple(probe.tensor for probe in asked.probes if probe.key not in whole)
+    digests = tuple(seen.feeds.digests[index] for index in seen.indices)
+    observer = str(asked.observer)
+    document = ranges_file.document(
+        ranges_file.entries(whole, asked.probes, observer),
+        model=path,
+        digest=file.digest(path),
+        quantizer=str(step),
+        observer=observer,
+        samples=ranges_file.Samples(len(digests), digests, augment),
+        unanswered=unanswered,
+        version=__version__,
+    )
+    return Calibration(
+        model=str(path),
+        quantizer=str(step),
+        observer=observer,
+        samples=len(digests),
+        augment=augment,
+        document=document,
+        tensors=tuple(_tensors(asked.model, whole, found.ranges[1:3])),
+        stability=stability.judge(whole, found.ranges[1:], count, len(digests)),
+        idle=tuple(idle(asked.model, found.ranges[0], [p.tensor for p in asked.probes])),
+        unanswered=unanswered,
+        every=every,
+        seconds=found.seconds,
+        peak_rss=found.peak_rss,
+        notes=(*seen.notes, *found.notes),
+    )
+
+
+def _tensors(
+    model: ir.Model, whole: Mapping[str, Range], halves: Sequence[Ranges]
+) -> list[Tensor]:
+    ops = {
+        str(value.name): node.op_type for node in edit.every_node(model) for value in node.outputs
+    }
+    made = []
+    for name, seen in whole.items():
+        both = [half.get(name) for half in halves]
+        apart = stability.apart(seen, both[0], both[1]) if both else math.nan
+        made.append(
+            Tensor(
+                name,
+                ops.get(name, ""),
+                seen.low,
+                seen.high,
+                (max(seen.high, 0.0) - min(seen.low, 0.0)) / stability.STEPS,
+                None if math.isnan(apart) else apart,
+                tuple((half.low, half.high) for half in both if half is not None),
+            )
+        )
+    return made
+
+
+def _put(path: Path, text: str) -> Path:
+    """Write beside and rename: a file is there whole or not at all."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    return path

@@ -1,0 +1,1 @@
+"""What serving a model costs, and when an optimization has paid back."""

@@ -1,0 +1,282 @@
+"""What inference costs: pure arithmetic over measured latencies and given prices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from ortune.analysis.costs.terms import MONTH_DAYS, Terms
+from ortune.core.trial import Interval
+
+CONSIDER_MONTHS = 24.0
+"""Latest return of the money, at the estimate, that is worth a thought."""
+
+Answer: TypeAlias = Literal["do it", "consider", "stay"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to run the model.
+
+    Attributes:
+        name: Model and backend.
+        inference_s: One run of one process alone.
+        ratio: Its latency over the first option's, 99 %; None where both were not timed in turns.
+        samples: In one run.
+        slowdown: A run's time among all processes of a machine over its time alone.
+        accuracy: ``proved``, ``likely``, or empty where it was not judged.
+        confirmed: Its source stands by the ratio: measured anew at the end of a search, and on a
+            machine that was calm enough for a verdict.
+    """
+
+    name: str
+    inference_s: float
+    ratio: Interval | None = None
+    samples: int = 1
+    slowdown: float = 1.0
+    accuracy: str = ""
+    confirmed: bool = True
+
+    @property
+    def faster(self) -> bool:
+        """Whether a speed-up over the first option may be claimed."""
+        return self.confirmed and self.ratio is not None and self.ratio.high < 1
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one option brings and costs under the terms.
+
+    Attributes:
+        total_s: One run with its overhead, among the machine's processes.
+        fps_process: Samples a second of one process.
+        fps_machine: Of all processes of one machine.
+        machines: Paid for: whole ones under a load, else the share of a machine that does the
+            first option's work.
+        processes: That many do the work.
+        fps_all: Samples a second of these machines.
+        utilisation: Share of what they could do that is asked for.
+        cost_per_million: Money for a million samples on a machine that is always busy.
+        cost_per_1000_fps_hours: Money for 1,000 samples a second over an hour, likewise.
+        cost_per_month: Money for the machines.
+    """
+
+    total_s: float
+    fps_process: float
+    fps_machine: float
+    machines: float
+    processes: int
+    fps_all: float
+    utilisation: float
+    cost_per_million: float
+    cost_per_1000_fps_hours: float
+    cost_per_month: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """An option with its figures and what it saves against the first.
+
+    Attributes:
+        saving_per_month: Money; the interval follows from the ratio's, and is NaN without one.
+        months: Until the one-time cost is earned back; infinite when it never is.
+        inferences: Samples until then, on machines that are always busy.
+    """
+
+    option: Option
+    figures: Figures
+    saving_per_month: Interval
+    months: Interval
+    inferences: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer, what it speaks of, and the rule that gave it."""
+
+    answer: Answer
+    option: str
+    why: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class Costs:
+    """One table and what follows from it.
+
+    Attributes:
+        rows: The first is what is paid today.
+        one_time_cost: Effort and the tuning machine's time.
+        tuning_s: Seconds of that machine.
+        assumptions: What was not measured, in sentences.
+    """
+
+    terms: Terms
+    rows: tuple[Row, ...]
+    one_time_cost: float
+    tuning_s: float
+    verdict: Verdict
+    assumptions: tuple[str, ...] = ()
+
+
+def figures(option: Option, terms: Terms, work_per_s: float, *, whole: bool) -> Figures:
+    """Return what an option brings and costs.
+
+    total = inference * slowdown + overhead; FPS of a process = samples / total, of a machine =
+    processes * that; cost of 1,000 FPS-hours = price / FPS * 1000, of a million = price / 3600 /
+    FPS * 10^6; machines = work / FPS, rounded up when `whole`; month = machines * price * hours.
+
+    Args:
+        option: The way to run.
+        terms: Prices.
+        work_per_s: Samples a second that must be done.
+        whole: Only whole machines can be paid for.
+    """
+    total = option.inference_s * option.slowdown + terms.overhead_s
+    process = option.samples / total
+    machine = terms.processes * process
+    share = work_per_s / machine
+    machines = float(_whole(share)) if whole else share
+    return Figures(
+        total_s=total,
+        fps_process=process,
+        fps_machine=machine,
+        machines=machines,
+        processes=_whole(work_per_s / process),
+        fps_all=machines * machine,
+        utilisation=share / machines,
+        cost_per_million=terms.price_per_hour / 3600 / machine * 1e6,
+        cost_per_1000_fps_hours=terms.price_per_hour / machine * 1000,
+        cost_per_month=machines * terms.price_per_hour * terms.month_hours,
+    )
+
+
+def _whole(count: float) -> int:
+    """Round up, 1 at least; what is above a whole number by rounding alone is that number."""
+    return max(1, math.ceil(count - 1e-9))
+
+
+def work(first: Option, terms: Terms) -> float:
+    """Return the samples a second to compare at: the load, or what the first option does now."""
+    if terms.load_per_s is not None:
+        return terms.load_per_s
+    return terms.devices[0] * figures(first, terms, 1.0, whole=False).fps_machine
+
+
+def months(one_time: float, saving_per_month: float) -> float:
+    """Return one-time cost / saving a month: 0 for no cost, infinite for no saving."""
+    if saving_per_month <= 0:
+        return math.inf
+    return one_time / saving_per_month
+
+
+def row(option: Option, first: Option, terms: Terms, one_time: float) -> Row:
+    """Put an option beside the first.
+
+    The saving's interval holds the first option's latency and moves this one's to the ends of the
+    ratio's interval. Break-even in samples = one-time cost / difference of the costs a sample.
+    """
+    asked, whole = work(first, terms), terms.load_per_s is not None
+    base = figures(first, terms, asked, whole=whole)
+    mine = figures(option, terms, asked, whole=whole)
+
+    def saving(inference_s: float) -> float:
+        at = figures(replace(option, inference_s=inference_s), terms, asked, whole=whole)
+        return base.cost_per_month - at.cost_per_month
+
+    ends = [math.nan, math.nan]
+    if option.ratio is not None:
+        ends = [saving(option.inference_s * end / option.ratio.value) for end in _ends(option)]
+    saved = Interval(saving(option.inference_s), *ends)
+    return Row(
+        option,
+        mine,
+        saved,
+        Interval(
+            months(one_time, saved.value),
+            *(math.nan if math.isnan(end) else months(one_time, end) for end in ends[::-1]),
+        ),
+        months(one_time, (base.cost_per_million - mine.cost_per_million) / 1e6),
+    )
+
+
+def _ends(option: Option) -> tuple[float, float]:
+    """Return the ratio's bad end, then its good one."""
+    if option.ratio is None:
+        raise AssertionError("asked of options with a ratio")
+    return option.ratio.high, option.ratio.low
+
+
+def costs(
+    options: Sequence[Option],
+    terms: Terms,
+    *,
+    chosen: str = "",
+    tuning_s: float = 0.0,
+    assumptions: Sequence[str] = (),
+) -> Costs:
+    """Return the whole table and the verdict.
+
+    Args:
+        options: The first is what is paid today.
+        terms: Prices.
+        chosen: Name of the option that the verdict speaks of; empty takes the cheapest of those
+            whose speed-up may be claimed.
+        tuning_s: Seconds of a machine at the same price that the search took.
+        assumptions: What was not measured.
+    """
+    one_time = terms.effort_cost + tuning_s / 3600 * terms.price_per_hour
+    rows = tuple(row(option, options[0], terms, one_time) for option in options)
+    rest = [r for r in rows[1:] if r.option.faster]
+    named = [r for r in rows[1:] if r.option.name == chosen]
+    best = min(named or rest, key=lambda r: r.figures.total_s / r.option.samples, default=None)
+    return Costs(
+        terms, rows, one_time, tuning_s, verdict(best, terms, one_time), tuple(assumptions)
+    )
+
+
+def verdict(best: Row | None, terms: Terms, one_time: float) -> Verdict:
+    """Judge by the money's return; see the rule that it carries."""
+    rule = (
+        f"do it: the 99 % interval's bad end earns the one-time cost back within "
+        f"{terms.within_months:g} months; consider: the estimate does within "
+        f"{CONSIDER_MONTHS:g} months; stay: otherwise, or no speed-up beyond the noise"
+    )
+    if best is None or not best.option.faster:
+        return Verdict("stay", best.option.name if best else "", _unproved(best), rule)
+    saved, back = best.saving_per_month, best.months
+    held = f"{terms.money(one_time)} once" if one_time else "nothing spent"
+    at = f"saves {terms.money(saved.value)} a month [{terms.money(saved.low)}, "
+    at += f"{terms.money(saved.high)}]"
+    if best.option.accuracy == "likely":
+        at += ", its accuracy only likely"
+    if saved.low > 0 and back.high <= terms.within_months:
+        why = f"{at}; {held} is back in {_months(back.high)} at the bad end"
+        return Verdict("do it", best.option.name, why, rule)
+    if back.value <= CONSIDER_MONTHS:
+        bad = "never" if math.isinf(back.high) else f"in {_months(back.high)}"
+        why = f"{at}; {held} is back in {_months(back.value)}, at the bad end {bad}"
+        return Verdict("consider", best.option.name, why, rule)
+    if saved.value <= 0:
+        why = "faster, but as many machines are paid for: it saves latency, not money"
+        return Verdict("stay", best.option.name, why, rule)
+    why = f"{at}; {held} is back only in {_months(back.value)}"
+    return Verdict("stay", best.option.name, why, rule)
+
+
+def _unproved(best: Row | None) -> str:
+    """Say why no speed-up may be claimed."""
+    ratio = best.option.ratio if best else None
+    if best is not None and ratio is None:
+        return "not timed in turns with the first row"
+    if ratio is not None and ratio.high < 1:
+        return "its speed-up is not confirmed"
+    return "no speed-up beyond the noise"
+
+
+def _months(count: float) -> str:
+    if count * MONTH_DAYS < 1:
+        return "less than a day"
+    return f"{count:.1f} months" if count >= 0.1 else f"{count * MONTH_DAYS:.1f} days"

@@ -1,0 +1,141 @@
+"""The public verb: price a run's folder or saved answers of `ortune bench`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ortune.analysis.costs.cost import Costs, Option, costs
+from ortune.analysis.costs.sources import Priced, joined, read
+from ortune.analysis.costs.terms import Terms
+from ortune.analysis.costs.terms import read as read_terms
+from ortune.core.errors import BadData, OrtuneError
+from ortune.core.event import Note, Sink, silent
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import codec
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.concurrency import slowdown
+
+
+def cost(
+    sources: str | Path | Sequence[str | Path],
+    price: str,
+    *,
+    load: str = "",
+    overhead: str = "",
+    processes: int = 1,
+    gpus: str = "",
+    effort: str = "",
+    hours_per_day: float = 24.0,
+    within_months: float = 6.0,
+    measure: bool = False,
+    sink: Sink = silent,
+) -> Costs:
+    """Price the rows of a run's folder or of a file of `ortune bench --json`.
+
+    Args:
+        sources: The first holds what is paid today in its first row; rows of the others follow.
+        price: Of a machine, or of a GPU where `gpus` is given: ``2.50/h``.
+        load: Samples that must be served: ``150/s``.
+        overhead: Of a run, outside the model: ``20ms``.
+        processes: At work on one machine.
+        gpus: Numbers of GPUs to show: ``1-8``.
+        effort: Work that the change takes: ``4h@80/h``.
+        hours_per_day: Hours that machines are paid for.
+        within_months: Latest return of the money for "do it".
+        measure: Start as many processes as the CPUs allow at once, and time them together.
+        sink: Receives notes.
+
+    Raises:
+        OrtuneError: A word or a source cannot be read, or the processes do not start.
+    """
+    asked = read_terms(
+        price,
+        load=load,
+        overhead=overhead,
+        processes=processes,
+        gpus=gpus,
+        effort=effort,
+        hours_per_day=hours_per_day,
+        within_months=within_months,
+    )
+    return priced(sources, asked, measure=measure, sink=sink)
+
+
+def priced(
+    sources: str | Path | Sequence[str | Path],
+    terms: Terms,
+    *,
+    measure: bool = False,
+    sink: Sink = silent,
+) -> Costs:
+    """Price as `cost` does, under terms that are read."""
+    paths = [sources] if isinstance(sources, (str, Path)) else list(sources)
+    found = joined([read(Path(path)) for path in paths])
+    together = min(terms.processes, effective_cpus())
+    options = found.options
+    if measure and together > 1:
+        options = _slowed(found, together, sink)
+    return costs(
+        options,
+        terms,
+        chosen=found.chosen,
+        tuning_s=found.tuning_s,
+        assumptions=(
+            *found.notes,
+            *_assumptions(terms, options, together if measure else 1),
+        ),
+    )
+
+
+def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[Option, ...]:
+    """Time several processes of every option at once."""
+    made = []
+    for option, job in zip(found.options, found.jobs, strict=True):
+        if job is None:
+            raise BadData(
+                f"'{option.name}' cannot be started again from here",
+                fix="leave --measure out, or price the -o folder of an `ortune optimize` alone",
+            )
+        sink(Note(f"{processes} processes at once: {option.name}"))
+        asked = codec.decode(WorkerJob, json.loads(job.read_text(encoding="utf-8")))
+        with TemporaryDirectory(prefix="ortune-") as folder:
+            try:
+                made.append(replace(option, slowdown=slowdown(asked, processes, Path(folder))))
+            except WorkerFailed as error:
+                raise OrtuneError(
+                    f"{processes} processes of '{option.name}' do not run: {error.failure.reason}",
+                    fix="leave --measure out",
+                ) from None
+    return tuple(made)
+
+
+def _assumptions(terms: Terms, options: Sequence[Option], measured: int) -> tuple[str, ...]:
+    """Say what the table takes for granted."""
+    said = []
+    if terms.processes > 1 and measured <= 1:
+        said.append(
+            f"{terms.processes} processes are assumed to do {terms.processes} times what one "
+            "does; not measured (--measure does, up to this machine's CPUs)"
+        )
+    elif terms.processes > measured > 1:
+        said.append(
+            f"measured with {measured} processes at once, as many as this machine has CPUs; "
+            f"from there to {terms.processes} linear scaling is assumed"
+        )
+    if max(terms.devices) > 1:
+        said.append(f"1 to {max(terms.devices)} GPUs: linear scaling is assumed, not measured")
+    if terms.overhead_s:
+        said.append("the overhead is taken as given, the same for every row and however many run")
+    if terms.load_per_s is not None:
+        said.append("machines are counted at full use; a queue that stays short needs some spare")
+    if any(option.ratio is None for option in options):
+        said.append("rows without an interval were timed in another run than the first row")
+    said.append(
+        "costs a million and per 1,000 FPS-hours are those of a machine that is always busy"
+    )
+    return tuple(said)

@@ -1,0 +1,216 @@
+"""Read what is to be priced from a run's folder or from saved answers of `ortune bench`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ortune.analysis.costs.cost import Option
+from ortune.core.errors import BadData
+from ortune.core.study import Study
+from ortune.core.trial import Interval, Trial
+from ortune.experiment.ledger import read_study
+
+_LATENCY = "latency"
+_ONE = Interval(1.0, 1.0, 1.0)
+_NOISY = "{} was measured on a machine too noisy for a verdict: its figures are shown, not claimed"
+
+
+@dataclass(frozen=True)
+class Priced:
+    """What a source offers to price.
+
+    Attributes:
+        options: The first is the measure of those timed in turns with it.
+        jobs: Job files of workers that open the options again; None where there is none.
+        measure: File name of the first option's model, and its backend.
+        chosen: Name of the option that the source itself calls best, or empty.
+        tuning_s: Seconds that its search took.
+        notes: What the reader must know.
+    """
+
+    options: tuple[Option, ...]
+    jobs: tuple[Path | None, ...]
+    measure: tuple[str, str]
+    chosen: str = ""
+    tuning_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def read(source: Path) -> Priced:
+    """Read a run's folder or a JSON file.
+
+    Raises:
+        BadData: It is neither, or holds no latencies.
+    """
+    if source.is_dir():
+        return of_study(read_study(source))
+    try:
+        found = json.loads(source.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        found = None
+    except FileNotFoundError:
+        raise BadData(f"no file or folder {source}", fix="check the path") from None
+    if not isinstance(found, Mapping) or not isinstance(found.get("rows"), list):
+        raise BadData(
+            f"{source} is no answer of `ortune bench`",
+            fix="give the -o folder of `ortune optimize`, or a file of `ortune bench --json`",
+        )
+    return of_bench(found, source)
+
+
+def joined(found: Sequence[Priced]) -> Priced:
+    """Put several sources into one.
+
+    Where a later source's first row is the very model and backend of the first source's, its rows
+    keep their ratios: each was timed in turns with that row. Otherwise they have none.
+    """
+    first, *rest = found
+    options, jobs = list(first.options), list(first.jobs)
+    for source in rest:
+        chained = source.measure == first.measure
+        base, *others = source.options
+        scale = first.options[0].inference_s / base.inference_s if chained else 1.0
+        for option in others if chained else source.options:
+            kept = option.ratio if chained else None
+            options.append(replace(option, inference_s=option.inference_s * scale, ratio=kept))
+            jobs.append(None)
+    return replace(
+        first,
+        options=tuple(options),
+        jobs=tuple(jobs),
+        tuning_s=sum(source.tuning_s for source in found),
+        notes=tuple(note for source in found for note in source.notes),
+    )
+
+
+def of_study(study: Study) -> Priced:
+    """Offer the baseline, the front within the budget, the winner and the file as it came.
+
+    A trial's latency is the baseline's median times its ratio, which was timed in turns. What a
+    finished search did not measure anew at its end is shown and not claimed.
+    """
+    workload = study.job.workload
+    if workload.measure != _LATENCY:
+        raise BadData(
+            f"{study.root} was searched under the workload '{workload}', not for latency",
+            fix="give a run that was searched without --workload",
+        )
+    base = study.baseline
+    if base.measurement is None:
+        raise BadData(
+            f"{study.root} holds no measured baseline", fix="run `ortune optimize` again"
+        )
+    last = {t.key: t for t in study.trials}
+    latest = {key: t for key, t in last.items() if t.ratio and study.accepts(t)}
+    as_is = [t for t in latest.values() if not t.plan.recipe.steps]
+    front = [latest[t.key] for t in study.front() if t.key in latest]
+    best = study.best
+    shown = dict.fromkeys(t.key for t in (*front, best, *as_is) if t.key in latest)
+    rest = sorted((latest[key] for key in shown if key != base.key), key=_value)
+    inference_s = median(base.measurement.latency_ns) / 1e9
+    samples = max(1, workload.batch)
+    options = [Option(str(base.plan), inference_s, _ONE, samples)]
+    options += [
+        Option(
+            str(t.plan),
+            inference_s * t.ratio.value,
+            t.ratio,
+            samples,
+            accuracy=str(t.score.verdict or "") if t.score else "",
+            confirmed=_confirmed(study, t),
+        )
+        for t in rest
+        if t.ratio is not None
+    ]
+    return Priced(
+        tuple(options),
+        (_baseline_job(Path(study.root)), *(_job(t.reproduce) for t in rest)),
+        (Path(study.job.model).name, str(base.plan.backend)),
+        chosen="" if best.key == base.key else str(best.plan),
+        tuning_s=sum(t.seconds for t in study.trials),
+        notes=(_NOISY.format(study.root),) if study.too_noisy else (),
+    )
+
+
+def _confirmed(study: Study, trial: Trial) -> bool:
+    """Whether the search stands by a trial, as `Study.best` does."""
+    return not study.too_noisy and (trial.phase == "final" or study.finished != "done")
+
+
+def _value(trial: Trial) -> float:
+    return trial.ratio.value if trial.ratio else float("inf")
+
+
+def _baseline_job(root: Path) -> Path | None:
+    """Return the job file of the last worker that the baseline was timed in."""
+    found = sorted((root / "workers").glob("*-baseline/job.json"))
+    return found[-1] if found else None
+
+
+def _job(reproduce: str | None) -> Path | None:
+    """Return the job file in a trial's command, where it is still there."""
+    words = shlex.split(reproduce or "")
+    found = [Path(word) for word in words if re.search(r"\bjob\.json$", word)]
+    return found[0] if found and found[0].is_file() else None
+
+
+def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
+    """Offer every row that ran; a row's latency is the first one's median times its ratio."""
+    pairs = zip(found["rows"], found.get("ratios") or [None] * len(found["rows"]), strict=False)
+    try:
+        live = [(row, r) for row, r in pairs if not row.get("error") and not row.get("again")]
+        options = [_row(row, ratio, live[0][0]) for row, ratio in live]
+        noisy = bool((found.get("judgement") or {}).get("too_noisy"))
+        measures = {str(row.get("measure", _LATENCY)) for row, _ in live}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadData(
+            f"{source} cannot be read as rows of a bench: {type(error).__name__} {error}",
+            fix="write it again with `ortune bench`",
+        ) from None
+    if measures - {_LATENCY}:
+        raise BadData(
+            f"{source} holds no latencies of single runs",
+            fix="bench without --workload; --processes counts what runs side by side",
+        )
+    if not options:
+        raise BadData(f"no row of {source} ran", fix="see its errors")
+    first = live[0][0]
+    return Priced(
+        tuple(replace(option, confirmed=not noisy) for option in options),
+        (None,) * len(options),
+        (Path(first["model"]).name, str(first["backend"])),
+        notes=(_NOISY.format(source),) if noisy else (),
+    )
+
+
+def _row(
+    row: Mapping[str, Any], ratio: Mapping[str, float] | None, first: Mapping[str, Any]
+) -> Option:
+    """Read a row. The ratio holds within one batch."""
+    samples = max(1, int(row.get("batch") or 1))
+    name = f"{Path(row['model']).name} @ {row['backend']}"
+    held = None
+    inference_s = _typical(row)
+    if ratio is not None and samples == max(1, int(first.get("batch") or 1)):
+        held = Interval(ratio["value"], ratio["low"], ratio["high"])
+        inference_s = _typical(first) * held.value
+    if samples > 1:
+        name = f"{name}, batch {samples}"
+    return Option(name, inference_s, held, samples)
+
+
+def _typical(row: Mapping[str, Any]) -> float:
+    """Return the median latency in seconds."""
+    known = row.get("p50_ns")
+    found = float(known if known is not None else median(row["latency_ns"])) / 1e9
+    if not 0 < found < math.inf:
+        raise ValueError(f"no latency is {found:g} s")
+    return found

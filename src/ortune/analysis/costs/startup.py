@@ -1,0 +1,106 @@
+"""Times variants of a model: how long a session takes to start, an inference beside another."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from ortune.analysis.costs.variants import Variant
+from ortune.core.errors import BadModel
+from ortune.core.event import Note, Sink
+from ortune.core.trial import Interval, Pair
+from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import Effort, time_pair
+
+ONE = Interval(1.0, 1.0, 1.0)
+PAIRS = 3
+"""Pairs of fresh processes a ratio: a pair has an effect of its own."""
+
+
+@dataclass
+class Starts:
+    """What starting a variant took, a fresh process each.
+
+    Attributes:
+        load_ns: Session creation.
+        first_ns: The first inference.
+    """
+
+    load_ns: list[int]
+    first_ns: list[int]
+
+    @property
+    def sums(self) -> list[int]:
+        """Both together."""
+        return [load + first for load, first in zip(self.load_ns, self.first_ns, strict=True)]
+
+
+class Clock:
+    """Times variants in worker processes; one that fails is left out and the sink told."""
+
+    def __init__(self, made: list[Variant], stream: Path, root: Path, sink: Sink) -> None:
+        self.variants = made
+        self._stream, self._root, self._sink = stream, root, sink
+
+    def starts(self, count: int) -> tuple[dict[str, Starts], list[int]]:
+        """Start every variant in turns, each time in a fresh process."""
+        found = {one.name: Starts([], []) for one in self.variants}
+        imports: list[int] = []
+        for _ in range(count):
+            for one in list(self.variants):
+                try:
+                    with self._worker(one) as worker:
+                        imports.append(worker.ask("prepare")["import_ns"])
+                        found[one.name].load_ns.append(worker.ask("load")["load_ns"])
+                        found[one.name].first_ns.append(worker.ask("first")["first_ns"])
+                except WorkerFailed as error:
+                    self._drop(one, error.failure.reason)
+        return found, imports
+
+    def ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
+        """Time every variant in turns with the one that it is compared with.
+
+        Returns:
+            Ratios by name, and the first variant's median latency in ns.
+        """
+        found = {self.variants[0].name: ONE}
+        base: list[int] = []
+        share = seconds / PAIRS / max(1, len(self.variants) - 1)
+        effort = Effort(min_blocks=4, seconds=share, decide=False)
+        for one in list(self.variants[1:]):
+            other = next((v for v in self.variants if v.name == one.against), None)
+            if other is None:
+                self._drop(one, f"'{one.against}' is not there")
+                continue
+            try:
+                pairs = [self._pair(other, one, effort) for _ in range(PAIRS)]
+            except WorkerFailed as error:
+                self._drop(one, error.failure.reason)
+                continue
+            found[one.name] = stats.ratio(pairs)
+            if other is self.variants[0]:
+                blocks = [block for pair in pairs for block in pair.blocks]
+                base += [ns for block in blocks for ns in block.baseline.latency_ns]
+        return found, round(median(base))
+
+    def _pair(self, one: Variant, two: Variant, effort: Effort) -> Pair:
+        with ExitStack() as stack:
+            workers = [stack.enter_context(self._worker(v)) for v in (one, two)]
+            for worker in workers:
+                worker.ask("load")
+                worker.ask("first")
+            return time_pair(workers[0], workers[1], effort)
+
+    def _worker(self, one: Variant) -> Worker:
+        return Worker(lone(one.file, one.backend, self._stream, self._root, "timeline"))
+
+    def _drop(self, one: Variant, reason: str) -> None:
+        if one in self.variants[:2]:
+            raise BadModel(
+                f"'{one.name}' does not run: {reason}", fix="check the model and the data"
+            )
+        self.variants.remove(one)
+        self._sink(Note(f"'{one.name}' is left out: {reason}", warning=True))

@@ -1,0 +1,226 @@
+"""The public verb: what each way to serve a model costs once, a session and an inference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ortune.analysis.costs.breakeven import Line, Reign, pays_from, reigns
+from ortune.analysis.costs.startup import Clock, Starts
+from ortune.analysis.costs.variants import BOTH, Variant, quantizer_for, variants
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.errors import BadSettings
+from ortune.core.event import Note, Sink, silent
+from ortune.core.plugins.spelling import parse
+from ortune.core.trial import Interval
+from ortune.data import given
+from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.timing.rank_sum import differ
+from ortune.model.analysis import facts as model_facts
+from ortune.model.io import file
+from ortune.recipe.build import Material
+
+EVERY_SESSION = "both, quantized in every session"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A variant and what it costs.
+
+    Attributes:
+        line: Its seconds: once, a session (load, and what the first inference takes longer than
+            a later one; medians over fresh processes), an inference. Where a difference to
+            `against` is inside the noise, that one's figure stands.
+        load_ns: Session creation in each fresh process, the runtime imported before.
+        first_ns: First inference there.
+        against: The variant it was timed in turns with; empty for the first.
+        ratio: Latency over that one's, 99 %. Where it holds 1 both count as equally fast.
+        size: Bytes of the file.
+        session_equal: Its sessions do not differ from those of `against` in rank, at 1 %.
+    """
+
+    line: Line
+    load_ns: tuple[int, ...]
+    first_ns: tuple[int, ...]
+    against: str
+    ratio: Interval
+    size: int
+    session_equal: bool = False
+
+    @property
+    def equal(self) -> bool:
+        """Whether no difference to `against` is beyond the noise."""
+        return self.ratio.low <= 1 <= self.ratio.high
+
+    def pays(self, other: Line, per_session: float) -> Interval:
+        """Return from how many inferences on it is cheaper than the line it was timed against.
+
+        The ends move this line's latency to those of the ratio's interval; equal ones stay equal.
+        """
+        if self.equal:
+            found = pays_from(other, self.line, per_session)
+            return Interval(found, found, found)
+        value, low, high = (
+            pays_from(other, replace(self.line, inference_s=other.inference_s * r), per_session)
+            for r in (self.ratio.value, self.ratio.low, self.ratio.high)
+        )
+        return Interval(value, low, high)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All variants of one model.
+
+    Attributes:
+        model: Its path.
+        rows: In the order in which they are shown.
+        every: "Both" with its one-time cost paid in every session; None without "both".
+        per_session: Inferences that a session serves.
+        import_ns: Import of the runtime, which every line pays alike and none contains.
+        quantizer: The step's spelling; empty without one.
+        notes: What was left out, and why.
+    """
+
+    model: str
+    rows: tuple[Timed, ...]
+    every: Line | None
+    per_session: float
+    import_ns: tuple[int, ...]
+    quantizer: str
+    notes: tuple[str, ...]
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Every line, that of quantizing in every session last."""
+        return (*(row.line for row in self.rows), *([self.every] if self.every else []))
+
+    def line(self, name: str) -> Line:
+        """Return the line of a name."""
+        return next(line for line in self.lines if line.name == name)
+
+    @property
+    def reigns(self) -> tuple[Reign, ...]:
+        """Which line is the lowest in which range of inferences."""
+        return reigns(self.lines, self.per_session)
+
+
+def timeline(
+    model: str | Path,
+    *,
+    data: str | Path | Callable[[], Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    step: str = "",
+    on: str = "cpu",
+    inferences_per_session: float = 1000,
+    starts: int = 9,
+    seconds: float = 20,
+    sink: Sink = silent,
+) -> Timeline:
+    """Make every variant of a model and time what it costs once, a session and an inference.
+
+    Args:
+        model: An ONNX file.
+        data: Samples to run and to calibrate on; made up when None (for times alone).
+        shapes: Shapes of made-up inputs.
+        ranges: Values of made-up inputs.
+        step: The quantizer; empty takes the first that a search would try.
+        on: ``cpu`` with its fields but the level, which is what varies.
+        inferences_per_session: Served by one session before the next is started.
+        starts: Fresh processes a variant, for the cost of a session.
+        seconds: Time for timing inferences.
+        sink: Receives notes.
+
+    Raises:
+        OrtuneError: The model, the data or an option cannot be used.
+    """
+    source, backend = Path(model), _backend(on)
+    if not 1 <= inferences_per_session < math.inf:
+        raise BadSettings(
+            f"a session cannot serve {inferences_per_session:g} inferences",
+            fix="give 1 or more, such as 1000",
+        )
+    if starts < 1:
+        raise BadSettings(f"{starts} starts measure nothing", fix="give 1 or more, such as 9")
+    notes: list[str] = []
+
+    def told(event: Any) -> None:
+        if isinstance(event, Note):
+            notes.append(event.text)
+        sink(event)
+
+    facts = model_facts.facts(file.load(source))
+    with TemporaryDirectory(prefix="ortune-") as folder:
+        root = Path(folder).resolve()
+        fed = given.samples(data, facts.inputs, root, shapes=shapes, ranges=ranges)
+        for text in fed.notes:
+            told(Note(text))
+        material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
+        step_of = quantizer_for(step, facts, backend, told)
+        made = variants(source.resolve(), facts, backend, step_of, material, root, told)
+        clock = Clock(list(made), fed.stream, root, told)
+        found, imports = clock.starts(starts)
+        ratios, base_ns = clock.ratios(seconds)
+        rows = _rows(clock.variants, found, ratios, base_ns)
+    return Timeline(
+        model=str(model),
+        rows=rows,
+        every=_every_session(rows),
+        per_session=inferences_per_session,
+        import_ns=tuple(imports),
+        quantizer="" if step_of is None else str(step_of),
+        notes=tuple(notes),
+        machine=machine(),
+        versions=versions(),
+    )
+
+
+def _every_session(rows: Sequence[Timed]) -> Line | None:
+    """Return "both" with its one-time cost in every session."""
+    both = next((row.line for row in rows if row.line.name == BOTH), None)
+    if both is None:
+        return None
+    session_s = both.once_s + both.session_s
+    return replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
+
+
+def _backend(on: str) -> Cpu:
+    found = parse(Backend, on)
+    if not isinstance(found, Cpu):
+        raise BadSettings(
+            f"'{on}' has no levels of graph optimization", fix="use --on cpu, or cpu(threads=1)"
+        )
+    return found
+
+
+def _rows(
+    made: Sequence[Variant],
+    starts: Mapping[str, Starts],
+    ratios: Mapping[str, Interval],
+    base_ns: int,
+) -> tuple[Timed, ...]:
+    """Put lines together; a ratio that holds 1 is no difference, nor are sessions of like rank."""
+    inference: dict[str, float] = {}
+    session: dict[str, float] = {}
+    rows = []
+    for one in made:
+        ratio = ratios[one.name]
+        factor = 1.0 if ratio.low <= 1 <= ratio.high else ratio.value
+        inference[one.name] = factor * (inference[one.against] if one.against else base_ns / 1e9)
+        loads, firsts = starts[one.name].load_ns, starts[one.name].first_ns
+        extra = max(0.0, median(firsts) / 1e9 - inference[one.name])
+        session[one.name] = median(loads) / 1e9 + extra
+        alike = bool(one.against) and not differ(starts[one.name].sums, starts[one.against].sums)
+        if alike:
+            session[one.name] = session[one.against]
+        line = Line(one.name, one.once_s, session[one.name], inference[one.name])
+        rows.append(Timed(line, tuple(loads), tuple(firsts), one.against, ratio, one.size, alike))
+    return tuple(rows)

@@ -1,0 +1,186 @@
+"""The public verb: what a model is made of, what is odd about it, and who would run it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortune.analysis.inspection.placement import Placed, placed
+from ortune.core.backend import Backend
+from ortune.core.errors import OrtuneError
+from ortune.core.facts import Facts
+from ortune.core.plugins.spelling import parse_list
+from ortune.model.analysis import facts as model_facts
+from ortune.model.analysis.dataflow import Origin
+from ortune.model.analysis.denormals import denormals
+from ortune.model.analysis.largest import (
+    Body,
+    LocalFunction,
+    Tensor,
+    local_bodies,
+    local_functions,
+    tensors,
+)
+from ortune.model.analysis.node_costs import Account, Sum, accounts, intensity, sums
+from ortune.model.analysis.regions import regions
+from ortune.model.analysis.saturation import Saturable, saturable
+from ortune.model.graph import edit
+from ortune.model.graph.spec import type_name
+from ortune.model.io import file, names
+from ortune.model.lint.finding import Finding, finding
+from ortune.model.lint.run import lint, ordered
+from ortune.model.shapes.copy import shaped
+from ortune.quantizers.drop_pairs import DropPairs
+from ortune.recipe.space import clean
+
+READ_BELOW = 500_000_000
+"""Bytes of a model below which all of it is read: about a second."""
+
+_TENSORS = 20
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is known of a model without running it.
+
+    Attributes:
+        model: Its file.
+        digest: As `ortune.model.io.file.digest`; None where the weights were not read.
+        file_bytes: With external data.
+        producer: Who wrote the file.
+        facts: Counts, inputs and outputs. `flops` is of the shapes asked for.
+        opsets: Domain -> version; the default domain is empty.
+        shapes: Shapes that inputs were taken at; other dynamic dimensions count as 1.
+        moved: Bytes that all nodes read and write in a run.
+        intensity: FLOPs per byte moved.
+        unknown: Nodes whose FLOPs or bytes are not known.
+        activations: dtype -> values that nodes make.
+        nodes: Every node but constants; functions are inlined.
+        regions: The parts of the model.
+        tensors: The biggest weights and activations.
+        bodies: Of If, Loop and Scan.
+        functions: That the file defines.
+        lint: What is odd.
+        skipped: Why rules that read weights were left out; empty when they were not.
+        saturable: Integer layers and whether they can saturate without VNNI.
+        steps: Automatic transforms that apply.
+        placement: What each backend asked would take.
+    """
+
+    model: Path
+    digest: str | None
+    file_bytes: int
+    producer: str
+    facts: Facts
+    opsets: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+    moved: int
+    intensity: float | None
+    unknown: int
+    activations: Mapping[str, int]
+    nodes: tuple[Account, ...]
+    regions: tuple[Sum, ...]
+    tensors: tuple[Tensor, ...]
+    bodies: tuple[Body, ...]
+    functions: tuple[LocalFunction, ...]
+    lint: tuple[Finding, ...]
+    skipped: str
+    saturable: tuple[Saturable, ...]
+    steps: tuple[str, ...]
+    placement: tuple[Placed, ...] = ()
+
+
+def inspect(
+    model: str | Path,
+    *,
+    on: str | Sequence[Backend] = (),
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    weights: bool | None = None,
+) -> Inspection:
+    """Look at a model file.
+
+    Args:
+        model: The file; its weights are mapped.
+        on: Backends to ask which nodes they would take: each loads the model in a worker.
+        shapes: Inputs' shapes for FLOPs and bytes; other dynamic dimensions count as 1.
+        weights: Read all weights, for the digest and the rules about values; None reads those of
+            models below `READ_BELOW`.
+
+    Raises:
+        BadModel: The file cannot be read.
+        BadSettings: `shapes` does not fit the model; `on` is no backend.
+    """
+    path = Path(model)
+    asked = [one for one, _ in parse_list(Backend, on)] if isinstance(on, str) and on else on
+    backends = [] if isinstance(asked, str) else asked
+    loaded, size = file.load(path), file.size(path)
+    read = size < READ_BELOW if weights is None else weights
+    known = shaped(loaded, shapes)
+    names.unique(known[0])
+    facts = model_facts.facts(loaded, known)
+    if read:
+        facts = replace(facts, denormals=denormals(loaded))
+    parts = regions(Origin(known[0]))
+    every = accounts(known[0], parts.of)
+    moved = sum(one.moved or 0 for one in every)
+    odd = lint(loaded, known[0], file.outline(path), weights=read)
+    values = (v for node in known[0].graph.all_nodes() for v in node.outputs if v.name)
+    return Inspection(
+        model=path,
+        digest=file.digest(path) if read else None,
+        file_bytes=size,
+        producer=f"{loaded.producer_name or ''} {loaded.producer_version or ''}".strip(),
+        facts=facts,
+        opsets=dict(loaded.opset_imports),
+        shapes=dict(shapes or {}),
+        moved=moved,
+        intensity=intensity(facts.flops, moved),
+        unknown=sum(one.flops is None or one.moved is None for one in every),
+        activations=dict(Counter(type_name(value.type) for value in values).most_common()),
+        nodes=tuple(every),
+        regions=tuple(sums(known[0], every)),
+        tensors=tuple(tensors(loaded, known[0], _TENSORS)),
+        bodies=tuple(local_bodies(loaded)),
+        functions=tuple(local_functions(loaded)),
+        lint=ordered([*odd, *(_pairs(loaded, facts) if read else ())]),
+        skipped="" if read else _skipped(size),
+        saturable=saturable(loaded) if read else (),
+        steps=tuple(str(step) for step in clean(facts).steps),
+        placement=tuple(placed(path, backend) for backend in backends),
+    )
+
+
+def _skipped(size: int) -> str:
+    return (
+        f"weights of {size / 1e9:.1f} GB were not read: no digest, and no rules about their "
+        "values; --weights reads them"
+    )
+
+
+def _pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:
+    """Ask the step that takes pairs out how many no integer kernel would take."""
+    if not facts.quantized:
+        return ()
+    try:
+        count = DropPairs().apply(copy := model.clone(), {})
+    except OrtuneError:
+        return ()
+    kept = {node.name for node in edit.every_node(copy)}
+    gone = (
+        node.name
+        for node in edit.every_node(model)
+        if node.op_type == "QuantizeLinear" and node.name not in kept
+    )
+    odd = finding(
+        "unfused-pairs",
+        "warning",
+        "{n} pairs of Q/DQ around operators without an integer kernel",
+        gone if count else (),
+        "two more nodes and a rounding each, in every run",
+        "apply drop-pairs",
+    )
+    return () if odd is None else (odd,)

@@ -1,0 +1,1 @@
+"""Where the time goes, what limits it, and what to do about it."""

@@ -1,0 +1,229 @@
+"""The public verb: where the time of a run goes, in terms of the model's own nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from ortune.analysis.profiling import kernels
+from ortune.analysis.profiling.tensor_sizes import sizes
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
+from ortune.core.event import Note, Sink, silent
+from ortune.core.plugins.spelling import parse_list
+from ortune.core.profile import Ceilings, Operand, Profile, Recorded
+from ortune.data import given
+from ortune.measurement import peaks as roofs
+from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.process import lone
+from ortune.measurement.worker.profile import Runs, profiled
+from ortune.model.analysis import facts as model_facts
+from ortune.model.analysis.dataflow import Origin
+from ortune.model.analysis.regions import regions
+from ortune.model.graph import edit
+from ortune.model.io import file, names
+from ortune.model.mapping.nodes import Lineage, lineage
+from ortune.workloads.latency import Latency
+
+_ROUGH = 1.5
+"""Time of a profiled run over a plain one from which the times of small nodes are guesses."""
+_LOST = 0.05
+"""Share of a profiled run in no node from which it is worth a note."""
+
+
+def profile(
+    model: str | Path,
+    *,
+    on: str | Backend = "cpu",
+    data: str | Path | Callable[[], Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    batch: int = 0,
+    seconds: float = 5,
+    runs: int = 0,
+    ceilings: bool = True,
+    allow_fallback: bool = False,
+    sink: Sink = silent,
+) -> Profile:
+    """Run a model with its runtime's profiler, in turns with plain runs, and explain the time.
+
+    Args:
+        model: The model file.
+        on: One backend.
+        data: Samples; made up when None.
+        shapes: Shapes of made-up inputs.
+        ranges: Values of made-up inputs.
+        batch: Samples stacked into one run; 0 takes them as they come.
+        seconds: Time for counted runs, both kinds together.
+        runs: Profiled runs; 0 takes what fits the time.
+        ceilings: Measure what this machine can do at most, for verdicts by roofline.
+        allow_fallback: Profile on the CPU provider when the one asked for takes no node.
+        sink: Receives notes.
+
+    Raises:
+        BackendMissing: The backend cannot run here, records no profile, or took no node.
+        OrtuneError: The model or the data cannot be used.
+    """
+    backend = _backend(on)
+    path = Path(model)
+    with TemporaryDirectory(prefix="ortune-") as name:
+        folder = Path(name)
+        inputs = model_facts.facts(file.load(path)).inputs
+        fed = given.samples(
+            data, inputs, folder / "data", batch=batch, shapes=shapes, ranges=ranges
+        )
+        for text in fed.notes:
+            sink(Note(text))
+        source, loaded, said = labelled(path, folder)
+        notes = list(said)
+
+        def run(chosen: Backend) -> Runs:
+            job = lone(loaded, chosen, fed.stream, folder, "profile", Latency(batch=batch))
+            brought = profiled(job, seconds=seconds, runs=runs)
+            _demand_taken(path, chosen, brought.recorded)
+            return brought
+
+        try:
+            found = run(backend)
+        except BackendMissing as error:
+            if not allow_fallback:
+                raise
+            notes.append(f"{error.what}: profiled on cpu instead")
+            backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
+            found = run(backend)
+        known = sizes(source, fed.stream, batch)
+    measured = _ceilings(backend, notes) if ceilings else None
+    made = explained(path, source, backend, found, measured, notes, batch, known)
+    for text in made.notes:
+        sink(Note(text))
+    return made
+
+
+def explained(
+    path: Path,
+    source: ir.Model,
+    backend: Backend,
+    found: Runs,
+    ceilings: Ceilings | None,
+    notes: list[str],
+    batch: int = 0,
+    known: Mapping[str, Operand] | None = None,
+) -> Profile:
+    """Bring a record and the model it is of together."""
+    recorded = found.recorded
+    origin = Origin(source)
+    traced = lineage(source, recorded)
+    parts = regions(origin)
+    times = kernels.times(recorded, found.plain_ns)
+    every, folded = kernels.kernels(recorded, traced, parts, origin, times, backend, known)
+    return Profile(
+        model=str(path),
+        backend=str(backend),
+        kernels=every,
+        runs=recorded.runs,
+        profiled_ns=recorded.run_ns,
+        plain_ns=found.plain_ns,
+        profiled_call_ns=recorded.wall_ns,
+        folded=folded,
+        ceilings=ceilings,
+        notes=(*notes, *recorded.notes, *_remarks(found, traced)),
+        machine=machine() | versions(),
+        regions=parts.all,
+        placement={name: len(taken) for name, taken in recorded.placement.items()},
+        fallbacks={k.name: k.note for k in every if kernels.fell_back(k.provider, backend)},
+        timeline=recorded.timeline,
+        batch=batch,
+        parallel=recorded.parallel,
+    )
+
+
+def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]:
+    """Return a model whose nodes can be told apart, the file to run, and what was done for it.
+
+    Runtimes inline functions, and name what has no name, by rules of their own. Where the file
+    has functions, nodes without a name or names used twice, a copy without them is run instead:
+    it computes the same by the same nodes.
+    """
+    model = file.load(path)
+    calls = edit.inline(model)
+    names.unique(model)
+    mine = [(n.name, *(v.name or "" for v in n.outputs)) for n in edit.every_node(model)]
+    theirs = _names(onnx.load(path, load_external_data=False).graph)
+    if not calls and sorted(mine) == sorted(theirs):
+        return model, path.resolve(), ()
+    copy = folder / "labelled" / path.name
+    copy.parent.mkdir(exist_ok=True)
+    file.save(model, copy)
+    said = "functions inlined and " if calls else ""
+    text = f"run as a copy with {said}a name of its own for every node"
+    return model, copy, (text,)
+
+
+def _names(graph: onnx.GraphProto) -> list[tuple[str, ...]]:
+    found = []
+    for node in graph.node:
+        found.append((node.name, *node.output))
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                found += _names(body)
+    return found
+
+
+def _backend(on: str | Backend) -> Backend:
+    if isinstance(on, str):
+        found = [backend for backend, _ in parse_list(Backend, on)]
+        if len(found) != 1:
+            raise BadSettings(f"'{on}' is not one backend", fix="profile one backend at a time")
+        on = found[0]
+    if reason := on.missing():
+        raise BackendMissing(f"backend '{on.name()}' cannot run here", fix=reason)
+    return on
+
+
+def _demand_taken(path: Path, backend: Backend, recorded: Recorded) -> None:
+    """Refuse a profile in which the provider asked for ran nothing.
+
+    Where the runtime keeps a record of its placement this is found when the model is loaded.
+    """
+    ran = [node.provider for node in recorded.nodes if node.calls]
+    if ran and all(kernels.fell_back(provider, backend) for provider in ran):
+        raise BackendMissing(
+            f"{backend.provider} took none of the {len(ran)} nodes of {path.name}",
+            fix="leave this backend out with --on cpu, or give --allow-fallback",
+        )
+
+
+def _ceilings(backend: Backend, notes: list[str]) -> Ceilings | None:
+    try:
+        return roofs.measure(backend)
+    except OrtuneError as error:
+        notes.append(error.what)
+        return None
+
+
+def _remarks(found: Runs, traced: Lineage) -> list[str]:
+    recorded, said = found.recorded, []
+    slower = recorded.wall_ns / max(1.0, found.plain_ns)
+    if slower > _ROUGH:
+        said.append(f"a profiled run takes {slower:.1f} times a plain one: node times are rough")
+    lost = 1 - sum(node.span_ns for node in recorded.nodes) / max(1.0, recorded.run_ns)
+    if lost > _LOST:
+        said.append(f"{lost:.0%} of the profiled run is in no node that the runtime tells of")
+    if recorded.parallel:
+        said.append("nodes ran side by side: their times may sum to more than the run")
+    if traced.guessed:
+        said.append(f"{len(traced.guessed)} source nodes were put to the nearest kernel")
+    if traced.followed:
+        said.append(
+            f"{len(traced.followed)} kernels, of which no name tells, were put to the source "
+            "nodes behind their predecessors"
+        )
+    if not recorded.graph:
+        said.append("the runtime does not show the graph that it executes: nodes go by name")
+    return said

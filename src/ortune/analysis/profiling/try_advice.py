@@ -1,0 +1,148 @@
+"""What to do about a profiled model's bottlenecks, and what it brings when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ortune.analysis.benchmark.bench import race
+from ortune.analysis.profiling.advice import actions
+from ortune.core.action import Action
+from ortune.core.backend import Backend
+from ortune.core.errors import OrtuneError
+from ortune.core.event import Note, Sink, silent
+from ortune.core.plugins import catalog
+from ortune.core.plugins.spelling import parse, parse_list
+from ortune.core.profile import Profile
+from ortune.core.step import Quantizer, Recipe, Step, Transform
+from ortune.core.trial import Interval
+from ortune.data import given
+from ortune.data.feeds import Feeds
+from ortune.model.analysis import facts as model_facts
+from ortune.model.analysis.denormals import denormals
+from ortune.model.graph import edit
+from ortune.model.io import file, names
+from ortune.recipe.build import build
+
+_SAMPLES = 16
+"""Made-up samples that a quantizer calibrates on: enough for speed, never for accuracy."""
+
+
+def suggested(profile: Profile) -> tuple[Action, ...]:
+    """Return the actions for a profile, from the model file that it was taken of.
+
+    Raises:
+        OrtuneError: The file is gone or cannot be read.
+    """
+    model = file.load(Path(profile.model))
+    edit.inline(model)
+    names.unique(model)
+    known = replace(model_facts.facts(model), denormals=denormals(model))
+    return actions(profile, model, known, _backend(profile.backend))
+
+
+def tried(
+    profile: Profile,
+    every: Sequence[Action],
+    *,
+    data: str | Path | Callable[[], Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    seconds: float = 20,
+    sink: Sink = silent,
+) -> tuple[Action, ...]:
+    """Do each action that names steps or a setting, time all against the model as it is.
+
+    Args:
+        profile: Of the model; its batch is timed.
+        every: The actions; those that name nothing to do come back as they are.
+        data: Samples; made up when None, which is enough for time and not for accuracy.
+        shapes: Shapes of made-up inputs.
+        ranges: Values of made-up inputs.
+        seconds: Time for timing, all together; building comes on top.
+        sink: Receives notes.
+
+    Raises:
+        OrtuneError: The model or the data cannot be used.
+    """
+    source, origin = Path(profile.model), _backend(profile.backend)
+    with TemporaryDirectory(prefix="ortune-") as name:
+        folder = Path(name)
+        inputs = model_facts.facts(file.load(source)).inputs
+        found = given.samples(
+            data, inputs, folder / "data", shapes=shapes, ranges=ranges, count=_SAMPLES
+        )
+        contestants, places, notes = [(source, origin)], {}, {}
+        for place, action in enumerate(every):
+            if not (action.steps or action.backend):
+                continue
+            sink(Note(f"trying {action.does}"))
+            try:
+                out = folder / f"{place}.onnx"
+                made = _built(source, action, found, out, origin.custom_ops)
+            except OrtuneError as error:
+                notes[place] = f"not built: {error.what}"
+                continue
+            places[place] = len(contestants)
+            chosen = _backend(action.backend) if action.backend else origin
+            contestants.append((made, chosen))
+        if not places:
+            return _told(every, {}, {}, notes)
+        answer = race(
+            contestants,
+            data=data,
+            shapes=shapes,
+            ranges=ranges,
+            batch=profile.batch,
+            seconds=seconds,
+            sink=sink,
+        )
+    return _told(every, answer, places, notes)
+
+
+def _told(
+    every: Sequence[Action],
+    answer: Mapping[str, Any],
+    places: Mapping[int, int],
+    notes: Mapping[int, str],
+) -> tuple[Action, ...]:
+    """Write into each action what became of it."""
+    told = []
+    for place, action in enumerate(every):
+        at = places.get(place)
+        ratio = answer["ratios"][at] if at is not None else None
+        if ratio:
+            interval = Interval(ratio["value"], ratio["low"], ratio["high"])
+            told.append(replace(action, measured=interval))
+        elif at is not None:
+            told.append(replace(action, note=f"does not run: {answer['rows'][at]['error']}"))
+        else:
+            told.append(replace(action, note=notes.get(place, "")))
+    return tuple(told)
+
+
+def _built(
+    source: Path, action: Action, found: Feeds, out: Path, custom_ops: tuple[str, ...]
+) -> Path:
+    if not action.steps:
+        return source
+    recipe = Recipe("try", tuple(_step(text) for text in action.steps))
+    feeds = replace(found, synthetic=False)
+    made = build(source, recipe, out, feeds=feeds, custom_ops=custom_ops)
+    if not made.changed:
+        raise OrtuneError(f"{action.does} changes nothing", fix="leave it out")
+    return made.path
+
+
+def _step(text: str) -> Step:
+    name = text.partition("(")[0].strip()
+    if name in catalog.names(Transform):
+        return parse(Transform, text)
+    return parse(Quantizer, text)
+
+
+def _backend(text: str) -> Backend:
+    return parse_list(Backend, text)[0][0]

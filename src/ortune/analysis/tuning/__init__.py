@@ -1,0 +1,1 @@
+"""Find the runtime settings that a model runs fastest with."""

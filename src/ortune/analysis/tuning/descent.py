@@ -1,0 +1,289 @@
+"""Coordinate descent over a backend's settings: every step a paired test against the best so far.
+
+Waiting for a CPU is part of what settings change, so entries that a neighbour disturbed count
+here, where other comparisons drop them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
+from statistics import fmean
+
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.plugins.spelling import spell_value
+from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import Effort, time_pair
+from ortune.recipe.space import Target, walk
+
+WORTH = 0.99
+"""A setting is kept when its ratio lies below this and its 99 % interval below 1."""
+_ROUNDS = 2
+_MOST = 5
+"""Fresh pairs of processes at most behind a setting; two at least behind one that is kept."""
+_FINAL = (3, 6)
+"""Pairs behind the final ratio: on a calm machine, and where most runs wait for a CPU."""
+PROMISING = 0.95
+"""Beyond two pairs, undecided settings are timed on only if they may gain this."""
+_OVER = 1.3
+"""How far the final pairs may overrun the time: a search without a proof was for nothing."""
+_FINAL_SHARE = 0.25
+"""Of the time: the winner is measured against the start in fresh pairs."""
+_CPU_RUNS = 0.3
+"""Seconds of running behind a figure of CPU time."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How a candidate's outputs stand to those of the start.
+
+    Attributes:
+        fine: They are equal, or within the budget when the candidate changes numbers.
+        said: In a few words.
+        snr: Signal to noise, dB.
+        max_error: Largest absolute difference.
+    """
+
+    fine: bool
+    said: str
+    snr: float
+    max_error: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One value of one setting, and what became of it.
+
+    Attributes:
+        setting: Name of the coordinate.
+        value: The fields that it changes, as they are spelled.
+        backend: All settings of the candidate.
+        ratio: Its latency over that of the best before it; None when it did not run.
+        kept: It became the best.
+        why: Why it was kept or not.
+        answers: Compared only when it was faster.
+    """
+
+    setting: str
+    value: str
+    backend: Backend
+    ratio: Interval | None
+    kept: bool
+    why: str
+    answers: Answers | None = None
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What the descent works with.
+
+    Attributes:
+        start: Start a worker of these settings, not loaded yet.
+        compare: Compare a live worker's outputs with those of the start.
+        tell: Receives each attempt.
+    """
+
+    start: Callable[[Backend], Worker]
+    compare: Callable[[Worker, Backend], Answers]
+    tell: Callable[[Attempt], None]
+
+
+@dataclass
+class Descent:
+    """The state of a running descent."""
+
+    target: Target
+    facts: Facts
+    tools: Tools
+    seconds: float
+    attempts: list[Attempt] = field(default_factory=list)
+    finished: str = "done"
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._costs: list[float] = []
+        self._noisy = False
+        self.best = self.target.backend
+
+    @property
+    def pair_seconds(self) -> float:
+        """Seconds of timing a pair gets."""
+        return min(4.0, max(1.0, self.seconds / 40))
+
+    @property
+    def _finals(self) -> int:
+        return _FINAL[self._noisy]
+
+    def run(self) -> Backend:
+        """Go through the settings until a round changes nothing; return the best."""
+        for _ in range(_ROUNDS):
+            before = self.best
+            self._round()
+            if self.best == before or self.finished != "done":
+                break
+        return self.best
+
+    def _round(self) -> None:
+        with ExitStack() as stack:
+            live = stack.enter_context(self._live(self.best))
+            tried = {attempt.backend for attempt in self.attempts}
+            for setting, candidate in walk(lambda: self.best, self.target, self.facts):
+                if candidate in tried:
+                    continue
+                if self._late():
+                    self.finished = "time"
+                    return
+                attempt = self._attempt(live, setting, candidate)
+                self.attempts.append(attempt)
+                self.tools.tell(attempt)
+                if attempt.kept:
+                    self.best = candidate
+                    stack.close()
+                    live = stack.enter_context(self._live(self.best))
+
+    def _late(self) -> bool:
+        """Whether what is left of the time belongs to the final pairs, if there will be any."""
+        kept = 0.0
+        if self.best != self.target.backend:
+            kept = max(_FINAL_SHARE * self.seconds, 1.5 * self._finals * fmean(self._costs))
+        return self._spent() > self.seconds - kept
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._began
+
+    def _attempt(self, live: Worker, setting: str, candidate: Backend) -> Attempt:
+        """Time a candidate in pairs until the answer is clear; compare its outputs once.
+
+        The first pair is against the live process of the best, each further one is fresh.
+        """
+        tried = Attempt(setting, changed(self.best, candidate), candidate, None, False, "")
+        pairs: list[Pair] = []
+        base = live
+        try:
+            while len(pairs) < _MOST:
+                began = time.monotonic()
+                with ExitStack() as stack:
+                    # What one process of the best is quicker or slower by would be in all pairs.
+                    base = stack.enter_context(self._live(self.best)) if pairs else live
+                    worker = stack.enter_context(self._live(candidate))
+                    effort = Effort(seconds=self.pair_seconds)
+                    pairs.append(timed(base, worker, effort))
+                    ratio = stats.ratio(pairs)
+                    tried = replace(tried, ratio=ratio)
+                    self._noisy = disturbed(pairs[-1])
+                    if ratio.low > 1 or ratio.value > (PROMISING if len(pairs) > 1 else WORTH):
+                        break
+                    if tried.answers is None:
+                        tried = replace(tried, answers=self.tools.compare(worker, candidate))
+                self._costs.append(time.monotonic() - began)
+                if tried.answers is not None and not tried.answers.fine:
+                    return replace(tried, why=f"faster, but {tried.answers.said}")
+                if len(pairs) > 1 and (ratio.high < 1 or self._late()):
+                    break
+        except WorkerFailed as error:
+            if error.worker in (live, base):
+                raise
+            return replace(tried, why=f"does not run: {error.failure.reason}")
+        if reason := _not_faster(ratio):
+            return replace(tried, answers=None, why=reason)
+        said = tried.answers.said if tried.answers else ""
+        return replace(tried, kept=True, why=f"{_gain(ratio)}, {said}")
+
+    @contextmanager
+    def _live(self, backend: Backend) -> Iterator[Worker]:
+        with self.tools.start(backend) as worker:
+            worker.ask("load")
+            worker.ask("first")
+            yield worker
+
+    def judged(self) -> tuple[Interval, Interval]:
+        """Return latency and CPU time of the best over those of the start, in fresh pairs.
+
+        CPU time is that of all threads, spinning after a run included; its ends are the least and
+        the most of the pairs.
+        """
+        pairs: list[Pair] = []
+        costs: list[tuple[int, int]] = []
+        effort = Effort(max_blocks=20, seconds=self.pair_seconds, decide=False)
+        for turn in range(self._finals):
+            if turn >= _FINAL[0] and self._spent() > _OVER * self.seconds:
+                break
+            with self._live(self.target.backend) as base, self._live(self.best) as worker:
+                pairs.append(timed(base, worker, effort))
+                runs = _runs(pairs[-1])
+                costs.append((cpu_ns(base, runs), cpu_ns(worker, runs)))
+        shares = sorted(new / max(1, old) for old, new in costs)
+        return stats.ratio(pairs), Interval(shares[len(shares) // 2], shares[0], shares[-1])
+
+
+def timed(baseline: Worker, candidate: Worker, effort: Effort) -> Pair:
+    """Time a pair in which every entry counts, waiting included.
+
+    Where most entries waited, a run takes either its own time or a neighbour's time slice more:
+    the mean of a burst then says what its median hides.
+    """
+    pair = time_pair(baseline, candidate, effort)
+    whole = _mean if stats.disturbed([pair]) > 0.5 else _entries
+    return Pair(
+        tuple(Block(whole(block.baseline), whole(block.candidate)) for block in pair.blocks)
+    )
+
+
+def _entries(burst: Burst) -> Burst:
+    """Take the marks of waiting off, so that no entry is dropped."""
+    return replace(burst, waited=(-1.0,) * len(burst.waited))
+
+
+def _mean(burst: Burst) -> Burst:
+    """Return one entry: the mean of all."""
+    runs = burst.runs_each * len(burst.latency_ns)
+    return Burst((round(fmean(burst.latency_ns)),), (-1.0,), runs)
+
+
+def disturbed(pair: Pair) -> bool:
+    """Whether `timed` took the means."""
+    return all(len(block.baseline.latency_ns) == 1 for block in pair.blocks)
+
+
+def _runs(pair: Pair) -> int:
+    """Return how many runs take a third of a second."""
+    sample = [ns for block in pair.blocks for ns in block.baseline.latency_ns]
+    return max(2, min(2000, int(_CPU_RUNS * 1e9 * len(sample) / max(1, sum(sample)))))
+
+
+def cpu_ns(worker: Worker, runs: int) -> int:
+    """Return CPU nanoseconds of all threads for a number of runs and what they spin afterwards."""
+    worker.ask("rest")
+    before = worker.ask("usage")["cpu_ns"]
+    worker.ask("burst", at=0, runs=runs)
+    worker.ask("rest")
+    return int(worker.ask("usage")["cpu_ns"] - before)
+
+
+def changed(base: Backend, other: Backend) -> str:
+    """Return the fields in which a backend differs, as they are spelled."""
+    return ", ".join(
+        f"{f.name}={spell_value(getattr(other, f.name))}"
+        for f in fields(other)
+        if getattr(base, f.name) != getattr(other, f.name)
+    )
+
+
+def _not_faster(ratio: Interval) -> str:
+    """Return why a ratio is no reason to change a setting; empty when it is one."""
+    if ratio.low > 1:
+        return f"slower: {ratio.value:.3f}"
+    if ratio.high >= 1:
+        return "no difference beyond the noise"
+    if ratio.value > WORTH:
+        return f"gains less than {100 * (1 - WORTH):.0f} %"
+    return ""
+
+
+def _gain(ratio: Interval) -> str:
+    return f"{100 * (1 - ratio.value):.0f} % less time"

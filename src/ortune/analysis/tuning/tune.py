@@ -1,0 +1,242 @@
+"""The public verb: find the runtime settings that a model runs fastest with, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.analysis.tuning.descent import Answers, Attempt, Descent, Tools, changed
+from ortune.core.backend import Backend
+from ortune.core.budget import Budget
+from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.event import Note, Sink, silent
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.metric import Metric
+from ortune.core.plugins import codec
+from ortune.core.plugins.spelling import parse_given
+from ortune.core.trial import Interval, Verdict
+from ortune.core.workload import Workload, spread
+from ortune.data import derive, given
+from ortune.data.feeds import Feeds
+from ortune.data.stream import Stream
+from ortune.experiment.request import read_workload
+from ortune.measurement.accuracy import EXACT_DB, judge
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.load import busy
+from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.metrics.max_error import MaxError
+from ortune.metrics.snr import Snr
+from ortune.model.analysis import facts as model_facts
+from ortune.model.analysis.denormals import denormals
+from ortune.model.io import file
+from ortune.recipe.space import Target
+
+_COMPARED = 32
+"""Samples whose outputs are compared."""
+
+Records = NDArray[np.float64]
+
+
+def tune(
+    model: str | Path,
+    *,
+    on: str = "cpu",
+    data: str | Path | Callable[[], Any] | None = None,
+    labels: str | Path | None = None,
+    budget: str | None = None,
+    workload: str | Workload = "latency",
+    batch: int = 0,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    seconds: float = 60,
+    beside_load: int = 0,
+    sink: Sink = silent,
+) -> dict[str, Any]:
+    """Descend over a backend's settings by paired tests; the model is left as it is.
+
+    Fields given in `on` are pinned. What changes numbers must keep the budget; all else must give
+    the same outputs.
+
+    Args:
+        model: The model file.
+        on: One backend in plugin spelling.
+        data: Samples; made up when None.
+        labels: In the samples' order.
+        budget: For settings that change numbers; derived from the outputs when None.
+        workload: How it will be used: the best settings depend on it.
+        batch: Samples stacked into one run.
+        shapes: Shapes of made-up inputs.
+        ranges: Values of made-up inputs.
+        seconds: Time for timing, starts of processes included.
+        beside_load: Cores to keep busy meanwhile.
+        sink: Receives a note for each value tried.
+
+    Returns:
+        See ``docs/cli.md``, `tune`.
+
+    Raises:
+        OrtuneError: The model, the backend, the data or the budget cannot be used.
+    """
+    origin, pinned = parse_given(Backend, on)
+    if reason := origin.missing():
+        raise BackendMissing(f"backend '{origin.name()}' cannot run here", fix=reason)
+    path, driven = Path(model), read_workload(workload, batch)
+    loaded = file.load(path)
+    facts = replace(model_facts.facts(loaded), denormals=denormals(loaded))
+    before = noise.snapshot()
+    with TemporaryDirectory(prefix="ortune-") as folder, busy(beside_load):
+        fed = given.samples(
+            data,
+            facts.inputs,
+            Path(folder),
+            labels=labels,
+            batch=driven.batch,
+            shapes=shapes,
+            ranges=ranges,
+        )
+        for text in fed.notes:
+            sink(Note(text))
+        case = _Case(path, driven, fed, Path(folder))
+        try:
+            truth = _truth(case, origin, budget)
+            tools = Tools(case.start, truth.compare, lambda tried: sink(Note(line(tried))))
+            target = Target(origin, pinned, driven.splits(effective_cpus()))
+            descent = Descent(target, facts, tools, seconds)
+            descent.run()
+            ratio, cpu = _judged(descent)
+        except WorkerFailed as error:
+            raise BadModel(
+                f"{path} does not run on {origin}: {error.failure.reason}",
+                fix=f"check the model and the data; again alone: {error.failure.reproduce}",
+            ) from None
+    record = noise.between(before, noise.snapshot())
+    found = _result(descent, ratio, cpu)
+    return found | {
+        "model": str(path),
+        "workload": str(driven),
+        "cpus": effective_cpus(),
+        "denormals": facts.denormals,
+        "budget": str(truth.budget),
+        "budget_rule": truth.rule,
+        "samples": len(truth.indices),
+        "synthetic": fed.synthetic,
+        "beside_load": beside_load,
+        "machine": machine(),
+        "versions": versions(),
+        "noise": record.readings(),
+    }
+
+
+def line(attempt: Attempt) -> str:
+    """Write an attempt as one line."""
+    ratio = "" if attempt.ratio is None else f" {attempt.ratio}"
+    word = "kept" if attempt.kept else "not kept"
+    return f"{attempt.value}:{ratio} {word}: {attempt.why}"
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What every worker of a tuning shares."""
+
+    model: Path
+    workload: Workload
+    fed: Feeds
+    folder: Path
+
+    def start(self, backend: Backend) -> Worker:
+        """Start a worker, not loaded yet."""
+        stream = self.fed.stream
+        return Worker(lone(self.model, backend, stream, self.folder, "tune", self.workload))
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """The outputs of the start, and how others are compared with them."""
+
+    indices: Sequence[int]
+    expected: Path
+    budget: Budget
+    rule: str
+    records: Records
+    labels: Sequence[Any] | None
+    groups: Sequence[str] | None
+
+    def compare(self, worker: Worker, backend: Backend) -> Answers:
+        """Compare a loaded worker's outputs: equal to 80 dB, or within the budget if lossy."""
+        metrics = [self.budget.metric, Snr(), MaxError()]
+        answer = worker.ask(
+            "score",
+            indices=self.indices,
+            metrics=metrics,
+            expected=str(self.expected),
+            labels=self.labels,
+        )
+        tables = [np.asarray(rows, np.float64) for rows in answer["records"]]
+        snr, error = metrics[1].aggregate(tables[1]), metrics[2].aggregate(tables[2])
+        if snr >= EXACT_DB:
+            return Answers(True, "the same outputs", snr, error)
+        if not backend.lossy:
+            return Answers(False, f"its outputs differ: {snr:.0f} dB", snr, error)
+        score = judge(self.budget, tables[0], self.records, self.groups)
+        said = f"{score.metric} {score.value:.4g}, {score.verdict}"
+        return Answers(score.verdict is not Verdict.FAILS, said, snr, error)
+
+
+def _truth(case: _Case, origin: Backend, budget: str | None) -> _Truth:
+    """Run the start once on the samples that are compared."""
+    fed, expected = case.fed, case.folder / "expected.stream"
+    indices = list(spread(fed.count, _COMPARED))
+    labels = None if fed.labels is None else [fed.labels[k] for k in indices]
+    groups = None if fed.groups is None else [fed.groups[k] for k in indices]
+    with case.start(origin) as worker:
+        worker.ask("load")
+        worker.ask("score", indices=indices, metrics=[Snr()], save=str(expected))
+        chosen, rule = _budget(expected, labels, budget)
+        metrics: list[Metric] = [chosen.metric]
+        answer = worker.ask("score", indices=indices, metrics=metrics, labels=labels)
+    records = np.asarray(answer["records"][0], np.float64)
+    return _Truth(indices, expected, chosen, rule, records, labels, groups)
+
+
+def _budget(expected: Path, labels: Sequence[Any] | None, given: str | None) -> tuple[Budget, str]:
+    if given is not None:
+        return Budget.parse(given), ""
+    saved = Stream(expected)
+    outputs = {name: [saved[k][name] for k in range(len(saved))] for name in saved[0]}
+    return derive.derive(outputs, labels)
+
+
+def _judged(descent: Descent) -> tuple[Interval, Interval | None]:
+    """Re-measure the best; when it is not faster after all, the start wins: a ratio of 1."""
+    if descent.best != descent.target.backend:
+        ratio, cpu = descent.judged()
+        if ratio.high < 1:
+            return ratio, cpu
+        descent.best = descent.target.backend
+    return Interval(1.0, 1.0, 1.0), None
+
+
+def _result(descent: Descent, ratio: Interval, cpu: Interval | None) -> dict[str, Any]:
+    best, origin = descent.best, descent.target.backend
+    return {
+        "start": str(origin),
+        "best": str(best),
+        "settings": codec.encode(best),
+        "changed": changed(origin, best),
+        "improved": best != origin,
+        "lossy": best.lossy,
+        "ratio": codec.encode(ratio),
+        "cpu_ratio": None if cpu is None else codec.encode(cpu),
+        "finished": descent.finished,
+        "attempts": [
+            codec.encode(attempt) | {"backend": str(attempt.backend)}
+            for attempt in descent.attempts
+        ],
+    }

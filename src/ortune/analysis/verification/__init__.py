@@ -1,0 +1,1 @@
+"""Do two models answer alike, and where do they part."""

@@ -1,0 +1,379 @@
+"""Where does a model leave the budget: the first step, then the first node, then a small model.
+
+A model half of which is the reference's and half the other's is judged like any candidate: up to a
+tensor that both have, the values come from the other model, and the rest is the reference's. The
+border is moved by halves. Fusions stay whole, as borders lie only where both models have a tensor
+of one name and meaning.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.analysis.verification.tensors import closeness, values, write_samples
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.errors import OrtuneError
+from ortune.core.plugins import codec
+from ortune.core.step import Recipe, Step
+from ortune.core.trial import Score, Verdict
+from ortune.experiment.context import Scene
+from ortune.measurement.process import WorkerFailed
+from ortune.model.graph import edit
+from ortune.model.graph.edit import const_tensor
+from ortune.model.io import file
+from ortune.model.parts.extract import extract, upstream
+from ortune.model.parts.splice import graft
+from ortune.model.shapes.infer import infer
+from ortune.recipe.build import build_in
+from ortune.recipe.built import SOURCE, STEPS
+
+Judge: TypeAlias = Callable[[Path], Score | None]
+
+_LOOKED = 2
+"""Samples on which tensors are compared."""
+_RECORDED = 16
+"""Samples that go with the small model."""
+_OTHER_MEANING_DB = 6.0
+_RECOVERS_DB = 10.0
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """Where the answers leave the budget.
+
+    Attributes:
+        step: The first step whose result fails; empty when the steps are not known.
+        before: The budget's score without that step, None when the steps are not known.
+        tensor: The first tensor with which the answers fail when everything up to it is the other
+            model's; empty when the runtime or its settings fail already.
+        nodes: Nodes of the other model that make it, from the tensor before on.
+        replaced: Nodes of the reference they stand for.
+        score: The budget's metric with everything up to `tensor` from the other model.
+        without: The same up to the tensor before.
+        alone: With these nodes alone from the other model; None when that cannot be run.
+        fails_alone: Whether they leave the budget by themselves; else errors of several add up.
+        snr_db: Of `tensor`, the other model's against the reference's.
+        judged: How many models were built and scored.
+        folder: Holds ``reference.onnx``, ``other.onnx`` and ``samples``; None without.
+        piece_db: SNR between the two small models on those samples.
+        note: What could not be done.
+    """
+
+    step: str = ""
+    before: float | None = None
+    tensor: str = ""
+    nodes: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    score: float | None = None
+    without: float | None = None
+    alone: float | None = None
+    fails_alone: bool | None = None
+    snr_db: float | None = None
+    judged: int = 0
+    folder: Path | None = None
+    piece_db: float | None = None
+    note: str = ""
+
+
+def bisect(
+    reference: Path, other: Path, scene: Scene, backend: Backend, judge: Judge, out: Path
+) -> Bisection:
+    """Look for what makes `other` fail, and write the smallest model that still shows it.
+
+    Args:
+        reference: The model that is right.
+        other: One that fails.
+        scene: Samples and budget.
+        backend: Where `other` is judged.
+        judge: Scores a model; None when it does not run.
+        out: Folder for the small models; made when something is found.
+    """
+    with TemporaryDirectory(prefix="ortune-") as name:
+        search = _Search(scene, backend, judge, Path(name), out)
+        plain = search.score(reference)
+        if plain is None or plain.verdict is Verdict.FAILS:
+            value = None if plain is None else plain.value
+            note = f"the reference itself fails on {backend}: it is not the file"
+            return Bisection(without=value, judged=1, note=note)
+        step, good, bad, note = search.step(reference, other, plain)
+        return search.node(step, good, bad, note)
+
+
+@dataclass(frozen=True)
+class _Good:
+    """A model that passes and its score."""
+
+    path: Path
+    score: Score
+
+
+class _Search:
+    def __init__(
+        self, scene: Scene, backend: Backend, judge: Judge, work: Path, out: Path
+    ) -> None:
+        self._backend, self._judge = backend, judge
+        self._work, self._out = work, out
+        self._judged = 0
+        material = next(iter(scene.materials.values()))
+        assert material.feeds is not None
+        self._samples = material.feeds.stream
+        self._material = material
+        self._indices = scene.parts["search"].indices
+
+    def score(self, model: Path) -> Score | None:
+        """Score a model; None when it does not run."""
+        self._judged += 1
+        return self._judge(model)
+
+    # The first step
+
+    def step(self, reference: Path, other: Path, plain: Score) -> tuple[str, _Good, Path, str]:
+        """Return the first step that fails, the model before it, the one behind it, a remark."""
+        good = _Good(reference, plain)
+        steps, why = _steps(reference, other)
+        if not steps:
+            return "", good, other, why
+        low, high, bad = 0, len(steps), other
+        try:
+            while high - low > 1:
+                middle = (low + high) // 2
+                built = self._built(reference, steps[:middle])
+                score = self.score(built)
+                if score is None or score.verdict is Verdict.FAILS:
+                    high, bad = middle, built
+                else:
+                    low, good = middle, _Good(built, score)
+        except OrtuneError as error:
+            return "", _Good(reference, plain), other, f"the steps do not repeat: {error.what}"
+        return str(steps[high - 1]), good, bad, ""
+
+    def _built(self, reference: Path, steps: Sequence[Step]) -> Path:
+        recipe = Recipe("bisect", tuple(steps))
+        return build_in(self._work / "steps", reference, recipe, self._material).path
+
+    # The first node
+
+    def node(self, step: str, good: _Good, bad: Path, note: str) -> Bisection:
+        """Move the border between the two models until one tensor makes the difference."""
+        known = Bisection(step, good.score.value if step else None, judged=self._judged, note=note)
+        models = _Two(file.load(good.path), file.load(bad), self._backend)
+        try:
+            names = models.borders(self._samples, self._indices[:_LOOKED])
+        except (WorkerFailed, OrtuneError) as error:
+            return _noted(known, f"tensors cannot be compared: {_said(error)}")
+        low, high = 0, len(names)
+        before, after = good.score, None
+        while high - low > 1:
+            middle = (low + high) // 2
+            score = self._hybrid(models, names[:middle])
+            if score is None:
+                del names[middle - 1]
+                high -= 1
+            elif score.verdict is Verdict.FAILS:
+                high, after = middle, score
+            else:
+                low, before = middle, score
+        if not names:
+            return _noted(known, "the two models have no tensor in common but their inputs")
+        return self._found(known, models, names[:high], before, after)
+
+    def _hybrid(self, models: _Two, taken: Sequence[str]) -> Score | None:
+        try:
+            return self._scored(models.mixed(taken))
+        except OrtuneError:
+            return None
+
+    def _scored(self, model: ir.Model) -> Score | None:
+        path = file.save(model, self._work / "mixed.onnx")
+        try:
+            return self.score(path)
+        finally:
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}.data").unlink(missing_ok=True)
+
+    def _found(
+        self,
+        known: Bisection,
+        models: _Two,
+        taken: Sequence[str],
+        before: Score,
+        after: Score | None,
+    ) -> Bisection:
+        tensor = taken[-1]
+        region = models.region(tensor, taken[:-1])
+        alone = None
+        try:
+            alone = self._scored(graft(models.good, region.other))
+        except OrtuneError as error:
+            known = _noted(known, f"the nodes do not run alone: {_said(error)}")
+        folder, piece_db = self._written(models, region)
+        return replace(
+            known,
+            tensor=tensor,
+            nodes=region.nodes,
+            replaced=region.replaced,
+            score=None if after is None else after.value,
+            without=before.value,
+            alone=None if alone is None else alone.value,
+            fails_alone=None if alone is None else alone.verdict is Verdict.FAILS,
+            snr_db=models.close.get(tensor),
+            judged=self._judged,
+            folder=folder,
+            piece_db=piece_db,
+        )
+
+    def _written(self, models: _Two, region: _Region) -> tuple[Path | None, float | None]:
+        """Write the two small models with what they take; return the SNR between them."""
+        inputs = [str(value.name) for value in region.reference.graph.inputs]
+        draft = self._work / "small"
+        draft.mkdir()
+        file.save(region.reference, draft / "reference.onnx")
+        file.save(region.other, draft / "other.onnx")
+        indices = self._indices[:_RECORDED]
+        recorded = self._work / "recorded.stream"
+        try:
+            rows = values(models.good, inputs, self._samples, indices, models.oracle, recorded)
+        except (WorkerFailed, OrtuneError):
+            return None, None
+        write_samples(rows, draft / "samples", {}, digits=3)
+        pieces = (region.reference, region.other)
+        ends = [str(value.name) for value in region.reference.graph.outputs]
+        backends = (models.oracle, self._backend)
+        order = range(len(indices))
+        found = closeness(pieces, ends, recorded, order, backends)
+        _replace(draft, self._out)
+        return self._out, min(found.values(), default=None)
+
+
+@dataclass(frozen=True)
+class _Region:
+    """The same part of both models."""
+
+    reference: ir.Model
+    other: ir.Model
+    nodes: tuple[str, ...]
+    replaced: tuple[str, ...]
+
+
+class _Two:
+    """A model that passes and one that fails, and the tensors that both have."""
+
+    def __init__(self, good: ir.Model, bad: ir.Model, backend: Backend) -> None:
+        self.good, self.bad, self.backend = good, bad, backend
+        self.oracle = Cpu(level="disabled", custom_ops=backend.custom_ops)
+        self.close: dict[str, float] = {}
+        for model in (good, bad):
+            edit.inline(model)
+            infer(model)
+        self._good, self._bad = _made(good), _made(bad)
+
+    def borders(self, samples: Path, indices: Sequence[int]) -> list[str]:
+        """Return tensors of one name and meaning in the order of the graph, outputs among them.
+
+        A tensor that is far off while a later one is near has been expressed otherwise (scaled,
+        say, by a step that scales back behind it): it is no border.
+        """
+        shared = [n for n, v in self._good.items() if n in self._bad and _alike(v, self._bad[n])]
+        both, backends = (self.good, self.bad), (self.oracle, self.oracle)
+        self.close = closeness(both, shared, samples, indices, backends)
+        found = []
+        for place, name in enumerate(shared):
+            own = self.close.get(name)
+            if own is None:
+                continue
+            later = [self.close[n] for n in shared[place + 1 :] if n in self.close]
+            if own < _OTHER_MEANING_DB and max(later, default=-np.inf) > own + _RECOVERS_DB:
+                continue
+            found.append(name)
+        return found
+
+    def mixed(self, taken: Collection[str]) -> ir.Model:
+        """Return the good model with all tensors of `taken` from the bad one."""
+        stops = {self._good[name] for name in taken}
+        met = upstream(self.good.graph.outputs, stops)
+        ends = [str(value.name) for value in met if value in stops]
+        return graft(self.good, extract(self.bad, (), ends))
+
+    def region(self, tensor: str, before: Sequence[str]) -> _Region:
+        """Return what makes a tensor, from the tensors before on, in both models."""
+        given = {str(value.name) for value in self.good.graph.inputs}
+        starts = set(before) | given
+        while True:
+            one = _reached(self._good[tensor], self._good, starts, self.good)
+            two = _reached(self._bad[tensor], self._bad, starts, self.bad)
+            if one == two:
+                break
+            starts -= one ^ two
+        cuts = sorted(one - given)
+        ref, other = extract(self.good, cuts, [tensor]), extract(self.bad, cuts, [tensor])
+        return _Region(ref, other, *(tuple(str(n.name) for n in m.graph) for m in (other, ref)))
+
+
+def _made(model: ir.Model) -> dict[str, ir.Value]:
+    """Return the tensors of the main graph that nodes make, constants apart, in order."""
+    return {
+        str(value.name): value
+        for node in model.graph
+        for value in node.outputs
+        if value.name and const_tensor(value) is None
+    }
+
+
+def _alike(one: ir.Value, two: ir.Value) -> bool:
+    if one.dtype != two.dtype or one.dtype is None:
+        return False
+    ranks = [None if v.shape is None else v.shape.rank() for v in (one, two)]
+    return None in ranks or ranks[0] == ranks[1]
+
+
+def _reached(
+    end: ir.Value, values: dict[str, ir.Value], starts: Collection[str], model: ir.Model
+) -> set[str]:
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    known = {**values, **inputs}
+    stops = {known[name] for name in starts if name in known and known[name] is not end}
+    return {str(value.name) for value in upstream([end], stops) if value in stops}
+
+
+def _steps(reference: Path, other: Path) -> tuple[tuple[Step, ...], str]:
+    """Read which steps made `other` of `reference`."""
+    kept = file.load(other).metadata_props
+    if STEPS not in kept:
+        return (), "the file does not say which steps made it"
+    if kept.get(SOURCE) != file.digest(reference):
+        return (), "it was made of another file than the reference"
+    try:
+        return codec.decode(tuple[Step, ...], json.loads(kept[STEPS])), ""
+    except (OrtuneError, ValueError) as error:
+        return (), f"its steps are not known here: {_said(error)}"
+
+
+def _noted(known: Bisection, text: str) -> Bisection:
+    return replace(known, note="; ".join(filter(None, (known.note, text))))
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, WorkerFailed):
+        return error.failure.reason
+    return error.what if isinstance(error, OrtuneError) else str(error)
+
+
+def _replace(draft: Path, out: Path) -> None:
+    """Copy a folder beside its place, then rename it: what is there is whole."""
+    beside = out.with_name(f".{out.name}.part")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.copytree(draft, beside)
+    if out.exists():
+        shutil.rmtree(out)
+    beside.rename(out)

@@ -1,0 +1,234 @@
+"""The public verb: a part of a model in a file of its own, with what it was given in real runs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ortune.analysis.verification.tensors import values, write_samples
+from ortune.backends.cpu import Cpu
+from ortune.core.errors import BadData, BadModel
+from ortune.core.facts import TensorSpec
+from ortune.data import feeds, stream
+from ortune.data.sources import Source
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.process import WorkerFailed, ask_once, lone
+from ortune.model.analysis.facts import weight_bytes
+from ortune.model.graph import spec
+from ortune.model.io import file
+from ortune.model.parts.cut_inputs import crossings
+from ortune.model.parts.extract import begins
+from ortune.model.parts.extract import extract as cut
+from ortune.model.parts.probed import watched
+from ortune.recipe.compare import Reference, difference
+
+_CHECKED = 4
+"""Samples on which the piece is held against the whole."""
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A piece of a model.
+
+    Attributes:
+        path: Its file.
+        inputs: What it takes.
+        outputs: What it makes.
+        added: Those of its inputs that nobody named: ways round the named ones lead to them.
+        ways: Tensors by which these ways join what depends on the named ones.
+        nodes: Nodes of the piece, bodies included.
+        of_nodes: Nodes of the model.
+        weight_bytes: Of the piece.
+        samples: Folder of recorded inputs, one ``.npz`` a sample; None when none were asked for.
+        count: Samples in it.
+    """
+
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    added: tuple[str, ...]
+    ways: tuple[str, ...]
+    nodes: int
+    of_nodes: int
+    weight_bytes: int
+    samples: Path | None = None
+    count: int = 0
+
+
+def extract(
+    model: str | Path,
+    out: str | Path,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    *,
+    data: Source | None = None,
+    limit: int = 0,
+    custom_ops: tuple[str, ...] = (),
+) -> Extracted:
+    """Write the part of a model between named tensors to a file; see `ortune.model.parts.extract`.
+
+    With data the model runs, on the CPU provider without its fusions, what the piece takes is
+    recorded beside it (``NAME-inputs``), and the piece must answer as the whole does.
+
+    Args:
+        model: The model file.
+        out: File of the piece.
+        inputs: Names of tensors or nodes that it begins with.
+        outputs: Names of tensors or nodes that it ends with.
+        data: Samples of the model's inputs.
+        limit: Samples to record at most; 0 takes all.
+        custom_ops: Libraries of operators that the model needs.
+
+    Raises:
+        BadModel: The cut cannot be made, or the piece answers otherwise than the whole.
+        BadData: The samples do not fit the model, or an input of the piece cannot be recorded.
+    """
+    out, loaded = Path(out), file.load(model)
+    if data is None:
+        return _described(loaded, _written(cut(loaded, inputs, outputs), out), inputs, out)
+    with tempfile.TemporaryDirectory(prefix="ortune-") as name:
+        run = _Run(loaded, data, limit, Path(name), custom_ops)
+        piece = cut(loaded, inputs, outputs, runtime=run.types)
+        recorded = run.inputs(piece)
+        run.compare(piece, recorded)
+        _written(piece, out)
+        folder = folder_of(out)
+        rows = stream.Stream(recorded)
+        write_samples(rows, folder, {"label": run.feeds.labels, "group": run.feeds.groups})
+    return _described(loaded, piece, inputs, out, folder, len(rows))
+
+
+def folder_of(out: Path) -> Path:
+    """Return where the recorded inputs of a piece lie."""
+    return out.with_name(f"{out.stem}-inputs")
+
+
+def _written(piece: ir.Model, out: Path) -> ir.Model:
+    file.save(piece, out)
+    return piece
+
+
+class _Run:
+    """Runs of the whole model, each in a worker of its own."""
+
+    def __init__(
+        self, model: ir.Model, data: Source, limit: int, folder: Path, custom_ops: tuple[str, ...]
+    ) -> None:
+        self._model, self._folder = model, folder
+        self._backend = Cpu(level="disabled", custom_ops=custom_ops)
+        specs = spec.inputs(model)
+        self.feeds = feeds.load(data, specs, folder / "data")
+        self._count = min(limit or self.feeds.count, self.feeds.count)
+        self._given = [one.name for one in specs]
+
+    def types(self, names: list[str]) -> Mapping[str, tuple[str, Sequence[int]]]:
+        """Return dtype and shape of values on the first sample; the last rung of the ladder."""
+        with watched(self._model, self._folder) as files:
+            path, found, _ = files.showing(names)
+            job = lone(path, self._backend, self.feeds.stream, self._folder, "types")
+            shapes = _asked(job, "describe", index=0)["shapes"]
+        return {name: tuple(shapes[name]) for name in found if name in shapes}
+
+    def inputs(self, piece: ir.Model) -> Path:
+        """Run the model up to where the piece begins; return the stream of what it takes."""
+        wanted = spec.inputs(piece)
+        for one in wanted:
+            if "(" in one.dtype:
+                raise BadData(
+                    f"'{one.name}' is {one.dtype}, no array",
+                    fix="cut elsewhere, or without --data",
+                )
+        return self._values([one.name for one in wanted], "recorded", self._count)
+
+    def compare(self, piece: ir.Model, recorded: Path) -> None:
+        """Hold the piece against the whole on the first samples.
+
+        Raises:
+            BadModel: It does not run, or its outputs differ.
+        """
+        indices = tuple(range(min(_CHECKED, self._count)))
+        whole = self._values([one.name for one in spec.outputs(piece)], "whole", len(indices))
+        found = Reference(recorded, indices, whole, self._backend.custom_ops)
+        with watched(piece, self._folder) as files:
+            path, _, _ = files.showing([])
+            why = difference(path, found, self._folder)
+        if why is not None:
+            raise BadModel(
+                f"the piece does not answer as the whole: {why}",
+                fix="cut elsewhere; operators that draw random numbers differ in every run",
+            )
+
+    def _values(self, names: Sequence[str], stem: str, count: int) -> Path:
+        """Run the model up to some tensors; return the stream of their values."""
+        self._demand_reached([name for name in names if name not in self._given])
+        path = (self._folder / f"{stem}.stream").resolve()
+        try:
+            values(self._model, names, self.feeds.stream, range(count), self._backend, path)
+        except WorkerFailed as error:
+            raise _failed(error) from None
+        return path
+
+    def _demand_reached(self, names: Sequence[str]) -> None:
+        """Refuse what a Loop or Scan gives its body: no run of the whole shows it.
+
+        Raises:
+            BadData: There is such a tensor.
+        """
+        if not names:
+            return
+        made = {v.name for node in self._model.graph.all_nodes() for v in node.outputs}
+        for name in names:
+            if name not in made:
+                raise BadData(
+                    f"'{name}' is what a Loop or Scan gives its body: it is not in the samples",
+                    fix="cut outside of the body, or without --data",
+                )
+        takes = [one.name for one in spec.inputs(cut(self._model, (), names))]
+        if lost := [name for name in takes if name not in self._given]:
+            raise BadData(
+                f"the piece depends on '{lost[0]}', which a Loop or Scan gives its body",
+                fix="cut outside of the body, or without --data",
+            )
+
+
+def _asked(job: WorkerJob, do: str, **arguments: Any) -> dict[str, Any]:
+    try:
+        return ask_once(job, (do, arguments))[0]
+    except WorkerFailed as error:
+        raise _failed(error) from None
+
+
+def _failed(error: WorkerFailed) -> BadModel:
+    failure = error.failure
+    return BadModel(
+        f"the model does not run: {failure.reason}", fix=failure.fix or failure.reproduce
+    )
+
+
+def _described(
+    model: ir.Model,
+    piece: ir.Model,
+    named: Sequence[str],
+    out: Path,
+    samples: Path | None = None,
+    count: int = 0,
+) -> Extracted:
+    inputs = spec.inputs(piece)
+    begun = begins(model, named)
+    return Extracted(
+        out,
+        inputs,
+        spec.outputs(piece),
+        tuple(one.name for one in inputs if named and one.name not in begun),
+        tuple(crossings(piece, begun)),
+        sum(1 for _ in piece.graph.all_nodes()),
+        sum(1 for _ in model.graph.all_nodes()),
+        weight_bytes(piece),
+        samples,
+        count,
+    )

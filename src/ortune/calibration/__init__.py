@@ -1,0 +1,1 @@
+"""Observe tensors on samples in a worker, and keep the ranges found."""

@@ -1,0 +1,108 @@
+"""What never woke up on the samples: tensors and channels that stayed at zero, branches unseen.
+
+Put `watching`'s probes beside those of the calibration, then read `idle` off the answers: there
+is no extra run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortune.core.observer import Probe, Ranges
+from ortune.model.graph import edit
+from ortune.observers.activity import Activity
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A tensor that the samples never exercised, all of it or some of its channels.
+
+    Attributes:
+        tensor: Its name.
+        op: Operator that makes it; empty for an input.
+        value: The only value it ever had, 0 for most; None when it never held a value at all
+            (a branch that was never taken) or when only `channels` of it are idle.
+        channels: Those that were never anything but zero; empty when all of it is idle.
+        of: Number of its channels; 0 when they were not told apart.
+        seen: Whether it held any value.
+    """
+
+    tensor: str
+    op: str
+    value: float | None
+    channels: tuple[int, ...] = ()
+    of: int = 0
+    seen: bool = True
+
+
+def watching(model: ir.Model, tensors: Sequence[str]) -> list[Probe]:
+    """Return one probe a tensor; its answer's key is the tensor's name and ``|activity``.
+
+    Channels are the second axis of what flows between convolutions, the last one of all else.
+    """
+    values = _values(model)
+    return [
+        Probe(name, Activity(axis=_axis(values.get(name))), name=f"{name}{_KEY}")
+        for name in dict.fromkeys(tensors)
+    ]
+
+
+def idle(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> list[Idle]:
+    """Return what never woke up, by the answers to `watching`'s probes; others are passed over.
+
+    Args:
+        model: The one that was watched.
+        answers: Of a calibration.
+        tensors: What was watched: those without an answer never held a value.
+    """
+    values = _values(model)
+    given = [key.removesuffix(_KEY) for key in answers if key.endswith(_KEY)]
+    found = []
+    for name in dict.fromkeys((*given, *tensors)):
+        value = values.get(name)
+        node = value.producer() if value is not None else None
+        op = node.op_type if node is not None else ""
+        seen = answers.get(f"{name}{_KEY}")
+        if seen is None:
+            found.append(Idle(name, op, None, seen=False))
+            continue
+        if seen.low == seen.high:
+            found.append(Idle(name, op, seen.low, of=len(seen.channels)))
+            continue
+        asleep = tuple(i for i, ends in enumerate(seen.channels) if ends == (0.0, 0.0))
+        if asleep:
+            found.append(Idle(name, op, None, asleep, len(seen.channels)))
+    return found
+
+
+_KEY = "|activity"
+_THROUGH = frozenset(
+    ("Add", "BatchNormalization", "Clip", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid")
+)
+
+
+def _values(model: ir.Model) -> dict[str, ir.Value]:
+    made = (value for node in edit.every_node(model) for value in node.outputs)
+    inputs = (value for graph in edit.every_graph(model) for value in graph.inputs)
+    return {str(value.name): value for value in (*inputs, *made)}
+
+
+def _axis(value: ir.Value | None) -> int:
+    """Return 1 when convolutions are near, -1 otherwise."""
+    for _ in range(8):
+        if value is None:
+            return -1
+        if any("Conv" in use.node.op_type for use in value.uses()):
+            return 1
+        node = value.producer()
+        if node is None:
+            break
+        if "Conv" in node.op_type or "Pool" in node.op_type:
+            return 1
+        if node.op_type not in _THROUGH:
+            break
+        value = node.inputs[0]
+    return -1

@@ -1,0 +1,69 @@
+"""The answers of earlier calibrations, in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortune.core.observer import Probe
+from ortune.core.plugins import catalog, codec
+
+
+class Answers:
+    """Answers by samples, observer and tensor; read at the start, written by `store`.
+
+    All of a folder are of one model and one stream of samples. An answer is what `packed` made,
+    or None for a tensor that held no value.
+    """
+
+    def __init__(self, folder: Path, groups: Sequence[Sequence[int]]) -> None:
+        self._path = folder / "ranges.json"
+        self._groups = [codec.digest(list(group)) for group in groups]
+        self._answers: dict[str, dict[str, Any]] = {}
+        self._hidden: dict[str, str] = {}
+        if self._path.is_file():
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+            self._answers, self._hidden = data.get("answers", {}), data.get("hidden", {})
+
+    def missing(self, probes: Sequence[Probe]) -> list[Probe]:
+        """Return the probes, one of each observer and tensor, that a group has no answer for."""
+        found = {
+            _name(probe): probe
+            for probe in probes
+            if probe.tensor not in self._hidden
+            and any(_name(probe) not in self._answers.get(group, {}) for group in self._groups)
+        }
+        return list(found.values())
+
+    def get(self, group: int, probe: Probe) -> Mapping[str, Any] | None:
+        """Return the answer for a group, by its number."""
+        answer: Mapping[str, Any] | None = self._answers.get(self._groups[group], {}).get(
+            _name(probe)
+        )
+        return answer
+
+    def put(self, group: int, probe: Probe, data: Mapping[str, Any] | None) -> None:
+        """Take an answer in."""
+        self._answers.setdefault(self._groups[group], {})[_name(probe)] = data
+
+    def hide(self, reasons: Mapping[str, str]) -> None:
+        """Take in why tensors cannot be watched."""
+        self._hidden |= reasons
+
+    def hidden(self, tensor: str) -> str | None:
+        """Return why a tensor cannot be watched, or None."""
+        return self._hidden.get(tensor)
+
+    def store(self) -> None:
+        """Write all answers."""
+        beside = self._path.with_name(f"{self._path.name}.part")
+        beside.write_text(
+            json.dumps({"answers": self._answers, "hidden": self._hidden}), encoding="utf-8"
+        )
+        beside.replace(self._path)
+
+
+def _name(probe: Probe) -> str:
+    return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(type(probe.observer))}"

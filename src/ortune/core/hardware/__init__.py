@@ -1,0 +1,1 @@
+"""What this machine's processors can do and may be used for."""

@@ -1,0 +1,1 @@
+"""Plugins: frozen dataclasses found by listing folders, spelled and stored."""

@@ -1,0 +1,124 @@
+"""Find plugins by listing folders. Nothing is imported until it is asked for by name."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TypeVar
+
+from ortune.core.errors import UnknownPlugin
+from ortune.core.plugins import user_file
+from ortune.core.plugins.plugin import Plugin
+
+P = TypeVar("P", bound=Plugin)
+
+BASES = {
+    "transforms": "ortune.core.step:Transform",
+    "quantizers": "ortune.core.step:Quantizer",
+    "observers": "ortune.core.observer:Observer",
+    "augmentations": "ortune.core.augmentation:Augmentation",
+    "backends": "ortune.core.backend:Backend",
+    "metrics": "ortune.core.metric:Metric",
+    "workloads": "ortune.core.workload:Workload",
+    "sections": "ortune.core.section:Section",
+    "samples": "ortune.core.sample:Sample",
+}
+"""Plugin folder -> the class its entries derive from."""
+
+
+@cache
+def roots() -> tuple[str, ...]:
+    """Return the packages that carry plugin folders: ortune and the installed third parties."""
+    return ("ortune", *sorted(point.value for point in entry_points(group="ortune.plugins")))
+
+
+def names(base: type[P]) -> list[str]:
+    """Return every entry of a folder, without importing one of them."""
+    return sorted(_modules(base.folder))
+
+
+def load(base: type[P], name: str) -> type[P]:
+    """Import one entry, or run the user's file that the name says, and return the class.
+
+    Raises:
+        UnknownPlugin: No file of that name, or the file does not define exactly one class.
+    """
+    if user_file.names_file(name):
+        return user_file.load(base, name)
+    modules = _modules(base.folder)
+    if name not in modules:
+        close = difflib.get_close_matches(name, modules, n=3) or sorted(modules)
+        raise UnknownPlugin(f"no '{name}' in {base.folder}", fix=f"use one of: {', '.join(close)}")
+    module = importlib.import_module(modules[name])
+    found = [
+        item
+        for item in vars(module).values()
+        if inspect.isclass(item)
+        and issubclass(item, base)
+        and item.__module__ == module.__name__
+        and not inspect.isabstract(item)
+    ]
+    if len(found) != 1:
+        raise UnknownPlugin(
+            f"{module.__name__} defines {len(found)} {base.__name__} classes",
+            fix="keep exactly one public class in the file",
+        )
+    return found[0]
+
+
+def find(path: str, fields: Iterable[str] = ()) -> type[Plugin]:
+    """Return the class behind a stored path such as ``quantizers/int8-static``.
+
+    Files of the user's are not run: a stand-in with these fields answers for what is in them.
+    """
+    folder, _, name = path.partition("/")
+    base = base_of(folder)
+    return (
+        user_file.stand_in(base, name, fields) if user_file.names_file(name) else load(base, name)
+    )
+
+
+def base_of(folder: str) -> type[Plugin]:
+    """Return the class that entries of a folder derive from."""
+    if folder not in BASES:
+        raise UnknownPlugin(f"no folder '{folder}'", fix=f"use one of: {', '.join(sorted(BASES))}")
+    module, _, attribute = BASES[folder].partition(":")
+    base: type[Plugin] = getattr(importlib.import_module(module), attribute)
+    return base
+
+
+@cache
+def source_digest(cls: type[Plugin]) -> str:
+    """Digest a plugin's file and the private ones beside it: results of older texts are stale."""
+    if cls.origin:
+        return user_file.digest(cls)
+    path = inspect.getsourcefile(cls)
+    if path is None:
+        return ""
+    shared = sorted(Path(path).parent.glob("_[!_]*.py"))
+    texts = b"".join(file.read_bytes() for file in (Path(path), *shared))
+    return hashlib.sha256(texts).hexdigest()[:16]
+
+
+@cache
+def _modules(folder: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for root in roots():
+        try:
+            spec = importlib.util.find_spec(f"{root}.{folder}")
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None or spec.submodule_search_locations is None:
+            continue
+        for info in pkgutil.iter_modules(spec.submodule_search_locations):
+            if not info.name.startswith("_"):
+                found.setdefault(info.name.replace("_", "-"), f"{spec.name}.{info.name}")
+    return found

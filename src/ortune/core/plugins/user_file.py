@@ -1,0 +1,167 @@
+"""Steps in a Python file of the user's, spelled ``FILE.py:NAME``.
+
+The file is code, and runs only when a person names it: what is read from a ledger or a bundle
+becomes a stand-in that has the spelling and cannot be applied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from ortune.core.errors import BadSettings, Refused, UnknownPlugin
+from ortune.core.plugins.plugin import Plugin
+from ortune.core.plugins.user_function import reason
+
+P = TypeVar("P", bound=Plugin)
+
+_SPELLED = re.compile(r"(?P<file>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?")
+_DIGEST = "__ortune_digest__"
+
+
+def names_file(text: str) -> bool:
+    """Say whether a step's name is of this kind; the name behind the colon may be missing."""
+    return _SPELLED.fullmatch(text) is not None
+
+
+def load(base: type[P], text: str) -> type[P]:
+    """Run the file and return the class that it gives a name to.
+
+    A file of another content is loaded anew.
+
+    Raises:
+        UnknownPlugin: There is no such file, or nothing of that kind and name in it.
+        BadSettings: The file does not run.
+    """
+    spelled = _SPELLED.fullmatch(text)
+    path = Path(spelled["file"] if spelled else text)
+    name = spelled["name"] if spelled else None
+    return _load(base, text, path, name, str(path.resolve()), _read(path))
+
+
+def run(path: Path) -> ModuleType:
+    """Run a Python file as a module of its own; the same content runs once, wherever it lies.
+
+    Raises:
+        UnknownPlugin: There is no such file.
+        BadSettings: It does not run.
+    """
+    content = _read(path)
+    return _run(path, str(path.resolve()), content, hashlib.sha256(content).hexdigest())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        raise UnknownPlugin(
+            f"no file '{path}'", fix="give the path of a Python file, such as ./my_rules.py:NAME"
+        ) from None
+
+
+def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:
+    """Return a class that is spelled and stored like the one in the file, which is not run."""
+
+    def apply(step: Plugin, *_: object) -> int:
+        raise Refused(
+            f"{text} was read from a file of results: its code is not run",
+            fix="name the step on the command line, or load it by its spelling",
+        )
+
+    parts: dict[str, Any] = dict.fromkeys(getattr(base, "__abstractmethods__", ()), apply)
+    made = dataclasses.make_dataclass(
+        Path(text).name.rpartition(":")[2],
+        [(name, Any, dataclasses.field(default=None)) for name in fields],
+        bases=(base,),
+        namespace={**parts, "origin": text, "__doc__": f"{text}, as it was stored."},
+        frozen=True,
+    )
+    made.__module__ = __name__
+    found: type[P] = made
+    return found
+
+
+def digest(cls: type[Plugin]) -> str:
+    """Return the digest of the file's text as it was when the class was loaded."""
+    return str(getattr(sys.modules[cls.__module__], _DIGEST, ""))
+
+
+def place(error: BaseException, path: Path) -> str:
+    """Return where in a file an exception arose and what it says, in one line."""
+    if isinstance(error, SyntaxError) and error.filename == str(path.resolve()):
+        return f"{path} line {error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    at = next((frame.lineno for frame in frames if frame.filename == str(path.resolve())), None)
+    return f"{path}{f' line {at}' if at else ''}: {reason(error)}"
+
+
+@cache
+def _load(
+    base: type[P], text: str, path: Path, name: str | None, full: str, content: bytes
+) -> type[P]:
+    key = hashlib.sha256(full.encode() + content).hexdigest()
+    module = _run(path, full, content, key)
+    found = {
+        key: item
+        for key, item in vars(module).items()
+        if inspect.isclass(item) and issubclass(item, base) and item is not base
+    }
+    if name is None or name not in found:
+        raise UnknownPlugin(_absent(module, path, name, base), fix=_offer(path, name, list(found)))
+    cls = found[name]
+    if inspect.isabstract(cls):
+        lacking = ", ".join(sorted(cls.__abstractmethods__))
+        raise BadSettings(f"{text} does not define {lacking}", fix=f"give it {lacking}")
+    namespace = {"origin": text, "__module__": module.__name__, "__doc__": cls.__doc__}
+    made: type[P] = type(cls.__name__, (cls,), namespace)
+    return made
+
+
+def _run(path: Path, full: str, content: bytes, key: str) -> ModuleType:
+    """Run the file as a module of its own; its folder is on the import path meanwhile."""
+    called = f"_ortune_file_{key[:16]}"
+    if called in sys.modules:
+        return sys.modules[called]
+    module = ModuleType(called)
+    module.__file__ = full
+    setattr(module, _DIGEST, hashlib.sha256(content).hexdigest()[:16])
+    before = list(sys.path)
+    sys.modules[called] = module
+    sys.path.insert(0, str(Path(full).parent))
+    try:
+        exec(compile(content, full, "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[called]
+        raise BadSettings(
+            f"cannot load {place(error, path)}", fix="correct the file; `python FILE` shows more"
+        ) from error
+    finally:
+        sys.path[:] = before
+    return module
+
+
+def _absent(module: ModuleType, path: Path, name: str | None, base: type[Plugin]) -> str:
+    kind = base.__name__.lower()
+    if name is None:
+        return f"'{path}' is a file; which {kind} in it is meant is not said"
+    if hasattr(module, name):
+        return f"'{name}' in {path} is no {kind}"
+    return f"{path} has no '{name}'"
+
+
+def _offer(path: Path, name: str | None, found: list[str]) -> str:
+    own = [one for one in found if not one.startswith("_")]
+    if not own:
+        return f"make one in it: NAME = ortune.rule(pattern, rewrite), then write {path}:NAME"
+    close = get_close_matches(name or "", own, n=3) or own
+    return f"use one of: {', '.join(f'{path}:{one}' for one in close)}"

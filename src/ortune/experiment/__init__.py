@@ -1,0 +1,1 @@
+"""Prepare one job, build and measure one plan, and keep the ledger."""

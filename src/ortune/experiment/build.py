@@ -1,0 +1,55 @@
+"""Build every model of a job by a plan's recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.core.errors import OrtuneError, Refused
+from ortune.core.event import Sink
+from ortune.core.trial import Edit, Plan
+from ortune.experiment.context import Scene
+from ortune.model.io import file
+from ortune.recipe.build import build_in
+
+
+@dataclass(frozen=True)
+class Files:
+    """The built models of a plan."""
+
+    paths: Mapping[str, Path]
+    edits: tuple[Edit, ...]
+    size: int
+    changed: bool
+    artefact: str
+
+
+def build_all(scene: Scene, plan: Plan, sink: Sink) -> Files:
+    """Build every model of the job by the plan's recipe.
+
+    A quantizer that finds nothing in one of several models leaves that model as it came.
+
+    Raises:
+        OrtuneError: Nothing could be built.
+    """
+    cache = scene.root / "artefacts"
+    paths: dict[str, Path] = {}
+    edits: list[Edit] = []
+    refused: OrtuneError | None = None
+    changed = False
+    for name, source in scene.models.items():
+        try:
+            built = build_in(cache, source, plan.recipe, scene.materials[name], sink=sink)
+        except Refused as error:
+            refused, paths[name] = error, source
+            continue
+        paths[name], changed = built.path, changed or built.changed
+        edits += built.edits
+    if refused is not None and not changed:
+        raise refused
+    artefact = ""
+    if changed:
+        folder = next(p.parent for n, p in paths.items() if p != scene.models[n])
+        artefact = str(folder.relative_to(scene.root))
+    return Files(paths, tuple(edits), sum(map(file.size, paths.values())), changed, artefact)

@@ -1,0 +1,87 @@
+"""A few inputs with the outputs of the plans worth packing: what a bundle checks itself with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortune.core.backend import Backend
+from ortune.core.errors import BadData
+from ortune.core.study import Study
+from ortune.core.trial import Trial
+from ortune.data import stream
+from ortune.measurement.process import WorkerFailed, ask_once, lone
+
+if TYPE_CHECKING:
+    from ortune.experiment.context import Scene
+
+COUNT = 2
+
+
+def write(study: Study, scene: Scene) -> None:
+    """Write RUN/golden: inputs once, outputs of the best trial."""
+    root = scene.root
+    for name, path in scene.feeds.items():
+        inputs = inputs_path(root, name)
+        if not inputs.is_file():
+            feeds = stream.Stream(path)
+            stream.write(inputs, (feeds[i] for i in range(min(COUNT, len(feeds)))))
+    ensure(study, study.best)
+
+
+def ensure(study: Study, trial: Trial) -> None:
+    """Write the golden outputs of a trial unless they are there.
+
+    Raises:
+        BadData: The run's folder has no golden inputs, or the trial does not run any more.
+    """
+    root = Path(study.root)
+    for name, source in study.models.items():
+        outputs = outputs_path(root, name, trial)
+        if outputs.is_file():
+            continue
+        inputs = inputs_path(root, name)
+        if not inputs.is_file():
+            raise BadData(
+                f"the run {root} has no golden samples: it did not finish",
+                fix="run the same `ortune optimize` again; it resumes",
+            )
+        model = built_model(root, trial, Path(source))
+        _run(root, model, trial.plan.backend, inputs, outputs)
+
+
+def built_model(root: Path, trial: Trial, source: Path) -> Path:
+    """Return the file that a trial ran for one of the job's models."""
+    built = root / trial.artefact / f"{source.stem}.onnx" if trial.artefact else source
+    return built if built.is_file() else source
+
+
+def inputs_path(root: Path, name: str) -> Path:
+    """Return where the golden inputs of a model are."""
+    return root / "golden" / f"{name or 'model'}.inputs.stream"
+
+
+def outputs_path(root: Path, name: str, trial: Trial) -> Path:
+    """Return where the golden outputs of a trial's model are."""
+    return root / "golden" / f"{name or 'model'}.{trial.key}.stream"
+
+
+def read(path: Path) -> Iterator[Mapping[str, object]]:
+    """Yield the samples of a golden file."""
+    yield from stream.Stream(path)
+
+
+def _run(root: Path, model: Path, backend: Backend, inputs: Path, outputs: Path) -> None:
+    job = lone(model, backend, inputs, root, "golden")
+    command = {
+        "indices": list(range(len(stream.Stream(inputs)))),
+        "metrics": [],
+        "save": str(outputs.resolve()),
+    }
+    try:
+        ask_once(job, ("score", command))
+    except WorkerFailed as error:
+        raise BadData(
+            f"the plan does not run any more: {error.failure.reason}", fix=error.failure.reproduce
+        ) from None

@@ -1,0 +1,44 @@
+"""When two searches are the same search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ortune.core.plugins import catalog, codec
+from ortune.core.study import Job
+from ortune.model.io import file
+
+
+def model_digest(models: Mapping[str, Path]) -> str:
+    """Digest the files of a job's models, external data included."""
+    return codec.digest([[name, file.digest(path)] for name, path in models.items()])
+
+
+def job_key(job: Job) -> str:
+    """Digest everything a trial depends on beside its plan; the model's path does not count."""
+    source = catalog.source_digest(type(job.workload))
+    return codec.digest([replace(job, model="", budget_rule=""), source])
+
+
+def different(one: Job, two: Job) -> str:
+    """Return what differs between two jobs in a few words, or an empty text."""
+    said = [
+        f"its {name} is {a}, not {b}"
+        for name, a, b in (
+            ("budget", str(one.budget), str(two.budget)),
+            ("baseline", str(one.baseline), str(two.baseline)),
+            ("--on", one.on, two.on),
+            ("workload", str(one.workload), str(two.workload)),
+        )
+        if a != b
+    ]
+    others = {
+        "model": one.model_digest != two.model_digest,
+        "data": one.data_digest != two.data_digest,
+        "versions": dict(one.versions) != dict(two.versions),
+        "machine": dict(one.machine) != dict(two.machine),
+    }
+    changed = [name for name, differs in others.items() if differs]
+    return ", ".join([*said, *([f"other {' and '.join(changed)}"] if changed else [])])

@@ -1,0 +1,194 @@
+"""The search's memory: one JSON line a trial, append only, safe to kill and resume.
+
+RUN/header.json says what was asked, RUN/ledger.jsonl holds the trials, RUN/ending.json what was
+concluded. A line without its newline was being written when the process died: it is cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ortune.core.errors import BadData, OrtuneError
+from ortune.core.facts import Facts
+from ortune.core.plugins import codec
+from ortune.core.study import Job, Stage, Study
+from ortune.core.trial import Trial
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a run was started with.
+
+    Attributes:
+        models: Name -> absolute path of the original.
+        parts: Part of the data -> sample indices.
+    """
+
+    job: Job
+    facts: Facts
+    command: str
+    models: Mapping[str, str]
+    parts: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a run concluded."""
+
+    history: tuple[Stage, ...] = ()
+    finished: str = "interrupted"
+    noise: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    strict: bool = False
+    advice: tuple[str, ...] = ()
+    too_noisy: bool = False
+
+
+class Ledger:
+    """The trials of one run's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "ledger.jsonl"
+        _cut(self._path)
+        self.trials = _read(self._path)
+
+    def find(self, key: str, phase: str) -> Trial | None:
+        """Return the recorded trial of a key and phase."""
+        return next((t for t in self.trials if t.key == key and t.phase == phase), None)
+
+    def append(self, trial: Trial) -> None:
+        """Record a trial; it is on disk when this returns."""
+        line = json.dumps(codec.encode(trial), separators=(",", ":")) + "\n"
+        try:
+            with self._path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OrtuneError(
+                f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"
+            ) from error
+        self.trials.append(trial)
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold a run's folder for one search; freed by the system when the process dies.
+
+    Where there is no ``fcntl`` nothing is held.
+
+    Raises:
+        BadData: Another search is at work in it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (root / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadData(
+                f"another search is at work in {root}",
+                fix="wait for it, or choose another -o folder",
+            ) from None
+        yield
+
+
+def _cut(path: Path) -> None:
+    """Cut off a torn last line: its writer died."""
+    if not path.is_file():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+
+
+def _read(path: Path) -> list[Trial]:
+    """Read whole lines; a last one that is being written is left out."""
+    if not path.is_file():
+        return []
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    try:
+        return [codec.decode(Trial, json.loads(line)) for line in data[:whole].splitlines()]
+    except (json.JSONDecodeError, OrtuneError) as error:
+        raise BadData(
+            f"{path} cannot be read: {str(error).splitlines()[0]}", fix="choose another -o folder"
+        ) from None
+
+
+def write_header(root: Path, header: Header) -> None:
+    """Write what was asked."""
+    _write(root / "header.json", header)
+
+
+def read_header(root: Path) -> Header | None:
+    """Return what a run was started with, or None when the folder holds no run."""
+    data = _load(root / "header.json")
+    return None if data is None else codec.decode(Header, data)
+
+
+def write_ending(root: Path, ending: Ending) -> None:
+    """Write what was concluded."""
+    _write(root / "ending.json", ending)
+
+
+def read_study(root: Path) -> Study:
+    """Rebuild a study from its folder, finished or not.
+
+    Raises:
+        BadData: The folder holds no run, or its baseline was not measured.
+    """
+    header = read_header(root)
+    trials = _read(root / "ledger.jsonl")
+    if header is None or not trials:
+        raise BadData(f"no run in {root}", fix="give the -o folder of an `ortune optimize`")
+    data = _load(root / "ending.json")
+    ending = Ending() if data is None else codec.decode(Ending, data)
+    return Study(
+        root=str(root),
+        job=header.job,
+        facts=header.facts,
+        trials=tuple(trials),
+        history=ending.history,
+        finished=ending.finished,
+        noise=ending.noise,
+        command=header.command,
+        samples={name: len(part) for name, part in header.parts.items()},
+        notes=ending.notes,
+        models=header.models,
+        strict=ending.strict,
+        advice=ending.advice,
+        too_noisy=ending.too_noisy,
+    )
+
+
+def _write(path: Path, value: object) -> None:
+    beside = path.with_name(f"{path.name}.part")
+    try:
+        beside.write_text(json.dumps(codec.encode(value), indent=1), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise OrtuneError(
+            f"cannot write {path}: {error.strerror}", fix="free space or choose another -o folder"
+        ) from error
+
+
+def _load(path: Path) -> Any | None:
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None

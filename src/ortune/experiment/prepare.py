@@ -1,0 +1,277 @@
+"""Fix everything before the first candidate: feeds, split, baseline outputs, budget, job."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.budget import Budget
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.event import Note, Sink
+from ortune.core.facts import Facts
+from ortune.core.study import Job
+from ortune.core.workload import spread
+from ortune.data.stream import Stream
+from ortune.experiment import budget as budgeting
+from ortune.experiment import samples
+from ortune.experiment.context import Part, Scene, together
+from ortune.experiment.keys import different, model_digest
+from ortune.experiment.ledger import Header, read_header, write_header
+from ortune.experiment.records import table
+from ortune.experiment.request import Request
+from ortune.experiment.samples import CALIBRATION, Feeding
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.model.analysis import facts as model_facts
+from ortune.model.analysis.denormals import denormals
+from ortune.model.io import file
+from ortune.workloads.latency import Latency
+
+_TIMEOUT_S = 300.0
+_SHARE = 40
+"""Scoring one plan on a part takes at most this fraction of the time budget (1/40)."""
+
+Records = NDArray[np.float64]
+
+
+def prepare(request: Request, root: Path, sink: Sink) -> Scene:
+    """Load models and data, run the baseline, fix the budget; write or check the run's header.
+
+    Raises:
+        OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.
+    """
+    models, header = request.names, read_header(root)
+    if header is not None:
+        _same_job(root, header, request)
+    facts = {name: _facts(path) for name, path in models.items()}
+    work = root / "data"
+    fed = _fed(request, facts, root, header, sink).settled(work)
+    records: Records | None = None
+    with _start(request, root, fed.streams) as worker:
+        load_ns = int(worker.ask("load")["load_ns"])
+        first_ns = int(worker.ask("first")["first_ns"])
+        quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
+        if request.evaluate:
+            records = _records(request, worker)
+            fed = replace(fed, parts=samples.record_parts(len(records), whole=request.whole))
+        else:
+            kept = header.parts if header else _thinned(request, fed, quick, sink)
+            fed = fed.divided(kept)
+            _save_outputs(worker, work, fed.parts, request.seconds)
+    outputs = None if request.evaluate else Stream(_expected(work, "search"))
+    budget, rule = budgeting.choose(request, fed, outputs)
+    if rule:
+        sink(Note(f"budget {budget} ({rule})"))
+    parts = {name: _part(name, fed, budget, records, work) for name in ("search", "final")}
+    budgeting.check(budget, together(parts))
+    job = _job(request, fed, budget, rule)
+    paths = {name: str(path.resolve()) for name, path in models.items()}
+    whole = joined(list(facts.values()))
+    _claim(root, header, Header(job, whole, request.command, paths, fed.parts))
+    return Scene(
+        root=root,
+        job=job,
+        facts=whole,
+        models=models,
+        feeds=fed.streams,
+        materials=fed.materials,
+        parts=parts,
+        evaluate=request.evaluate,
+        base_ns=quick,
+        timeout_s=min(
+            _TIMEOUT_S, max(20.0, request.seconds / 3, (10 * load_ns + 40 * first_ns) / 1e9)
+        ),
+        memory_limit=request.memory_limit,
+        verbose=request.verbose,
+    )
+
+
+def _facts(path: Path) -> Facts:
+    model = file.load(path)
+    return replace(model_facts.facts(model), denormals=denormals(model))
+
+
+class _Loud(Worker):
+    """A worker whose failure is the user's to mend: the original does not run."""
+
+    def ask(self, do: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
+        try:
+            return super().ask(do, timeout_s=timeout_s, **arguments)
+        except WorkerFailed as error:
+            raise BadData(
+                f"the original does not run: {error.failure.reason}",
+                fix=error.failure.fix
+                or "check the model, the data and the baseline's backend; -v shows the log",
+            ) from None
+
+
+def _start(request: Request, root: Path, streams: Mapping[str, Path]) -> Worker:
+    job = WorkerJob(
+        {name: path.resolve() for name, path in request.names.items()},
+        request.baseline,
+        {name: path.resolve() for name, path in streams.items()},
+        worker_folder(root.resolve() / "workers", "setup"),
+        Latency(batch=request.workload.batch),
+        verbose=request.verbose,
+    )
+    return _Loud(job, timeout_s=_TIMEOUT_S, memory_limit=request.memory_limit)
+
+
+def _thinned(
+    request: Request, fed: Feeding, quick_ns: int, sink: Sink
+) -> dict[str, tuple[int, ...]]:
+    """Thin parts whose calibration or scoring would eat the search's time."""
+    allowed = max(20, int(request.seconds * 1e9 / _SHARE / max(quick_ns, 1)))
+    made = {}
+    if request.whole:
+        return {**fed.parts, CALIBRATION: ()}
+    for name, indices in {**fed.parts, CALIBRATION: fed.materials[MAIN].calibration}.items():
+        made[name] = tuple(indices[i] for i in spread(len(indices), allowed))
+        if len(made[name]) < len(indices):
+            sink(Note(f"{name}: {len(made[name])} of {len(indices)} samples are used, for time"))
+    return made
+
+
+def _save_outputs(
+    worker: Worker, work: Path, parts: Mapping[str, Sequence[int]], seconds: float
+) -> None:
+    for name in ("search", "final"):
+        indices = parts[name]
+        worker.ask(
+            "score",
+            indices=list(indices),
+            metrics=[],
+            save=str(_expected(work, name).resolve()),
+            timeout_s=max(_TIMEOUT_S, seconds),
+        )
+
+
+def _expected(work: Path, part: str) -> Path:
+    return work / f"expected-{part}.stream"
+
+
+def _records(request: Request, worker: Worker) -> Records:
+    timeout_s = max(_TIMEOUT_S, request.seconds)
+    answer = worker.ask("evaluate", function=request.evaluate, timeout_s=timeout_s)
+    return table(answer["records"][0])
+
+
+def _part(name: str, fed: Feeding, budget: Budget, records: Records | None, work: Path) -> Part:
+    """Put a part together with the baseline's records on it."""
+    indices = fed.parts[name]
+    if records is not None:
+        return Part(name, indices, None, records[list(indices)])
+    if fed.feeds is None:
+        raise AssertionError("without an evaluate function there are feeds")
+    labels = None if fed.feeds.labels is None else tuple(fed.feeds.labels[i] for i in indices)
+    groups = None if fed.feeds.groups is None else tuple(fed.feeds.groups[i] for i in indices)
+    stream = Stream(_expected(work, name))
+    rows = [
+        budget.metric.records([out], [out], None if labels is None else [labels[i]])[0]
+        for i, out in enumerate(stream)
+    ]
+    return Part(name, indices, stream.path, np.asarray(rows, np.float64), labels, groups)
+
+
+def _job(request: Request, fed: Feeding, budget: Budget, rule: str) -> Job:
+    return Job(
+        model=", ".join(str(path) for path in request.models),
+        model_digest=model_digest(request.names),
+        data_digest=fed.digest,
+        budget=budget,
+        budget_rule=rule,
+        workload=request.workload,
+        baseline=request.baseline,
+        on=request.on,
+        versions=versions(),
+        machine=machine(),
+    )
+
+
+def _fed(
+    request: Request, facts: Mapping[str, Facts], root: Path, known: Header | None, sink: Sink
+) -> Feeding:
+    """Read or record the samples beside those of an earlier run, and check that they agree."""
+    draft = root / "data.part"
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        if request.evaluate and request.data is None:
+            with _start(request, root, {}) as worker:
+                worker.ask("load")
+                fed = samples.recorded(request, worker, draft)
+        else:
+            fed = samples.given(request, facts[MAIN], draft, sink)
+        fed = fed.prepared(request, draft / "altered", sink)
+        if known is not None:
+            asked = replace(known.job, data_digest=fed.digest)
+            _refuse(root, different(known.job, asked))
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return fed
+
+
+def _same_job(root: Path, known: Header, request: Request) -> None:
+    """Refuse another job's folder before anything in it is touched."""
+    asked = replace(
+        known.job,
+        model_digest=model_digest(request.names),
+        workload=request.workload,
+        baseline=request.baseline,
+        on=request.on,
+        versions=versions(),
+        machine=machine(),
+    )
+    if request.budget is not None and not request.evaluate:
+        asked = replace(asked, budget=Budget.parse(request.budget))
+    _refuse(root, different(known.job, asked))
+
+
+def _refuse(root: Path, changed: str) -> None:
+    if changed:
+        raise BadSettings(
+            f"{root} holds the run of another job: {changed}",
+            fix="choose another -o folder, or remove that one",
+        )
+
+
+def _claim(root: Path, known: Header | None, header: Header) -> None:
+    """Write the header of a new run, or check that the folder's run is of the same job."""
+    if known is None:
+        write_header(root, header)
+    else:
+        _refuse(root, different(known.job, header.job))
+
+
+def joined(found: Sequence[Facts]) -> Facts:
+    """Sum the facts of models that are optimized together."""
+    if len(found) == 1:
+        return found[0]
+    ops: dict[str, int] = {}
+    precisions: dict[str, int] = {}
+    for one in found:
+        for op, count in one.ops.items():
+            ops[op] = ops.get(op, 0) + count
+        for dtype, size in one.precisions.items():
+            precisions[dtype] = precisions.get(dtype, 0) + size
+    flops = [one.flops for one in found]
+    return replace(
+        found[0],
+        ops=ops,
+        precisions=precisions,
+        nodes=sum(one.nodes for one in found),
+        parameters=sum(one.parameters for one in found),
+        weight_bytes=sum(one.weight_bytes for one in found),
+        opset=min(one.opset for one in found),
+        subgraphs=sum(one.subgraphs for one in found),
+        functions=sum(one.functions for one in found),
+        denormals=max(one.denormals or 0.0 for one in found),
+        flops=None if None in flops else sum(f for f in flops if f is not None),
+    )

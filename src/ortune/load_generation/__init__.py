@@ -1,0 +1,1 @@
+"""How runs are issued to sessions side by side, and their tails summed up."""

@@ -1,0 +1,1 @@
+"""Readings of this machine: load, counters, memory, energy, noise."""

@@ -1,0 +1,236 @@
+"""What the kernel counts about this machine and this process: read at one moment, never judged.
+
+Every reader takes the roots of /proc and /sys, and answers "unknown" (None, empty) for what is not
+there: containers and virtual machines hide much of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.core.hardware.cpus import groups
+
+_BUSY = (0, 1, 2, 5, 6)
+"""Fields of /proc/stat that count work: user, nice, system, irq, softirq (man 5 proc_stat)."""
+_STEAL = 7
+_ALL = 8
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where the kernel's files are; tests lay out their own."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+
+
+LIVE = Roots()
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """CPU bandwidth control of one cgroup (Linux kernel, sched-bwc documentation).
+
+    Attributes:
+        periods: Enforcement intervals that have elapsed.
+        throttled: Those in which the group ran out of its quota.
+        stopped_s: Seconds its CPUs were held back, summed over CPUs.
+    """
+
+    group: str
+    periods: int
+    throttled: int
+    stopped_s: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The counters at one moment.
+
+    Attributes:
+        wall_s: ``time.monotonic``.
+        cpus: CPUs that the process may use.
+        busy_s: CPU seconds that all processes together have spent on those CPUs, None if hidden.
+        stolen_s: Seconds in which the hypervisor ran something else on them.
+        total_s: Seconds of those CPUs, idle included.
+        own_s: CPU seconds of this process and its children, dead ones included.
+        switches: Context switches of the machine.
+        waits_s: Seconds in which some task stood ready without a CPU (pressure stall information).
+        throttles: The process's CPU cgroups that have a quota; None if none can be read.
+        mhz: Clock of every CPU.
+        celsius: Hottest sensor.
+    """
+
+    wall_s: float
+    cpus: int
+    busy_s: float | None
+    stolen_s: float | None
+    total_s: float | None
+    own_s: float
+    switches: int | None
+    waits_s: float | None
+    throttles: tuple[Throttle, ...] | None
+    mhz: tuple[float, ...]
+    celsius: float | None
+    load: tuple[float, ...]
+
+
+def snapshot(roots: Roots = LIVE) -> Snapshot:
+    """Read everything once; takes a few milliseconds."""
+    mask = allowed()
+    busy, stolen, total = _cpu_seconds(roots, mask)
+    load: tuple[float, ...] = ()
+    with suppress(OSError, AttributeError):
+        load = tuple(round(x, 2) for x in os.getloadavg())
+    return Snapshot(
+        time.monotonic(),
+        len(mask) or os.cpu_count() or 1,
+        busy,
+        stolen,
+        total,
+        own_seconds(roots.proc),
+        _switches(roots.proc),
+        _waits(roots.proc),
+        throttles(roots),
+        mhz(roots),
+        celsius(roots.sys),
+        load,
+    )
+
+
+def allowed() -> frozenset[int]:
+    """Return the CPUs that this process may run on; empty where that is not known."""
+    try:
+        return frozenset(os.sched_getaffinity(0))
+    except AttributeError:
+        return frozenset()
+
+
+def own_seconds(proc: Path) -> float:
+    """Return CPU seconds of this process and all below it, ended ones included."""
+    me, table = os.getpid(), dict(_processes(proc))
+    if me not in table:
+        used = os.times()
+        return used.user + used.system + used.children_user + used.children_system
+    below = {me}
+    while more := {pid for pid, (parent, _) in table.items() if parent in below} - below:
+        below |= more
+    return sum(table[pid][1] for pid in below)
+
+
+def throttles(roots: Roots) -> tuple[Throttle, ...] | None:
+    """Return the counters of the process's CPU cgroup and its parents, where they have a quota."""
+    base = roots.sys / "fs" / "cgroup"
+    every = {one: _pairs(_text(one / "cpu.stat")) for one in groups(base, roots.proc / "self")}
+    if not any(every.values()):
+        return None
+    return tuple(
+        Throttle(
+            f"/{folder.relative_to(base).as_posix()}".removesuffix("."),
+            counts["nr_periods"],
+            counts.get("nr_throttled", 0),
+            counts.get("throttled_usec", 0) / 1e6 + counts.get("throttled_time", 0) / 1e9,
+        )
+        for folder, counts in every.items()
+        if counts.get("nr_periods")
+    )
+
+
+def mhz(roots: Roots) -> tuple[float, ...]:
+    """Return the clock of every CPU, from cpufreq or else from /proc/cpuinfo; empty if hidden."""
+    files = sorted((roots.sys / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    found = [float(text) / 1000 for file in files if (text := _text(file).strip()).isdigit()]
+    if not found:
+        lines = _text(roots.proc / "cpuinfo").splitlines()
+        found = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
+    return tuple(round(one, 1) for one in found)
+
+
+def celsius(sys: Path) -> float | None:
+    """Return the hottest sensor of thermal zones and hardware monitors."""
+    files = [*(sys / "class/thermal").glob("thermal_zone*/temp")]
+    files += (sys / "class/hwmon").glob("hwmon*/temp*_input")
+    texts = (_text(file).strip() for file in files)
+    found = [int(text) / 1000 for text in texts if text.removeprefix("-").isdigit()]
+    return max(found, default=None)
+
+
+def settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
+    """Return governor, turbo and sibling threads: what does not change while one measures."""
+    cpu = sys / "devices/system/cpu"
+    governors = {_text(file).strip() for file in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
+    no_turbo, boost = _text(cpu / "intel_pstate/no_turbo"), _text(cpu / "cpufreq/boost")
+    turbo = {"0": "on", "1": "off"}.get(no_turbo.strip()) or {"0": "off", "1": "on"}.get(
+        boost.strip(), "not visible"
+    )
+    smt = {"0": "off", "1": "on"}.get(_text(cpu / "smt/active").strip(), "not visible")
+    shown = " ".join(sorted(governors - {""}))
+    return {
+        "frequency governor": shown or "not visible",
+        "turbo": turbo,
+        "sibling threads": smt,
+    }
+
+
+def _processes(proc: Path) -> Iterable[tuple[int, tuple[int, float]]]:
+    """Yield pid, (parent, CPU seconds of its own and of its ended children)."""
+    for folder in proc.glob("[0-9]*"):
+        fields = _text(folder / "stat").rpartition(")")[2].split()
+        if len(fields) > 14:
+            yield int(folder.name), (int(fields[1]), sum(map(int, fields[11:15])) / _ticks())
+
+
+def _cpu_seconds(
+    roots: Roots, mask: frozenset[int]
+) -> tuple[float | None, float | None, float | None]:
+    """Return busy, stolen and all seconds of the CPUs in the mask (of all, if it is empty)."""
+    busy = stolen = total = 0
+    seen = False
+    for line in _text(roots.proc / "stat").splitlines():
+        name, *rest = line.split()
+        if not name.startswith("cpu") or name == "cpu" or (mask and int(name[3:]) not in mask):
+            continue
+        counts = [*map(int, rest), *([0] * _ALL)][:_ALL]
+        seen = True
+        busy += sum(counts[i] for i in _BUSY)
+        stolen += counts[_STEAL]
+        total += sum(counts)
+    if not seen:
+        return None, None, None
+    return busy / _ticks(), stolen / _ticks(), total / _ticks()
+
+
+def _switches(proc: Path) -> int | None:
+    return _pairs(_text(proc / "stat")).get("ctxt")
+
+
+def _waits(proc: Path) -> float | None:
+    """Pressure stall information: microseconds in which some task waited for a CPU."""
+    for line in _text(proc / "pressure/cpu").splitlines():
+        if line.startswith("some"):
+            return int(line.rpartition("total=")[2]) / 1e6
+    return None
+
+
+def _pairs(text: str) -> dict[str, int]:
+    words = (line.split() for line in text.splitlines())
+    return {w[0]: int(w[1]) for w in words if len(w) == 2 and w[1].isdigit()}
+
+
+def _ticks() -> int:
+    try:
+        return os.sysconf("SC_CLK_TCK")
+    except (AttributeError, ValueError):
+        return 100
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,58 @@
+"""What the machine is."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+
+from ortune.core.hardware.cpus import cpu_model, effective_cpus, instruction_sets
+
+SETS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_int8",
+    "amx_bf16",
+    "amx_fp16",
+    "asimddp",
+    "i8mm",
+    "bf16",
+)
+"""Instruction sets that decide which arithmetic is fast, in Linux' spelling."""
+
+PACKAGES = (
+    "ortune",
+    "onnxruntime",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "numpy",
+    "onnxruntime-ep-openvino",
+    "openvino",
+    "torch",
+    "mlcommons-loadgen",
+)
+
+
+def machine() -> dict[str, str]:
+    """Return what results depend on: CPU model, instruction sets, effective CPUs, system."""
+    flags = instruction_sets()
+    return {
+        "cpu": cpu_model() or platform.processor() or platform.machine(),
+        "instruction sets": " ".join(name for name in SETS if name in flags) or "unknown",
+        "effective cpus": str(effective_cpus()),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -1,0 +1,286 @@
+"""How far the machine could be trusted while it measured, and what to change.
+
+A record is the difference of two snapshots; a judgement is a pure function over it. Causes
+(load, throttling, steal, clocks) are told as advice; only what shows in the numbers themselves, or
+what takes the CPU away behind the scheduler's back, makes a machine too noisy for a verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ortune.core.trial import Interval
+from ortune.measurement.machine.counters import LIVE, Roots, Snapshot, settings, snapshot
+
+__all__ = ["Advice", "Judgement", "Record", "between", "judge", "now", "snapshot"]
+
+OTHERS = 0.1
+"""Share of the CPUs that others may use before it is worth a word."""
+THROTTLED = (0.01, 0.1)
+"""Share of throttled periods: worth a word, too many."""
+STOLEN = (0.01, 0.05)
+"""Share of CPU time that the hypervisor took: worth a word, too much."""
+DISTURBED = (0.1, 0.5)
+"""Share of runs whose threads waited for a CPU: above the second, fewer are used than dropped."""
+EQUAL = 0.15
+"""Half-width of an A/A ratio's interval above which nothing can be told apart; one pair of
+processes has 0.08 on a quiet machine."""
+CLOCKS = 0.1
+"""How far the clock may wander between two snapshots."""
+HOT = 90.0
+
+RULE = (
+    "too noisy: over half of the runs waited for a CPU and not only for each other, the original "
+    "differs from itself, its A/A interval is wider than 15 % on either side, over 10 % of the "
+    "CPU quota's periods were throttled, or over 5 % of the CPU time was stolen"
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What happened on the machine during a run. Shares are of 1; None is "not visible".
+
+    Attributes:
+        seconds: Length of the run.
+        cpus: CPUs that could be used.
+        own: CPUs that this process and its workers used, on average.
+        others: CPUs of those that other processes used.
+        stolen: Share of CPU time that the hypervisor gave to others.
+        throttled: Share of the quota's periods in which the cgroup ran out of it.
+        periods: Periods behind it; 0 without a quota.
+        stopped_s: CPU seconds held back by the quota.
+        waits: Share of the run in which some task of the machine waited for a CPU.
+        switches: Context switches of the machine a second.
+        mhz: Lowest and highest clock seen at both ends; empty if hidden.
+        celsius: Hottest sensor at the end.
+        load: Load averages at the end.
+        settings: Governor, turbo, sibling threads.
+    """
+
+    seconds: float
+    cpus: int
+    own: float
+    others: float | None
+    stolen: float | None
+    throttled: float | None
+    periods: int
+    stopped_s: float
+    waits: float | None
+    switches: float | None
+    mhz: tuple[float, ...]
+    celsius: float | None
+    load: tuple[float, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def readings(self) -> dict[str, str]:
+        """Return it as a person reads it: name -> value with its unit."""
+        hidden = "not visible"
+        clocks = " to ".join(f"{one:.0f}" for one in self.mhz)
+        return {
+            "measured for": f"{self.seconds:.0f} s on {self.cpus} CPUs",
+            "CPUs used by ortune": f"{self.own:.2f}",
+            "CPUs used by others": hidden if self.others is None else f"{self.others:.2f}",
+            "throttled periods of the CPU quota": hidden
+            if self.throttled is None
+            else f"{_percent(self.throttled)} of {self.periods}"
+            if self.periods
+            else "no quota",
+            "stolen CPU time": hidden if self.stolen is None else _percent(self.stolen),
+            "some task waited for a CPU": hidden if self.waits is None else _percent(self.waits),
+            "context switches a second": hidden
+            if self.switches is None
+            else f"{self.switches:.0f}",
+            "clock, MHz": clocks or hidden,
+            "temperature, C": hidden if self.celsius is None else f"{self.celsius:.0f}",
+            "load average": " ".join(f"{one:.2f}" for one in self.load) or hidden,
+            **self.settings,
+        }
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing that is wrong with the machine.
+
+    Attributes:
+        what: What it is, with its size.
+        change: What to do about it.
+        severe: It alone makes a verdict impossible.
+    """
+
+    what: str
+    change: str
+    severe: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.change}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether a verdict can be given here, and what to change.
+
+    Attributes:
+        too_noisy: By `RULE`.
+        advice: The worst first.
+    """
+
+    too_noisy: bool
+    advice: tuple[Advice, ...]
+
+
+def between(before: Snapshot, after: Snapshot, roots: Roots = LIVE) -> Record:
+    """Return what happened between two snapshots."""
+    seconds = max(after.wall_s - before.wall_s, 1e-9)
+    busy, own = _less(after.busy_s, before.busy_s), max(0.0, after.own_s - before.own_s)
+    total, stolen = _less(after.total_s, before.total_s), _less(after.stolen_s, before.stolen_s)
+    waits, switches = _less(after.waits_s, before.waits_s), _less(after.switches, before.switches)
+    throttled, periods, stopped = _throttled(before, after)
+    clocks = before.mhz + after.mhz
+    return Record(
+        seconds,
+        after.cpus,
+        own / seconds,
+        None if busy is None else max(0.0, busy - own) / seconds,
+        None if stolen is None or not total else stolen / total,
+        throttled,
+        periods,
+        stopped,
+        None if waits is None else min(1.0, waits / seconds),
+        None if switches is None else switches / seconds,
+        (min(clocks), max(clocks)) if clocks else (),
+        after.celsius,
+        after.load,
+        settings(roots.sys),
+    )
+
+
+def now() -> dict[str, str]:
+    """Return what can be read at this moment, without a run to compare with."""
+    seen = snapshot()
+    hidden = "not visible"
+    return {
+        "load average": " ".join(f"{one:.2f}" for one in seen.load) or hidden,
+        "clock, MHz": " ".join(f"{one:.0f}" for one in seen.mhz) or hidden,
+        "temperature, C": hidden if seen.celsius is None else f"{seen.celsius:.0f}",
+        **settings(),
+    }
+
+
+def judge(record: Record, disturbed: float = math.nan, equal: Interval | None = None) -> Judgement:
+    """Say whether a verdict can be given, and what to change.
+
+    Args:
+        record: What happened during the run.
+        disturbed: Share of timed runs whose threads waited for a CPU; NaN when unknown.
+        equal: A/A ratio of the original to itself, with its 99 % interval.
+    """
+    found = [
+        *_equal(equal),
+        *_waited(disturbed, record),
+        *_quota(record),
+        *_steal(record),
+        *_others(record),
+        *_clocks(record),
+    ]
+    found.sort(key=lambda one: not one.severe)
+    return Judgement(any(one.severe for one in found), tuple(found))
+
+
+def _equal(equal: Interval | None) -> list[Advice]:
+    if equal is None or not math.isfinite(equal.value):
+        return []
+    change = "measure again on a quieter machine, or for longer"
+    if equal.low > 1 or equal.high < 1:
+        return [Advice(f"the original differs from itself by {equal}", change, severe=True)]
+    half = math.log(equal.high / equal.low) / 2
+    if half > EQUAL:
+        what = f"the original can be told from itself only within {_percent(half)}"
+        return [Advice(what, change, severe=True)]
+    return []
+
+
+def _waited(disturbed: float, record: Record) -> list[Advice]:
+    if not disturbed > DISTURBED[0]:
+        return []
+    what = f"the threads of {_percent(disturbed)} of the runs waited for a CPU"
+    if record.others is not None and record.others <= OTHERS * record.cpus:
+        # More threads than CPUs, and threads that wake often, wait on a calm machine too.
+        what += f", though other processes used only {record.others:.2f} of {record.cpus}"
+        change = "let sessions and threads together be no more than the CPUs, or take it as theirs"
+        return [Advice(what, change)]
+    # A pinned single thread needs one free CPU, whatever runs on the others.
+    change = "stop what else runs"
+    if record.cpus > 1:
+        change += "; several threads suffer more than one: --on 'cpu(threads=1)'"
+    return [Advice(what, change, disturbed > DISTURBED[1])]
+
+
+def _quota(record: Record) -> list[Advice]:
+    if record.throttled is None or record.throttled <= THROTTLED[0]:
+        return []
+    what = (
+        f"the CPU quota ran out in {_percent(record.throttled)} of its periods "
+        f"({record.stopped_s:.1f} CPU seconds held back)"
+    )
+    change = "raise the CPU limit of the container, or use fewer threads: --on 'cpu(threads=1)'"
+    return [Advice(what, change, record.throttled > THROTTLED[1])]
+
+
+def _steal(record: Record) -> list[Advice]:
+    if record.stolen is None or record.stolen <= STOLEN[0]:
+        return []
+    what = f"the hypervisor gave {_percent(record.stolen)} of the CPU time to other machines"
+    return [Advice(what, "use a machine with dedicated CPUs", record.stolen > STOLEN[1])]
+
+
+def _others(record: Record) -> list[Advice]:
+    if record.others is None or record.others <= OTHERS * record.cpus:
+        return []
+    what = f"other processes used {record.others:.1f} of {record.cpus} CPUs during the run"
+    change = "stop them"
+    if record.cpus > 1 and record.others < record.cpus - 0.5:
+        change += "; one thread needs one free CPU: --on 'cpu(threads=1)'"
+    return [Advice(what, change)]
+
+
+def _clocks(record: Record) -> list[Advice]:
+    found = []
+    governor = record.settings.get("frequency governor", "")
+    if governor in ("powersave", "conservative", "ondemand"):
+        change = "set it to performance (cpupower frequency-set -g performance)"
+        found.append(Advice(f"the frequency governor is {governor}", change))
+    if record.mhz and record.mhz[1] > record.mhz[0] * (1 + CLOCKS):
+        low, high = record.mhz
+        what = f"the CPU's clock moved between {low:.0f} and {high:.0f} MHz"
+        found.append(Advice(what, "switch turbo off, or set the governor to performance"))
+    if record.celsius is not None and record.celsius >= HOT:
+        what = f"the hottest sensor shows {record.celsius:.0f} C"
+        found.append(Advice(what, "let it cool down: hot CPUs lower their clocks"))
+    return found
+
+
+def _throttled(before: Snapshot, after: Snapshot) -> tuple[float | None, int, float]:
+    """Return the worst group's share of throttled periods, its periods and seconds held back."""
+    if after.throttles is None:
+        return None, 0, 0.0
+    old = {one.group: one for one in before.throttles or ()}
+    worst: tuple[float, int, float] | None = None
+    for one in after.throttles:
+        first = old.get(one.group)
+        periods = one.periods - (first.periods if first else 0)
+        if periods <= 0:
+            continue
+        throttled = one.throttled - (first.throttled if first else 0)
+        stopped = one.stopped_s - (first.stopped_s if first else 0.0)
+        worst = max(worst or (0.0, 0, 0.0), (throttled / periods, periods, stopped))
+    return worst if worst is not None else (0.0, 0, 0.0)
+
+
+def _less(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"

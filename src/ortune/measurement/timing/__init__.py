@@ -1,0 +1,1 @@
+"""Paired timing of live processes, and the statistics behind a ratio."""

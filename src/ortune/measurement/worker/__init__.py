@@ -1,0 +1,1 @@
+"""The worker process: loads one job and answers commands on its input."""

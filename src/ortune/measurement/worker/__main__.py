@@ -1,0 +1,77 @@
+"""A worker: one process, one plan. ``python -m ortune.measurement.worker JOB.json < commands``.
+
+It loads what JOB says and answers one JSON line for every JSON line on its standard input, until
+the input ends. Whatever the runtime prints goes to stderr. onnx_ir is never imported here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from ortune.core.errors import OrtuneError
+from ortune.core.plugins import codec
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.worker.tasks import TASKS
+from ortune.measurement.worker.workbench import Workbench
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(path: str) -> int:
+    """Serve commands until standard input ends."""
+    _die_with_parent()
+    answers = _claim_stdout()
+    job = codec.decode(WorkerJob, json.loads(Path(path).read_text(encoding="utf-8")))
+    sys.path[:0] = [p for p in job.path if p not in sys.path]
+    with ExitStack() as stack:
+        bench = Workbench(job, stack)
+        for command in _commands():
+            answers.write(json.dumps(_answer(bench, command)) + "\n")
+            answers.flush()
+    return 0
+
+
+def _answer(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = {key: value for key, value in command.items() if key != "do"}
+    try:
+        return TASKS[str(command["do"])](bench, **arguments)
+    except OrtuneError as error:
+        return {"error": error.what, "fix": error.fix}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}", "fix": ""}
+
+
+def _commands() -> Iterator[Mapping[str, Any]]:
+    for line in sys.stdin:
+        if line.strip():
+            yield json.loads(line)
+
+
+def _claim_stdout() -> IO[str]:
+    """Keep the answers' channel to ourselves: runtimes print to stdout as they like."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent goes; elsewhere the closed stdin ends it."""
+    if sys.platform != "linux":
+        return
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,168 @@
+"""A worker's calibration tasks: observe tensors while samples run, in memory that does not grow.
+
+What is held is one run's outputs and one accumulator for each probe and group of samples. The
+files are the parent's (`ortune.calibration.calibrate`): a model that gives out what is watched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadData
+from ortune.core.observer import Accumulator, Moments, Probe, Range
+from ortune.core.plugins import codec
+from ortune.measurement.job import MAIN
+from ortune.measurement.machine.memory import peak_rss
+from ortune.measurement.worker.workbench import Workbench
+
+KEPT = 64 * 2**20
+"""Bytes of samples after which the mapped file is let go: its pages count as memory in use."""
+
+
+def extents(
+    bench: Workbench, model: str, indices: Sequence[int], watches: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Run the largest sample; return how many elements each tensor has, and one of its shapes.
+
+    Args:
+        bench: The worker's state; its session is not used.
+        model: A file whose outputs are shapes.
+        indices: Samples to choose from.
+        watches: Encoded Watches.
+    """
+    sizes = [sum(array.nbytes for array in bench.sample(i).values()) for i in indices]
+    largest = indices[int(np.argmax(sizes))]
+    found: dict[str, Any] = {}
+    with bench.job.backend.open(Path(model), verbose=bench.job.verbose) as session:
+        values = session.run(bench.sample(largest))
+        for watch in watches:
+            shapes = [shape.astype(np.int64) for shape in pieces(values, watch)]
+            count = sum(int(np.prod(shape)) for shape in shapes)
+            shape = shapes[0].tolist() if shapes else []
+            found[watch["tensor"]] = {"elements": count, "shape": shape}
+    return {"extents": found}
+
+
+def observe(
+    bench: Workbench,
+    model: str,
+    groups: Sequence[Sequence[int]],
+    watches: Sequence[Mapping[str, Any]],
+    probes: Sequence[Mapping[str, Any]],
+    keep: str,
+) -> dict[str, Any]:
+    """Answer every probe for every group of samples; each pass runs each sample once.
+
+    Args:
+        bench: The worker's state; its session is not used.
+        model: A file whose outputs are what is watched.
+        groups: Sample indices; groups may overlap.
+        watches: Encoded Watches, one a probe.
+        probes: Encoded Probes.
+        keep: Path without suffix, for files of moments.
+
+    Returns:
+        ``answers``: one list a group, an answer a probe, None for tensors that held no value.
+    """
+    wanted = [codec.decode(Probe, dict(data)) for data in probes]
+    states = [[_Seen(probe) for probe in wanted] for _ in groups]
+    read = 0
+    with bench.job.backend.open(Path(model), verbose=bench.job.verbose) as session:
+        for turn in range(max((probe.observer.passes for probe in wanted), default=0)):
+            for index, members in _schedule(groups):
+                feeds = bench.sample(index)
+                values: dict[str, Any] = {**feeds, **session.run(feeds)}
+                for place, watch in enumerate(watches):
+                    for piece in pieces(values, watch):
+                        for member in members:
+                            states[member][place].update(turn, piece)
+                read += sum(array.nbytes for array in feeds.values())
+                del values, feeds
+                if read > KEPT:
+                    read = 0
+                    bench.feeds[MAIN].release()
+    answers = [
+        [seen.answer(f"{keep}-{group}-{place}") for place, seen in enumerate(row)]
+        for group, row in enumerate(states)
+    ]
+    return {"answers": answers, "peak_rss": peak_rss(), "cpu_ns": time.process_time_ns()}
+
+
+def pieces(values: Mapping[str, Any], watch: Mapping[str, Any]) -> Iterator[NDArray[Any]]:
+    """Yield the tensor as it was in each turn of the bodies that it is in."""
+    found = values[watch["output"]]
+    for array in found if isinstance(found, list) else [found]:
+        stacked = int(watch["stacked"])
+        if not stacked:
+            yield array
+        elif array.size:
+            yield from array.reshape(-1, *array.shape[stacked:])
+
+
+class _Seen:
+    """One probe in one group of samples."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._state: Accumulator = probe.observer.start()
+        self._any = False
+
+    def update(self, turn: int, values: NDArray[Any]) -> None:
+        if not values.size or turn >= self._probe.observer.passes:
+            return
+        if values.dtype.kind not in "fiub" and values.dtype.isbuiltin == 1:
+            raise BadData(
+                f"tensor '{self._probe.tensor}' holds {values.dtype}, no numbers",
+                fix="watch tensors of numbers",
+            )
+        self._any = True
+        try:
+            self._state.update(turn, values)
+        except BadData as error:
+            raise BadData(f"tensor '{self._probe.tensor}': {error.what}", fix=error.fix) from None
+
+    def answer(self, keep: str) -> dict[str, Any] | None:
+        return packed(self._state.result(), keep) if self._any else None
+
+
+def packed(found: Range, keep: str) -> dict[str, Any]:
+    """Turn a range into JSON data; moments go into files whose names begin with `keep`."""
+    data: dict[str, Any] = {"low": found.low, "high": found.high}
+    if found.channels:
+        data["channels"] = codec.encode(found.channels)
+    if found.moments is not None:
+        Path(keep).parent.mkdir(parents=True, exist_ok=True)
+        for part in ("mean", "second"):
+            np.save(f"{keep}-{part}.npy", getattr(found.moments, part))
+        data["moments"] = {"count": found.moments.count, "files": keep}
+    return data
+
+
+def unpacked(data: Mapping[str, Any]) -> Range:
+    """Read what `packed` wrote; moments stay in their files until they are used."""
+    moments = None
+    if held := data.get("moments"):
+        mean, second = (
+            np.load(f"{held['files']}-{part}.npy", mmap_mode="r") for part in ("mean", "second")
+        )
+        moments = Moments(int(held["count"]), mean, second)
+    channels = tuple((float(low), float(high)) for low, high in data.get("channels", ()))
+    return Range(float(data["low"]), float(data["high"]), channels, moments)
+
+
+def _schedule(groups: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
+    """Return each sample once, in order of first mention, with the groups that it is in."""
+    members: dict[int, list[int]] = {}
+    for number, indices in enumerate(groups):
+        for index in dict.fromkeys(indices):
+            members.setdefault(index, []).append(number)
+    return list(members.items())
+
+
+TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"observe": observe, "extents": extents}

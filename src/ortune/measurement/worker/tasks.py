@@ -1,0 +1,160 @@
+"""What a worker can be asked to do. Each task is a function of the bench and plain JSON values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.backends.cpu import Cpu
+from ortune.core.errors import BadData
+from ortune.core.metric import Metric
+from ortune.core.plugins import codec, user_function
+from ortune.data import stream
+from ortune.measurement.job import MAIN
+from ortune.measurement.machine.memory import peak_rss
+from ortune.measurement.worker import observers, profile, roofline
+from ortune.measurement.worker import placement as placing
+from ortune.measurement.worker.allocations import arena, nodes
+from ortune.measurement.worker.imports import prepare
+from ortune.measurement.worker.usage import footprint, rest, usage
+from ortune.measurement.worker.workbench import Workbench
+from ortune.measurement.worker.workload import burst, details, first
+
+
+def load(bench: Workbench) -> dict[str, Any]:
+    """Open the sessions: load time and placement."""
+    start = time.perf_counter_ns()
+    bench.open()
+    taken = time.perf_counter_ns() - start
+    placement: dict[str, int] = {}
+    for opened in bench.sessions.values():
+        for provider, count in opened.placement().items():
+            placement[provider] = placement.get(provider, 0) + count
+    return {"load_ns": taken, "placement": placement}
+
+
+def score(
+    bench: Workbench,
+    indices: Sequence[int],
+    metrics: Sequence[Mapping[str, Any]],
+    expected: str | None = None,
+    save: str | None = None,
+    labels: Sequence[Any] | None = None,
+) -> dict[str, Any]:
+    """Run samples one by one; return a list of record rows for every metric.
+
+    Args:
+        bench: The worker's state.
+        indices: Samples to run, in order.
+        metrics: Encoded Metric plugins.
+        expected: Stream of the baseline's outputs for exactly these samples; None scores the
+            outputs against themselves.
+        save: Stream file to write the outputs to.
+        labels: One label a sample.
+    """
+    scorers = [codec.decode(Metric, dict(data)) for data in metrics]
+    truth = stream.Stream(Path(expected)) if expected else None
+    rows: list[list[list[float]]] = [[] for _ in scorers]
+    session, backend = bench.sessions[MAIN], bench.job.backend
+
+    def outputs() -> Iterator[dict[str, NDArray[Any]]]:
+        for place, index in enumerate(indices):
+            feeds = bench.sample(index)
+            actual = session.run(feeds)
+            seen = backend.compared(feeds, actual)
+            wanted = backend.compared(feeds, truth[place]) if truth else seen
+            label = None if labels is None else [_label(labels[place])]
+            for scorer, found in zip(scorers, rows, strict=True):
+                found.append(scorer.records([wanted], [seen], label)[0].tolist())
+            yield actual
+
+    if save:
+        stream.write(Path(save), outputs())
+    else:
+        for _ in outputs():
+            pass
+    return {"records": rows, "peak_rss": peak_rss()}
+
+
+def evaluate(
+    bench: Workbench, function: str, record: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Call the user's ``fn(run)`` and return its records.
+
+    Args:
+        bench: The worker's state.
+        function: ``pkg.module:name``.
+        record: Model name -> stream file that receives the inputs of its calls.
+    """
+    calls = dict.fromkeys(bench.sessions, 0)
+    with ExitStack() as files:
+        writers = {
+            name: files.enter_context(stream.writing(Path(path)))
+            for name, path in (record or {}).items()
+        }
+
+        def runner(name: str) -> Callable[..., dict[str, NDArray[Any]]]:
+            def run(**inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+                calls[name] += 1
+                if name in writers:
+                    writers[name](inputs)
+                return bench.sessions[name].run(inputs)
+
+            return run
+
+        runners = {name: runner(name) for name in bench.sessions}
+        given = runners[MAIN] if MAIN in runners else Runners(runners)
+        found = user_function.function(function)(given)
+        rows = [[float(x) for x in np.atleast_1d(np.asarray(row, np.float64))] for row in found]
+    return {"records": [rows], "calls": calls, "peak_rss": peak_rss()}
+
+
+class Runners(dict[str, Callable[..., dict[str, NDArray[Any]]]]):
+    """What an evaluate function gets for several models: ``run["decoder"](**inputs)``."""
+
+
+def describe(bench: Workbench, index: int = 0) -> dict[str, Any]:
+    """Run one sample and return dtype and shape of every output: the last rung of the ladder."""
+    outputs = bench.sessions[MAIN].run(bench.sample(index))
+    return {"shapes": {name: [str(a.dtype), list(a.shape)] for name, a in outputs.items()}}
+
+
+def optimize_offline(bench: Workbench, out: str) -> dict[str, Any]:
+    """Let the runtime rewrite the model file at the backend's level and write it to `out`."""
+    backend = bench.job.backend
+    if not isinstance(backend, Cpu):
+        raise BadData(f"{backend.name()} does not write optimized files", fix="use --on cpu")
+    backend.save(bench.job.models[MAIN], Path(out))
+    return {}
+
+
+TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "prepare": prepare,
+    "load": load,
+    "first": first,
+    "burst": burst,
+    "details": details,
+    "score": score,
+    "evaluate": evaluate,
+    "describe": describe,
+    "optimize": optimize_offline,
+    **observers.TASKS,
+    **placing.TASKS,
+    **profile.TASKS,
+    **roofline.TASKS,
+    "usage": usage,
+    "footprint": footprint,
+    "rest": rest,
+    "arena": arena,
+    "nodes": nodes,
+}
+
+
+def _label(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, list) else value

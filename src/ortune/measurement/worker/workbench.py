@@ -1,0 +1,218 @@
+"""The live state of a worker: lanes of sessions, and feeds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.backend import Recording, Session, Tensors
+from ortune.core.errors import BadData
+from ortune.core.workload import spread
+from ortune.data import stream
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.worker.lane import Lane, Round
+
+_ROUND_BYTES = 256 * 2**20
+_DETAILS = 4096
+"""Bursts whose details are kept until somebody asks for them."""
+
+
+class Workbench:
+    """What the tasks of a worker act on: opened sessions and streams of samples.
+
+    Attributes:
+        sessions: Model name -> session of the first lane.
+        feeds: Model name -> its samples.
+        runs: Runs of all bursts so far.
+        details: What the last bursts told for `Workload.results`.
+    """
+
+    def __init__(self, job: WorkerJob, stack: ExitStack) -> None:
+        self.job = job
+        self._stack = stack
+        self.sessions: dict[str, Session] = {}
+        self.feeds = {name: stream.Stream(path) for name, path in job.feeds.items()}
+        self.runs = 0
+        self.details: deque[Mapping[str, Any]] = deque(maxlen=_DETAILS)
+        self._lanes: list[Lane] = []
+        self._cycle: list[int] = []
+        self._rounds: dict[int, Round] = {}
+        self._shapes: list[str] = []
+
+    def open(self) -> None:
+        """Open every model once."""
+        for name, path in self.job.models.items():
+            if name not in self.sessions:
+                opened = self.job.backend.open(path, verbose=self.job.verbose)
+                self.sessions[name] = self._stack.enter_context(opened)
+
+    def record(self, folder: Path) -> Recording:
+        """Open the only model with the runtime's own profiler on."""
+        path = self.job.models[MAIN]
+        opened = self.job.backend.record(path, folder, verbose=self.job.verbose)
+        recording = self._stack.enter_context(opened)
+        self.sessions[MAIN] = recording
+        return recording
+
+    def any(self) -> Session:
+        """Return the first session: its clock times all."""
+        return next(iter(self.sessions.values()))
+
+    def sample(self, index: int, name: str = MAIN) -> dict[str, NDArray[Any]]:
+        """Return one sample, as one run takes it."""
+        return self.feeds[name][index]
+
+    # --- what a workload drives -------------------------------------------------------------
+
+    @property
+    def out(self) -> Path:
+        """The worker's folder."""
+        return self.job.out
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """The loaded sessions as the first lane, and as many more as the workload asks for."""
+        if not self._lanes:
+            self._lanes.append(Lane(self.sessions, self.round))
+        while len(self._lanes) < self.job.workload.lanes(self.job.backend):
+            self._lanes.append(self._stack.enter_context(self.fresh()))
+        return self._lanes
+
+    @contextmanager
+    def fresh(self) -> Iterator[Lane]:
+        """Open every model anew as one more lane."""
+        with ExitStack() as stack:
+            sessions = {
+                name: stack.enter_context(self.job.backend.open(path, verbose=self.job.verbose))
+                for name, path in self.job.models.items()
+            }
+            yield Lane(sessions, self.round)
+
+    @property
+    def shapes(self) -> Sequence[str]:
+        """The shape of every run of the cycle."""
+        if not self._shapes:
+            self._shapes = [shape([f for _, f in self.round(k)]) for k in range(len(self.cycle))]
+        return self._shapes
+
+    @property
+    def cycle(self) -> Sequence[int]:
+        """The rounds that the workload chose, as many as memory has room for."""
+        if not self._cycle:
+            chosen = self.job.workload.cycle(_Shapes(self))
+            self._cycle = [chosen[k] for k in spread(len(chosen), self._room())]
+        return self._cycle
+
+    def prepare(self) -> None:
+        """Read every round of the cycle into memory."""
+        for position in range(len(self.cycle)):
+            self.round(position)
+
+    def round(self, position: int) -> Round:
+        """Return the round at a position of the endless cycle, kept in memory.
+
+        A round is one call of the only model. Of several models it holds calls of each, as many
+        as its share of the recorded calls, so that a round's time stands for the whole job's.
+        """
+        turn = self.cycle[position % len(self.cycle)]
+        if turn not in self._rounds:
+            self._rounds[turn] = [
+                (name, self._stacked(name, start + k))
+                for name, start, count in self.places(turn)
+                for k in range(count)
+            ]
+        return self._rounds[turn]
+
+    @property
+    def held(self) -> int:
+        """Bytes of the samples that are kept in memory."""
+        rounds = self._rounds.values()
+        return sum(a.nbytes for calls in rounds for _, feeds in calls for a in feeds.values())
+
+    def places(self, turn: int) -> list[tuple[str, int, int]]:
+        """Return the samples of a round: model, first index and number of its calls."""
+        fewest = self.fewest
+        return [
+            (name, turn * len(feeds) // fewest, len(feeds) // fewest)
+            for name, feeds in self.feeds.items()
+        ]
+
+    @property
+    def fewest(self) -> int:
+        """How many different rounds the feeds have."""
+        return min(len(feeds) for feeds in self.feeds.values())
+
+    def _room(self) -> int:
+        """Return how many rounds may be held in memory."""
+        size = sum(
+            array.nbytes * (len(feeds) // self.fewest)
+            for feeds in self.feeds.values()
+            for array in feeds[0].values()
+        )
+        return max(1, _ROUND_BYTES // max(1, size * max(1, self.job.workload.batch)))
+
+    def _stacked(self, name: str, index: int) -> Tensors:
+        feeds, batch = self.feeds[name], self.job.workload.batch
+        if batch <= 1:
+            return {key: np.array(value) for key, value in feeds[index].items()}
+        rows = [feeds[(index + k) % len(feeds)] for k in range(batch)]
+        return stack(rows)
+
+
+class _Shapes(Sequence[str]):
+    """The shape of every round that the feeds have, found when asked for."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+
+    def __len__(self) -> int:
+        return self._bench.fewest
+
+    def __getitem__(self, turn: Any) -> Any:
+        if isinstance(turn, slice):
+            return [self[k] for k in range(*turn.indices(len(self)))]
+        if not 0 <= turn < len(self):
+            raise IndexError(turn)
+        feeds = self._bench.feeds
+        places = self._bench.places(turn)
+        return shape([feeds[name][at + k] for name, at, count in places for k in range(count)])
+
+
+def shape(calls: Sequence[Tensors]) -> str:
+    """Write the shape of a run: ``1x16`` where all inputs agree, else each with its name.
+
+    Inputs of no dimension are left out; calls are joined by ``+``, equal ones counted.
+    """
+    written: dict[str, int] = {}
+    for feeds in calls:
+        dims = {
+            name: "x".join(map(str, array.shape)) for name, array in feeds.items() if array.ndim
+        }
+        same = len(set(dims.values())) == 1
+        text = (
+            next(iter(dims.values())) if same else ", ".join(f"{n} {d}" for n, d in dims.items())
+        )
+        written[text] = written.get(text, 0) + 1
+    return " + ".join(f"{n} times {text}" if n > 1 else text for text, n in written.items())
+
+
+def stack(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
+    """Concatenate samples along their first dimension; 0-d tensors are taken once."""
+    made = {}
+    for name, first in rows[0].items():
+        if first.ndim == 0:
+            made[name] = np.array(first)
+            continue
+        if any(row[name].shape[1:] != first.shape[1:] for row in rows):
+            raise BadData(
+                f"samples of input '{name}' differ in shape and cannot be batched",
+                fix="pad the samples to one shape, or leave --batch out",
+            )
+        made[name] = np.concatenate([row[name] for row in rows])
+    return made

@@ -1,0 +1,1 @@
+"""Facts of one model: operators, FLOPs, bytes, data flow, weights."""

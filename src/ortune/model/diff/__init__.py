@@ -1,0 +1,1 @@
+"""Which nodes and weights of one model are which of another."""

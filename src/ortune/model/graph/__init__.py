@@ -1,0 +1,1 @@
+"""Read and edit an onnx_ir graph in place."""

@@ -1,0 +1,30 @@
+"""Constants of a graph: which there are, and which a caller may put another value in for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ortune.model.graph import edit
+
+
+def overridable(value: ir.Value | None) -> bool:
+    """Say whether a constant is only the default of an input, which a caller may override."""
+    while value is not None and (node := value.producer()) is not None:
+        value = node.inputs[0] if node.op_type == "Identity" and node.inputs else None
+    return value is not None and value.is_graph_input() and value.is_initializer()
+
+
+def named_weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Yield initializers and Constant nodes of all graphs, by the name of their value."""
+    for graph in edit.every_graph(model):
+        if isinstance(graph, ir.Graph):
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    yield str(value.name), value.const_value
+        for node in graph:
+            if node.op_type == "Constant" and not node.domain:
+                tensor = edit.const_tensor(node.outputs[0])
+                if tensor is not None:
+                    yield str(node.outputs[0].name), tensor

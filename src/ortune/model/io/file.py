@@ -1,0 +1,152 @@
+"""Model files in and out: weights are mapped on the way in and streamed on the way out."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from ortune.core.errors import BadModel
+from ortune.model.io import external, names, normalize, protobuf
+from ortune.model.io.check import problems
+from ortune.model.io.write import SOURCES, write
+
+_NOT_ONNX = {
+    b"PK\x03\x04": "a zip archive, such as a PyTorch checkpoint",
+    b"version https://git-lfs": "a Git LFS pointer: the model itself was not fetched",
+    b"\x1f\x8b": "gzip-compressed",
+    b"\x89HDF": "an HDF5 file, such as a Keras model",
+    b"<": "an HTML or XML page",
+    b"{": "JSON",
+}
+
+
+def load(path: Path | str) -> ir.Model:
+    """Read a model; the weights are views of the mapped files and cost no memory until read.
+
+    The result is brought to one form: no initializer of an IR 3 file is an input (there they are
+    constants by definition), sparse constants are dense (as the runtime makes them), the default
+    domain is spelled ``""``, and every node and value has a name of its own. External data in
+    the model's folder is mapped like the file itself. Training information is left behind.
+
+    Raises:
+        BadModel: There is no file, it is no ONNX model, or it is cut off; its external data is
+            missing, too short, or outside the model's folder; it breaks ONNX's rules.
+    """
+    path = Path(path)
+    proto = outline(path)
+    found = external.files(path, proto)
+    _refuse_maps(path, proto)
+    normalize.densify(proto)
+    try:
+        model = ir.serde.deserialize_model(proto)
+    except Exception as error:
+        reason = str(_root(error)).strip().splitlines()[0]
+        raise BadModel(
+            f"{path} is not a valid model: {reason}",
+            fix="export it again; onnx.checker.check_model tells more",
+        ) from error
+    external.attach(model, found)
+    normalize.normalize(model)
+    if wrong := problems(model):
+        raise BadModel(f"{path} is not a valid model: {wrong[0]}", fix="export it again")
+    names.unique(model)
+    model.graph.meta[SOURCES] = tuple(str(file) for file in found.values())
+    return model
+
+
+def save(model: ir.Model, path: Path | str, *, external_above: int = 1_900_000_000) -> Path:
+    """Write a model beside `path`, then rename it into place; weights are streamed.
+
+    Above `external_above` bytes of weights they go into one file ``NAME.data`` beside it. The IR
+    version is lowered to the newest that the runtimes read. The model is unchanged afterwards.
+
+    Raises:
+        OrtuneError: The path cannot be written, or is one of the files the model was loaded from.
+    """
+    return write(model, Path(path), external_above)
+
+
+def digest(path: Path | str) -> str:
+    """Return 32 hex digits of SHA-256 over the file and then its external data, by location.
+
+    Raises:
+        BadModel: As `load`.
+    """
+    path = Path(path)
+    total = hashlib.sha256()
+    for location, file in external.files(path, outline(path)).items():
+        total.update(f"{location}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                total.update(chunk)
+    return total.hexdigest()[:32]
+
+
+def size(path: Path | str) -> int:
+    """Return the bytes of the file and of its external data.
+
+    Raises:
+        BadModel: As `load`.
+    """
+    path = Path(path)
+    return sum(file.stat().st_size for file in external.files(path, outline(path)).values())
+
+
+def outline(path: Path) -> onnx.ModelProto:
+    """Parse the file without its large weights."""
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "not there"
+        raise BadModel(f"{path} is {what}", fix="give the path of an .onnx file")
+    if path.stat().st_size == 0:
+        raise BadModel(f"{path} is empty", fix="copy or export the model again")
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(64)
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                proto: onnx.ModelProto = onnx.ModelProto.FromString(protobuf.outline(data))
+    except OSError as error:
+        raise BadModel(f"cannot read {path}: {error.strerror}", fix="make it readable") from error
+    except (protobuf.Malformed, DecodeError) as error:
+        raise _not_a_model(path, head, error) from error
+    if not proto.HasField("graph"):
+        raise BadModel(f"{path} is not an ONNX model: it has no graph", fix=_GIVE)
+    return proto
+
+
+def _refuse_maps(path: Path, proto: onnx.ModelProto) -> None:
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField(
+            "map_type"
+        ):
+            raise BadModel(
+                f"{path}: '{value.name}' is a map, not a tensor",
+                fix="export plain tensors, as with zipmap=False in skl2onnx",
+            )
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+_GIVE = "give an .onnx file"
+
+
+def _not_a_model(path: Path, head: bytes, error: Exception) -> BadModel:
+    for start, kind in _NOT_ONNX.items():
+        if head.startswith(start):
+            return BadModel(f"{path} is not an ONNX model but {kind}", fix=_GIVE)
+    if head[4:8] == b"ORTM":
+        return BadModel(
+            f"{path} is in ORT format, which cannot be edited",
+            fix="give the .onnx file that it was made from",
+        )
+    if isinstance(error, protobuf.Truncated) and head[0] == 8:  # field 1, ir_version, comes first
+        return BadModel(f"{path} is cut off: {error}", fix="copy or download it again")
+    return BadModel(f"{path} is not an ONNX model: {error}", fix=_GIVE)

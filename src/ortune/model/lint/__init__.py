@@ -1,0 +1,1 @@
+"""Rules that find what is odd in a model."""

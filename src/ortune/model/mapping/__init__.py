@@ -1,0 +1,1 @@
+"""What of an executed or rewritten model stands for what of its source."""

@@ -1,0 +1,1 @@
+"""Shapes and small integer values known without running a model."""

@@ -1,0 +1,1 @@
+"""What quantizers share: grids, layers, types and node filters."""

@@ -1,0 +1,277 @@
+"""Rewrites single layers to integer arithmetic with run-time activation steps."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.model.graph import edit
+from ortune.quantization import grid as grids
+from ortune.quantization.computed_weights import assembled, discard_assembled
+from ortune.quantization.grid import Grid, Kind
+from ortune.quantization.layers import Layer, discard_weight, layers
+
+MICROSOFT = "com.microsoft"
+ATTENTION = {"num_heads", "unidirectional", "scale", "mask_filter_value"}
+"""Attributes that QAttention understands as Attention does."""
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """What DynamicQuantizeLinear makes of an activation."""
+
+    values: ir.Value
+    scale: ir.Value
+    zero: ir.Value
+
+
+class Dynamic:
+    """Rewrites layers of a main graph and its bodies; equal activations are rounded once a body.
+
+    Attributes:
+        foreign: Whether an operator of com.microsoft was written.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        *,
+        kind: Kind,
+        per_channel: bool,
+        reduce_range: bool,
+        min_side: int,
+    ) -> None:
+        self.foreign = False
+        self._opset = graph.opset_imports.get("", 0)
+        self._same: dict[tuple[str, bytes], list[ir.Value]] = {}
+        self._editor = edit.Editor(graph)
+        self._kind = kind
+        self._per_channel = per_channel
+        self._reduce_range = reduce_range
+        self._min_side = min_side
+        self._rounded: dict[tuple[ir.Value, ir.Graph | None], Rounded] = {}
+        self._weights: dict[tuple[ir.Value, str], tuple[ir.Value, ir.Value, ir.Value | None]] = {}
+
+    def rewrite(self, node: ir.Node) -> bool:
+        """Rewrite one node if it can be, and say so."""
+        match node.op_type:
+            case "LSTM" if not node.domain:
+                return self._lstm(node)
+            case "Attention" if node.domain == MICROSOFT:
+                return self._attention(node)
+            case "Conv" | "MatMul" | "Gemm":
+                found = next(layers([node], (node.op_type,)), None)
+                if found is None:
+                    return False
+                return self._conv(found) if found.convolves else self._product(found)
+            case _:
+                return False
+
+    def _product(self, layer: Layer) -> bool:
+        if min(layer.shape[-2:]) < self._min_side:
+            return False
+        node, rounded = layer.node, self._round(layer.node, layer.x)
+        alpha = float(edit.attribute(node, "alpha", 1.0))
+        values, scale, zero = self._weight(layer, alpha)
+        integers = [rounded.values, values, rounded.zero, *([zero] if zero else [])]
+        result = self._scaled(node, "MatMulInteger", integers, rounded.scale, scale)
+        if layer.bias is not None:
+            bias = self._times(node, layer.bias, float(edit.attribute(node, "beta", 1.0)))
+            result = self._before(node, "Add", [result, bias])
+        self._replace(node, result)
+        return True
+
+    def _conv(self, layer: Layer) -> bool:
+        """ConvInteger has an onnxruntime kernel for unsigned weights and one zero point alone."""
+        bias = edit.const_array(layer.bias)
+        if layer.bias is not None and bias is None:
+            return False
+        node, rounded = layer.node, self._round(layer.node, layer.x)
+        array = layer.array()
+        grid = grids.weight_grid(
+            array, 0 if self._per_channel else None, "u8", reduce_range=self._reduce_range
+        )
+        stem = str(layer.weight.name)
+        shape = (1, -1, *[1] * (array.ndim - 2))
+        values = self._editor.constant(f"{stem}_int", grid.quantize(array))
+        zero = self._editor.constant(f"{stem}_zero", np.asarray(128, np.uint8))
+        scale = self._editor.constant(f"{stem}_scale", grid.scale.reshape(shape))
+        integers = [rounded.values, values, rounded.zero, zero]
+        result = self._scaled(
+            node, "ConvInteger", integers, rounded.scale, scale, dict(node.attributes)
+        )
+        if bias is not None:
+            held = self._editor.constant(f"{stem}_bias", bias.reshape(shape))
+            result = self._before(node, "Add", [result, held])
+        self._replace(node, result)
+        return True
+
+    def _lstm(self, node: ir.Node) -> bool:
+        inputs: list[ir.Value | None] = [*node.inputs, *[None] * (8 - len(node.inputs))]
+        w, r = assembled(inputs[1], self._opset), assembled(inputs[2], self._opset)
+        if w is None or r is None or w.dtype != np.float32 or edit.attribute(node, "layout", 0):
+            return False
+        if min(w.shape[1:]) < self._min_side:
+            return False
+        held = [self._gates(str(node.name), part, letter) for part, letter in ((w, "W"), (r, "R"))]
+        made = self._editor.node(
+            "DynamicQuantizeLSTM",
+            [inputs[0], held[0][0], held[1][0], *inputs[3:8], *held[0][1:], *held[1][1:]],
+            dict(node.attributes),
+            name=f"{node.name}_int8",
+            domain=MICROSOFT,
+            outputs=len(node.outputs),
+        )
+        self._swap(node, made)
+        discard_assembled(inputs[1])
+        discard_assembled(inputs[2])
+        return True
+
+    def _gates(self, stem: str, array: NDArray[Any], letter: str) -> list[ir.Value]:
+        """Store gates [directions, 4 * hidden, inputs] as the kernel wants them: transposed.
+
+        Layers in several branches often have the same: those are stored once.
+        """
+        key = (letter, hashlib.sha256(array.tobytes()).digest())
+        if key not in self._same:
+            self._same[key] = self._new_gates(stem, array, letter)
+        return self._same[key]
+
+    def _new_gates(self, stem: str, array: NDArray[Any], letter: str) -> list[ir.Value]:
+        directions, gates, width = array.shape
+        flat = array.reshape(directions * gates, width)
+        if self._per_channel:
+            grid = grids.weight_grid(flat, 0, self._kind, reduce_range=self._reduce_range)
+            scale, values = grid.scale.reshape(directions, gates), grid.quantize(flat)
+        else:
+            rows = array.reshape(directions, gates * width)
+            grid = grids.weight_grid(rows, 0, self._kind, reduce_range=self._reduce_range)
+            scale, values = grid.scale, grid.quantize(rows)
+        integers = values.reshape(array.shape).transpose(0, 2, 1)
+        return [
+            self._editor.constant(f"{stem}_{letter}_int", np.ascontiguousarray(integers)),
+            self._editor.constant(f"{stem}_{letter}_scale", scale),
+            self._editor.constant(f"{stem}_{letter}_zero", grid.zero.reshape(scale.shape)),
+        ]
+
+    def _attention(self, node: ir.Node) -> bool:
+        inputs: list[ir.Value | None] = [*node.inputs, *[None] * (7 - len(node.inputs))]
+        x, weight, bias, mask, past, *more = inputs
+        array = edit.const_array(weight)
+        plain = set(node.attributes) <= ATTENTION and not any(more)
+        if array is None or array.dtype != np.float32 or x is None or bias is None or not plain:
+            return False
+        rounded = self._round(node, x)
+        grid = grids.weight_grid(
+            array, 1 if self._per_channel else None, self._kind, reduce_range=self._reduce_range
+        )
+        stem = str(node.name)
+        integers = self._editor.constant(f"{stem}_weight_int", grid.quantize(array))
+        scale = self._editor.constant(f"{stem}_weight_scale", grid.scale)
+        zero = self._editor.constant(f"{stem}_weight_zero", grid.zero)
+        made = self._editor.node(
+            "QAttention",
+            [rounded.values, integers, bias, rounded.scale, scale, mask, rounded.zero, zero, past],
+            dict(node.attributes),
+            name=f"{stem}_int8",
+            domain=MICROSOFT,
+            outputs=len(node.outputs),
+        )
+        self._swap(node, made)
+        return True
+
+    def _weight(self, layer: Layer, alpha: float) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+        """Store a weight [K, N] (transposed if the layer reads it so) with its steps, once."""
+        key = (layer.weight, f"{layer.op} {layer.axis} {alpha}")
+        if key not in self._weights:
+            array = layer.array()
+            array = array.T if layer.op == "Gemm" and layer.axis == 0 else array
+            axis = 1 if self._per_channel and array.ndim == 2 else None
+            grid = grids.weight_grid(array, axis, self._kind, reduce_range=self._reduce_range)
+            self._weights[key] = self._store(str(layer.weight.name), array, grid, alpha)
+        return self._weights[key]
+
+    def _store(
+        self, stem: str, array: NDArray[Any], grid: Grid, alpha: float
+    ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+        integers = np.ascontiguousarray(grid.quantize(array))
+        zero = None
+        if self._kind == "u8":
+            zero = self._editor.constant(f"{stem}_zero", grid.zero)
+        scale = (grid.scale * np.float32(alpha)).astype(np.float32)
+        return (
+            self._editor.constant(f"{stem}_int", integers),
+            self._editor.constant(f"{stem}_scale", np.asarray(scale)),
+            zero,
+        )
+
+    def _round(self, node: ir.Node, x: ir.Value) -> Rounded:
+        key = (x, node.graph)
+        if key not in self._rounded:
+            made = self._editor.node(
+                "DynamicQuantizeLinear", [x], name=f"{x.name}_round", outputs=3
+            )
+            edit.insert_before(node, made)
+            self._rounded[key] = Rounded(*made.outputs)
+        return self._rounded[key]
+
+    def _scaled(
+        self,
+        node: ir.Node,
+        op: str,
+        integers: list[ir.Value],
+        x_scale: ir.Value,
+        scale: ir.Value,
+        attributes: dict[str, Any] | None = None,
+    ) -> ir.Value:
+        product = self._before(node, op, integers, attributes)
+        wide = self._before(node, "Cast", [product], {"to": int(ir.DataType.FLOAT)})
+        steps = self._before(node, "Mul", [x_scale, scale])
+        return self._before(node, "Mul", [wide, steps])
+
+    def _times(self, node: ir.Node, bias: ir.Value, beta: float) -> ir.Value:
+        if beta == 1.0:
+            return bias
+        array = edit.const_array(bias)
+        if array is not None:
+            return self._editor.constant(f"{bias.name}_beta", (array * beta).astype(np.float32))
+        factor = self._editor.constant(f"{bias.name}_beta", np.asarray(beta, np.float32))
+        return self._before(node, "Mul", [bias, factor])
+
+    def _before(
+        self,
+        node: ir.Node,
+        op: str,
+        inputs: list[ir.Value],
+        attributes: dict[str, Any] | None = None,
+    ) -> ir.Value:
+        made = self._editor.node(op, inputs, attributes, name=f"{node.name}_{op}")
+        edit.insert_before(node, made)
+        return made.outputs[0]
+
+    def _replace(self, node: ir.Node, result: ir.Value) -> None:
+        """Let `result` stand for the node's output and drop the node with its weights."""
+        last = result.producer()
+        assert last is not None
+        self._swap(node, last)
+
+    def _swap(self, node: ir.Node, made: ir.Node) -> None:
+        self.foreign = self.foreign or made.domain == MICROSOFT
+        if made.graph is None:
+            edit.insert_before(node, made)
+        names = [value.name for value in node.outputs]
+        constants = [value for value in node.inputs if value is not None]
+        for old, new in zip(node.outputs, made.outputs, strict=True):
+            new.shape, new.type = old.shape, old.type
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+        for value, name in zip(made.outputs, names, strict=True):
+            value.name = name
+        for value in constants:
+            discard_weight(value)

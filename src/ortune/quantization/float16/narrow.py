@@ -1,0 +1,199 @@
+"""The conversion to a 16-bit format, with the nodes that must stay in float32 found first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.core.errors import Refused
+from ortune.core.observer import Probe, Ranges
+from ortune.model.graph import edit
+from ortune.quantization.float16 import overflow
+from ortune.quantization.float16.casts import clean
+from ortune.quantization.float16.convert import CONTROL, FIXED, Halver
+from ortune.quantization.float16.format import MASK, Format
+from ortune.quantization.float16.overflow import MOVERS, Pin, Rules
+from ortune.quantization.node_filter import chosen
+from ortune.quantization.types import Kind, kinds
+
+CARRIERS = ("Add", "Concat", "Max", "Min", "Pad", "Sub", "Where")
+"""Operators that hand a large constant on as it is."""
+
+CAST_OPSET = 13
+"""Opset of the Casts in a model that has no standard operators yet."""
+
+NAMED = 30
+"""Pinned nodes that a note lists by name; it counts them all."""
+
+HEAVY = ("Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
+"""Operators worth two Casts even between nodes that stay in float32."""
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """What to convert, and how strictly measured values are judged.
+
+    Attributes:
+        block: Operators that stay in float32.
+        include: Patterns of node names; only these are converted. All when empty.
+        exclude: Patterns of node names that stay in float32.
+    """
+
+    rules: Rules
+    keep_io: bool = True
+    block: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return what to measure: every float32 tensor between nodes that may be converted."""
+        _prepare(model)
+        found = kinds(model)
+        return overflow.probes(list(self._open(model, found)), found)
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Convert the model and return how many nodes became 16-bit; notes say what did not.
+
+        Raises:
+            BadSettings: A pattern matches no node.
+            Refused: No node can, or a sequence would have to change its type on the way.
+        """
+        name = self.rules.format.name
+        _prepare(model)
+        found = kinds(model)
+        nodes = list(self._open(model, found))
+        pins = overflow.pins(nodes, found, ranges, self.rules) if ranges else []
+        stay = self._named(model) | {pin.node for pin in pins}
+        stay |= frozenset() if ranges else carried(nodes, self.rules.format)
+        stay |= _between(model, found, stay, self.block, keep_io=self.keep_io)
+        model.opset_imports.setdefault("", CAST_OPSET)
+        halver = Halver(model, found, self.rules.format, self.block, stay)
+        halver.main(model.graph, keep_io=self.keep_io)
+        if not halver.count:
+            raise Refused(f"no float32 operator can be {name}", fix=f"leave {name} out")
+        clean(model)
+        _drop_unread(model)
+        if halver.kept:
+            edit.note(model, f"{halver.kept} nodes stay in float32")
+        edit.note(model, _told(pins) if ranges else "ranges were not measured: no data")
+        if model.functions:
+            edit.note(model, f"{len(model.functions)} local functions stay in float32")
+        return halver.count
+
+    def _open(self, model: ir.Model, found: Mapping[ir.Value, Kind]) -> Iterator[ir.Node]:
+        """Yield the nodes that are converted unless a measured value forbids it."""
+        named = self._named(model)
+        fixed = (*CONTROL, *FIXED, *self.block, "Constant")
+        for graph in (model.graph, *model.graph.subgraphs()):
+            for node in graph:
+                if node.domain or node.op_type in fixed or node in named:
+                    continue
+                if not any(True for _ in edit.bodies(node)) and any(overflow.floats(node, found)):
+                    yield node
+
+    def _named(self, model: ir.Model) -> frozenset[ir.Node]:
+        """Return the nodes that the user's patterns keep in float32."""
+        out = chosen(model, self.exclude, "exclude")
+        if not self.include:
+            return out
+        return out | (frozenset(edit.every_node(model)) - chosen(model, self.include, "include"))
+
+
+def carried(nodes: Sequence[ir.Node], format: Format) -> frozenset[ir.Node]:
+    """Return the nodes that read what a constant beyond the format puts into a tensor.
+
+    A fill of -1e9 in a Where makes a tensor that overflows, whoever reads it. This is what can be
+    known without data.
+    """
+    found: set[ir.Node] = set()
+    todo = [node for node in nodes if node.op_type in CARRIERS and _fills(node, format)]
+    known = set(nodes)
+    while todo:
+        readers = {use.node for value in todo.pop().outputs for use in value.uses()} & known
+        todo += [n for n in readers - found if n.op_type in (*CARRIERS, *MOVERS)]
+        found |= readers
+    return frozenset(found)
+
+
+def _fills(node: ir.Node, format: Format) -> bool:
+    arrays = [edit.const_array(value) for value in node.inputs]
+    return any(
+        array is not None
+        and array.dtype.kind == "f"
+        and array.size
+        and format.largest < np.abs(array).max() < MASK
+        for array in arrays
+    )
+
+
+def _prepare(model: ir.Model) -> None:
+    edit.inline(model)
+    for node in edit.every_node(model):
+        if node.op_type.startswith("Optional"):
+            raise Refused(
+                f"{node.op_type} '{node.name}' holds a value of optional type",
+                fix="leave the step out",
+            )
+
+
+def _told(pins: Sequence[Pin]) -> str:
+    if not pins:
+        return "no measured range forbids it"
+    more = f" and {len(pins) - NAMED} more" if len(pins) > NAMED else ""
+    return f"{len(pins)} of them by measured ranges: {', '.join(map(str, pins[:NAMED]))}{more}"
+
+
+def _between(
+    model: ir.Model,
+    found: Mapping[ir.Value, Kind],
+    stay: Collection[ir.Node],
+    block: Collection[str],
+    *,
+    keep_io: bool,
+) -> frozenset[ir.Node]:
+    """Return light nodes that read and feed float32 only: converting them takes Casts for nothing.
+
+    A Cast down and up again would also lose what the pinned neighbours keep.
+    """
+    wide = set(stay)
+    ends = {id(value) for value in model.graph.outputs} if keep_io else set()
+    fixed = (*FIXED, *block)
+
+    def from_wide(value: ir.Value) -> bool:
+        node = value.producer()
+        if node is None:
+            return keep_io and value.graph is model.graph
+        return node in wide or bool(node.domain) or node.op_type in fixed
+
+    def to_wide(value: ir.Value) -> bool:
+        readers = [use.node for use in value.uses()]
+        if value.is_graph_output() and id(value) not in ends:
+            return False
+        return all(n in wide or n.domain or n.op_type in fixed for n in readers)
+
+    changed = bool(wide)
+    while changed:
+        changed = False
+        for node in edit.every_node(model) if wide else ():
+            if node in wide or node.domain or node.op_type in (*HEAVY, *CONTROL, "Constant"):
+                continue
+            read = [v for v in overflow.floats(node, found) if v not in node.outputs]
+            made = [value for value in node.outputs if found.get(value) is Kind.FLOAT]
+            if read and made and all(map(from_wide, read)) and all(map(to_wide, made)):
+                wide.add(node)
+                changed = True
+    return frozenset(wide - set(stay))
+
+
+def _drop_unread(model: ir.Model) -> None:
+    """Remove the float32 constants that nothing reads any more."""
+    for graph in edit.every_graph(model):
+        if isinstance(graph, ir.Graph):
+            for value in list(graph.initializers.values()):
+                edit.discard(value)
+        for node in reversed(list(graph)):
+            if node.op_type == "Constant" and not node.domain:
+                edit.discard(node.outputs[0])

@@ -1,0 +1,146 @@
+"""Layers: nodes that multiply an activation by a constant weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.model.graph import edit
+from ortune.model.graph.uses import is_read
+from ortune.quantization.node_filter import chosen
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One node with its parts.
+
+    Attributes:
+        node: Conv, ConvTranspose, MatMul or Gemm.
+        x: The activation.
+        weight: The constant as the node reads it.
+        axis: Output channels in `weight`.
+        bias: Constant or not; None when the node has none.
+    """
+
+    node: ir.Node
+    x: ir.Value
+    weight: ir.Value
+    axis: int
+    bias: ir.Value | None = None
+
+    @property
+    def op(self) -> str:
+        """The operator."""
+        return self.node.op_type
+
+    @property
+    def convolves(self) -> bool:
+        """Its integer kernel has no float output."""
+        return self.op in ("Conv", "ConvTranspose")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The weight's shape, read without its data."""
+        shape = weight_shape(self.weight)
+        assert shape is not None
+        return shape
+
+    @property
+    def depthwise(self) -> bool:
+        """One input channel an output channel."""
+        return self.op == "Conv" and edit.attribute(self.node, "group", 1) > 1 == self.shape[1]
+
+    def array(self) -> NDArray[Any]:
+        """Read the weight."""
+        array = weight_array(self.weight)
+        assert array is not None
+        return array
+
+
+def layers(nodes: Iterable[ir.Node], ops: Sequence[str]) -> Iterator[Layer]:
+    """Yield what has a constant, non-empty float32 weight among the nodes, in their order."""
+    for node in nodes:
+        if node.op_type in ops and node.domain in ("", "ai.onnx"):
+            found = _layer(node)
+            shape = weight_shape(found.weight) if found else None
+            if found and shape is not None and 0 not in shape and len(shape) >= 2:
+                yield found
+
+
+def _layer(node: ir.Node) -> Layer | None:
+    x, weight, bias = [*node.inputs, None, None, None][:3]
+    if x is None or weight is None or weight_dtype(weight) != ir.DataType.FLOAT:
+        return None
+    if edit.const_tensor(x) is not None:
+        return None
+    match node.op_type:
+        case "Conv":
+            return Layer(node, x, weight, 0, bias)
+        case "ConvTranspose":
+            return Layer(node, x, weight, 1, bias)
+        case "MatMul":
+            return Layer(node, x, weight, len(weight_shape(weight) or ()) - 1)
+        case "Gemm" if not edit.attribute(node, "transA", 0):
+            return Layer(node, x, weight, 0 if edit.attribute(node, "transB", 0) else 1, bias)
+        case _:
+            return None
+
+
+def weight_array(value: ir.Value) -> NDArray[Any] | None:
+    """Read a constant, or a Transpose of one (a tied embedding), as the consumer sees it."""
+    source, order = transposed(value)
+    array = edit.const_array(source)
+    if array is None or order == tuple(range(array.ndim)):
+        return array
+    return np.ascontiguousarray(array.transpose(order))
+
+
+def weight_shape(value: ir.Value) -> tuple[int, ...] | None:
+    """Return the shape `weight_array` would have, without reading data."""
+    source, order = transposed(value)
+    tensor = edit.const_tensor(source)
+    return None if tensor is None else tuple(tensor.shape.numpy()[i] for i in order)
+
+
+def weight_dtype(value: ir.Value) -> ir.DataType | None:
+    """Return the constant's dtype; None when it is not constant."""
+    tensor = edit.const_tensor(transposed(value)[0])
+    return None if tensor is None else tensor.dtype
+
+
+def transposed(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
+    """Return the constant behind a value and which of its axes each axis of the value is.
+
+    For anything but a Transpose of a constant that is the value itself, axes in order (none when
+    it is not constant).
+    """
+    node = value.producer()
+    if node is not None and node.op_type == "Transpose" and not node.domain:
+        source = node.inputs[0]
+        tensor = edit.const_tensor(source)
+        if source is not None and tensor is not None:
+            rank = len(tensor.shape)
+            return source, tuple(edit.attribute(node, "perm", range(rank)[::-1]))
+    tensor = edit.const_tensor(value)
+    return value, () if tensor is None else tuple(range(len(tensor.shape)))
+
+
+def discard_weight(value: ir.Value | None) -> None:
+    """Remove a weight that nothing uses any more, its Transpose included."""
+    if value is None or is_read(value):
+        return
+    source, _ = transposed(value)
+    node = value.producer()
+    if source is not value and node is not None and node.graph is not None:
+        node.graph.remove(node, safe=True)
+    edit.discard(source)
+
+
+def excluded(model: ir.Model, patterns: Sequence[str]) -> frozenset[ir.Node]:
+    """Return the nodes that `exclude` names; see `_chosen.chosen`."""
+    return chosen(model, patterns, "exclude")

@@ -1,0 +1,74 @@
+"""Which nodes the user means: names, shell-style patterns and regular expressions."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortune.core.errors import BadSettings
+from ortune.model.graph import edit
+
+_NAMES = "ortune.node-names"
+_NEAR = 3
+
+
+def remember_names(model: ir.Model) -> None:
+    """Keep the names of all nodes: those that a step folds away may still be named.
+
+    They are kept in memory only, never in the file.
+    """
+    known = model.meta.setdefault(_NAMES, set())
+    known.update(node.name for node in edit.every_node(model) if node.name)
+
+
+def chosen(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[ir.Node]:
+    """Return the nodes that any of the patterns names.
+
+    Args:
+        model: With the names that `remember_names` kept, if any.
+        patterns: ``*``, ``?`` and ``[...]`` match as in a shell; ``re:`` begins a regular
+            expression, which must match the whole name.
+        option: What the patterns were given as.
+
+    Raises:
+        BadSettings: A pattern matches no node of the model, or is no regular expression.
+    """
+    if not patterns:
+        return frozenset()
+    nodes = [(node, node.name or "") for node in edit.every_node(model)]
+    gone: set[str] = model.meta.get(_NAMES, set())
+    found: set[ir.Node] = set()
+    for pattern in patterns:
+        matches = _matcher(pattern, option)
+        hits = {node for node, name in nodes if matches.fullmatch(name)}
+        if not hits and not any(map(matches.fullmatch, gone)):
+            raise _nothing(pattern, option, [name for _, name in nodes])
+        found |= hits
+    return frozenset(found)
+
+
+def _matcher(pattern: str, option: str) -> re.Pattern[str]:
+    if not pattern.startswith("re:"):
+        return re.compile(fnmatch.translate(pattern))
+    try:
+        return re.compile(pattern[3:])
+    except re.error as error:
+        raise BadSettings(
+            f"{option}: '{pattern}' is no regular expression: {error}",
+            fix="write re: and a Python regular expression, or a name with * and ?",
+        ) from None
+
+
+def _nothing(pattern: str, option: str, names: Sequence[str]) -> BadSettings:
+    bare = pattern.removeprefix("re:").strip("*?.")
+    near = [name for name in names if bare and bare.lower() in name.lower()][:_NEAR]
+    near = near or difflib.get_close_matches(bare, names, n=_NEAR, cutoff=0.5)
+    shown = ", ".join(near or sorted(names)[:_NEAR])
+    return BadSettings(
+        f"{option} pattern '{pattern}' matches no node",
+        fix=f"use node names, with * and ?, or re: and a regular expression; such as {shown}",
+    )

@@ -1,0 +1,38 @@
+"""Nodes that the writers of integers add, and how they take a place in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortune.model.graph import edit
+
+
+def dequantized(
+    editor: edit.Editor, stem: str, parts: Sequence[ir.Value], axis: int | None
+) -> ir.Node:
+    """Return a DequantizeLinear of constant integers, their steps and zero points."""
+    attributes = {} if axis is None else {"axis": axis}
+    node = editor.node("DequantizeLinear", parts, attributes, name=f"{stem}_dq")
+    node.outputs[0].shape, node.outputs[0].dtype = parts[0].shape, ir.DataType.FLOAT
+    return node
+
+
+def put_behind(value: ir.Value, home: ir.Graph, *nodes: ir.Node) -> None:
+    """Place nodes right behind a tensor, or in front of the graph that takes it from outside."""
+    producer = value.producer()
+    if producer is None or producer.graph is not home:
+        edit.insert_first(home, *nodes)
+    else:
+        edit.insert_after(producer, *nodes)
+
+
+def take_output(editor: edit.Editor, graph: ir.Graph, value: ir.Value, instead: ir.Value) -> None:
+    """Make `instead` a graph's output in a value's place, under the name it had."""
+    name, outputs = str(value.name), graph.outputs
+    for index, output in enumerate(outputs):
+        if output is value:
+            outputs[index] = instead
+    value.name = editor.fresh(f"{name}_float")
+    instead.name = name

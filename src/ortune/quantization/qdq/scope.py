@@ -1,0 +1,165 @@
+"""Which layers are to become integer, and why the others are not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortune.model.graph import edit, qdq
+from ortune.quantization.layers import Layer, layers
+from ortune.quantization.node_filter import chosen
+from ortune.quantization.qdq.runtime_rules import LAYERS
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+QUANTIZED = "are quantized already"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the user says of it; the fields of `int8-static`."""
+
+    ops: tuple[str, ...]
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    keep_first: int
+    head: bool
+    min_side: int
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The answer of `scope`.
+
+    Attributes:
+        layers: To become integer, by graph: the main graph first, then bodies.
+        left: Nodes that the user wants in float.
+        why: Multiplying node that stays in float -> reason.
+    """
+
+    layers: Mapping[ir.Graph, tuple[Layer, ...]]
+    left: frozenset[ir.Node]
+    why: dict[ir.Node, str]
+
+
+def scope(model: ir.Model, limits: Limits) -> Scope:
+    """Choose the layers of the main graph and of all bodies.
+
+    Raises:
+        BadSettings: A pattern matches no node.
+    """
+    left = chosen(model, limits.exclude, "exclude")
+    only = chosen(model, limits.include, "include")
+    graphs = [model.graph, *model.graph.subgraphs()]
+    found = {graph: list(layers(graph, LAYERS)) for graph in graphs}
+    every = [layer for part in found.values() for layer in part]
+    wanted = [layer for layer in every if layer.op in limits.ops and layer.node not in left]
+    convolutions = [layer for layer in wanted if layer.op == "Conv"]
+    first = {layer.node for layer in convolutions[: limits.keep_first]}
+    nodes = {layer.node for layer in wanted}
+    why: dict[ir.Node, str] = {
+        node: _no_layer(node, graph is None)
+        for graph, node in _multiplying(model)
+        if all(layer.node is not node for layer in (found.get(graph, ()) if graph else ()))
+    }
+    for layer in every:
+        if layer.op not in limits.ops:
+            why[layer.node] = f"are {layer.op}, which is not among `ops`"
+        elif layer.node in left:
+            why[layer.node] = "are excluded"
+        elif limits.include and layer.node not in only:
+            why[layer.node] = "are not included"
+        elif layer.node in first:
+            why[layer.node] = "come first"
+        elif (reason := _unfit(layer, limits.min_side)) is not None:
+            why[layer.node] = reason
+        elif convolutions and not limits.head and _is_head(layer, nodes):
+            why[layer.node] = "are the head"
+    fit = {
+        graph: tuple(layer for layer in part if layer.node not in why)
+        for graph, part in found.items()
+    }
+    return Scope(fit, left, why)
+
+
+def said(why: Mapping[ir.Node, str], done: int) -> str:
+    """Say what stays in float, counted by reason; an empty text if nothing does."""
+    if not why:
+        return ""
+    counted = Counter(why.values()).most_common()
+    text = ", ".join(f"{count} {reason}" for reason, count in counted)
+    return f"{len(why)} of {len(why) + done} layers stay in float: {text}"
+
+
+def note(model: ir.Model, why: Mapping[ir.Node, str], done: int) -> None:
+    """Note what stays in float; recurrent layers by name."""
+    if text := said(why, done):
+        edit.note(model, text)
+    recurrent = Counter(n.op_type for n in edit.every_node(model) if n.op_type in RECURRENT)
+    if recurrent:
+        text = ", ".join(f"{count} {op}" for op, count in sorted(recurrent.items()))
+        edit.note(model, f"{text} stay in float: int8-dynamic (LSTM) and int8-weights take them")
+
+
+def _multiplying(model: ir.Model) -> list[tuple[ir.Graph | None, ir.Node]]:
+    return [
+        (node.graph if isinstance(node.graph, ir.Graph) else None, node)
+        for node in edit.every_node(model)
+        if node.op_type in LAYERS and node.domain in ("", "ai.onnx")
+    ]
+
+
+def _no_layer(node: ir.Node, in_function: bool) -> str:
+    if in_function:
+        return "are inside local functions"
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    tensor = edit.const_tensor(weight)
+    if qdq.is_weight(weight):
+        return QUANTIZED
+    if tensor is None:
+        return "multiply two activations"
+    if tensor.dtype != ir.DataType.FLOAT:
+        return f"have {tensor.dtype.name.lower()} weights"
+    return "have no integer form"
+
+
+def _unfit(layer: Layer, min_side: int) -> str | None:
+    """Say why an integer kernel would not compute the layer, or not pay; None when it would."""
+    if layer.convolves:
+        constant = layer.bias is None or edit.const_tensor(layer.bias) is not None
+        return None if constant else "have a bias that is not constant"
+    if layer.op == "Gemm" and not _plain(layer):
+        return "have a bias that no integer kernel adds"
+    if min(layer.shape[-2:]) < min_side:
+        return f"have fewer than {min_side} rows or columns"
+    return None
+
+
+def _is_head(layer: Layer, nodes: set[ir.Node]) -> bool:
+    """A matrix product of one row a sample that no other layer follows."""
+    shape = layer.x.shape
+    one_row = layer.op == "Gemm" or (shape is not None and len(shape) == 2)
+    if layer.convolves or not one_row:
+        return False
+    ahead, seen = [layer.node], {layer.node}
+    while ahead:
+        for reader in ahead.pop().successors():
+            if reader in nodes:
+                return False
+            if reader not in seen:
+                seen.add(reader)
+                ahead.append(reader)
+    return True
+
+
+def _plain(layer: Layer) -> bool:
+    """A Gemm that the integer kernel computes: bias of one row, not scaled."""
+    if layer.bias is None:
+        return True
+    tensor = edit.const_tensor(layer.bias)
+    if tensor is None or edit.attribute(layer.node, "beta", 1.0) != 1.0:
+        return False
+    shape = tuple(tensor.shape.numpy())
+    return bool(shape) and shape[-1] == layer.shape[layer.axis] and shape[-1] == tensor.size

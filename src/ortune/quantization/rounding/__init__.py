@@ -1,0 +1,1 @@
+"""Rounding of weights by what it does to a layer's outputs."""

@@ -1,0 +1,143 @@
+"""Weights as matrices, and the moments of what they are multiplied with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core.observer import Moments, Observer, Probe, Ranges
+from ortune.core.plugins import catalog
+from ortune.model.graph import edit
+from ortune.quantization.layers import Layer, discard_weight
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A weight as one matrix a group: an output channel is a row.
+
+    Attributes:
+        shape: Groups, output channels a group, columns.
+        held: The shape that the layer reads.
+        across: The rows lie along the last axis of two, as in ``x @ W``.
+    """
+
+    shape: tuple[int, int, int]
+    held: tuple[int, ...]
+    across: bool
+
+    @classmethod
+    def of(cls, layer: Layer) -> Columns:
+        """Describe the weight of a Conv, or of a MatMul or Gemm of two axes."""
+        held = layer.shape
+        if layer.op == "Conv":
+            groups = edit.attribute(layer.node, "group", 1)
+            return cls((groups, held[0] // groups, math.prod(held[1:])), held, across=False)
+        rows, width = held[layer.axis], held[1 - layer.axis]
+        return cls((1, rows, width), held, across=layer.axis == 1)
+
+    def split(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the matrices, shape [groups, channels, columns]; a view where that can be."""
+        return (array.T if self.across else array).reshape(self.shape)
+
+    def join(self, matrices: NDArray[Any]) -> NDArray[np.float32]:
+        """Undo `split`, in float32."""
+        flat = matrices.astype(np.float32)
+        if self.across:
+            return np.ascontiguousarray(flat.reshape(self.held[::-1]).T)
+        return flat.reshape(self.held)
+
+
+def watch(layers: Iterable[Layer], *, products: bool = True) -> list[Probe]:
+    """Return the probes for the moments of what the layers multiply with their weights.
+
+    Args:
+        layers: Those of equal inputs are answered once.
+        products: Second moments too, not the mean alone.
+    """
+    found = ((layer, _observer(layer, products)) for layer in layers)
+    return list(
+        dict.fromkeys(Probe(str(layer.x.name), kind, _key(layer, kind)) for layer, kind in found)
+    )
+
+
+def moments(layer: Layer, ranges: Ranges, *, products: bool = True) -> Moments | None:
+    """Return what was observed of a layer's input; None when that is nothing of use."""
+    seen = ranges.get(_key(layer, _observer(layer, products)))
+    found = None if seen is None else seen.moments
+    groups, _, width = Columns.of(layer).shape
+    if found is None or not found.count or found.mean.shape != (groups, width):
+        return None
+    return found if np.isfinite(found.mean).all() else None
+
+
+def _observer(layer: Layer, products: bool) -> Observer:
+    kind = catalog.load(Observer, "moments")
+    fields: dict[str, Any] = {"products": products}
+    if layer.op == "Conv":
+        fields["kernel"] = layer.shape[2:]
+        fields["groups"] = edit.attribute(layer.node, "group", 1)
+        fields["auto_pad"] = edit.attribute(layer.node, "auto_pad", "NOTSET")
+        for name in ("strides", "pads", "dilations"):
+            fields[name] = tuple(edit.attribute(layer.node, name, ()))
+    return kind(**fields)
+
+
+def _key(layer: Layer, observer: Observer) -> str:
+    return f"{layer.x.name}|{observer}"
+
+
+def put_weight(editor: edit.Editor, layers: Sequence[Layer], array: NDArray[np.float32]) -> None:
+    """Give the layers another weight."""
+    old = layers[0].weight
+    value = editor.constant(f"{old.name}_fit", array)
+    for layer in layers:
+        layer.node.replace_input_with(1, value)
+    discard_weight(old)
+
+
+def biased(layer: Layer) -> tuple[ir.Node, int] | None:
+    """Return the node and the input that hold, or may hold, a layer's constant bias.
+
+    A MatMul has one only in an Add behind it that nothing else comes before.
+    """
+    node = layer.node
+    if layer.op != "MatMul":
+        constant = layer.bias is None or edit.const_tensor(layer.bias) is not None
+        return (node, 2) if constant and edit.attribute(node, "beta", 1.0) == 1.0 else None
+    uses = tuple(node.outputs[0].uses())
+    if len(uses) != 1 or node.outputs[0].is_graph_output():
+        return None
+    add, index = uses[0].node, 1 - uses[0].idx
+    if add.op_type != "Add" or add.domain or add.graph is not node.graph:
+        return None
+    tensor = edit.const_tensor(add.inputs[index])
+    fits = tensor is not None and tensor.size in (1, layer.shape[layer.axis])
+    return (add, index) if fits and tensor is not None and len(tensor.shape) <= 1 else None
+
+
+def shift(editor: edit.Editor, layer: Layer, by: NDArray[np.float64]) -> bool:
+    """Add to a layer's bias, shape [output channels], and say whether it can have one.
+
+    A Gemm's factor on the product counts for `by` too.
+    """
+    place = biased(layer)
+    if place is None:
+        return False
+    node, index = place
+    if index >= len(node.inputs):
+        node.resize_inputs(index + 1)
+    old = node.inputs[index]
+    held = edit.const_array(old)
+    factor = float(edit.attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
+    new = (0.0 if held is None else held.astype(np.float64)) + factor * by
+    stem = str(layer.node.outputs[0].name if old is None else old.name)
+    value = editor.constant(f"{stem}_shifted", np.asarray(new, np.float32))
+    node.replace_input_with(index, value)
+    edit.discard(old)
+    return True

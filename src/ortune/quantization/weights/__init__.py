@@ -1,0 +1,1 @@
+"""Weights stored as integers, in blocks or channels."""

@@ -1,0 +1,114 @@
+"""Embedding tables in integers: rows are looked up as they are stored, and only those made float.
+
+A DequantizeLinear in front of the Gather would make the whole table float in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.model.graph import edit
+from ortune.quantization import grid as grids
+from ortune.quantization.qdq.nodes import dequantized
+from ortune.quantization.weights.integer_weights import Stored, tables_of
+
+SMALLEST_TABLE = 1024
+"""Tables with fewer elements stay in float."""
+
+
+def tables(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
+    """Return the float32 tables that rows are looked up in, with the nodes that do so."""
+    found: dict[ir.Value, list[ir.Node]] = {}
+    for node in edit.every_node(model):
+        if node.op_type != "Gather" or node.domain or isinstance(node.graph, ir.Function):
+            continue
+        source = node.inputs[0]
+        tensor = edit.const_tensor(source)
+        if source is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
+            continue
+        if len(tensor.shape) == 2 and tensor.size >= SMALLEST_TABLE and node in tables_of(source):
+            found.setdefault(source, []).append(node)
+    return found
+
+
+def store_tables(
+    editor: edit.Editor,
+    found: dict[ir.Value, list[ir.Node]],
+    stored: dict[ir.Value, Stored],
+    left: Collection[ir.Node],
+) -> int:
+    """Store tables as int8, for every node that looks rows up in them; return how many were.
+
+    A table of its own has one step a column. One that a layer multiplies too (a tied embedding)
+    is stored once, with the steps of the layer.
+
+    Args:
+        editor: Of the main graph.
+        found: Answer of `tables`.
+        stored: Weights that layers have stored, by their float constant.
+        left: Nodes to leave in float.
+    """
+    count = 0
+    for source, nodes in found.items():
+        wanted = [node for node in nodes if node not in left]
+        if not wanted:
+            continue
+        held = stored.get(source) or _own(editor, source)
+        for node in wanted:
+            _look_up(editor, node, held)
+        edit.discard(source)
+        count += 1
+    return count
+
+
+def _own(editor: edit.Editor, source: ir.Value) -> Stored:
+    array = edit.const_array(source)
+    assert array is not None
+    integers, grid = grids.weights(array, 1)
+    parts = (("int", integers), ("scale", grid.scale), ("zero", grid.zero))
+    made = [editor.constant(f"{source.name}_{name}", part) for name, part in parts]
+    return Stored(made[0], made[1], made[2], 1, (0, 1), grid)
+
+
+def _look_up(editor: edit.Editor, node: ir.Node, held: Stored) -> None:
+    """Gather integers and make those float that were found."""
+    output = node.outputs[0]
+    stem, home = str(output.name), node.graph
+    assert home is not None
+    rows = editor.node("Gather", [held.integers, node.inputs[1]], name=f"{stem}_rows")
+    rows.outputs[0].shape, rows.outputs[0].dtype = output.shape, held.dtype
+    made = [rows, *_widen(editor, stem, rows.outputs[0], node, held)]
+    result = made[-1].outputs[0]
+    result.shape, result.type = output.shape, ir.TensorType(ir.DataType.FLOAT)
+    edit.insert_after(node, *made)
+    name = output.name
+    output.replace_all_uses_with(result, replace_graph_outputs=True)
+    home.remove(node, safe=True)
+    result.name = name
+
+
+def _widen(
+    editor: edit.Editor, stem: str, rows: ir.Value, node: ir.Node, held: Stored
+) -> Iterator[ir.Node]:
+    """Yield what makes the rows found float: each has the step of its channel, or of its row."""
+    if held.axis != 0:
+        axis = None if held.axis is None else -1
+        yield dequantized(editor, stem, [rows, held.scale, held.zero], axis)
+        return
+    # DequantizeLinear takes no step a row: it takes the zero points off, the steps follow.
+    zero = held.grid.zero.reshape(-1)[:1].reshape(())
+    parts = [
+        editor.constant(f"{stem}_one", np.asarray(1, np.float32)),
+        editor.constant(f"{stem}_zero", np.asarray(zero)),
+    ]
+    whole = dequantized(editor, f"{stem}_whole", [rows, *parts], None)
+    steps = editor.node("Gather", [held.scale, node.inputs[1]], name=f"{stem}_steps")
+    last = editor.constant("last_axis", np.array([-1], np.int64))
+    column = editor.node("Unsqueeze", [steps.outputs[0], last], name=f"{stem}_column")
+    yield whole
+    yield steps
+    yield column
+    yield editor.node("Mul", [whole.outputs[0], column.outputs[0]], name=f"{stem}_wide")

@@ -1,0 +1,238 @@
+"""Write packed weights into a model, in onnxruntime's operators or in standard ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.model.graph import edit
+from ortune.model.graph.uses import is_read
+from ortune.quantization.block_grid import SLAB, Packed, pack, unpack
+from ortune.quantization.weights.lookup import look_up
+from ortune.quantization.weights.matmuls import Product, Rows, Table, origin
+
+MICROSOFT = "com.microsoft"
+
+
+class Writer:
+    """Replaces nodes by others that read packed weights, and drops what nothing reads any more.
+
+    ``nbits``: MatMulNBits and GatherBlockQuantized. Where both read one table, their layouts
+    differ (the one wants blocks on an axis of their own, the other steps of the integers' rank),
+    so the look-up is made of standard operators. ``qdq``: block-wise DequantizeLinear in front
+    of the product, which onnxruntime fuses only if the weight is stored as [inputs, outputs];
+    look-ups are of standard operators, so a table that is also multiplied is stored twice.
+    """
+
+    def __init__(self, model: ir.Model, form: Literal["nbits", "qdq"], level: int) -> None:
+        self._model, self._form, self._level = model, form, level
+        self._editor = edit.Editor(model.graph)
+
+    def write(
+        self, packed: Packed, rows: Rows, products: Sequence[Product], tables: Sequence[Table]
+    ) -> None:
+        """Let all readers of a weight read its packed form."""
+        stem = str(rows.base.name)
+        foreign = self._form == "nbits"
+        if products and not foreign:
+            self._dequantized(packed, stem, products)
+        fused = foreign and not products and packed.width % packed.spec.block == 0
+        if tables or foreign:
+            parts = self._store(packed, stem, flat=fused)
+        for product in products if foreign else ():
+            self._multiply(product, packed, parts)
+        for table in tables:
+            if fused:
+                self._gather(table, packed, parts)
+            else:
+                found = look_up(self._editor, table, packed, parts)
+                _replace(table.node, found)
+        if products and tables and not foreign:
+            edit.note(self._model, f"'{stem}' is stored twice: looked up and multiplied")
+        if foreign and (products or fused):
+            self._model.opset_imports.setdefault(MICROSOFT, 1)
+
+    def _store(self, packed: Packed, stem: str, *, flat: bool) -> list[ir.Value]:
+        """Add integers, steps and zero points as constants; without those when symmetric."""
+        integers = packed.integers
+        if flat:
+            integers = integers.reshape(len(integers), -1)
+        parts = [
+            self._editor.constant(f"{stem}_int{packed.spec.bits}", integers),
+            self._editor.constant(f"{stem}_scale", packed.scale),
+        ]
+        if packed.zero is not None:
+            parts.append(self._editor.constant(f"{stem}_zero", packed.zero))
+        return parts
+
+    def _multiply(self, product: Product, packed: Packed, parts: Sequence[ir.Value]) -> None:
+        node = product.node
+        bias, rest = self._bias(product, len(packed.integers))
+        inputs: list[ir.Value | None] = [product.x, *parts]
+        if bias is not None:
+            inputs += [None] * (5 - len(inputs)) + [bias]
+        made = self._editor.node(
+            "MatMulNBits",
+            inputs,
+            {
+                "K": packed.width,
+                "N": len(packed.integers),
+                "bits": packed.spec.bits,
+                "block_size": packed.spec.block,
+                "accuracy_level": self._level,
+            },
+            name=f"{node.name}_int{packed.spec.bits}",
+            domain=MICROSOFT,
+        )
+        self._finish(node, made, rest)
+
+    def _finish(self, node: ir.Node, made: ir.Node, rest: ir.Value | None) -> None:
+        """Put a product in the place of another, adding what its kernel does not."""
+        edit.insert_before(node, made)
+        if rest is not None:
+            made.outputs[0].type = node.outputs[0].type
+            made = self._editor.node("Add", [made.outputs[0], rest], name=f"{node.name}_bias")
+            edit.insert_before(node, made)
+        _replace(node, made.outputs[0])
+
+    def _bias(self, product: Product, count: int) -> tuple[ir.Value | None, ir.Value | None]:
+        """Return what the kernel adds, one number an output, or else what an Add must."""
+        bias, beta, node = product.bias, product.beta, product.node
+        if bias is None or beta == 0.0:
+            return None, None
+        array = edit.const_array(bias)
+        if (
+            array is not None
+            and array.size in (1, count)
+            and array.shape[-1:] in ((), (1,), (count,))
+        ):
+            if beta == 1.0 and array.shape == (count,):
+                return bias, None
+            flat = np.broadcast_to(array.reshape(-1) * np.asarray(beta, array.dtype), (count,))
+            name = f"{bias.name}_flat"
+            return self._editor.constant(name, np.array(flat, array.dtype)), None
+        if beta == 1.0:
+            return None, bias
+        dtype = product.rows.dtype.numpy()
+        factor = self._editor.constant(f"{bias.name}_beta", np.asarray(beta, dtype))
+        times = self._editor.node("Mul", [bias, factor], name=f"{node.name}_beta")
+        edit.insert_before(node, times)
+        times.outputs[0].type = node.outputs[0].type
+        return None, times.outputs[0]
+
+    def _gather(self, table: Table, packed: Packed, parts: Sequence[ir.Value]) -> None:
+        node = table.node
+        made = self._editor.node(
+            "GatherBlockQuantized",
+            [parts[0], table.indices, *parts[1:]],
+            {
+                "bits": packed.spec.bits,
+                "block_size": packed.spec.block,
+                "gather_axis": 0,
+                "quantize_axis": 1,
+            },
+            name=f"{node.name}_int{packed.spec.bits}",
+            domain=MICROSOFT,
+        )
+        edit.insert_before(node, made)
+        _replace(node, made.outputs[0])
+
+    def _dequantized(self, packed: Packed, stem: str, products: Sequence[Product]) -> None:
+        """Put a DequantizeLinear before each product: a shared one would not be fused."""
+        held = [self._tensor(f"{stem}_int{packed.spec.bits}", _columns(packed), packed)]
+        held.append(self._editor.constant(f"{stem}_scale", np.ascontiguousarray(packed.scale.T)))
+        if packed.zero is not None:
+            zeros = np.ascontiguousarray(packed.zeros().T)
+            flat = pack(zeros.reshape(-1), packed.spec.bits)
+            held.append(self._tensor(f"{stem}_zero", (flat, zeros.shape), packed))
+        for product in products:
+            node = product.node
+            self._move_beside(node, held)
+            made = self._editor.node(
+                "DequantizeLinear",
+                held,
+                {"axis": 0, "block_size": packed.spec.block},
+                name=f"{node.name}_dq",
+            )
+            wide = made.outputs[0]
+            wide.type = ir.TensorType(product.rows.dtype)
+            wide.shape = ir.Shape((packed.width, len(packed.integers)))
+            edit.insert_before(node, made)
+            # onnxruntime fuses a Gemm only without factors and with one bias an output.
+            bias, rest = self._bias(product, len(packed.integers))
+            inputs = [product.x, wide] if bias is None else [product.x, wide, bias]
+            plain = self._editor.node(node.op_type, inputs, name=f"{node.name}_wide")
+            self._finish(node, plain, rest)
+
+    def _move_beside(self, node: ir.Node, held: Sequence[ir.Value]) -> None:
+        """Keep a body's weights in the body: onnxruntime looks for what it fuses there alone."""
+        home, main = node.graph, self._model.graph
+        if not isinstance(home, ir.Graph) or home is main:
+            return
+        for value in held:
+            if value.graph is main:
+                main.initializers.pop(str(value.name))
+                home.register_initializer(value)
+
+    def _tensor(
+        self, stem: str, content: tuple[np.ndarray[Any, Any], tuple[int, ...]], packed: Packed
+    ) -> ir.Value:
+        """Add a constant of unsigned integers, or of signed ones where the grid is symmetric."""
+        array, shape = content
+        symmetric = packed.zero is None
+        if packed.spec.bits == 8:
+            whole = array.reshape(shape)
+            return self._editor.constant(stem, (whole ^ 128).view(np.int8) if symmetric else whole)
+        dtype = ir.DataType.INT4 if symmetric else ir.DataType.UINT4
+        name = self._editor.fresh(stem)
+        # The sign bit of a nibble: 0..15 around 8 becomes -8..7 around 0.
+        nibbles = array ^ np.uint8(0x88) if symmetric else array
+        value = ir.val(name, const_value=ir.PackedTensor(nibbles, dtype, shape=shape, name=name))
+        self._model.graph.register_initializer(value)
+        return value
+
+
+def _columns(packed: Packed) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
+    """Return the integers as [inputs, outputs], packed along the outputs; the width is whole."""
+    spec, count = packed.spec, len(packed.integers)
+    shape = (packed.width, count)
+    if count * spec.bits % 8:
+        whole = unpack(packed.integers, spec.bits).reshape(count, -1).T
+        return pack(np.ascontiguousarray(whole).reshape(-1), spec.bits), shape
+    out = np.empty((packed.width, count * spec.bits // 8), np.uint8)
+    step = max(1, SLAB // (count * spec.block))
+    for start in range(0, packed.integers.shape[1], step):
+        some = unpack(packed.integers[:, start : start + step], spec.bits).reshape(count, -1).T
+        first = start * spec.block
+        out[first : first + len(some)] = pack(some, spec.bits)
+    return out.reshape(-1), shape
+
+
+def _replace(node: ir.Node, result: ir.Value) -> None:
+    """Let `result`, made directly before, stand for the node's output; drop what is unread."""
+    old = node.outputs[0]
+    result.shape, result.type = old.shape, old.type
+    old.replace_all_uses_with(result, replace_graph_outputs=True)
+    inputs, name = list(node.inputs), old.name
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+    result.name = name
+    for value in inputs:
+        _discard(value)
+
+
+def _discard(value: ir.Value | None) -> None:
+    """Remove a constant that nothing reads any more, and the Transposes on the way to it."""
+    if value is None or is_read(value):
+        return
+    node = value.producer()
+    if node is None or node.op_type == "Constant":
+        edit.discard(value)
+    elif edit.const_tensor(origin(value)[0]) is not None:
+        source = node.inputs[0]
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+        _discard(source)

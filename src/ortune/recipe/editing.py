@@ -1,0 +1,269 @@
+"""The model under edit: every step is a transaction, and numbers are compared."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import onnx_ir as ir
+
+from ortune.calibration import reuse
+from ortune.calibration.calibrate import calibrate
+from ortune.core.errors import BadData, OrtuneError, Refused
+from ortune.core.event import Note, Sink, StepDone
+from ortune.core.io_change import Bridge
+from ortune.core.observer import Probe, Range, Ranges
+from ortune.core.step import Quantizer, Step, Transform
+from ortune.core.trial import Edit
+from ortune.measurement.process import WorkerFailed
+from ortune.model.analysis.facts import weight_bytes
+from ortune.model.graph import spec
+from ortune.model.graph.edit import take_notes
+from ortune.model.io import file, names
+from ortune.model.io.check import Signature, check, retyped, signature
+from ortune.recipe import compare, cross
+from ortune.recipe.material import Material
+
+_GROWTH = 0.01
+"""Weights that an exact step makes larger by more than this are named."""
+
+
+class Work:
+    """The model under edit and what it is checked against."""
+
+    def __init__(
+        self, source: Path, folder: Path, material: Material, sink: Sink, *, trusted: bool
+    ) -> None:
+        self._source, self._folder, self._sink = source, folder, sink
+        self.material = material
+        self._trusted = trusted
+        self.model = file.load(source)
+        names.unique(self.model)
+        self._before = signature(self.model)
+        self._wanted: compare.Reference | None = None
+        self._untouched, self._lossy = True, False
+        self._made: list[Path] = []
+
+    def exact(self, steps: Sequence[Transform]) -> list[Edit]:
+        """Apply transforms; roll back those that change numbers.
+
+        Raises:
+            OrtuneError: One that changes inputs or outputs on request cannot do its work.
+            Refused: One says that it must not do its work.
+        """
+        edits: list[Edit] = []
+        for keeps, group in itertools.groupby(steps, lambda step: step.keeps_io):
+            run = list(group)
+            edits += self._kept(run) if keeps else [self._cross(step) for step in run]
+        return edits
+
+    def clear(self) -> None:
+        """Remove the files that only this work needed."""
+        for path in self._made:
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}.data").unlink(missing_ok=True)
+
+    def _kept(self, steps: Sequence[Transform]) -> list[Edit]:
+        """Apply transforms that keep inputs and outputs."""
+        origin = self.model.clone()
+        edits = [self._apply(step) for step in steps]
+        if any(edit.count for edit in edits) and (why := self._differs(origin)):
+            self.model = origin
+            edits = self._one_by_one(steps, why)
+        for edit in edits:
+            self._untouched &= not (edit.kept and edit.count)
+            self._sink(StepDone(edit))
+        return edits
+
+    def _cross(self, step: Transform) -> Edit:
+        """Apply a transform that changes inputs or outputs, and go on from the model behind it.
+
+        Raises:
+            OrtuneError: It cannot do its work, or does another.
+        """
+        start = time.perf_counter()
+        bridge, origin = step.bridge(self.model), self.model.clone()
+        edit = self._apply(step)
+        if edit.count:
+            said = self._over(step, bridge, origin)
+            edit = replace(edit, note="; ".join(filter(None, (said, edit.note))))
+        edit = replace(edit, seconds=time.perf_counter() - start)
+        self._sink(StepDone(edit))
+        return edit
+
+    def _over(self, step: Transform, bridge: Bridge | None, origin: ir.Model) -> str:
+        """Compare numbers across a step, take the samples over, and say what was compared."""
+        given, said = self.material.feeds, "numbers are not compared: no samples cross it"
+        after = self._file(self.model, "behind")
+        if given is None or bridge is None:
+            self.material = replace(self.material, feeds=None, calibration=())
+        else:
+            before = self._source if self._untouched else self._file(origin, "before")
+            found, why = cross.differs(
+                bridge,
+                before,
+                after,
+                given,
+                self.material.checked,
+                self._folder,
+                self.material.custom_ops,
+            )
+            if why is not None:
+                raise Refused(f"{step}: {why}", fix="put it before other steps, or leave it out")
+            said = "it runs, and nothing to compare with" if found != found else f"{found:.0f} dB"
+            self._made.append(self._folder / f"{len(self._made)}.stream")
+            over = cross.carried(bridge, given, self._made[-1])
+            self.material = replace(self.material, feeds=over)
+        self._source, self._wanted = after, None
+        self._untouched, self._lossy, self._trusted = True, False, False
+        self._before = signature(self.model)
+        return said
+
+    def _file(self, model: ir.Model, label: str) -> Path:
+        """Save a state of the model for as long as this work lasts."""
+        self._made.append(self._folder / f"{len(self._made)}-{label}.onnx")
+        return file.save(model, self._made[-1])
+
+    def lossy_all(self, steps: Sequence[Step]) -> list[Edit]:
+        """Apply quantizers in order."""
+        return [edit for step in steps for edit in self.lossy(cast(Quantizer, step))]
+
+    def lossy(self, step: Quantizer) -> list[Edit]:
+        """Calibrate and apply a quantizer, raising the opset first where it must."""
+        edits = []
+        if self.model.opset_imports.get("", 0) < step.needs_opset:
+            from ortune.transforms.raise_opset import RaiseOpset
+
+            edits = self.exact([RaiseOpset(to=step.needs_opset)])
+        start = time.perf_counter()
+        probes = step.probes(self.model)
+        ranges = self._known(step, probes)
+        known = self.material.known if self._trusted else None
+        idle = known.unanswered if known else ()
+        missing = [p for p in probes if p.key not in ranges and p.tensor not in idle]
+        if missing and (step.needs_data or self.material.calibration):
+            ranges |= self._observed(step, missing)
+        self._trusted = self._untouched = False
+        self._lossy, self._wanted = True, None
+        count = step.apply(self.model, ranges)
+        if not step.keeps_io:
+            self._before = retyped(self._before, self.model)
+        check(self.model, self._before, step.name())
+        note = take_notes(self.model)
+        done = Edit(str(step), count, note=note, seconds=time.perf_counter() - start)
+        self._sink(StepDone(done))
+        return [*edits, done]
+
+    def _known(self, step: Quantizer, probes: Sequence[Probe]) -> dict[str, Range]:
+        """Answer from the known ranges; those before a quantizer's edits are not those behind."""
+        known = self.material.known
+        if known is None or not self._trusted or not probes:
+            return {}
+        found = reuse.answers(known, self.model, step, probes)
+        self._sink(
+            Note(f"{step.name()}: {len(found)} of {len(probes)} ranges from {known.source}")
+        )
+        return found
+
+    def _observed(self, step: Quantizer, probes: Sequence[Probe]) -> Ranges:
+        """Answer from the samples.
+
+        Raises:
+            BadData: There are none.
+        """
+        feeds, indices, known = (
+            self.material.feeds,
+            self.material.calibration,
+            self.material.known,
+        )
+        if feeds is None or not indices:
+            needs = f"{step.name()} needs samples to calibrate on"
+            if known is not None and self._trusted:
+                tensors = reuse.named([probe.tensor for probe in probes])
+                needs = f"{known.source} has no ranges of {tensors}, and {step.name()} needs them"
+            elif known is not None:
+                needs = (
+                    f"{known.source} holds ranges of the model as it came, and {step.name()} "
+                    "comes behind a step that changed it"
+                )
+            raise BadData(needs, fix="give samples to calibrate on with --data")
+        folder = self._folder.parent / "ranges" / file.digest(self._source)[:16]
+        ops = self.material.custom_ops
+        return calibrate(self.model, probes, feeds.stream, indices, folder, custom_ops=ops)
+
+    def _apply(self, step: Transform) -> Edit:
+        start, backup = time.perf_counter(), self.model.clone()
+        try:
+            before = weight_bytes(self.model)
+            count = step.apply(self.model)
+            if count:
+                check(self.model, self._expected(step), step.name())
+            growth = weight_bytes(self.model) / max(before, 1) - 1 if count else 0.0
+            said = [take_notes(self.model)]
+            if growth > _GROWTH:
+                said.insert(0, f"weights grow by {100 * growth:,.{0 if growth >= 0.1 else 1}f} %")
+            if not count and (opset := self.model.opset_imports.get("", 0)) < step.needs_opset:
+                said.append(f"it needs opset {step.needs_opset}, the model has {opset}")
+            edit = Edit(str(step), count, note="; ".join(filter(None, said)))
+        except OrtuneError as error:
+            if isinstance(error, Refused) or not step.keeps_io:
+                raise
+            self.model = backup
+            edit = Edit(str(step), 0, kept=False, note=error.what)
+        except Exception as error:
+            self.model = backup
+            edit = Edit(str(step), 0, kept=False, note=f"{type(error).__name__}: {error}"[:300])
+        return replace(edit, seconds=time.perf_counter() - start)
+
+    def _expected(self, step: Transform) -> Signature:
+        """Return what must hold behind a step."""
+        if step.keeps_io:
+            return self._before
+        inputs, outputs = spec.inputs(self.model), spec.outputs(self.model)
+        return replace(self._before, inputs=inputs, outputs=outputs)
+
+    def _one_by_one(self, steps: Sequence[Transform], why: str) -> list[Edit]:
+        edits = []
+        for step in steps:
+            backup = self.model.clone()
+            edit = self._apply(step)
+            if edit.count and (found := self._differs(backup)):
+                self.model = backup
+                edit = replace(edit, count=0, kept=False, note=f"rolled back: {found}")
+            edits.append(edit)
+        return edits
+
+    def _differs(self, origin: ir.Model) -> str | None:
+        """Compare numbers with what was before; None when equal or when nothing can be run.
+
+        Args:
+            origin: The model before the exact steps: behind a quantizer it is what counts.
+        """
+        if not self.material.feeds:
+            return None
+        if why := compare.lacks(self._source):
+            self._sink(Note(why, warning=True))
+            return None
+        if self._wanted is None:
+            source = self._file(origin, "before") if self._lossy else self._source
+            stream, checked = self.material.feeds.stream, self.material.checked
+            try:
+                self._wanted = compare.reference(
+                    source,
+                    stream,
+                    checked,
+                    self._folder,
+                    custom_ops=self.material.custom_ops,
+                )
+            except WorkerFailed as error:
+                return f"the source does not run on the samples: {error.failure.reason}"
+        path = file.save(self.model, self._folder / "under-check.onnx")
+        try:
+            return compare.difference(path, self._wanted, self._folder)
+        finally:
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}.data").unlink(missing_ok=True)

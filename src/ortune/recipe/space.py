@@ -1,0 +1,186 @@
+"""The candidates: tens of plans, best bets first. The order of passes is never searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.plugins import catalog, codec
+from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
+from ortune.core.trial import Plan
+from ortune.core.workload import Workload
+
+
+@dataclass(frozen=True)
+class Target:
+    """A backend to search on and the fields that the user pinned.
+
+    Attributes:
+        splits: Thread counts that the workload wants tried, best bet first; 0 is all CPUs.
+        rules: Steps of the user's own, which the search applies too.
+    """
+
+    backend: Backend
+    pinned: frozenset[str] = frozenset()
+    splits: tuple[int, ...] = ()
+    rules: tuple[Transform, ...] = ()
+
+    def pin(self, variant: Backend) -> Backend:
+        """Put the pinned values back into a variant."""
+        return replace(variant, **{name: getattr(self.backend, name) for name in self.pinned})
+
+    def variants(self, facts: Facts, workload: Workload) -> list[Backend]:
+        """Return the option sets to try with every recipe.
+
+        Of the splits the best bet and the one on all CPUs; the others are coordinates.
+        """
+        found = self.backend.variants(facts, workload)
+        wanted = dict.fromkeys((*self.splits[:1], *self.splits[-1:]))
+        if wanted:
+            found = [replace(v, threads=threads) for v in found for threads in wanted]
+        return list(dict.fromkeys(self.pin(v) for v in found))
+
+    def coordinates(self, backend: Backend, facts: Facts) -> dict[str, list[Backend]]:
+        """Return the settings to try around a backend, within the pins: the splits first.
+
+        A number of threads that resets a pinned field, as one thread does with spinning, is tried
+        by itself.
+        """
+        split = [replace(backend, threads=threads) for threads in self.splits]
+        found: dict[str, list[Backend]] = {"split": split}
+        for name, values in backend.coordinates(facts).items():
+            found[name] = [
+                one if self.allows(one) else replace(backend, threads=one.threads)
+                for one in values
+            ]
+        return {
+            name: [one for one in values if one != backend and self.allows(one)]
+            for name, values in found.items()
+        }
+
+    def allows(self, backend: Backend) -> bool:
+        """Whether a backend keeps to the pins."""
+        return type(backend) is type(self.backend) and self.pin(backend) == backend
+
+
+def clean(facts: Facts, backend: Backend | None = None, rules: Sequence[Transform] = ()) -> Recipe:
+    """Return every automatic transform that applies, in stage order, then name order.
+
+    A model of an older opset than they write for is raised first, as a verified step.
+
+    Args:
+        facts: Of the model.
+        backend: Where it will run; without one, only what suits every backend.
+        rules: More transforms, each in its stage.
+    """
+    every = [catalog.load(Transform, name) for name in catalog.names(Transform)]
+    made = [*(cls() for cls in every if cls.automatic), *rules]
+    fit = sorted((t for t in made if t.applies(facts)), key=lambda t: (t.stage, t.name()))
+    if backend is None:
+        fit = [t for t in fit if type(t).suits is Transform.suits]
+    else:
+        fit = [t for t in fit if t.suits(backend)]
+    needed = max((t.needs_opset for t in fit), default=0)
+    if needed > facts.opset:
+        fit.insert(0, codec.build(catalog.load(Transform, "raise-opset"), {"to": needed}))
+    return Recipe("clean", tuple(fit))
+
+
+def recipes(
+    facts: Facts, backend: Backend, rules: Sequence[Transform] = (), *, exact: bool = False
+) -> Iterator[Recipe]:
+    """Yield a backend's recipes: as it came, clean, and clean with each quantizer's offers.
+
+    Rules of the user's are a recipe of their own beside the clean one, and part of the offers'.
+    """
+    yield AS_IS
+    base = clean(facts, backend)
+    if base.steps:
+        yield base
+    if rules:
+        base = Recipe("clean + rules", clean(facts, backend, rules).steps)
+        yield base
+    if exact:
+        return
+    for steps in offers(facts, backend):
+        ready = dict.fromkeys(t for step in steps for t in step.prepares(facts, backend))
+        yield Recipe(" + ".join(map(str, steps)), (*base.steps, *ready, *steps))
+
+
+def offers(facts: Facts, backend: Backend) -> list[tuple[Quantizer, ...]]:
+    """Return what quantizers offer, best bet first: by their rank, then by name.
+
+    Convolutions with static ranges and recurrent layers with dynamic ones are one more: neither
+    quantizer takes the other's layers.
+    """
+    kinds = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
+    ranked = sorted(kinds, key=lambda kind: kind.rank)
+    found = {kind.name(): tuple(kind.offers(facts, backend)) for kind in ranked}
+    every: list[tuple[Quantizer, ...]] = [
+        (offer,) for kind in ranked for offer in found[kind.name()]
+    ]
+    static, dynamic = found.get("int8-static", ()), found.get("int8-dynamic", ())
+    joined = [(static[0], dynamic[0])] if static and dynamic and facts.has("Conv") else []
+    return [*joined, *every] if facts.has("LSTM") else every
+
+
+def plans(
+    facts: Facts, targets: Sequence[Target], workload: Workload, baseline: Backend, *, exact: bool
+) -> list[Plan]:
+    """Return the plans of the first phase, best bets first, without the baseline itself.
+
+    A bet's rank is the sum of two places: of the recipe among the backend's recipes (quantizers
+    come before the merely cleaned model) and of the variant among the backend's variants.
+    """
+    ranked: list[tuple[float, int, Plan]] = []
+    for target in targets:
+        for place, backend in enumerate(target.variants(facts, workload)):
+            if exact and backend.lossy:
+                continue
+            offered = list(recipes(facts, backend, target.rules, exact=exact))
+            for index, recipe in enumerate(offered):
+                plan = Plan(recipe, backend)
+                if plan == Plan(AS_IS, baseline):
+                    continue
+                worth = len(offered) if recipe.name == "clean" else max(0, index - 1)
+                ranked.append((worth + 1.5 * place, len(ranked), plan))
+    found = [plan for _, _, plan in sorted(ranked, key=lambda item: item[:2])]
+    return list(dict.fromkeys(found))
+
+
+def walk(
+    best: Callable[[], Backend], target: Target, facts: Facts
+) -> Iterator[tuple[str, Backend]]:
+    """Yield setting and candidate, each coordinate once, always around the present best.
+
+    The setting that is worth most comes first; what the best was on the way is not offered again.
+    """
+    seen = {best()}
+    done: set[str] = set()
+    while left := [name for name in target.coordinates(best(), facts) if name not in done]:
+        done.add(left[0])
+        for candidate in target.coordinates(best(), facts)[left[0]]:
+            if candidate not in seen:
+                seen.add(candidate)
+                yield left[0], candidate
+
+
+def merge(one: Backend, two: Backend, base: Backend) -> Backend:
+    """Join what two neighbours of `base` changed; where both did, the second counts."""
+    changed = {
+        f.name: getattr(side, f.name)
+        for side in (one, two)
+        for f in fields(base)
+        if getattr(side, f.name) != getattr(base, f.name)
+    }
+    return replace(base, **changed)
+
+
+def trial_key(job: str, plan: Plan) -> str:
+    """Digest everything a trial's result depends on."""
+    from ortune.recipe.built import steps_key
+
+    source = catalog.source_digest(type(plan.backend))
+    return codec.digest([job, steps_key(plan.recipe.steps), codec.encode(plan.backend), source])

@@ -1,0 +1,1 @@
+"""Rewrites that compute the same: patterns, rules and their parts."""

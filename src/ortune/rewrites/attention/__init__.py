@@ -1,0 +1,1 @@
+"""Recognize attention written out in primitive operators."""

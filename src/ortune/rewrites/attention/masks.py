@@ -1,0 +1,271 @@
+"""Masks in the form that onnxruntime's kernels take, with the meaning that they had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.model.graph import edit
+from ortune.model.graph.edit import Editor, const_array
+from ortune.model.graph.match import maker, number
+from ortune.model.graph.spec import dims
+from ortune.rewrites.attention.core import Refused, Select
+
+LOWEST = float(np.finfo(np.float32).min)
+"""Of float32. The Attention kernel takes it for minus infinity and gives zeros for a row of it."""
+ALMOST = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
+"""The next number: a row of it is uniform, and any score is lost in it, as in the lowest one."""
+_ABSORBS = -1e30
+_FILLS = -1e4
+
+
+@dataclass
+class Masks:
+    """Makes each mask once; `editor` names what is new.
+
+    Attributes:
+        editor: Of the main graph.
+        made: Masks made so far, by what they were made from.
+    """
+
+    editor: Editor
+    made: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
+
+    def one(
+        self,
+        masks: tuple[ir.Value | Select, ...],
+        query: ir.Value,
+        keys: tuple[ir.Value, int],
+        at: ir.Node,
+        *,
+        guarded: bool,
+        zeroes: bool,
+    ) -> ir.Value | None:
+        """Return the sum of masks as ``[batch or 1, heads or 1, queries, keys]``.
+
+        Args:
+            query: ``[batch, queries, ...]``.
+            keys: A tensor and its axis that is as long as the keys.
+            at: New nodes are placed before it.
+            guarded: Rows that hold no number had become zeros.
+            zeroes: The kernel gives zeros for a row of minus infinity or of the lowest number,
+                instead of what the parts give: no number, or the mean of the values.
+
+        Raises:
+            Refused: It cannot be had.
+        """
+        total: ir.Value | None = None
+        for mask in masks:
+            value = self._select(mask, at, len(masks)) if isinstance(mask, Select) else mask
+            total = value if total is None else self._node("Add", [total, value], at)
+        if total is None:
+            return None
+        extremes = _extremes(total)
+        if zeroes and "lowest" in extremes:
+            total = self._lifted(total, at, infinite="infinity" in extremes)
+        if zeroes and "infinity" in extremes and not guarded:
+            total = self._marked(total, at)
+        return self._spread(total, query, keys, at)
+
+    def _select(self, mask: Select, at: ir.Node, count: int) -> ir.Value:
+        fill = number(mask.fill)
+        if fill is None or fill > _FILLS:
+            raise Refused("what it puts in the place of scores is no mask")
+        if fill > _ABSORBS:
+            if count > 1:
+                raise Refused(f"it is masked twice, once by {fill:g} instead of the score")
+            fill = ALMOST
+        parts = [self._number(0.0), self._number(fill)]
+        return self._node("Where", [mask.keep, *(parts[::-1] if mask.inverse else parts)], at)
+
+    def _lifted(self, mask: ir.Value, at: ir.Node, *, infinite: bool) -> ir.Value:
+        """Put the next number in the place of the lowest one."""
+        node = maker(mask, "Where")
+        almost = self._number(ALMOST)
+        if node is not None:
+            swapped = [almost if number(v) == LOWEST else v for v in node.inputs]
+            rest = [value for value in node.inputs[1:] if number(value) != LOWEST]
+            if len(rest) == 1 and "lowest" not in _extremes(rest[0]):
+                return self._node("Where", swapped, at)
+        if not infinite:
+            return self._node("Max", [mask, almost], at)
+        lowest = self._node("Equal", [mask, self._number(LOWEST)], at, ir.DataType.BOOL)
+        return self._node("Where", [lowest, almost, mask], at)
+
+    def _marked(self, mask: ir.Value, at: ir.Node) -> ir.Value:
+        """Make rows of minus infinity alone what their softmax was: no number."""
+        axes = self._ints((-1,))
+        highest = self._node("ReduceMax", [mask, axes], at)
+        nothing = self._node("Equal", [highest, self._number(-np.inf)], at, ir.DataType.BOOL)
+        return self._node("Where", [nothing, self._number(np.nan), mask], at)
+
+    def _spread(
+        self, mask: ir.Value, query: ir.Value, keys: tuple[ir.Value, int], at: ir.Node
+    ) -> ir.Value:
+        """Bring the last two dimensions to their lengths, and the rank to four."""
+        shape, of_query, of_key = dims(mask.shape), dims(query.shape), dims(keys[0].shape)
+        if shape is None:
+            raise Refused("the rank of its mask is not known")
+        shape = (1,) * (4 - len(shape)) + tuple(shape)
+        wanted = (
+            of_query[1] if of_query is not None else None,
+            of_key[keys[1]] if of_key is not None else None,
+        )
+        if of_query is not None and of_query[0] == 1 != shape[0]:
+            raise Refused("its mask has more batches than its queries")
+        if all(a == b and a is not None for a, b in zip(shape[2:], wanted, strict=True)):
+            return mask if len(dims(mask.shape) or ()) == 4 else self._raised(mask, at)
+        rows = self._length(query, 1, at)
+        columns = self._length(keys[0], keys[1], at)
+        ones = self._ints((1, 1))
+        to = self._node("Concat", [ones, rows, columns], at, ir.DataType.INT64, axis=0)
+        spread = self._node("Expand", [mask, to], at)
+        spread.shape = ir.Shape([*shape[:2], *wanted])
+        return spread
+
+    def _raised(self, mask: ir.Value, at: ir.Node) -> ir.Value:
+        rank = len(dims(mask.shape) or ())
+        return self._node("Unsqueeze", [mask, self._ints(tuple(range(4 - rank)))], at)
+
+    def _length(self, value: ir.Value, axis: int, at: ir.Node) -> ir.Value:
+        shape = dims(value.shape)
+        size = shape[axis] if shape is not None else None
+        if isinstance(size, int):
+            return self._ints((size,))
+        return self._node(
+            "Shape", [value], at, ir.DataType.INT64, start=axis, end=axis + 1, of=size
+        )
+
+    def _number(self, value: float) -> ir.Value:
+        return self._constant(np.array(value, np.float32), repr(value))
+
+    def _ints(self, values: tuple[int, ...]) -> ir.Value:
+        return self._constant(np.array(values, np.int64), repr(values))
+
+    def _constant(self, array: NDArray[Any], name: str) -> ir.Value:
+        key = ("constant", array.dtype.name, name)
+        if key not in self.made:
+            self.made[key] = self.editor.constant("attention_constant", array)
+        return self.made[key]
+
+    def _node(
+        self,
+        op: str,
+        inputs: list[ir.Value | None],
+        at: ir.Node,
+        dtype: ir.DataType = ir.DataType.FLOAT,
+        of: int | str | None = None,
+        **attributes: int,
+    ) -> ir.Value:
+        """Make a node, or return the one made before; equal named lengths are one length."""
+        read = (of,) if isinstance(of, str) else tuple(_identity(value) for value in inputs)
+        key = (op, at.graph, read, tuple(sorted(attributes.items())) if not of else ())
+        if key not in self.made:
+            node = self.editor.node(op, inputs, attributes, name=f"attention_mask_{op}")
+            node.outputs[0].dtype = dtype
+            _infer(node)
+            edit.insert_before(at, node)
+            self.made[key] = node.outputs[0]
+        return self.made[key]
+
+
+def infinite(masks: tuple[ir.Value | Select, ...]) -> bool:
+    """Say whether a mask may hold minus infinity."""
+    values = [one.fill if isinstance(one, Select) else one for one in masks]
+    return any("infinity" in _extremes(value) for value in values)
+
+
+def _identity(value: ir.Value | None) -> object:
+    """Equal numbers are one, wherever they are stored."""
+    found = number(value)
+    shape = dims(value.shape) if value is not None else None
+    return value if found is None else (repr(found), shape, value.dtype if value else None)
+
+
+def _infer(node: ir.Node) -> None:
+    """Set the shape of what a mask's node makes."""
+    value = node.outputs[0]
+    shapes = [dims(one.shape) if one is not None else None for one in node.inputs]
+    first = shapes[0]
+    if node.op_type in ("Add", "Where", "Max", "Equal"):
+        value.shape = _broadcast(shapes)
+    elif node.op_type == "ReduceMax" and first is not None:
+        value.shape = ir.Shape([*first[:-1], 1])
+    elif node.op_type == "Unsqueeze" and first is not None:
+        value.shape = ir.Shape([*(1,) * (4 - len(first)), *first])
+
+
+def _broadcast(shapes: list[tuple[int | str | None, ...] | None]) -> ir.Shape | None:
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) != len(shapes):
+        return None
+    rank = max(map(len, known))
+    items: list[int | str | None] = []
+    for column in zip(*((1,) * (rank - len(s)) + tuple(s) for s in known), strict=True):
+        long = {item for item in column if item != 1}
+        items.append(1 if not long else long.pop() if len(long) == 1 else None)
+    return ir.Shape(items)
+
+
+_BOTH = frozenset({"lowest", "infinity"})
+_PASSING = (
+    "Expand",
+    "Unsqueeze",
+    "Squeeze",
+    "Reshape",
+    "Slice",
+    "Gather",
+    "Transpose",
+    "Identity",
+)
+
+
+def _extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
+    """Say which of the lowest number and minus infinity a mask may hold."""
+    array = const_array(value) if value is not None else None
+    if array is not None:
+        held = {"infinity": -np.inf, "lowest": LOWEST}
+        return frozenset(name for name, number in held.items() if (array == number).any())
+    node = value.producer() if value is not None else None
+    if node is None or node.domain or depth == 0:
+        return _BOTH
+    if node.op_type == "Where":
+        return _extremes(node.inputs[1], depth - 1) | _extremes(node.inputs[2], depth - 1)
+    if node.op_type in _PASSING:
+        return _extremes(node.inputs[0], depth - 1)
+    if node.op_type == "Add":
+        one, two = (_extremes(value, depth - 1) for value in node.inputs)
+        return one | two | ({"infinity"} if one and two else set())
+    if node.op_type == "Mul":
+        return _of_product(node)
+    return frozenset() if _small(value) else _BOTH
+
+
+def _of_product(node: ir.Node) -> frozenset[str]:
+    """``(1 - mask) * number`` and its like, the mask an integer or a truth value."""
+    for one, two in (node.inputs, reversed(node.inputs)):
+        factor = number(two)
+        if factor is not None and np.isfinite(factor) and _small(one):
+            return frozenset({"lowest"} if abs(factor) >= -_ABSORBS else ())
+    return _BOTH
+
+
+def _small(value: ir.Value | None, depth: int = 8) -> bool:
+    """Say whether a value is made of integers, truth values and small numbers."""
+    found = number(value)
+    if found is not None:
+        return abs(found) < -_ABSORBS
+    node = value.producer() if value is not None else None
+    if node is None or node.domain or depth == 0:
+        return False
+    source = node.inputs[0] if node.inputs else None
+    if node.op_type == "Cast" and source is not None and source.dtype is not None:
+        return source.dtype.is_integer() or source.dtype == ir.DataType.BOOL
+    if node.op_type in ("Sub", *_PASSING):
+        both = node.inputs if node.op_type == "Sub" else node.inputs[:1]
+        return all(_small(one, depth - 1) for one in both)
+    return False

@@ -1,0 +1,1 @@
+"""Dimensions fixed, freed and named."""

@@ -1,0 +1,1 @@
+"""Recognize formulas written out in primitive operators."""

@@ -1,0 +1,245 @@
+"""Formulas spelled out in primitive operators: products taken apart, and one node put in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from ortune.core.backend import Backend
+from ortune.model.graph import prune
+from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.match import enclosed, maker, number, other, reader, scalar_for
+from ortune.model.graph.replace import forward
+from ortune.model.shapes.infer import infer
+
+_DEEPEST = 8
+_TOLERANCE = 2e-5
+"""Relative; exporters round constants such as 0.7978845608 at the sixth digit."""
+
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
+READ_ELSEWHERE = "a part of it is read elsewhere"
+INCOMPLETE = "a part of it is read elsewhere, or the formula goes on in another way"
+WIDENS = "a constant in it has a higher rank than its input"
+NO_KERNEL = "float16, bfloat16 and float64 would be computed otherwise"
+
+
+@dataclass(frozen=True)
+class Product:
+    """scale x factors[0] x factors[1] ..., and the nodes that compute it.
+
+    Attributes:
+        factors: A value of a power comes once for each exponent.
+    """
+
+    scale: float
+    factors: tuple[ir.Value, ...]
+    nodes: tuple[ir.Node, ...] = ()
+
+    def times(self, more: Product, *nodes: ir.Node) -> Product:
+        """Multiply two products; `nodes` are those that do so."""
+        parts = (*self.nodes, *more.nodes, *nodes)
+        return Product(self.scale * more.scale, self.factors + more.factors, parts)
+
+    def over(self, divisor: float, *nodes: ir.Node) -> Product:
+        """Divide by a constant."""
+        return Product(self.scale / divisor, self.factors, (*self.nodes, *nodes))
+
+    def equals(self, scale: float, factors: Sequence[ir.Value]) -> bool:
+        """Say whether it is this product, whatever the order; rounded constants count as equal."""
+        if len(factors) != len(self.factors) or not close(self.scale, scale):
+            return False
+        return sorted(map(id, factors)) == sorted(map(id, self.factors))
+
+
+def close(found: float, wanted: float) -> bool:
+    """Say whether a constant is meant."""
+    return math.isclose(found, wanted, rel_tol=_TOLERANCE)
+
+
+def product(value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST) -> Product:
+    """Take a value apart through Mul, Div by a constant, and Pow with a small whole exponent.
+
+    Args:
+        value: Any value; what cannot be taken apart is a factor itself.
+        stops: Values that are factors as they are.
+        depth: How many nodes deep to go.
+    """
+    ends = list(stops)
+    constant = number(value)
+    if constant is not None:
+        return Product(constant, ())
+    node = maker(value, "Mul", "Div", "Pow") if depth and value not in ends else None
+    if node is None or len(node.inputs) != 2:
+        return Product(1.0, (value,))
+    one, two = node.inputs
+    if one is None or two is None:
+        return Product(1.0, (value,))
+    if node.op_type == "Mul":
+        left, right = (product(v, ends, depth - 1) for v in (one, two))
+        return left.times(right, node)
+    given = number(two)
+    if node.op_type == "Div":
+        return product(one, ends, depth - 1).over(given, node) if given else _whole(value)
+    if given not in (2.0, 3.0):
+        return _whole(value)
+    base = product(one, ends, depth - 1)
+    result = Product(1.0, ())
+    for _ in range(int(given)):
+        result = result.times(Product(base.scale, base.factors))
+    return Product(result.scale, result.factors, (*base.nodes, node))
+
+
+def _whole(value: ir.Value) -> Product:
+    return Product(1.0, (value,))
+
+
+def climb(value: ir.Value, scale: float, factors: Sequence[ir.Value]) -> Product | None:
+    """Follow the only readers of a value until it has been multiplied by all that is wanted.
+
+    Returns:
+        What it was multiplied by; the last of its nodes makes the whole product.
+    """
+    found = Product(1.0, ())
+    for _ in range(len(factors) + 2):
+        node = reader(value, "Mul", "Div")
+        rest = other(node, value) if node is not None else None
+        if node is None or rest is None or rest is value:
+            return None
+        if node.op_type == "Mul":
+            found = found.times(product(rest, factors), node)
+        else:
+            divisor = number(rest)
+            if not divisor or node.inputs[0] is not value:
+                return None
+            found = found.over(divisor, node)
+        if found.equals(scale, factors):
+            return found
+        value = node.outputs[0]
+    return None
+
+
+def anchors(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
+    """Yield the nodes of these operators, bodies included; safe while nodes come and go."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for node in list(graph):
+            if node.op_type in ops and not node.domain and node.graph is not None:
+                yield node
+
+
+def at_each(
+    model: ir.Model, attempt: Callable[[ir.Model, ir.Node, Editor], int], *ops: str
+) -> int:
+    """Infer shapes, try a rewrite at every node of these operators, and drop what is dead.
+
+    Returns:
+        How many were rewritten.
+    """
+    infer(model)
+    editor = Editor(model.graph)
+    count = sum(attempt(model, node, editor) for node in anchors(model, *ops))
+    if count:
+        prune.drop_dead(model)
+    return count
+
+
+def at_each_foreign(
+    model: ir.Model, attempt: Callable[[ir.Model, ir.Node, Editor], int], *ops: str
+) -> int:
+    """Like `at_each`, for a rewrite that puts in operators of onnxruntime's own."""
+    count = at_each(model, attempt, *ops)
+    if count:
+        model.opset_imports.setdefault(MICROSOFT, 1)
+    return count
+
+
+def beyond_cpu(backend: Backend) -> bool:
+    """Say whether a backend has onnxruntime's own operators and is not its CPU provider."""
+    return MICROSOFT in backend.domains and backend.name() != "cpu"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A formula that was found.
+
+    Attributes:
+        inputs: What the new node reads.
+        nodes: All that compute the formula.
+        last: The one of them whose output is the result.
+    """
+
+    inputs: tuple[ir.Value | None, ...]
+    nodes: frozenset[ir.Node]
+    last: ir.Node
+
+
+def keeps_shape(nodes: frozenset[ir.Node], x: ir.Value) -> bool:
+    """Say whether no constant of one element in a formula of `x` alone gives it a higher rank."""
+    read = {value for node in nodes for value in node.inputs if value is not None}
+    outer = [value for value in read if value.producer() not in nodes and value is not x]
+    return all(scalar_for(value, x) or number(value) is None for value in outer)
+
+
+def put(
+    model: ir.Model,
+    editor: Editor,
+    site: Site,
+    op: str,
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    domain: str = "",
+    outputs: int = 1,
+) -> int:
+    """Let one node take the place of a formula; 1 when it did, else 0 and a refusal.
+
+    Only where nothing outside reads a part of it. The first of `outputs` is the result.
+    """
+    last = site.last
+    if not enclosed(site.nodes, last) or last.graph is None:
+        refuse(model, last, READ_ELSEWHERE)
+        return 0
+    stem = f"{last.name}_{op.lower()}"
+    made = editor.node(op, site.inputs, attributes, name=stem, domain=domain, outputs=outputs)
+    old, new = last.outputs[0], made.outputs[0]
+    new.type, new.shape = old.type, old.shape
+    last.graph.insert_before(last, made)
+    forward(old, new)
+    return 1
+
+
+def put_gated(
+    model: ir.Model,
+    editor: Editor,
+    site: Site,
+    op: str,
+    attributes: Mapping[str, Any] | None = None,
+) -> int:
+    """Let ``x op(x)``, with x the only input, take the place of a formula, as `put` does."""
+    x, graph = site.inputs[0], site.last.graph
+    if x is None or graph is None:
+        return 0
+    gate = editor.node(op, [x], attributes, name=f"{site.last.name}_{op.lower()}")
+    gate.outputs[0].type, gate.outputs[0].shape = x.type, x.shape
+    graph.insert_before(site.last, gate)
+    if put(model, editor, Site((x, gate.outputs[0]), site.nodes, site.last), "Mul"):
+        return 1
+    graph.remove(gate, safe=True)
+    return 0
+
+
+def of_one(model: ir.Model, site: Site, types: Iterable[ir.DataType]) -> bool:
+    """Say whether an element-wise formula of one value may become a node; refuse if not."""
+    x = site.inputs[0]
+    if x is None or x.dtype is None:
+        return False
+    if x.dtype not in types:
+        refuse(model, site.last, NO_KERNEL)
+        return False
+    if not keeps_shape(site.nodes, x):
+        refuse(model, site.last, WIDENS)
+        return False
+    return True

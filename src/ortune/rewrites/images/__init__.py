@@ -1,0 +1,1 @@
+"""Pre- and postprocessing of images as part of a model."""

@@ -1,0 +1,1 @@
+"""Layers folded, merged or replaced by equal ones."""

@@ -1,0 +1,1 @@
+"""Models moved between opset versions, and function bodies."""

@@ -1,0 +1,444 @@
+"""How operators are spelled in older opsets: one adapter a change, by operator and version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import ArrayLike
+
+from ortune.model.graph.edit import Attributes, Editor, attribute, const_array, discard
+from ortune.model.graph.replace import forward
+from ortune.model.graph.spec import dims
+from ortune.model.graph.uses import is_read
+from ortune.model.graph.values import overridable
+
+Adapted: TypeAlias = Sequence[ir.Node] | str | None
+"""New nodes in the place of the old; why there is no way; or None: the node itself was changed."""
+
+
+class Lowering:
+    """What adapters work with.
+
+    Attributes:
+        editor: Of the main graph.
+        version: The opset that is wanted.
+        notes: What a person should know.
+    """
+
+    def __init__(self, editor: Editor, version: int) -> None:
+        self.editor, self.version = editor, version
+        self.notes: list[str] = []
+
+    def replace(self, node: ir.Node, made: Sequence[ir.Node]) -> Sequence[ir.Node]:
+        """Put nodes in the place of one; the last ones make its outputs, one each."""
+        graph = node.graph
+        if graph is None:
+            raise ValueError(f"node '{node.name}' is in no graph")
+        graph.insert_before(node, made)
+        named = list(node.outputs)
+        for old, new in zip(named, made[-len(named) :], strict=True):
+            value = new.outputs[0]
+            value.type, value.shape = old.type, old.shape
+            forward(old, value)
+        parts = list(node.inputs)
+        graph.remove(node, safe=True)
+        for part in parts:
+            discard(part)
+        return made
+
+    def make(
+        self,
+        node: ir.Node,
+        op: str,
+        *inputs: ir.Value | None,
+        attributes: Attributes | None = None,
+    ) -> ir.Node:
+        """Make a node named after the one it stands for."""
+        return self.editor.node(op, inputs, attributes, name=f"{node.name}_{op}")
+
+    def constant(self, node: ir.Node, label: str, array: ArrayLike, dtype: Any) -> ir.Value:
+        """Make a constant named after a node."""
+        return self.editor.constant(f"{node.name}_{label}", np.asarray(array, dtype))
+
+
+Adapter: TypeAlias = Callable[[Lowering, ir.Node], Adapted]
+
+
+def _into_attribute(index: int, name: str, *, scalar: bool = False) -> Adapter:
+    """Turn a constant input into an attribute; the inputs behind it must be gone already."""
+
+    def adapt(work: Lowering, node: ir.Node) -> Adapted:
+        if len(node.inputs) <= index:
+            return None
+        value = node.inputs[index]
+        if value is not None:
+            array = const_array(value)
+            if array is None or overridable(value):
+                return f"its {name} are computed, and were fixed there"
+            kind = array.dtype.kind
+            if scalar:
+                one = array.reshape(-1)[0].item()
+                made = ir.AttrFloat32(name, one) if kind == "f" else ir.AttrInt64(name, one)
+            else:
+                made = ir.AttrInt64s(name, [int(x) for x in array.reshape(-1)])
+            node.attributes.add(made)
+        node.resize_inputs(index)
+        if value is not None:
+            discard(value)
+        return None
+
+    return adapt
+
+
+def _reduce(work: Lowering, node: ir.Node) -> Adapted:
+    """Axes are an attribute; none of them and `noop_with_empty_axes` reduces nothing."""
+    noop = node.attributes.pop("noop_with_empty_axes", None)
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    array = const_array(axes)
+    empty = axes is None or (array is not None and array.size == 0)
+    if empty and noop is not None and noop.as_int():
+        if node.op_type in _ALTERING:
+            return "without axes it still changes the elements"
+        return work.replace(node, [work.make(node, "Identity", node.inputs[0])])
+    if empty and axes is not None:
+        node.resize_inputs(1)
+        return None
+    return _into_attribute(1, "axes")(work, node)
+
+
+_ALTERING = ("ReduceSumSquare", "ReduceLogSum", "ReduceL1", "ReduceL2", "ReduceLogSumExp")
+
+
+def _parts(work: Lowering, node: ir.Node) -> Adapted:
+    """Equal parts are said by the number of outputs, others by their sizes."""
+    count = node.attributes.pop("num_outputs", None)
+    if count is None or len(node.inputs) > 1:
+        return None
+    source = node.inputs[0]
+    shape = dims(source.shape) if source is not None else None
+    axis = attribute(node, "axis", 0)
+    size = shape[axis] if shape is not None else None
+    if not isinstance(size, int):
+        return "the size that it splits is not known"
+    number = len(node.outputs)
+    part = -(-size // number)
+    sizes = [part] * (number - 1) + [size - part * (number - 1)]
+    if len(set(sizes)) > 1:
+        node.resize_inputs(2)
+        node.replace_input_with(1, work.constant(node, "split", sizes, np.int64))
+    return None
+
+
+def _softmax(work: Lowering, node: ir.Node) -> Adapted:
+    """Below 13 all dimensions from the axis on count as one: the axis must be the last."""
+    source = node.inputs[0]
+    shape = dims(source.shape) if source is not None else None
+    axis = attribute(node, "axis", -1)
+    if shape is None:
+        return "the rank of its input is not known"
+    rank, axis = len(shape), axis % max(len(shape), 1)
+    if rank == 0:
+        return "its input is a scalar"
+    if axis == rank - 1:
+        node.attributes.add(ir.AttrInt64("axis", axis))
+        return None
+    order = [*(i for i in range(rank) if i != axis), axis]
+    back = [order.index(i) for i in range(rank)]
+    there = work.make(node, "Transpose", source, attributes={"perm": order})
+    soft = work.make(node, node.op_type, there.outputs[0], attributes={"axis": rank - 1})
+    home = work.make(node, "Transpose", soft.outputs[0], attributes={"perm": back})
+    work.replace(node, [there, soft, home])
+    return []
+
+
+def _shape(work: Lowering, node: ir.Node) -> Adapted:
+    """A part of a shape is a Slice of it."""
+    start, end = attribute(node, "start", 0), attribute(node, "end", None)
+    for name in ("start", "end"):
+        node.attributes.pop(name, None)
+    if not start and end is None:
+        return None
+    whole = work.make(node, "Shape", node.inputs[0])
+    last = np.iinfo(np.int64).max if end is None else end
+    edges = [work.constant(node, "edge", [edge], np.int64) for edge in (start, last)]
+    axes = work.constant(node, "axes", [0], np.int64)
+    return work.replace(node, [whole, work.make(node, "Slice", whole.outputs[0], *edges, axes)])
+
+
+def _layer_norm(work: Lowering, node: ir.Node) -> Adapted:
+    """Mean and variance over the axes, spelled out; in float32 as the operator computes it."""
+    source = node.inputs[0]
+    shape = dims(source.shape) if source is not None else None
+    extra = any(is_read(value) for value in node.outputs[1:])
+    if extra:
+        return None  # the standard's own body gives the mean too
+    if source is None or shape is None or source.dtype is None:
+        return "its rank is not known"
+    axis = attribute(node, "axis", -1) % len(shape)
+    axes = list(range(axis, len(shape)))
+    stash = ir.DataType(attribute(node, "stash_type", 1))
+    made: list[ir.Node] = []
+
+    def add(op: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        made.append(work.make(node, op, *inputs, attributes=attributes))
+        return made[-1].outputs[0]
+
+    casts = source.dtype != stash
+    x = add("Cast", source, to=stash.value) if casts else source
+    centred = add("Sub", x, add("ReduceMean", x, axes=axes))
+    variance = add("ReduceMean", add("Mul", centred, centred), axes=axes)
+    epsilon = work.constant(node, "epsilon", attribute(node, "epsilon", 1e-5), stash.numpy())
+    y = add("Div", centred, add("Sqrt", add("Add", variance, epsilon)))
+    y = add("Cast", y, to=source.dtype.value) if casts else y
+    for op, value in zip(("Mul", "Add"), node.inputs[1:], strict=False):
+        y = add(op, y, value) if value is not None else y
+    ends = [made[-1]]
+    if len(node.outputs) > 1:
+        ends += [work.make(node, "Identity", y) for _ in node.outputs[1:]]
+        made += ends[1:]
+    return work.replace(node, made)
+
+
+def _dropout(work: Lowering, node: ir.Node) -> Adapted:
+    """Out of training it does nothing."""
+    mode = node.inputs[2] if len(node.inputs) > 2 else None
+    array = const_array(mode)
+    masked = len(node.outputs) > 1 and (is_read(node.outputs[1]))
+    if masked or (mode is not None and (array is None or overridable(mode) or array.any())):
+        return "it trains, or its mask is read"
+    same = [work.make(node, "Identity", node.inputs[0]) for _ in node.outputs]
+    return work.replace(node, same)
+
+
+def _cast_like(work: Lowering, node: ir.Node) -> Adapted:
+    like = node.inputs[1]
+    if like is None or like.dtype is None:
+        return "the type that it casts to is not known"
+    cast = work.make(node, "Cast", node.inputs[0], attributes={"to": like.dtype.value})
+    return work.replace(node, [cast])
+
+
+def _grid_modes(work: Lowering, node: ir.Node) -> Adapted:
+    older = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}
+    mode = attribute(node, "mode", "linear")
+    source = node.inputs[0]
+    if source is None or source.shape is None or len(source.shape) != 4:
+        return "only pictures are sampled there"
+    node.attributes.add(ir.AttrString("mode", older.get(mode, mode)))
+    return None
+
+
+def _values(name: str, *allowed: str) -> Adapter:
+    """Refuse a value of a text attribute that the older operator does not know."""
+
+    def adapt(work: Lowering, node: ir.Node) -> Adapted:
+        found = attribute(node, name, allowed[0])
+        return None if found in allowed else f"it has no {name} {found} there"
+
+    return adapt
+
+
+def _written(name: str, default: Any, older: Any) -> Adapter:
+    """Refuse where the older operator means another default."""
+
+    def adapt(work: Lowering, node: ir.Node) -> Adapted:
+        same = attribute(node, name, default) == older
+        return None if same else f"it has no {name} {attribute(node, name, default)} there"
+
+    return adapt
+
+
+def _without(*names: str) -> Adapter:
+    """Refuse attributes that change what is computed, unless they are 0 or absent."""
+
+    def adapt(work: Lowering, node: ir.Node) -> Adapted:
+        for name in names:
+            if attribute(node, name, 0):
+                return f"it has no {name} there"
+            node.attributes.pop(name, None)
+        return None
+
+    return adapt
+
+
+def _dropped(*names: str) -> Adapter:
+    """Drop what says something of types only that are not there."""
+
+    def adapt(work: Lowering, node: ir.Node) -> Adapted:
+        for name in names:
+            node.attributes.pop(name, None)
+        return None
+
+    return adapt
+
+
+def _allow_zero(work: Lowering, node: ir.Node) -> Adapted:
+    """Zeros are sizes of empty tensors alone: a computed target has none for any other."""
+    to = const_array(node.inputs[1])
+    if attribute(node, "allowzero", 0):
+        if to is not None and (to == 0).any():
+            return "zeros of its target are sizes, and were copied there"
+        if to is None:
+            work.notes.append("a Reshape to a computed shape takes no empty tensor any more")
+    node.attributes.pop("allowzero", None)
+    return None
+
+
+def _undilated(work: Lowering, node: ir.Node) -> Adapted:
+    if any(one != 1 for one in attribute(node, "dilations", ())):
+        return "it has no dilations there"
+    node.attributes.pop("dilations", None)
+    return None
+
+
+def _full_axes(work: Lowering, node: ir.Node) -> Adapted:
+    """Resize names all axes: scales of 1, and sizes as they are, for those left out."""
+    axes = attribute(node, "axes", None)
+    node.attributes.pop("axes", None)
+    if attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "it keeps no aspect ratio there"
+    if axes is None:
+        return None
+    source = node.inputs[0]
+    shape = dims(source.shape) if source is not None else None
+    if shape is None:
+        return "the rank of its input is not known"
+    for index, label in ((2, "scales"), (3, "sizes")):
+        value = node.inputs[index] if len(node.inputs) > index else None
+        if value is None:
+            continue
+        array = const_array(value)
+        if array is None or overridable(value):
+            return f"its {label} are computed, for some axes only"
+        if not array.size:
+            continue
+        whole: list[Any] = [1.0] * len(shape) if label == "scales" else list(shape)
+        for axis, item in zip(axes, array.tolist(), strict=True):
+            whole[axis] = item
+        if not all(isinstance(item, (int, float)) for item in whole):
+            return "its sizes are not known"
+        node.replace_input_with(index, work.constant(node, label, whole, array.dtype))
+        discard(value)
+    roi = node.inputs[1] if len(node.inputs) > 1 else None
+    array = const_array(roi)
+    return None if roi is None or (array is not None and not array.size) else "it has a region"
+
+
+def _full_inputs(work: Lowering, node: ir.Node) -> Adapted:
+    """Before 13 Resize's region and scales must be there, empty where they do not count."""
+    node.resize_inputs(max(3, len(node.inputs)))
+    for index in (1, 2):
+        if node.inputs[index] is None:
+            node.replace_input_with(index, work.constant(node, "none", [], np.float32))
+    return None
+
+
+def _full_pads(work: Lowering, node: ir.Node) -> Adapted:
+    """Pads of some axes become pads of all."""
+    if len(node.inputs) < 4:
+        return None
+    axes, pads = (const_array(node.inputs[i]) for i in (3, 1))
+    source = node.inputs[0]
+    shape = dims(source.shape) if source is not None else None
+    if axes is None or pads is None or shape is None or any(map(overridable, node.inputs)):
+        return "its pads or axes are computed"
+    whole = np.zeros((2, len(shape)), np.int64)
+    whole[:, axes.reshape(-1)] = pads.reshape(2, -1)
+    old, ends = node.inputs[1], node.inputs[3]
+    node.resize_inputs(3)
+    node.replace_input_with(1, work.constant(node, "pads", whole.reshape(-1), np.int64))
+    for value in (old, ends):
+        if value is not None:
+            discard(value)
+    return None
+
+
+def _constant(work: Lowering, node: ir.Node) -> Adapted:
+    """Numbers are a tensor."""
+    array = const_array(node.outputs[0])
+    if array is None or "value" in node.attributes:
+        return None
+    node.attributes.clear()
+    node.attributes.add(ir.AttrTensor("value", ir.tensor(np.asarray(array))))
+    return None
+
+
+def _third(work: Lowering, node: ir.Node) -> Adapted:
+    """Gemm's third input must be there."""
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        first = node.inputs[0]
+        if first is None or first.dtype is None:
+            return "its type is not known"
+        node.resize_inputs(3)
+        node.replace_input_with(2, work.constant(node, "zero", [0], first.dtype.numpy()))
+    return None
+
+
+_AXES = (13, _into_attribute(1, "axes"))
+_MODE_10 = _values("coordinate_transformation_mode", "asymmetric")
+ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
+    "Squeeze": (_AXES,),
+    "Unsqueeze": (_AXES,),
+    "ReduceSum": ((13, _reduce),),
+    **{
+        f"Reduce{kind}": ((18, _reduce),)
+        for kind in ("Max", "Min", "Mean", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+    },
+    "Split": ((18, _parts), (13, _into_attribute(1, "split"))),
+    "Softmax": ((13, _softmax),),
+    "LogSoftmax": ((13, _softmax),),
+    "Hardmax": ((13, _softmax),),
+    "Shape": ((15, _shape),),
+    "LayerNormalization": ((17, _layer_norm),),
+    "Dropout": ((12, _dropout),),
+    "Cast": ((24, _dropped("round_mode")), (19, _dropped("saturate"))),
+    "Reshape": ((14, _allow_zero),),
+    "AveragePool": ((19, _undilated),),
+    "CastLike": ((15, _cast_like),),
+    "GridSample": ((20, _grid_modes),),
+    "RoiAlign": (
+        (16, _written("coordinate_transformation_mode", "half_pixel", "output_half_pixel")),
+    ),
+    "Resize": (
+        (
+            19,
+            _values(
+                "coordinate_transformation_mode",
+                "half_pixel",
+                "pytorch_half_pixel",
+                "align_corners",
+                "asymmetric",
+                "tf_crop_and_resize",
+            ),
+        ),
+        (18, _without("antialias")),
+        (18, _full_axes),
+        (13, _full_inputs),
+        (11, lambda work, node: "it computed another position for each pixel"),
+    ),
+    "Pad": (
+        (19, _values("mode", "constant", "reflect", "edge")),
+        (18, _full_pads),
+        (11, _into_attribute(2, "value", scalar=True)),
+        (11, _into_attribute(1, "pads")),
+    ),
+    "Clip": (
+        (11, _into_attribute(2, "max", scalar=True)),
+        (11, _into_attribute(1, "min", scalar=True)),
+    ),
+    "TopK": ((10, _into_attribute(1, "k", scalar=True)),),
+    "ScatterElements": (
+        (18, _values("reduction", "none", "add", "mul")),
+        (16, _values("reduction", "none")),
+    ),
+    "ScatterND": (
+        (18, _values("reduction", "none", "add", "mul")),
+        (16, _values("reduction", "none")),
+    ),
+    "Constant": ((12, _constant),),
+    "Gemm": ((11, _third),),
+}
+"""Operator -> (version of the change, how to go below it), newest change first."""

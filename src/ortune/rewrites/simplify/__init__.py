@@ -1,0 +1,1 @@
+"""Nodes that compute nothing, constants, reshapes and masks removed."""

@@ -1,0 +1,92 @@
+"""Chains of Relu, Clip, Max and Min with constants: all are one interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortune.model.graph.edit import attribute
+from ortune.model.graph.match import maker, number, scalar_for
+from ortune.model.graph.uses import alone
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """min(max(source, low), high).
+
+    Attributes:
+        nodes: The first one first.
+    """
+
+    source: ir.Value
+    low: float
+    high: float
+    nodes: tuple[ir.Node, ...]
+
+
+def clamp(value: ir.Value | None, opset: int) -> Clamp | None:
+    """Take one node apart that bounds a value by constants; None for any other node."""
+    node = maker(value, "Relu", "Clip", "Max", "Min")
+    if node is None or not node.inputs or node.inputs[0] is None:
+        return None
+    source: ir.Value | None = node.inputs[0]
+    low, high = -math.inf, math.inf
+    match node.op_type:
+        case "Relu":
+            low = 0.0
+        case "Clip":
+            bounds = _bounds(node, opset)
+            if bounds is None:
+                return None
+            low, high = bounds
+        case _:
+            source, bound = _pair(node)
+            if source is None or bound is None:
+                return None
+            low, high = (bound, high) if node.op_type == "Max" else (low, bound)
+    if source is None or not low <= high:
+        return None
+    return Clamp(source, low, high, (node,))
+
+
+def joined(first: Clamp, then: Clamp) -> Clamp:
+    """Return one clamp for two in a row."""
+    low = min(max(first.low, then.low), then.high)
+    high = max(min(first.high, then.high), then.low)
+    return Clamp(first.source, low, high, (*first.nodes, *then.nodes))
+
+
+def chain(value: ir.Value | None, opset: int) -> Clamp | None:
+    """Follow clamps down as far as each is read by the next alone."""
+    found = clamp(value, opset)
+    while found is not None:
+        source = found.source
+        below = clamp(source, opset)
+        if below is None or not alone(source):
+            return found
+        found = joined(below, found)
+    return None
+
+
+def _bounds(node: ir.Node, opset: int) -> tuple[float, float] | None:
+    if opset < 11:
+        return attribute(node, "min", -math.inf), attribute(node, "max", math.inf)
+    given = [*node.inputs[1:], None, None][:2]
+    found = [number(value) for value in given]
+    if any(v is not None and f is None for v, f in zip(given, found, strict=True)):
+        return None
+    low, high = found
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _pair(node: ir.Node) -> tuple[ir.Value | None, float | None]:
+    """The operand of Max or Min that varies, and the other one's number."""
+    if len(node.inputs) != 2:
+        return None, None
+    one, two = node.inputs
+    for x, bound in ((one, two), (two, one)):
+        if number(bound) is not None and number(x) is None and scalar_for(bound, x):
+            return x, number(bound)
+    return None, None

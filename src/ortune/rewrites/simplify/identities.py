@@ -1,0 +1,283 @@
+"""Which nodes hand an input on unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.model.graph.edit import attribute, const_array, const_tensor
+from ortune.model.graph.match import NOT_NEGATIVE
+from ortune.model.graph.spec import dims
+from ortune.model.graph.uses import is_read
+from ortune.model.graph.values import overridable
+from ortune.model.shapes.known_values import Item, Known, Partial
+from ortune.model.shapes.slices import cuts, reaches
+
+
+def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+    """Return the input that the node's first output always equals; None when there is none.
+
+    Equal means in value, type and shape, in every run that does not fail.
+    """
+    rule = _RULES.get(node.op_type) if not node.domain else None
+    if rule is None or not node.inputs or node.inputs[0] is None:
+        return None
+    if any(attr.is_ref() for attr in node.attributes.values()):
+        return None
+    if any(is_read(value) for value in node.outputs[1:]):
+        return None
+    found = rule(node, known, opset)
+    if isinstance(found, ir.Value):
+        return found
+    if found:
+        return node.inputs[0]
+    if node.op_type in _COMMUTE and len(node.inputs) == 2:
+        two, one = node.inputs
+        return one if _is_neutral(node, _COMMUTE[node.op_type], one, two) else None
+    return None
+
+
+_Rule: TypeAlias = Callable[[ir.Node, Known, int], "bool | ir.Value | None"]
+"""Says whether the first input is passed on, or which value is."""
+
+
+def _always(node: ir.Node, known: Known, opset: int) -> bool:
+    return True
+
+
+def _single(node: ir.Node, known: Known, opset: int) -> bool:
+    return len(node.inputs) == 1
+
+
+def _dropout(node: ir.Node, known: Known, opset: int) -> bool:
+    """Before opset 7 an attribute chose the mode, from 12 on an input does."""
+    if opset < 7:
+        return bool(attribute(node, "is_test", 0))
+    if opset < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
+        return True
+    training = const_array(node.inputs[2])
+    return training is not None and not overridable(node.inputs[2]) and not training.any()
+
+
+def _cast(node: ir.Node, known: Known, opset: int) -> bool:
+    to = attribute(node, "to", None)
+    source = node.inputs[0]
+    return source is not None and source.dtype is not None and to == source.dtype
+
+
+def _cast_like(node: ir.Node, known: Known, opset: int) -> bool:
+    one, two = node.inputs[:2]
+    return one is not None and two is not None and one.dtype is not None and one.dtype == two.dtype
+
+
+def _reshape(node: ir.Node, known: Known, opset: int) -> bool:
+    shape = _dims(node, 0)
+    if opset < 5:
+        to: Partial | None = Partial(tuple(attribute(node, "shape", ())))
+    else:
+        to = known.part(node.inputs[1]) if len(node.inputs) > 1 else None
+    if shape is None or to is None or len(to.items) != len(shape):
+        return False
+    keeps_zero = bool(attribute(node, "allowzero", 0))
+    differ = [
+        item
+        for item, dim in zip(to.items, shape, strict=True)
+        if not (_same(item, dim) or (item == 0 and not keeps_zero))
+    ]
+    # One -1 stands for what is left over, which is then the dimension in its place.
+    solid = all(not isinstance(dim, int) or dim > 0 for dim in shape)
+    return not differ or (differ == [-1] and solid)
+
+
+def _flatten(node: ir.Node, known: Known, opset: int) -> bool:
+    shape = _dims(node, 0)
+    return shape is not None and len(shape) == 2 and attribute(node, "axis", 1) in (1, -1)
+
+
+def _expand(node: ir.Node, known: Known, opset: int) -> bool:
+    shape, to = _dims(node, 0), known.part(node.inputs[1])
+    if shape is None or to is None or len(to.items) > len(shape):
+        return False
+    tail = shape[len(shape) - len(to.items) :]
+    return all(item == 1 or _same(item, dim) for item, dim in zip(to.items, tail, strict=True))
+
+
+def _transpose(node: ir.Node, known: Known, opset: int) -> bool:
+    perm = attribute(node, "perm", None)
+    if perm is not None:
+        return list(perm) == list(range(len(perm)))
+    shape = _dims(node, 0)
+    return shape is not None and len(shape) < 2
+
+
+def _pad(node: ir.Node, known: Known, opset: int) -> bool:
+    if opset < 11:
+        return not any(attribute(node, "pads", attribute(node, "paddings", (1,))))
+    pads = known.part(node.inputs[1]) if len(node.inputs) > 1 else None
+    return pads is not None and all(item == 0 for item in pads.items)
+
+
+def _slice(node: ir.Node, known: Known, opset: int) -> bool:
+    shape, found = _dims(node, 0), cuts(node, known, opset)
+    if shape is None or found is None:
+        return False
+    whole = (cut.start == 0 and cut.step == 1 for cut in found)
+    return all(whole) and all(reaches(shape, cut.axis, cut.end) for cut in found)
+
+
+def _where(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+    """A condition that is the same everywhere chooses; so do two branches that are one."""
+    condition, yes, no = node.inputs
+    array = known.array(condition)
+    if yes is no:
+        chosen = yes
+    elif array is not None and array.size and (array.all() or not array.any()):
+        chosen = yes if array.all() else no
+    else:
+        return None
+    shape, out = (dims(v.shape) if v is not None else None for v in (chosen, node.outputs[0]))
+    return chosen if shape is not None and shape == out and None not in shape else None
+
+
+def _tile(node: ir.Node, known: Known, opset: int) -> bool:
+    part = known.part(node.inputs[1]) if len(node.inputs) == 2 else None
+    return part is not None and all(item == 1 for item in part.items)
+
+
+def _reduce(node: ir.Node, known: Known, opset: int) -> bool:
+    """One number is its own sum, mean, product, maximum and minimum."""
+    shape, axes = _dims(node, 0), attribute(node, "axes", None)
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        part = known.part(node.inputs[1])
+        if part is None or not part.whole:
+            return False
+        axes = part.items
+    if shape is None:
+        return False
+    if not axes:
+        axes = () if attribute(node, "noop_with_empty_axes", 0) else range(len(shape))
+    kept = bool(attribute(node, "keepdims", 1)) or not axes
+    inside = all(-len(shape) <= axis < len(shape) for axis in axes)
+    return kept and inside and all(shape[axis] == 1 for axis in axes)
+
+
+def _relu(node: ir.Node, known: Known, opset: int) -> bool:
+    """Behind what is never below 0."""
+    before = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if before is None or before.domain:
+        return False
+    if before.op_type == "Clip":
+        low = attribute(before, "min", None) if opset < 11 else None
+        given = before.inputs[1] if opset >= 11 and len(before.inputs) > 1 else None
+        array = known.array(given)
+        low = array.reshape(-1)[0] if array is not None and array.size == 1 else low
+        return low is not None and bool(low >= 0)
+    return before.op_type in NOT_NEGATIVE
+
+
+def _twice(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+    """Not of Not, and Neg of Neg."""
+    before = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if before is None or before.domain or before.op_type != node.op_type:
+        return None
+    return before.inputs[0]
+
+
+def _split(node: ir.Node, known: Known, opset: int) -> bool:
+    return len(node.outputs) == 1
+
+
+def _neutral(number: float) -> _Rule:
+    """Arithmetic with a constant that changes nothing; the constant may not widen the shape."""
+
+    def rule(node: ir.Node, known: Known, opset: int) -> bool:
+        return len(node.inputs) == 2 and _is_neutral(node, number, *node.inputs)
+
+    return rule
+
+
+def _among(number: float) -> _Rule:
+    """Of one input, or of a second that never wins."""
+
+    def rule(node: ir.Node, known: Known, opset: int) -> bool:
+        if len(node.inputs) == 1:
+            return True
+        return len(node.inputs) == 2 and _is_neutral(node, number, *node.inputs)
+
+    return rule
+
+
+def _is_neutral(
+    node: ir.Node, number: float, value: ir.Value | None, constant: ir.Value | None
+) -> bool:
+    tensor = const_tensor(constant)
+    shape = dims(value.shape) if value is not None else None
+    if tensor is None or tensor.size != 1 or shape is None or len(tensor.shape) > len(shape):
+        return False
+    if overridable(constant) or attribute(node, "axis", None) is not None:
+        return False
+    array = const_array(constant)
+    kinds = "b" if node.op_type in _LOGICAL else "iuf"
+    return array is not None and array.dtype.kind in kinds and bool(np.all(array == number))
+
+
+def _dims(node: ir.Node, index: int) -> tuple[Item, ...] | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return dims(value.shape) if value is not None else None
+
+
+def _same(one: Item, two: Item) -> bool:
+    """A name stands for one size throughout a model; what has no name equals nothing."""
+    return one is not None and one == two
+
+
+_LOGICAL = frozenset(("And", "Or", "Xor"))
+_COMMUTE: Mapping[str, float] = {
+    "Add": 0,
+    "Mul": 1,
+    "And": True,
+    "Or": False,
+    "Xor": False,
+    "Max": -np.inf,
+    "Min": np.inf,
+}
+
+_RULES: Mapping[str, _Rule] = {
+    "Identity": _always,
+    "Dropout": _dropout,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Expand": _expand,
+    "Transpose": _transpose,
+    "Pad": _pad,
+    "Slice": _slice,
+    "Split": _split,
+    "Concat": _single,
+    "Sum": _single,
+    "Max": _among(-np.inf),
+    "Min": _among(np.inf),
+    "Mean": _single,
+    "Where": _where,
+    "Tile": _tile,
+    "ReduceSum": _reduce,
+    "ReduceMean": _reduce,
+    "ReduceMax": _reduce,
+    "ReduceMin": _reduce,
+    "ReduceProd": _reduce,
+    "Relu": _relu,
+    "Not": _twice,
+    "Neg": _twice,
+    "And": _neutral(True),
+    "Or": _neutral(False),
+    "Xor": _neutral(False),
+    "Add": _neutral(0),
+    "Sub": _neutral(0),
+    "Mul": _neutral(1),
+    "Div": _neutral(1),
+    "Pow": _neutral(1),
+}

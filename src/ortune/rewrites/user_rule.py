@@ -1,0 +1,113 @@
+"""A rewrite of the user's own in three functions: pattern, check, rewrite."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import onnx_ir as ir
+
+from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.plugins import user_file
+from ortune.core.step import Stage, Transform
+from ortune.model.graph import edit, prune
+from ortune.model.shapes.infer import infer
+from ortune.rewrites.pattern import rewrite as replace_matches
+
+Builds: TypeAlias = Callable[..., Any]
+Checks: TypeAlias = Callable[..., bool | str]
+
+
+def rule(
+    pattern: Builds | Sequence[Builds],
+    rewrite: Builds,
+    check: Checks | None = None,
+    *,
+    needs_opset: int = 0,
+    stage: Stage = Stage.FUSE,
+) -> type[Transform]:
+    """Return a step that replaces a pattern; a name in a file makes it ``FILE.py:NAME``.
+
+    Matches are found in all graphs, with the operands of commutative operators in either order.
+
+    Args:
+        pattern: ``pattern(op, x, ...)`` builds what is looked for out of ``op.Mul(x, y)`` and the
+            like; other domains by ``_domain="my.ops"``. Several that bind the same variables may
+            be given.
+        rewrite: ``rewrite(op, x, ...)`` builds what takes its place. A domain that is new to the
+            model is imported, at ``_version=`` or 1.
+        check: ``check(x, ...)`` takes those of the pattern's variables (`onnx_ir.Value`) that it
+            names, and ``match``, whose ``nodes`` were found. It returns True, or why the match is
+            left alone: that text is reported.
+        needs_opset: Lowest opset of the default domain that the replacement is of.
+        stage: Where an automatic recipe places it.
+    """
+    wanted = _Functions(pattern, rewrite, check, needs_opset)
+
+    def apply(step: Transform, model: ir.Model) -> int:
+        """Edit the model in place and return how many matches were replaced."""
+        return wanted.apply(model, step.origin)
+
+    parts = {
+        "__doc__": inspect.getdoc(rewrite) or f"{rewrite.__name__} in place of its pattern.",
+        "__module__": rewrite.__module__,
+        "stage": stage,
+        "needs_opset": needs_opset,
+        "apply": apply,
+    }
+    made: type[Transform] = type(rewrite.__name__, (Transform,), parts)
+    return made
+
+
+@dataclass(frozen=True)
+class _Functions:
+    pattern: Builds | Sequence[Builds]
+    rewrite: Builds
+    check: Checks | None
+    needs_opset: int
+
+    def apply(self, model: ir.Model, origin: str) -> int:
+        """Replace what matches.
+
+        Raises:
+            BadModel: It is of an older opset than the replacement.
+            OrtuneError: One of the functions raises; the text says in which line.
+        """
+        opset = model.opset_imports.get("", 0)
+        if opset < self.needs_opset:
+            raise BadModel(
+                f"it writes for opset {self.needs_opset}, and the model is of {opset}",
+                fix=f'put "raise-opset(to={self.needs_opset})" before it',
+            )
+        infer(model)
+        try:
+            count = replace_matches(model, self.pattern, self.rewrite, self._may(model))
+        except OrtuneError:
+            raise
+        except Exception as error:
+            path = Path(origin.rpartition(":")[0] or inspect.getfile(self.rewrite))
+            raise OrtuneError(user_file.place(error, path), fix="correct the rule") from error
+        if count:
+            prune.drop_dead(model)
+        return count
+
+    def _may(self, model: ir.Model) -> Callable[..., bool] | None:
+        check = self.check
+        if check is None:
+            return None
+        named = inspect.signature(check).parameters
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in named.values())
+
+        def may(match: Any, **bound: Any) -> bool:
+            given = {"match": match, **bound}
+            said = check(**(given if takes_all else {k: given[k] for k in named if k in given}))
+            if said is True:
+                return True
+            why = said if isinstance(said, str) else f"{check.__name__} says no"
+            edit.refuse(model, match.root, why)
+            return False
+
+        return may

@@ -1,0 +1,1 @@
+"""Sessions of the runtimes that backends stand for."""

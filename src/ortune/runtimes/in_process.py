@@ -1,0 +1,24 @@
+"""What sessions of runtimes inside this process have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from ortune.core.hardware.runqueue import waited_ns
+
+
+class InProcess:
+    """Clock, run-queue time and placement of a session."""
+
+    def placement(self) -> Mapping[str, int]:
+        """There is one place only."""
+        return {}
+
+    def clock(self) -> int:
+        """Monotonic nanoseconds."""
+        return time.perf_counter_ns()
+
+    def waited(self) -> int:
+        """Run-queue time of all threads."""
+        return waited_ns()

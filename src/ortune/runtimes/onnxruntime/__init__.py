@@ -1,0 +1,1 @@
+"""onnxruntime: sessions, keys, custom operators, traces and records."""

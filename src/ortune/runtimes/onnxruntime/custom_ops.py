@@ -1,0 +1,149 @@
+"""Libraries of custom operators for onnxruntime. They are code: who names one runs it."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.plugins import user_file
+from ortune.core.plugins.user_function import here_counts, is_path, reason
+
+_MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+"""ELF's ``e_machine``."""
+_PROBE_S = 60
+
+
+def library(text: str) -> Path:
+    """Return the shared library; a Python file or module is run and asked for it.
+
+    Raises:
+        BadSettings: It is not there, gives no library, or was built for another machine.
+    """
+    path = Path(text)
+    if not is_path(text) or text.endswith(".py"):
+        path = _asked(text)
+    if not path.is_file():
+        raise BadSettings(
+            f"no library of custom operators '{path}'", fix="build it first, or correct the path"
+        )
+    if other := built_for(path):
+        raise BadSettings(
+            f"'{path}' was built for {other}, and this is {platform.machine()} "
+            f"{platform.system()}",
+            fix="build it on this machine",
+        )
+    return path
+
+
+def register(options: Any, libraries: Sequence[str]) -> None:
+    """Add libraries to a session's options, each once, whoever names it.
+
+    Raises:
+        BadSettings: One does not load, or holds no custom operators.
+    """
+    found: dict[Path, str] = {}
+    for text in libraries:
+        found.setdefault(library(text).resolve(), text)
+    for path, text in found.items():
+        try:
+            options.register_custom_ops_library(str(path))
+        except Exception as error:
+            raise BadSettings(
+                f"'{text}' does not load as a library of custom operators: {_gist(error)}",
+                fix="it must export RegisterCustomOps, and what it is linked to must be there",
+            ) from error
+
+
+@cache
+def demand(libraries: tuple[str, ...]) -> None:
+    """Load libraries in a process of its own: a broken one could end this one.
+
+    Raises:
+        BadSettings: One cannot be used.
+    """
+    code = (
+        "import sys, onnxruntime\n"
+        "from ortune.backends import _custom_ops\n"
+        "from ortune.core.errors import OrtuneError\n"
+        "try:\n    _custom_ops.register(onnxruntime.SessionOptions(), sys.argv[1:])\n"
+        "except OrtuneError as error:\n    print(f'{error.what}\\n{error.fix}')"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *libraries],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BadSettings(
+            f"{', '.join(libraries)}: loading takes more than {_PROBE_S} s", fix="mend the library"
+        ) from None
+    if done.returncode:
+        how = f"ends with exit code {done.returncode}"
+        if done.returncode < 0:
+            how = f"is killed by {signal.Signals(-done.returncode).name}"
+        raise BadSettings(
+            f"{', '.join(libraries)}: a process that loads this {how}",
+            fix="mend the library; a newer API version than onnxruntime's has no functions",
+        )
+    if said := done.stdout.strip().splitlines()[-2:]:
+        raise BadSettings(said[0], fix=said[-1])
+
+
+def built_for(path: Path) -> str:
+    """Return the machine or system of a library that is of another one than this; else empty."""
+    with path.open("rb") as file:
+        head = file.read(20)
+    if head[:4] == b"\x7fELF":
+        order = "little" if head[5] == 1 else "big"
+        machine = int.from_bytes(head[18:20], order)  # type: ignore[arg-type]
+        name = _MACHINES.get(machine, f"machine {machine}")
+        own = platform.machine().lower().replace("amd64", "x86_64")
+        if sys.platform != "linux":
+            return f"{name} Linux"
+        return name if name != own and own in _MACHINES.values() else ""
+    if head[:2] == b"MZ":
+        return "" if sys.platform == "win32" else "Windows"
+    if head[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"):
+        return "" if sys.platform == "darwin" else "macOS"
+    return ""
+
+
+def _asked(text: str) -> Path:
+    """Run a Python file, or import a module, and ask it for its library."""
+    module: Any
+    if text.endswith(".py"):
+        module = user_file.run(Path(text))
+    else:
+        here_counts()
+        try:
+            module = importlib.import_module(text.replace("-", "_"))
+        except Exception as error:
+            raise BadSettings(
+                f"no library of custom operators '{text}': {reason(error)}",
+                fix=f"pip install {text}, or give the path of a library",
+            ) from error
+    try:
+        return Path(module.get_library_path())
+    except OrtuneError:
+        raise
+    except Exception as error:
+        raise BadSettings(
+            f"'{text}' gives no library of custom operators: {reason(error)}",
+            fix="define get_library_path() in it, as onnxruntime_extensions does",
+        ) from error
+
+
+def _gist(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rpartition("failed:")[2].strip()[:300] or lines[0][:300]

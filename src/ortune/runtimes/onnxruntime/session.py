@@ -1,0 +1,183 @@
+"""Every onnxruntime session is opened here; the one file that names its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ortune.core.backend import Tensors
+from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.runtimes.in_process import InProcess
+from ortune.runtimes.onnxruntime import custom_ops as op_libraries
+
+LEVELS = {
+    "disabled": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+_LOG_VERBOSE, _LOG_ERROR = 1, 3
+_UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
+
+
+class OrtSession(InProcess):
+    """An onnxruntime session behind the Session protocol."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self._names = [value.name for value in inner.get_outputs()]
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once; outputs by name."""
+        return dict(zip(self._names, self.inner.run(self._names, feeds), strict=True))
+
+    def placement(self) -> Mapping[str, int]:
+        """Read the runtime's own record of which provider took how many nodes."""
+        return {provider: len(names) for provider, names in self.assigned().items()}
+
+    def assigned(self) -> dict[str, tuple[str, ...]]:
+        """Return provider -> names of the nodes it took, from the runtime's own record.
+
+        The nodes are those of the graph when it was divided, before fusions across it. Empty on
+        versions that keep no record.
+        """
+        taken: dict[str, tuple[str, ...]] = {}
+        for provider, names in self.parts():
+            taken[provider] = (*taken.get(provider, ()), *names)
+        return taken
+
+    @property
+    def records(self) -> bool:
+        """Whether this version of the runtime keeps a record of its placement."""
+        return hasattr(self.inner, "get_provider_graph_assignment_info")
+
+    def parts(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Return provider and nodes of every part of the divided graph, as `assigned`."""
+        try:
+            subgraphs = self.inner.get_provider_graph_assignment_info()
+        except (AttributeError, RuntimeError):
+            return []
+        return [
+            (part.ep_name, tuple(node.name or node.op_type for node in part.get_nodes()))
+            for part in subgraphs
+        ]
+
+
+def missing(package: str = "onnxruntime") -> str | None:
+    """Say how to install onnxruntime when it is not there."""
+    try:
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        return f"pip install {package}"
+    return None
+
+
+def options(
+    threads: int,
+    level: str,
+    *,
+    verbose: bool,
+    save_to: Path | None = None,
+    custom_ops: Sequence[str] = (),
+) -> Any:
+    """Return SessionOptions with every default that matters written out.
+
+    Raises:
+        BadSettings: A library of custom operators cannot be used.
+    """
+    import onnxruntime as ort
+
+    made = ort.SessionOptions()
+    made.intra_op_num_threads = threads or effective_cpus()
+    made.inter_op_num_threads = 1
+    made.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
+    made.log_severity_level = _LOG_VERBOSE if verbose else _LOG_ERROR
+    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    op_libraries.register(made, custom_ops)
+    if save_to is not None:
+        made.optimized_model_filepath = str(save_to)
+        made.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", f"{save_to.name}.data"
+        )
+        keep_beside(made, 1 << 31)
+    return made
+
+
+def keep_beside(made: Any, least: int) -> None:
+    """Save weights of `least` bytes and more in a file beside the rewritten graph's."""
+    made.add_session_config_entry(
+        "session.optimized_model_external_initializers_min_size_in_bytes", str(least)
+    )
+
+
+@contextmanager
+def session(
+    path: Path,
+    made: Any,
+    *,
+    provider: str = "",
+    disabled: Sequence[str] = (),
+) -> Iterator[OrtSession]:
+    """Open a session and prove that `provider` took a part of the model.
+
+    A runtime that keeps no record of its placement (onnxruntime 1.23) proves nothing: there only
+    a profile tells what ran where.
+
+    Args:
+        path: Model file.
+        made: SessionOptions; a plug-in provider is already added to them.
+        provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        disabled: Names of graph optimizers to leave out.
+
+    Raises:
+        BadModel: The runtime does not accept the model.
+        BackendMissing: The provider was asked for and took nothing.
+    """
+    import onnxruntime as ort
+
+    keywords: dict[str, Any] = {} if provider else {"providers": ["CPUExecutionProvider"]}
+    if disabled:
+        keywords["disabled_optimizers"] = list(disabled)
+    try:
+        inner = ort.InferenceSession(str(path), made, **keywords)
+    except Exception as error:
+        raise BadModel(
+            f"onnxruntime {version('onnxruntime')} does not load {path.name}: {first_line(error)}",
+            fix=_UNKNOWN_OP
+            if "is not a registered function/op" in str(error)
+            else "run `ortune inspect` on it; -v shows the runtime's log",
+        ) from error
+    opened = OrtSession(inner)
+    placed = opened.placement()
+    if provider and placed and not placed.get(provider):
+        raise BackendMissing(
+            f"{provider} took none of the {sum(placed.values())} nodes of {path.name}",
+            fix="leave this backend out with --on cpu",
+        )
+    yield opened
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of the runtime's message, shortened."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+_registered: dict[str, bool] = {}
+"""A plug-in library stays for the life of the process; a second registration is refused."""
+
+
+def plugin_devices(name: str, library: Callable[[], str], ep_name: str, device: str) -> list[Any]:
+    """Register a plug-in provider once and return its devices of one kind (CPU, GPU, NPU)."""
+    import onnxruntime as ort
+
+    if name not in _registered:
+        ort.register_execution_provider_library(name, library())
+        _registered[name] = True
+    kind = getattr(ort.OrtHardwareDeviceType, device)
+    return [d for d in ort.get_ep_devices() if d.ep_name == ep_name and d.device.type == kind]

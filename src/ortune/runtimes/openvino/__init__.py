@@ -1,0 +1,1 @@
+"""OpenVINO, as onnxruntime's plug-in provider and by its own runtime."""

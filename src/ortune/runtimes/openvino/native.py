@@ -1,0 +1,115 @@
+"""OpenVINO's own runtime: the way to it on CPUs that its onnxruntime plug-in does not take."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ortune.core.backend import Session, Tensors
+from ortune.core.errors import BadModel
+from ortune.runtimes.in_process import InProcess
+from ortune.runtimes.onnxruntime import session as ort
+
+PROVIDER = "OpenVINO"
+"""Under this name the runtime's own nodes are shown as placed."""
+
+
+def installed() -> bool:
+    """Say whether the runtime's own package is there."""
+    return importlib.util.find_spec("openvino") is not None
+
+
+class Compiled(InProcess):
+    """A compiled model behind the Session protocol."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.request = compiled.create_infer_request()
+        self._nodes = len(compiled.get_runtime_model().get_ops())
+        self._outputs = [(port.get_any_name(), port) for port in compiled.outputs]
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once; outputs by name, copied out of the runtime's buffers."""
+        found = self.request.infer(dict(feeds), share_inputs=True, share_outputs=True)
+        return {name: found[port].copy() for name, port in self._outputs}
+
+    def placement(self) -> Mapping[str, int]:
+        """All nodes of the compiled model run here."""
+        return {PROVIDER: self._nodes}
+
+
+@contextmanager
+def session(path: Path, options: Mapping[str, str]) -> Iterator[Session]:
+    """Compile a model for the CPU.
+
+    Raises:
+        BadModel: OpenVINO does not accept it.
+    """
+    with compiled(path, options) as found:
+        yield Compiled(found)
+
+
+def takes(path: Path, options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return device -> names of the model's operations that it has kernels for.
+
+    Operations have the names of the nodes that they were read from.
+
+    Raises:
+        BadModel: OpenVINO does not read the model; the text names the operators.
+    """
+    import openvino
+
+    core = openvino.Core()
+    try:
+        found = core.query_model(core.read_model(str(path)), "CPU", dict(options))
+    except RuntimeError as error:
+        raise BadModel(
+            f"openvino does not load {path.name}: {_reason(error)}",
+            fix="leave this backend out with --on cpu",
+        ) from None
+    taken: dict[str, list[str]] = {}
+    for name, device in found.items():
+        taken.setdefault(device, []).append(name)
+    return {f"{PROVIDER} {device}": tuple(names) for device, names in taken.items()}
+
+
+def _reason(error: Exception) -> str:
+    """Return which operators OpenVINO does not convert and why the first, from its report."""
+    text = str(error)
+    failed = re.search(r"(?:Conversion is failed for|No conversion rule found for.*?): (.*)", text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if _NOISE.search(line) is None]
+    why = next((line for line in said if not line.startswith("--")), "")
+    if failed is None:
+        return (why or ort.first_line(error))[:300]
+    return f"it does not convert {failed[1].strip()}{f': {why}' if why else ''}"[:300]
+
+
+_NOISE = re.compile(
+    r"^(Exception from|Check '|FrontEnd API failed|While validating|Model wasn't fully|Summary:)"
+    r"|Failed operations detailed|Conversion is failed"
+)
+
+
+@contextmanager
+def compiled(path: Path, options: Mapping[str, str]) -> Iterator[Any]:
+    """Yield OpenVINO's own compiled model.
+
+    Raises:
+        BadModel: OpenVINO does not accept it.
+    """
+    import openvino
+
+    try:
+        found = openvino.Core().compile_model(str(path), "CPU", dict(options))
+    except RuntimeError as error:
+        raise BadModel(
+            f"openvino does not load {path.name}: {ort.first_line(error)}",
+            fix="leave this backend out with --on cpu",
+        ) from None
+    yield found

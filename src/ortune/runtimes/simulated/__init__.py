@@ -1,0 +1,1 @@
+"""Integer kernels as a CPU without VNNI computes them."""

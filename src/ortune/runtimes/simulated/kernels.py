@@ -1,0 +1,232 @@
+"""onnxruntime's integer layers in NumPy, with the saturation of CPUs without VNNI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.hardware import saturation
+
+Array: TypeAlias = NDArray[Any]
+_BLOCK = 1 << 23
+"""Elements of activations that are unfolded at a time."""
+
+
+@dataclass
+class Tally:
+    """What happened in one layer so far.
+
+    Attributes:
+        outputs: Sums computed.
+        saturated: Sums that saturation changed.
+        largest: Largest change of a sum, as a share of the largest exact sum.
+    """
+
+    outputs: int = 0
+    saturated: int = 0
+    largest: float = 0.0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One integer node.
+
+    Attributes:
+        name: As in the model or, where the runtime fused nodes, as it named the result.
+        op: Its operator.
+        attributes: As plain values.
+    """
+
+    name: str
+    op: str
+    attributes: Mapping[str, Any]
+    tally: Tally = field(default_factory=Tally)
+
+    def run(self, inputs: Sequence[Array | None]) -> Array:
+        """Compute the node's only output."""
+        return _KERNELS[self.op](self, [*inputs, *[None] * 9])
+
+    def product(self, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
+        """Multiply [M, K] by [K, N] in integers, int32; saturated for U8 by S8."""
+        wide = weight.astype(np.float64)
+        total = np.rint(x.astype(np.float64) @ wide).astype(np.int64)
+        if x.dtype == np.uint8 and weight.dtype == np.int8:
+            over = saturation.lost(x, weight, saturation.at_risk(weight))
+            self._count(total, over)
+            total += over
+        column = np.asarray(zero_w, np.int64).reshape(-1)
+        row = np.asarray(zero_x, np.int64).reshape(-1, 1)
+        total -= row * weight.astype(np.int64).sum(axis=0)
+        if column.any():
+            total -= column * (x.astype(np.int64).sum(axis=1, keepdims=True) - row * x.shape[1])
+        return total.astype(np.int32)
+
+    def _count(self, exact: Array, over: Array) -> None:
+        changed = int(np.count_nonzero(over))
+        self.tally.outputs += over.size
+        self.tally.saturated += changed
+        if changed:
+            top = max(1.0, float(np.abs(exact).max()))
+            self.tally.largest = max(self.tally.largest, float(np.abs(over).max()) / top)
+
+
+def _flat(x: Array) -> Array:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _rows(layer: Layer, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
+    """Multiply stacks of matrices as MatMul does."""
+    if weight.ndim == 2:
+        return layer.product(_flat(x), weight, zero_x, zero_w).reshape(
+            *x.shape[:-1], weight.shape[1]
+        )
+    stack = np.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
+    left = np.broadcast_to(x, (*stack, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
+    right = np.broadcast_to(weight, (*stack, *weight.shape[-2:])).reshape(-1, *weight.shape[-2:])
+    made = [layer.product(a, b, zero_x, zero_w) for a, b in zip(left, right, strict=True)]
+    return np.stack(made).reshape(*stack, x.shape[-2], weight.shape[-1])
+
+
+def _rounded(total: Array, scale: Array, zero: Array) -> Array:
+    limits = np.iinfo(zero.dtype)
+    steps = np.rint(total.astype(np.float32) * scale.astype(np.float32))
+    shifted = steps + np.float32(zero.reshape(-1)[0])
+    return np.asarray(np.clip(shifted, limits.min, limits.max), zero.dtype)
+
+
+def _zero(value: Array | None) -> Any:
+    return 0 if value is None else value
+
+
+def _conv(layer: Layer, i: list[Any]) -> Array:
+    x, weight, bias = i[0], i[3], i[8]
+    groups = int(layer.attributes.get("group", 1))
+    step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
+    sums = _conv_sums(layer, x, weight, _zero(i[2]), _zero(i[5]), groups)
+    spatial = (1,) * (x.ndim - 2)
+    if bias is not None:
+        sums = sums + bias.reshape(1, -1, *spatial)
+    return _rounded(sums, step.reshape(1, -1, *spatial), np.asarray(i[7]))
+
+
+def _conv_sums(layer: Layer, x: Array, weight: Array, zx: Any, zw: Any, groups: int) -> Array:
+    kernel = weight.shape[2:]
+    rank = len(kernel)
+    strides = list(layer.attributes.get("strides", [1] * rank))
+    dilations = list(layer.attributes.get("dilations", [1] * rank))
+    padded = _padded(layer, x, kernel, strides, dilations, int(np.asarray(zx).reshape(-1)[0]))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(
+        padded, reach, axis=tuple(range(2, 2 + rank))
+    )
+    # [batch, channel, *out, *kernel]
+    pick = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
+    windows = windows[(*pick, *(slice(None, None, d) for d in dilations))]
+    out = windows.shape[2 : 2 + rank]
+    wide = weight.shape[1]
+    made = []
+    depthwise = wide == 1 and groups == weight.shape[0] and groups > 1
+    for group in range(groups):
+        part = windows[:, group * wide : (group + 1) * wide]
+        # K is kernel row, kernel column, channel.
+        order = (0, *range(2, 2 + 2 * rank), 1)
+        rows = part.transpose(order)
+        rows = rows.reshape(int(np.prod(rows.shape[: 1 + rank])), -1)
+        first, last = (len(weight) * (group + n) // groups for n in (0, 1))
+        matrix = saturation.kernel_matrix(weight[first:last])
+        zero_w = np.asarray(zw).reshape(-1)
+        zero_w = zero_w[first:last] if zero_w.size == len(weight) else zero_w
+        if depthwise:
+            matrix = matrix.astype(np.int16)
+        block = max(1, _BLOCK // max(1, rows.shape[1]))
+        sums = [
+            layer.product(np.ascontiguousarray(rows[at : at + block]), matrix, zx, zero_w)
+            for at in range(0, len(rows), block)
+        ]
+        total = np.concatenate(sums).reshape(x.shape[0], *out, last - first)
+        made.append(np.moveaxis(total, -1, 1))
+    return np.concatenate(made, axis=1)
+
+
+def _padded(
+    layer: Layer,
+    x: Array,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    fill: int,
+) -> Array:
+    rank = len(kernel)
+    pads = list(layer.attributes.get("pads", [0] * 2 * rank))
+    mode = layer.attributes.get("auto_pad", "NOTSET")
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        for axis in range(rank):
+            size = x.shape[2 + axis]
+            outs = -(-size // strides[axis])
+            reach = (kernel[axis] - 1) * dilations[axis] + 1
+            total = max(0, (outs - 1) * strides[axis] + reach - size)
+            small, large = total // 2, total - total // 2
+            begin, end = (small, large) if mode == "SAME_UPPER" else (large, small)
+            pads[axis], pads[rank + axis] = begin, end
+    width = [(0, 0), (0, 0), *((pads[a], pads[rank + a]) for a in range(rank))]
+    return np.pad(x, width, constant_values=fill)
+
+
+def _q_matmul(layer: Layer, i: list[Any]) -> Array:
+    sums = _rows(layer, i[0], i[3], _zero(i[2]), _zero(i[5]))
+    step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
+    return _rounded(sums, step, np.asarray(i[7]))
+
+
+def _gemm(layer: Layer, i: list[Any]) -> Array:
+    a = i[0].T if layer.attributes.get("transA", 0) else i[0]
+    b = i[3].T if layer.attributes.get("transB", 0) else i[3]
+    sums = layer.product(
+        np.ascontiguousarray(a), np.ascontiguousarray(b), _zero(i[2]), _zero(i[5])
+    )
+    if i[6] is not None:
+        sums = sums + i[6]
+    alpha = np.float32(layer.attributes.get("alpha", 1.0))
+    step = alpha * np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1)
+    if i[7] is None:
+        return np.asarray(sums.astype(np.float32) * step, np.float32)
+    return _rounded(sums, step / np.float32(i[7]), np.asarray(i[8]))
+
+
+def _integer(layer: Layer, i: list[Any]) -> Array:
+    return _rows(layer, i[0], i[1], _zero(i[2]), _zero(i[3]))
+
+
+def _to_float(layer: Layer, i: list[Any]) -> Array:
+    sums = _rows(layer, i[0], i[1], _zero(i[4]), _zero(i[5])).astype(np.float32)
+    made = sums * (np.float32(i[2]) * np.asarray(i[3], np.float32).reshape(-1))
+    return np.asarray(made if i[6] is None else made + i[6], np.float32)
+
+
+def _dynamic(layer: Layer, i: list[Any]) -> Array:
+    x = i[0]
+    low, high = min(0.0, float(x.min())), max(0.0, float(x.max()))
+    step = np.float32((np.float32(high) - np.float32(low)) / np.float32(255)) or np.float32(1)
+    zero = np.float32(np.clip(np.rint(np.float32(0 - low) / step), 0, 255))
+    held = np.clip(np.rint(x / step) + zero, 0, 255).astype(np.uint8)
+    parts = [held, i[1], step, i[2], zero.astype(np.uint8), i[3], i[4]]
+    return _to_float(layer, [*parts, None, None])
+
+
+_KERNELS: Mapping[str, Callable[[Layer, list[Any]], Array]] = {
+    "QLinearConv": _conv,
+    "QLinearMatMul": _q_matmul,
+    "QGemm": _gemm,
+    "MatMulInteger": _integer,
+    "MatMulIntegerToFloat": _to_float,
+    "DynamicQuantizeMatMul": _dynamic,
+}
+OPS = frozenset(_KERNELS)
+"""Operators that are simulated."""
+
+LEFT = frozenset({"DynamicQuantizeLSTM", "QAttention"})
+"""Operators that saturate too and are left to the runtime: they are not simulated."""

@@ -1,0 +1,1 @@
+"""What metrics share: which outputs count, functions of the user, top-k."""

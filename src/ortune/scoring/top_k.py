@@ -1,0 +1,86 @@
+"""Top-k accuracy of one classifier output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.backend import Tensors
+from ortune.core.errors import BadData
+from ortune.scoring.outputs import Floats, alike, broken, chosen, column, is_exact, numbers
+
+
+def records(
+    expected: Sequence[Tensors],
+    actual: Sequence[Tensors],
+    labels: Sequence[Any] | None,
+    output: str,
+    k: int,
+) -> Floats:
+    """Return per sample the share of labels whose class is among the k highest scores.
+
+    Scores are [..., classes] with one label a position. Of equal scores the first class ranks
+    higher, as argmax has it. NaN where the candidate's scores are broken or NaN.
+
+    Raises:
+        BadData: There are no labels, no output fits, or the labels do not fit the output.
+    """
+    if labels is None:
+        raise BadData(f"top{k} needs labels", fix="give an array 'label', or --labels FILE")
+    rows = zip(expected, actual, labels, strict=True)
+    return column([_hits(*row, output, k) for row in rows])
+
+
+def _hits(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:
+    name = chosen(expected, output)[0] if output else _scores(expected, k)
+    shape = expected[name].shape
+    if len(shape) < 2 or shape[-1] <= k:
+        raise BadData(
+            f"output '{name}' has shape {list(shape)}: no top-{k} of it",
+            fix=f"choose scores of more than {k} classes: top{k}(output=NAME)",
+        )
+    wanted = _labels(label, name, shape)
+    if broken(expected, actual, [name]) or not len(wanted):
+        return float("nan")
+    if not alike(expected, actual, name):
+        return 0.0
+    scores = numbers(actual[name]).reshape(-1, shape[-1])
+    if np.isnan(scores).any():
+        return float("nan")
+    inside = (wanted >= 0) & (wanted < shape[-1])
+    return float(np.mean(inside & (_rank(scores, np.where(inside, wanted, 0)) < k)))
+
+
+def _scores(outputs: Tensors, k: int) -> str:
+    fit = [n for n, a in outputs.items() if not is_exact(a) and a.ndim >= 2 and a.shape[-1] > 1]
+    if len(fit) != 1:
+        raise BadData(
+            f"{len(fit)} of the outputs {', '.join(outputs)} look like scores [..., classes]",
+            fix=f"name one: top{k}(output=NAME)" if fit else "use a metric without labels",
+        )
+    return fit[0]
+
+
+def _rank(scores: Floats, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    own = np.take_along_axis(scores, wanted[:, None], axis=1)
+    earlier = np.arange(scores.shape[1]) < wanted[:, None]
+    above: NDArray[np.int64] = np.sum((scores > own) | ((scores == own) & earlier), axis=1)
+    return above
+
+
+def _labels(label: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    found = np.asarray(label)
+    whole = found.dtype.kind == "f" and np.array_equal(found, np.floor(found))
+    if found.dtype.kind not in "iub" and not whole:
+        raise BadData(f"label {label!r} is no class number", fix="give integer labels from 0")
+    count = int(np.prod(shape[:-1]))
+    if found.size != count:
+        raise BadData(
+            f"wrong number of labels for output '{name}' {list(shape)}: "
+            f"Got {found.size} a sample, expected {count}",
+            fix="give one label for every row of scores",
+        )
+    return found.astype(np.int64).reshape(-1)

@@ -1,0 +1,1 @@
+"""The loop of a search: accepts, claims and keeps time; a policy proposes."""

@@ -1,0 +1,1 @@
+"""What observers share: extents, histograms, windows."""

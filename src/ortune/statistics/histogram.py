@@ -1,0 +1,154 @@
+"""Counts in equal bins: a first pass finds the extent, a second one counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadSettings
+from ortune.core.observer import Observer, Range
+from ortune.statistics.extent import Extent
+
+BLOCK = 1 << 16
+"""Values counted at a time: what is needed beside them stays in the cache."""
+
+NARROW, WIDE = 1e-30, 1e37
+"""Between these widths float32 tells the bins apart; beyond, float64 does."""
+
+
+class Histogram:
+    """The state of an observer of two passes; its size is that of its bins.
+
+    Attributes:
+        counts: Values in each bin; all 0 when the extent is a single value.
+        zeros: Values that are exactly 0, in their bin too.
+        start: Lower edge of the first bin.
+        width: Of every bin; 0 when the extent is a single value.
+    """
+
+    def __init__(self, bins: int, *, around_zero: bool = False) -> None:
+        """Begin.
+
+        Args:
+            bins: Their number, from 2 on.
+            around_zero: Let zero be an edge, inside or at an end of the bins, one of which
+                is added for it; otherwise the bins end where the values do.
+        """
+        self.counts = np.zeros(bins + around_zero, np.int64)
+        self.zeros = 0
+        self.start, self.width = 0.0, 0.0
+        self._bins, self._around_zero = bins, around_zero
+        self._extent = Extent()
+
+    @property
+    def seen(self) -> Range:
+        """The extent."""
+        return self._extent.range
+
+    @property
+    def at_zero(self) -> int:
+        """The bin that begins at zero, where zero is an edge."""
+        return round(-self.start / self.width) if self.width else 0
+
+    @property
+    def nonzero(self) -> NDArray[np.int64]:
+        """Counts without the values that are exactly 0, where zero is an edge.
+
+        They end with the last bin that has any, or at zero.
+        """
+        found = self.counts.copy()
+        found[self.at_zero] -= min(self.zeros, int(found[self.at_zero]))
+        return found[: max(self.at_zero, int(found.size - np.argmax(found[::-1] > 0)))]
+
+    def update(self, turn: int, values: NDArray[Any]) -> None:
+        """Take the values of one run: in pass 0 their extent, in pass 1 their counts."""
+        if turn == 0:
+            self._extent.widen(values)
+            return
+        if not self.width:
+            self._lay()
+        if not values.size or not self.width:
+            return
+        span = self.width * self.counts.size
+        kind: Any = np.float32 if values.itemsize <= 4 and NARROW < span < WIDE else np.float64
+        start, per_bin = kind(self.start), kind(1 / self.width)
+        flat = values.ravel()
+        for at in range(0, flat.size, BLOCK):
+            block = flat[at : at + BLOCK].astype(kind)
+            self.zeros += block.size - int(np.count_nonzero(block))
+            places = ((block - start) * per_bin).astype(np.intp)
+            np.clip(places, 0, self.counts.size - 1, out=places)
+            self.counts += np.bincount(places, minlength=self.counts.size)
+
+    def _lay(self) -> None:
+        seen, bins = self.seen, self._bins
+        if not seen.low < seen.high:
+            return
+        if self._around_zero:
+            low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+            self.width = high / (bins - 1) - low / (bins - 1)
+            self.start = -ceil(-low / self.width) * self.width
+        else:
+            self.width = seen.high / bins - seen.low / bins
+            self.start = seen.low
+
+
+@dataclass(frozen=True)
+class Binned(Observer):
+    """An observer that chooses a range from a histogram of the values, for a grid of some bits.
+
+    Attributes:
+        bits: Of the grid that will cover the range.
+        bins: Of the histogram.
+        symmetric: The range shall lie around zero.
+    """
+
+    passes: ClassVar[int] = 2
+
+    bits: int = 8
+    bins: int = 2048
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            BadSettings: There are too few bins for the grid.
+        """
+        demand(self.name(), self.bins, self.bits)
+
+    def state_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of the histogram."""
+        return 8 * self.bins
+
+
+def demand(name: str, bins: int, bits: int) -> None:
+    """Refuse a histogram that is coarser than the grid that it shall place.
+
+    Raises:
+        BadSettings: There are fewer than two bins a step, or the grid has no two steps.
+    """
+    if not 2 <= bits <= 16 or bins < 2 << bits:
+        least = 2 << max(2, min(bits, 16))
+        raise BadSettings(
+            f"{name}(bins={bins}, bits={bits}): too few bins for the grid",
+            fix=f"use bits from 2 to 16 and at least {least} bins",
+        )
+
+
+def folded(counts: NDArray[np.int64], zero: int) -> NDArray[np.int64]:
+    """Return counts of magnitudes.
+
+    Args:
+        counts: Of bins that have an edge at zero.
+        zero: The bin that begins there.
+    """
+    right, left = counts[zero:], counts[:zero][::-1]
+    both = np.zeros(max(right.size, left.size), np.int64)
+    both[: right.size] += right
+    both[: left.size] += left
+    return both

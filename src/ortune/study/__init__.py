@@ -1,1 +1,0 @@
-"""The search: what is tried, in which order, and what is remembered."""

@@ -1,0 +1,292 @@
+"""What is timed, in which order, and what a row says; clocks follow a script."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from ortune_toys.backends.crash import Crash
+from ortune_toys.backends.scripted import Scripted
+from rich.console import Console
+
+import ortune as ot
+from ortune.analysis.benchmark import matrix, rows
+from ortune.analysis.benchmark.bench import _result, race
+from ortune.analysis.benchmark.interleave import Contestant, Row, rotated
+from ortune.analysis.benchmark.runtime_floor import floor
+from ortune.backends.cpu import Cpu
+from ortune.cli import _benching, shared
+from ortune.cli.main import main
+from ortune.core.errors import OrtuneError
+from ortune.core.event import Note
+from ortune.core.trial import Burst
+from ortune.measurement.machine.energy import Energy
+from ortune.measurement.machine.noise import Record
+from ortune.workloads.arrivals import Arrivals
+from ortune.workloads.latency import Latency
+from ortune.workloads.throughput import Throughput
+
+MODEL = """
+<ir_version: 8, opset_import: ["": 17]>
+toy (float[N,4] x) => (float[N,4] y) { two = Constant<value = float {2.0}>() y = Mul(x, two) }
+"""
+NO_ENERGY = Energy((), ("RAPL: hidden",))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return path
+
+
+def spelled(on: str, threads: tuple[int, ...] = (), levels: tuple[str, ...] = ()) -> list[str]:
+    return [str(one) for one in matrix.backends(on, threads, levels, lambda event: None)]
+
+
+def test_every_backend_runs_at_every_level_and_thread_count_once() -> None:
+    assert spelled("cpu", (1, 2), ("basic", "all")) == [
+        "cpu(threads=1, level=basic)",
+        "cpu(threads=2, level=basic)",
+        "cpu(threads=1)",
+        "cpu(threads=2)",
+    ]
+    assert spelled("cpu,cpu", (2, 2)) == ["cpu(threads=2)"]
+    assert spelled("cpu(level=basic),reference") == ["cpu(level=basic)", "reference"]
+
+
+def test_a_backend_without_levels_is_timed_once_and_that_is_said() -> None:
+    told: list[Any] = []
+    found = matrix.backends("cpu,reference", (), ("basic", "all"), told.append)
+    assert [str(one) for one in found] == ["cpu(level=basic)", "cpu", "reference"]
+    assert told == [Note("reference has no levels: it is timed once")]
+
+
+@pytest.mark.parametrize(
+    ("on", "threads", "levels", "said"),
+    [
+        ("cpu(threads=1)", (2,), (), "threads is given in 'cpu"),
+        ("cpu(level=basic)", (), ("all",), "level is given in 'cpu"),
+        ("cpu", (0,), (), "0 threads"),
+        ("cpu", (), ("fastest",), "no backend of --on has a level 'fastest'"),
+        ("reference", (), ("all",), "no backend of --on has a level 'all'"),
+        ("gpu", (), (), "no 'gpu' in backends"),
+    ],
+)
+def test_wrong_expansions_are_refused(
+    on: str, threads: tuple[int, ...], levels: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(OrtuneError, match="fix: ") as caught:
+        spelled(on, threads, levels)
+    assert said in caught.value.what
+
+
+def test_batches_make_groups_and_contradictions_are_refused() -> None:
+    assert matrix.batched(Latency(), ()) == [Latency()]
+    driven = matrix.batched(Throughput(sessions=2), (8, 1, 8))
+    assert driven == [Throughput(8, sessions=2), Throughput(1, sessions=2)]
+    groups = matrix.contestants([Path("a"), Path("b")], [Cpu()], driven)
+    assert [[one.model.name for one in group] for group in groups] == [["a", "b"]] * 2
+    for workload, batches in ((Latency(batch=4), (1,)), (Latency(), (0,))):
+        with pytest.raises(OrtuneError, match="batch"):
+            matrix.batched(workload, batches)
+
+
+def timed(
+    model: Path, bursts: list[list[Burst]], workload: Any = None, details: Any = ()
+) -> dict[str, Any]:
+    one = Row(Contestant(model, Cpu(), workload or Latency()), model)
+    one.turns, one.runs, one.cpu_ns, one.details = bursts, 10, 50, list(details)
+    one.footprints = [
+        {"rss": 5, "uss": None, "peak": 9, "samples": 2},
+        {"rss": 7, "uss": 3, "peak": 8, "samples": 2},
+    ]
+    return rows.row(one, "digest", NO_ENERGY)
+
+
+def test_a_row_keeps_raw_samples_and_shows_no_percentile_that_few_samples_support(
+    model: Path,
+) -> None:
+    few = timed(model, [[Burst((100, 200), (0.0, 0.0))], [Burst((300, 400), (0.0, 0.5))]])
+    assert few["latency_ns"] == [100, 200, 300, 400] and few["p50_ns"] == 250
+    assert few["p90_ns"] is few["p99_ns"] is few["p999_ns"] is None
+    assert few["turns"] == [[[100, 200]], [[300, 400]]] and few["waited"][1] == [[0.0, 0.5]]
+    assert few["sd_ns"] == pytest.approx(129.1, abs=0.1) and few["per_second"] == 4e6
+    assert (few["peak_rss"], few["rss"], few["uss"], few["samples_bytes"]) == (9, 7, 3, 2)
+    assert few["cpu_ns"] == 5
+    assert few["joules"] == {"per_run": None, "why": "RAPL: hidden"}
+
+    many = timed(model, [[Burst(tuple(range(10_010)), (0.0,) * 10_010)]])
+    assert many["p999_ns"] == pytest.approx(9999, abs=2)
+    none = timed(model, [[Burst(tuple(range(9_990)), (0.0,) * 9_990)]])
+    assert none["p999_ns"] is None and none["p99_ns"] is not None
+
+
+def test_entries_that_share_one_measurement_count_once(model: Path) -> None:
+    same = [[Burst((5,) * 100 + (7,) * 100, (0.0,) * 200)]]
+    whole = timed(model, same, Throughput(sessions=1))
+    assert whole["p90_ns"] is None and whole["mean_ns"] == 6 and whole["entries"] == 2
+    assert whole["sd_ns"] == pytest.approx(2**0.5), "of two bursts, not of two hundred entries"
+    assert timed(model, same)["p90_ns"] == 7
+    batched = timed(model, [[Burst((100, 300), (0.0, 0.0))]], Latency(batch=4))
+    assert batched["per_second"] == pytest.approx(4e9 / 200) and batched["per_sample_ns"] == 50
+
+
+def test_samples_a_second_count_a_batch_once(model: Path) -> None:
+    bursts = [[Burst((1_000_000,) * 4, (0.0,) * 4)]]
+    told = [{"sessions": 2, "runs_ns": [2_000_000]}]
+    row = timed(model, bursts, Throughput(batch=8, sessions=2), told)
+    assert row["reported"]["throughput_per_s"] == row["per_second"] == pytest.approx(8000)
+    served = {"offered": [9, 10**9], "served": [9, 10**9], "busy_ns": 1, "queued_ns": [0]}
+    row = timed(model, bursts, Arrivals(batch=8), [served | {"sessions": 1}])
+    assert row["reported"]["achieved_rate"] == pytest.approx(9)
+    assert row["per_second"] == pytest.approx(72)
+
+
+def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> None:
+    found = ot.bench(
+        model,
+        on="scripted(slow=2.0),scripted",
+        batches=(1, 4),
+        self_check=True,
+        sets=2,
+        seconds=0.1,
+    )
+    values = [one["value"] for one in found["ratios"]]
+    assert values == pytest.approx([1, 0.5, 1, 1, 0.5])
+    assert Counter(row["batch"] for row in found["rows"]) == {1: 3, 4: 2}
+    assert [one["row"] for one in found["winners"]] == [1, 4] and found["winner"] is None
+    assert found["self_check"]["row"] == 2 and found["self_check"]["equal"]
+    assert found["crossovers"][0]["batch"] is None
+    assert len({row["digest"] for row in found["rows"]}) == 1
+    for row in found["rows"]:
+        assert row["error"] is None and len(row["turns"]) == len(row["load_ns"]) == 2
+        assert row["cpu_ns"] > 0 and 0 < row["rss"] <= row["peak_rss"]
+        assert row["runtime"]["rss"] > 0 and row["allocated"]["why"]["arena"]
+        assert row["samples_bytes"] % 16 == 0 and row["samples_bytes"] > 0, "rows of four floats"
+
+
+def test_each_row_runs_twice_in_a_row_as_often_as_the_others() -> None:
+    halves = [rotated([0, 1, 2], turn) for turn in range(6)]
+    bursts = [index for half in halves for index in (*half, *half[::-1])]
+    again = Counter(a for a, b in pairwise(bursts) if a == b)
+    assert again == {0: 2, 1: 2, 2: 2}
+    assert rotated([0], 3) == [0]
+
+
+def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
+    contestants = [(model, Scripted()), (model, Crash()), (model, Scripted(slow=0.5))]
+    found = race(contestants, sets=1, seconds=0.1)
+    assert "SIGSEGV" in found["rows"][1]["error"] and found["ratios"][1] is None
+    assert found["winner"] == 2 and found["winners"][0]["row"] == 2
+    with pytest.raises(OrtuneError, match="0 sets"):
+        race(contestants, sets=0)
+    with pytest.raises(OrtuneError, match="nothing to time"):
+        race([])
+    with pytest.raises(OrtuneError, match="does not run on crash"):
+        race(contestants[1:], seconds=0.1)
+
+
+def test_a_batch_that_a_model_does_not_take_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = tmp_path / "fixed.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL.replace("N,4", "1,4")), fixed)
+    assert main(["bench", str(fixed), "--batches", "1,8", "--on", "crash"]) == 2
+    assert "the batch of input 'x' is fixed: Got 8, expected 1" in capsys.readouterr().err
+
+
+def test_a_backend_that_takes_no_model_has_no_floor(tmp_path: Path) -> None:
+    assert floor(Crash(), tmp_path) == {"rss": None, "load_ns": None}
+
+
+def judged(model: Path, again_ns: int, stolen: float = 0.0) -> dict[str, Any]:
+    """A run of three sets: the first row, one twice as fast, and the first once more."""
+    group = []
+    for ns, again in ((100_000, False), (50_000, False), (again_ns, True)):
+        one = Row(Contestant(model, Cpu(), Latency(), again), model)
+        one.turns = [[Burst((ns,) * 4, (0.0,) * 4)] * 6] * 3
+        group.append(one)
+    made = [rows.row(one, "digest", NO_ENERGY) for one in group]
+    record = Record(10, 2, 1, 0.0, stolen, None, 0, 0.0, None, None, (), None, ())
+    return _result([group], made, record)
+
+
+def test_no_winner_where_equal_is_not_called_equal_or_the_machine_is_too_noisy(
+    model: Path,
+) -> None:
+    good = judged(model, 100_100)
+    assert good["winner"] == 1 and good["self_check"]["equal"]
+    unequal = judged(model, 120_000)
+    assert unequal["winner"] is None and not unequal["self_check"]["equal"]
+    assert unequal["ratios"][1]["high"] < 1, "the ratio itself is still told"
+    stolen = judged(model, 100_100, stolen=0.5)
+    assert stolen["winner"] is None and stolen["judgement"]["too_noisy"]
+
+
+def test_a_failed_self_check_is_told_and_exits_with_1(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = judged(model, 120_000)
+    for row in answer["rows"]:
+        row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "ortune.analysis.benchmark.bench.bench", lambda models, **k: asked.update(k) or answer
+    )
+    words = ["--on", "cpu", "--on", "openvino", "--threads", "1,2", "--batches", "1, 8"]
+    more = ["--levels", "basic,all", "--workload", "throughput", "--self-check", "--wide"]
+    assert main(["bench", str(model), *words, *more]) == 1
+    assert tuple(asked["on"]) == ("cpu", "openvino") and asked["threads"] == (1, 2)
+    assert asked["batches"] == (1, 8) and asked["levels"] == ("basic", "all")
+    assert asked["workload"] == "throughput" and asked["self_check"]
+    said = capsys.readouterr().out
+    assert "self-check failed: the first row is 1.200" in said
+    assert "no winner: the self-check failed" in said
+    assert "energy is not measured: RAPL: hidden" in said
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = judged(model, 100_100)
+    for row in answer["rows"]:
+        row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
+    told = {}
+    for width in (160, 60):
+        monkeypatch.setattr(shared, "console", lambda width=width: Console(width=width))
+        _benching.show(answer, wide=False)
+        told[width] = capsys.readouterr().out
+    assert "peak MB" in told[160] and "left out" not in told[160]
+    assert "left out, the terminal is narrow: p90 ms, CPU ms" in told[60]
+    assert "p50 ms" in told[60] and "0.500 [0.4" in told[60]
+    assert "cannot be told apart" in told[60]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--threads", "two"],
+        ["--threads", "0"],
+        ["--batches", "1,-8"],
+        ["--batches", "0"],
+        ["--batch", "4", "--batches", "1,2"],
+        ["--levels", "fastest"],
+        ["--on", "cpu(threads=1)", "--threads", "2"],
+        ["--on", "cpu(level=all)", "--levels", "basic"],
+        ["--workload", "sprint"],
+        ["--workload", "throughput(sessions=-1)"],
+        ["--sets", "0"],
+        ["--seconds", "0"],
+    ],
+)
+def test_wrong_words_are_two_lines(
+    model: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", str(model), *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and len(said.err.splitlines()) == 2 and "  fix: " in said.err

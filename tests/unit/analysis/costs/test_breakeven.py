@@ -1,0 +1,86 @@
+"""Lines over a life: the crossings are where the order changes, and nowhere else."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ortune.analysis.costs.breakeven import Line, crossings, pays_from, reigns, total
+
+seconds = st.one_of(st.just(0.0), st.floats(1e-4, 1e3))
+lines = st.builds(Line, st.text(min_size=1, max_size=3), seconds, seconds, seconds)
+sessions = st.one_of(st.floats(1, 1e6), st.just(math.inf))
+
+NONE = Line("none", 0.0, 0.1, 0.010)
+QUANTIZED = Line("quantized", 30.0, 0.3, 0.004)
+
+
+def test_one_session_by_hand() -> None:
+    # 30 s once and 0.2 s more a session against 6 ms an inference.
+    assert crossings(NONE, QUANTIZED, math.inf) == (pytest.approx(30.2 / 0.006),)
+    assert pays_from(NONE, QUANTIZED, math.inf) == pytest.approx(30.2 / 0.006)
+    assert pays_from(QUANTIZED, NONE, math.inf) == math.inf
+
+
+def test_sessions_eat_the_gain_by_hand() -> None:
+    # A hundred inferences a session: 6 ms minus 0.2 s / 100 = 4 ms each.
+    assert pays_from(NONE, QUANTIZED, 100) == pytest.approx(30 / 0.004)
+    # Ten: every session loses 0.2 s and gains 0.06 s.
+    assert pays_from(NONE, QUANTIZED, 10) == math.inf
+
+
+def test_quantizing_in_every_session_by_hand() -> None:
+    every = Line("every", 0.0, QUANTIZED.once_s + QUANTIZED.session_s, QUANTIZED.inference_s)
+    # 30.2 s a session against 6 ms an inference: 5,033 inferences in one session pay for it.
+    assert pays_from(NONE, every, 5000) == math.inf
+    assert math.isfinite(pays_from(NONE, every, 5100))
+
+
+def sign(one: Line, two: Line, n: float, per_session: float) -> int:
+    a, b = total(one, n, per_session), total(two, n, per_session)
+    return 0 if math.isclose(a, b, rel_tol=1e-9) else (1 if b > a else -1)
+
+
+@given(lines, lines, sessions)
+def test_both_cost_the_same_at_a_crossing(one: Line, two: Line, per_session: float) -> None:
+    found = crossings(one, two, per_session)
+    assert len(found) <= 2 and list(found) == sorted(found)
+    for n in found:
+        a, b = (total(line, n, per_session) for line in (one, two))
+        assert math.isclose(a, b, rel_tol=1e-6)
+
+
+@given(lines, lines, sessions, st.lists(st.floats(1e-3, 1e9), min_size=2, max_size=6))
+def test_the_order_changes_at_crossings_only(
+    one: Line, two: Line, per_session: float, places: list[float]
+) -> None:
+    edges = [0.0, *crossings(one, two, per_session), math.inf]
+    for low, high in itertools.pairwise(edges):
+        seen = {sign(one, two, n, per_session) for n in places if low < n < high}
+        assert len(seen - {0}) <= 1
+
+
+@given(lines, lines, sessions)
+def test_what_pays_stays_paid(old: Line, new: Line, per_session: float) -> None:
+    since = pays_from(old, new, per_session)
+    assume(math.isfinite(since))
+    for factor in (1.01, 2.0, 100.0):
+        assert sign(old, new, since * factor + 1e-3, per_session) <= 0
+
+
+@given(st.lists(lines, min_size=1, max_size=6, unique_by=lambda line: line.name), sessions)
+def test_the_reigning_line_is_the_lowest(found: list[Line], per_session: float) -> None:
+    ruled = reigns(found, per_session)
+    assert ruled[0].since == 0 and math.isinf(ruled[-1].until)
+    assert all(a.until == b.since and a.name != b.name for a, b in itertools.pairwise(ruled))
+    for reign in ruled:
+        inside = (
+            (reign.since + reign.until) / 2 if math.isfinite(reign.until) else 3 * reign.since + 5
+        )
+        best = min(total(line, inside, per_session) for line in found)
+        mine = next(line for line in found if line.name == reign.name)
+        assert math.isclose(total(mine, inside, per_session), best, rel_tol=1e-6)

@@ -1,0 +1,379 @@
+"""Money: a worked example by hand, what must hold for any numbers, and where they come from."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.studies import MODEL, study, write_model
+
+from ortune.analysis.costs import pricing, sources, terms
+from ortune.analysis.costs.cost import Option, costs, figures
+from ortune.analysis.costs.sources import Priced
+from ortune.analysis.costs.terms import Terms
+from ortune.backends.cpu import Cpu
+from ortune.cli.main import main
+from ortune.core.errors import BadSettings
+from ortune.core.plugins import codec
+from ortune.core.study import Study
+from ortune.core.trial import Interval, Status, Trial
+from ortune.data import stream
+from ortune.experiment.ledger import Ending, Header, Ledger, write_ending, write_header
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.timing.concurrency import slowdown
+
+ONE = Interval(1.0, 1.0, 1.0)
+WORKED = Terms(price_per_hour=2.50, overhead_s=0.020, processes=6, effort_cost=320.0)
+NOW = Option("now", 0.020, ONE)
+TUNED = Option("tuned", 0.012, Interval(0.6, 0.55, 0.65))
+
+
+def bench_file(folder: Path, *, ratio: Interval = TUNED.ratio or ONE, batch: int = 0) -> Path:
+    def row(backend: str, ns: int) -> dict[str, Any]:
+        return {"model": "/m/net.onnx", "backend": backend, "p50_ns": ns, "batch": batch}
+
+    path = folder / "bench.json"
+    failed = {"model": "/m/net.onnx", "backend": "cpu(threads=9)", "error": "died"}
+    rows = [row("torch(source=net:make)", 20_000_000), failed, row("cpu", 13_000_000)]
+    path.write_text(json.dumps({"rows": rows, "ratios": [vars(ONE), None, vars(ratio)]}))
+    return path
+
+
+def test_the_worked_example() -> None:
+    found = costs([NOW, TUNED], WORKED)
+    now, tuned = found.rows
+    assert now.figures.fps_process == pytest.approx(25)
+    assert now.figures.fps_machine == pytest.approx(150)
+    assert now.figures.cost_per_1000_fps_hours == pytest.approx(16.67, abs=0.005)
+    assert now.figures.cost_per_million == pytest.approx(2.5 / 3600 / 150 * 1e6)
+    assert tuned.figures.total_s == pytest.approx(0.032)
+    assert tuned.figures.fps_machine == pytest.approx(187.5)
+    assert tuned.figures.cost_per_1000_fps_hours == pytest.approx(13.33, abs=0.005)
+    # 729.6 hours a month at 2.50 are 1824.00; the same work takes 150 / 187.5 = 0.8 machines.
+    assert now.figures.cost_per_month == pytest.approx(1824.00)
+    assert tuned.figures.cost_per_month == pytest.approx(1459.20)
+    assert tuned.saving_per_month.value == pytest.approx(364.80)
+    assert tuned.months.value == pytest.approx(320 / 364.80)
+    # At the ratio's ends a run takes 31 and 33 ms: 0.775 and 0.825 machines.
+    assert tuned.saving_per_month.low == pytest.approx(1824 * 0.175)
+    assert tuned.saving_per_month.high == pytest.approx(1824 * 0.225)
+    assert tuned.months.high == pytest.approx(320 / (1824 * 0.175))
+    # 320 / (4.6296 - 3.7037) money a million.
+    assert tuned.inferences == pytest.approx(320 / (2.5 / 3600 * (1 / 150 - 1 / 187.5)))
+    assert (found.verdict.answer, found.verdict.option) == ("do it", "tuned")
+
+
+def test_the_worked_example_on_the_command_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--price", "2.50 EUR/h", "--overhead", "20ms", "--processes", "6", "--json"]
+    assert main(["cost", str(bench_file(tmp_path)), "--effort", "4h@80/h", *words]) == 0
+    answer = json.loads(capfd.readouterr().out)
+    first, second = answer["rows"]
+    assert first["name"] == "net.onnx @ torch(source=net:make)"
+    assert first["fps_machine"] == pytest.approx(150)
+    assert second["fps_machine"] == pytest.approx(187.5)
+    assert second["cost_per_1000_fps_hours"] == pytest.approx(13.33, abs=0.005)
+    assert second["break_even_months"]["value"] == pytest.approx(0.8772, abs=1e-4)
+    assert answer["verdict"]["answer"] == "do it"
+    assert any("6 processes are assumed" in text for text in answer["assumptions"])
+    again = pricing.cost(bench_file(tmp_path), "2.50/h", overhead="20ms", processes=6)
+    assert again.rows[1].figures.fps_machine == pytest.approx(187.5)
+    assert main(["cost", str(bench_file(tmp_path)), *words[:-1], "--gpus", "1-3"]) == 0
+    shown = capfd.readouterr().out
+    assert "16.67 EUR" in shown and "13.33 EUR" in shown
+    assert "1 to 3 GPUs: linear scaling is assumed" in shown and "562.5" in shown
+
+
+def test_a_load_is_served_by_whole_machines() -> None:
+    at = replace(WORKED, load_per_s=400.0)
+    now, tuned = costs([NOW, TUNED], at).rows
+    assert (now.figures.machines, tuned.figures.machines) == (3, 3)
+    assert (now.figures.processes, tuned.figures.processes) == (16, 13)
+    assert now.figures.utilisation == pytest.approx(400 / 450)
+    assert tuned.figures.fps_all == pytest.approx(3 * 187.5)
+    found = costs([NOW, TUNED], at).verdict
+    assert found.answer == "stay" and "as many machines" in found.why
+    more = costs([NOW, TUNED], replace(at, load_per_s=900.0)).rows
+    assert [r.figures.machines for r in more] == [6, 5]
+    assert more[1].saving_per_month.value == pytest.approx(1824)
+
+
+def test_the_smallest_load_takes_a_machine() -> None:
+    got = figures(NOW, WORKED, 1e-12, whole=True)
+    assert (got.machines, got.processes) == (1, 1)
+    assert 0 < got.utilisation < 1e-12
+
+
+def test_batches_and_company_count() -> None:
+    batched = replace(TUNED, samples=8, slowdown=1.5)
+    got = figures(batched, WORKED, 100.0, whole=False)
+    assert got.total_s == pytest.approx(0.012 * 1.5 + 0.020)
+    assert got.fps_process == pytest.approx(8 / 0.038)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "effort", "answer"),
+    [
+        (Interval(0.6, 0.55, 0.65), 320.0, "do it"),
+        (Interval(0.6, 0.55, 0.65), 4000.0, "consider"),  # 12.5 months at the bad end
+        (Interval(0.6, 0.55, 0.65), 40000.0, "stay"),
+        (Interval(0.99, 0.97, 1.01), 0.0, "stay"),
+        (Interval(1.5, 1.4, 1.6), 0.0, "stay"),
+        (Interval(0.6, 0.55, 0.65), 0.0, "do it"),
+    ],
+)
+def test_the_verdict_follows_its_rule(ratio: Interval, effort: float, answer: str) -> None:
+    option = Option("tuned", 0.020 * ratio.value, ratio)
+    found = costs([NOW, option], replace(WORKED, effort_cost=effort))
+    assert found.verdict.answer == answer, found.verdict
+
+
+def test_a_likely_accuracy_is_said() -> None:
+    found = costs([NOW, replace(TUNED, accuracy="likely")], WORKED)
+    assert "only likely" in found.verdict.why
+
+
+positive = st.floats(1e-5, 10)
+
+
+@given(positive, positive, st.floats(0.05, 3), st.floats(1, 1.5), st.integers(1, 64))
+def test_intervals_hold_their_estimates(
+    base_s: float, overhead_s: float, ratio: float, spread: float, processes: int
+) -> None:
+    asked = Terms(3.0, overhead_s=overhead_s, processes=processes, effort_cost=100.0)
+    held = Interval(ratio, ratio / spread, ratio * spread)
+    row = costs([Option("now", base_s, ONE), Option("new", base_s * ratio, held)], asked).rows[1]
+    saved, back = row.saving_per_month, row.months
+    close = 1e-9 * asked.price_per_hour * asked.month_hours
+    assert saved.low <= saved.value + close and saved.value <= saved.high + close
+    assert back.low <= back.value * (1 + 1e-6) and back.value <= back.high * (1 + 1e-6)
+    if saved.value > close:
+        assert back.value * saved.value == pytest.approx(100.0)
+        # What is saved until break-even pays what was spent: the same sum from two sides.
+        served = row.inferences / row.figures.fps_machine / 3600
+        assert served / asked.month_hours * row.figures.fps_machine == pytest.approx(
+            back.value * costs([Option("now", base_s, ONE)], asked).rows[0].figures.fps_machine
+        )
+
+
+@given(positive, st.floats(0.1, 1e4), st.floats(0.1, 1e4))
+def test_more_load_never_costs_less(inference_s: float, one: float, two: float) -> None:
+    option = Option("x", inference_s, ONE)
+    low, high = sorted((one, two))
+    paid = [figures(option, WORKED, load, whole=True) for load in (low, high)]
+    assert paid[0].cost_per_month <= paid[1].cost_per_month
+    assert all(0 < got.utilisation <= 1 + 1e-6 for got in paid)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "currency"),
+    [("2.50/h", 2.5, ""), ("2.50 EUR/h", 2.5, "EUR"), ("$3/hour", 3.0, "$"), ("4€ / h", 4, "€")],
+)
+def test_prices_keep_their_unit(text: str, amount: float, currency: str) -> None:
+    assert terms.read_price(text) == (amount, currency)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--price", "2,5"],
+        ["--price", "2,50/h"],
+        ["--price", "-2.50/h"],
+        ["--price", "0/h"],
+        ["--price", "9" * 400 + "/h"],
+        ["--price", "$2 EUR/h"],
+        ["--price", "1/h", "--effort", "4h@"],
+        ["--price", "1/h", "--effort", "-4h@80/h"],
+        ["--price", "1/h", "--load", "150"],
+        ["--price", "1/h", "--load", "0/s"],
+        ["--price", "1/h", "--overhead", "20"],
+        ["--price", "1/h", "--gpus", "8-1"],
+        ["--price", "1/h", "--gpus", "0"],
+        ["--price", "1/h", "--processes", "0"],
+        ["--price", "1/h", "--processes", "six"],
+        ["--price", "1/h", "--hours-per-day", "25"],
+        ["--price", "1/h", "--within", "0"],
+        ["--price", "1/h", "--within", "nan"],
+        ["--price", "1/h", "--measure", "--processes", "2"],
+        [],
+    ],
+)
+def test_bad_words_are_two_lines(
+    tmp_path: Path,
+    words: list[str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pricing, "effective_cpus", lambda: 2)
+    assert main(["cost", str(bench_file(tmp_path)), *words]) == 2
+    said = capfd.readouterr()
+    assert not said.out
+    assert len(said.err.splitlines()) == 2 and "\n  fix: " in said.err
+
+
+def test_units_of_load_and_overhead() -> None:
+    assert terms.read_load("9000/min") == pytest.approx(150)
+    assert terms.read_load("86400/day") == pytest.approx(1)
+    assert terms.read_overhead("800us") == pytest.approx(0.0008)
+    assert terms.read_devices("2-4") == (2, 3, 4)
+    with pytest.raises(BadSettings):
+        terms.read_devices("1-900")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "no json",
+        '{"rows": []}',
+        '{"rows": [1]}',
+        '{"rows": [{"error": "died"}]}',
+        '{"rows": [{"model": "m", "backend": "cpu", "latency_ns": []}]}',
+        '{"rows": [{"model": "m", "backend": "cpu", "latency_ns": [0]}]}',
+    ],
+)
+def test_what_is_no_bench_is_refused(
+    tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    assert main(["cost", str(path), "--price", "1/h"]) == 2
+    assert len(capfd.readouterr().err.splitlines()) == 2
+
+
+def write_run(folder: Path) -> tuple[Study, Path]:
+    made = study(folder)
+    root = Path(made.root)
+    write_header(root, Header(made.job, made.facts, made.command, made.models, {}))
+    ledger = Ledger(root)
+    for trial in made.trials:
+        ledger.append(trial)
+    write_ending(root, Ending(made.history, made.finished))
+    return made, root
+
+
+def test_a_job_file_that_is_gone_is_not_known(tmp_path: Path) -> None:
+    made, _ = write_run(tmp_path)
+    assert sources._job(made.baseline.reproduce) is None
+
+
+def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
+    made, root = write_run(tmp_path)
+    found = sources.read(root)
+    best = made.best
+    assert best.ratio is not None and best.key != made.baseline.key
+    assert found.options[0].name == str(made.baseline.plan)
+    assert found.options[0].inference_s == pytest.approx(0.001)
+    named = {option.name: option for option in found.options}
+    assert named[str(best.plan)].ratio == best.ratio
+    assert named[str(best.plan)].inference_s == pytest.approx(0.001 * best.ratio.value)
+    assert not any("fp16" in name for name in named), "it leaves the budget"
+    priced = pricing.priced(root, Terms(3.6))
+    assert priced.verdict.option == str(best.plan)
+    assert priced.tuning_s == pytest.approx(sum(t.seconds for t in made.trials))
+    assert priced.one_time_cost == pytest.approx(priced.tuning_s / 1000)
+
+
+def rewritten(root: Path, trials: Sequence[Trial], **ending: Any) -> Priced:
+    (root / "ledger.jsonl").unlink()
+    for trial in trials:
+        Ledger(root).append(trial)
+    write_ending(root, Ending(**{"finished": "done", **ending}))
+    return sources.read(root)
+
+
+def test_a_run_without_a_winner_does_not_sell_what_its_search_once_measured(
+    tmp_path: Path,
+) -> None:
+    made, root = write_run(tmp_path)
+    *search, final = made.trials
+    slow = replace(final, ratio=Interval(1.0, 0.97, 1.03))
+    other = replace(search[1], key="0dd" * 5 + "0")
+    found = costs(rewritten(root, [*search, other, slow]).options, WORKED)
+    assert any(r.option.ratio and r.option.ratio.high < 1 for r in found.rows), "it is shown"
+    assert (found.verdict.answer, found.verdict.option) == ("stay", "")
+
+
+def test_a_finalist_that_failed_is_not_priced_by_its_search(tmp_path: Path) -> None:
+    made, root = write_run(tmp_path)
+    *search, final = made.trials
+    names = [
+        o.name for o in rewritten(root, [*search, replace(final, status=Status.FAILS)]).options
+    ]
+    assert str(final.plan) not in names
+
+
+def test_figures_of_a_noisy_machine_are_not_claimed(tmp_path: Path) -> None:
+    made, root = write_run(tmp_path)
+    rewritten(root, made.trials, too_noisy=True)
+    found = pricing.priced(root, WORKED)
+    assert found.verdict.answer == "stay" and "not confirmed" in found.verdict.why
+    assert "too noisy" in found.assumptions[0]
+    path = bench_file(tmp_path)
+    noisy = json.loads(path.read_text()) | {"judgement": {"too_noisy": True}}
+    path.write_text(json.dumps(noisy))
+    assert pricing.priced(path, WORKED).verdict.answer == "stay"
+
+
+def test_a_bench_beside_a_run_keeps_its_ratios_where_both_start_alike(tmp_path: Path) -> None:
+    _, root = write_run(tmp_path)
+
+    def bench(first: str) -> Path:
+        rows = [
+            {"model": "/m/toy.onnx", "backend": first, "p50_ns": 2_000_000},
+            {"model": "/m/toy.onnx", "backend": "torch(source=a:b)", "p50_ns": 9_000_000},
+        ]
+        ratios = [vars(ONE), vars(Interval(4.0, 3.9, 4.1))]
+        path = tmp_path / "b.json"
+        path.write_text(json.dumps({"rows": rows, "ratios": ratios}))
+        return path
+
+    alike = pricing.priced([root, bench("cpu")], Terms(1.0)).rows
+    assert alike[-1].option.name == "toy.onnx @ torch(source=a:b)"
+    assert alike[-1].option.inference_s == pytest.approx(0.001 * 4)
+    assert alike[-1].option.ratio == Interval(4.0, 3.9, 4.1)
+    other = pricing.priced([root, bench("cpu(threads=1)")], Terms(1.0))
+    assert other.rows[-1].option.ratio is None
+    assert math.isnan(other.rows[-1].saving_per_month.low)
+    assert any("another run" in text for text in other.assumptions)
+
+
+def test_processes_are_measured_up_to_the_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def slower(job: WorkerJob, processes: int, out: Path) -> float:
+        asked.append(processes)
+        return 1.5
+
+    _, root = write_run(tmp_path)
+    job = root / "workers" / "0001-baseline" / "job.json"
+    job.parent.mkdir(parents=True)
+    job.write_text(json.dumps(codec.encode(WorkerJob({MAIN: job}, Cpu(), {}, root))))
+    monkeypatch.setattr(pricing, "effective_cpus", lambda: 2)
+    monkeypatch.setattr(pricing, "slowdown", slower)
+    monkeypatch.setattr(sources, "_job", lambda reproduce: job)
+    found = pricing.priced(root, Terms(1.0, processes=6), measure=True)
+    assert asked == [2] * len(found.rows)
+    assert all(row.option.slowdown == 1.5 for row in found.rows)
+    assert any("measured with 2 processes" in text for text in found.assumptions)
+
+
+def test_two_processes_at_once_run(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.onnx", MODEL)
+    stream.write(tmp_path / "s", [{"x": np.ones((1, 4), np.float32)}])
+    job = WorkerJob({MAIN: model}, Cpu(threads=1), {MAIN: tmp_path / "s"}, tmp_path / "w")
+    found = slowdown(job, 2, tmp_path / "out", rounds=1)
+    assert 1 <= found < 50
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0", "1"]

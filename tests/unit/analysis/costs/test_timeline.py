@@ -1,0 +1,204 @@
+"""A model's life: figures inside the noise are not told apart, tables and chart say the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortune.analysis.costs import timeline as timing
+from ortune.analysis.costs.timeline import EVERY_SESSION, Timeline, timeline
+from ortune.analysis.costs.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED, Variant
+from ortune.backends.cpu import Cpu
+from ortune.cli.main import main
+from ortune.core.section import Lines
+from ortune.core.trial import Interval
+from ortune.measurement.timing.rank_sum import differ
+from ortune.reporting.timeline import blocks
+
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,16] x) => (float[N,8] y) {
+  a = Identity(x)
+  h = MatMul(a, w)
+  r = Relu(h)
+  y = MatMul(r, v)
+}
+"""
+SAVED, SAVED_ORT = f"{BOTH}, {OFFLINE}", f"{BOTH}, {ORT}"
+
+
+def write_model(path: Path) -> Path:
+    import numpy as np
+
+    proto = onnx.parser.parse_model(MODEL)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (16, 32)), ("v", (32, 8))):
+        values = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    onnx.save(proto, path)
+    return path
+
+
+# name, once, against, ratio, loads in ms, first inference in ms
+SCRIPT = (
+    (NONE, 0.0, "", Interval(1, 1, 1), range(10, 15), 10),
+    (GRAPH, 0.0, NONE, Interval(0.8, 0.79, 0.81), range(30, 35), 8),
+    (QUANTIZED, 4.0, NONE, Interval(1.2, 1.1, 1.3), range(10, 15), 12),
+    (BOTH, 5.0, GRAPH, Interval(0.5, 0.4, 0.6), range(40, 45), 4),
+    (SAVED, 6.0, BOTH, Interval(0.99, 0.95, 1.03), range(20, 25), 4),
+    (SAVED_ORT, 6.5, BOTH, Interval(1.01, 0.99, 1.03), range(41, 46), 4),
+)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the clock read a script: no process is started."""
+
+    def made(model: Path, *rest: Any) -> Iterator[Variant]:
+        for name, once, against, *_ in SCRIPT:
+            yield Variant(name, model, Cpu(), once, against)
+
+    class Clock:
+        def __init__(self, found: list[Variant], *rest: Any) -> None:
+            self.variants = found
+
+        def starts(self, count: int) -> tuple[dict[str, Any], list[int]]:
+            found = {
+                name: timing.Starts([n * 10**6 for n in loads], [first * 10**6] * len(loads))
+                for name, _, _, _, loads, first in SCRIPT
+            }
+            return found, [90_000_000]
+
+        def ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
+            return {name: ratio for name, _, _, ratio, *_ in SCRIPT}, 10_000_000
+
+    monkeypatch.setattr(timing, "variants", made)
+    monkeypatch.setattr(timing, "Clock", Clock)
+
+
+@pytest.fixture
+def found(tmp_path: Path, scripted: None) -> Timeline:
+    return timeline(write_model(tmp_path / "m.onnx"), inferences_per_session=100)
+
+
+def test_figures_inside_the_noise_are_taken_as_equal(found: Timeline) -> None:
+    inference = {row.line.name: row.line.inference_s for row in found.rows}
+    assert inference[GRAPH] == pytest.approx(0.008)
+    assert inference[BOTH] == pytest.approx(0.004)
+    assert inference[SAVED] == inference[SAVED_ORT] == inference[BOTH]
+    session = {row.line.name: row.line.session_s for row in found.rows}
+    assert session[NONE] == session[QUANTIZED] == pytest.approx(0.012)
+    assert session[BOTH] == session[SAVED_ORT] == pytest.approx(0.042)
+    assert session[SAVED] == pytest.approx(0.022)
+    alike = {row.line.name for row in found.rows if row.session_equal}
+    assert alike == {QUANTIZED, SAVED_ORT}
+
+
+def test_who_is_cheapest_when(found: Timeline) -> None:
+    # Up to one session: 20 ms more against 2 ms an inference.
+    assert [(round(reign.since, 3), reign.name) for reign in found.reigns[:2]] == [
+        (0, NONE),
+        (10, GRAPH),
+    ]
+    # From then on, per inference: graph 8.32 ms, both 4.42 ms for 5 s, saved 4.22 ms for 6 s.
+    assert found.reigns[2].name == BOTH
+    assert found.reigns[2].since == pytest.approx(5 / 0.0039)
+    assert found.reigns[3].name == SAVED
+    assert found.reigns[3].since == pytest.approx(1 / 0.0002)
+    every = found.line(EVERY_SESSION)
+    assert (every.once_s, every.session_s) == (0.0, pytest.approx(5.042))
+
+
+def test_a_break_even_carries_the_ratios_interval(found: Timeline) -> None:
+    row = next(row for row in found.rows if row.line.name == BOTH)
+    since = row.pays(found.line(GRAPH), 100)
+    # 5 s against 8 ms * (1 - ratio) less 0.1 ms of slower sessions.
+    assert since.value == pytest.approx(5 / 0.0039)
+    assert since.low == pytest.approx(5 / (0.008 * 0.6 - 0.0001))
+    assert since.high == pytest.approx(5 / (0.008 * 0.4 - 0.0001))
+
+
+def test_tables_and_chart_say_it(found: Timeline) -> None:
+    text = "\n".join(str(block) for block in blocks(found))
+    assert "Quantizing in every session costs 5.01 s a session" in text
+    assert "it pays from 1,253 inferences in one session on" in text
+    assert f"{SAVED}: a session takes 22 ms instead of 42 ms" in text
+    assert "back after 50 sessions" in text
+    assert f"{SAVED_ORT}: sessions start no quicker beyond the noise" in text
+    assert f"Known only loosely, see their ratios: {BOTH}." in text
+    chart = next(block for block in blocks(found) if isinstance(block, Lines))
+    assert chart.log_x and chart.log_y
+    assert {line.name for line in chart.lines} >= {NONE, GRAPH, BOTH, EVERY_SESSION}
+    assert all(x > 0 and y > 0 for line in chart.lines for x, y in line.points)
+    assert next(iter(chart.marks)).label == f"10: {GRAPH}"
+
+
+def test_the_command_writes_a_page_and_json(
+    tmp_path: Path, scripted: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, page = write_model(tmp_path / "m.onnx"), tmp_path / "t.html"
+    assert main(["timeline", str(model), "-o", str(page), "--json"]) == 0
+    answer = json.loads(capfd.readouterr().out)
+    assert [line["name"] for line in answer["lines"]][-1] == EVERY_SESSION
+    assert answer["cheapest"][0]["since"] == 0 and answer["cheapest"][-1]["until"] is None
+    text = page.read_text()
+    assert "<svg" in text and "http" not in text.replace("http-equiv", "")
+    assert main(["timeline", str(model)]) == 0
+    assert "The cheapest" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--on", "reference"],
+        ["--step", "simplify"],
+        ["--step", "int8-static(nothing=1)"],
+        ["--inferences-per-session", "0"],
+        ["--inferences-per-session", "nan"],
+        ["--inferences-per-session", "inf"],
+        ["--seconds", "nan"],
+        ["--starts", "0"],
+        ["-o", "t.txt"],
+        ["-o", "m.onnx"],
+    ],
+)
+def test_bad_words_are_two_lines(
+    tmp_path: Path,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "m.onnx")
+    assert main(["timeline", "m.onnx", *words]) == 2
+    said = capfd.readouterr().err.splitlines()
+    assert "  fix: " in said[-1] and "m.onnx" not in {p.name for p in tmp_path.glob("t.*")}
+
+
+def test_ranks_by_hand() -> None:
+    assert differ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
+    assert differ([6, 7, 8, 9, 10], [1, 2, 3, 4, 5])
+    assert not differ([1, 2, 3, 4, 6], [5, 7, 8, 9, 10])
+    assert not differ([1, 2, 3], [7, 8, 9]), "three values prove nothing at 1 %"
+    assert differ([*range(8), 99], list(range(10, 19))), "one outlier of nine"
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8))
+def test_a_sample_does_not_differ_from_itself(values: list[int]) -> None:
+    assert not differ(values, values)
+
+
+@pytest.mark.long
+def test_every_variant_is_made_and_timed(tmp_path: Path) -> None:
+    found = timeline(write_model(tmp_path / "m.onnx"), starts=2, seconds=1, on="cpu(threads=1)")
+    names = {row.line.name for row in found.rows}
+    saved = {f"{name}, {kind}" for name in (GRAPH, BOTH) for kind in (OFFLINE, ORT)}
+    assert names >= {NONE, GRAPH, QUANTIZED, BOTH, *saved}, found.notes
+    assert all(len(row.load_ns) == 2 and row.size > 0 for row in found.rows)
+    assert found.line(BOTH).once_s > 0 and found.quantizer

@@ -1,0 +1,89 @@
+"""Providers are asked which nodes they take; what they say is told in the model's terms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from ortune.analysis.inspection.inspect import inspect
+from ortune.analysis.inspection.placement import placed, told
+from ortune.backends.cpu import Cpu
+from ortune.backends.reference import Reference
+from ortune.core.errors import BadModel, BadSettings
+from ortune.model.io import file
+from ortune.runtimes.openvino import native
+
+TEXT = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (float[n, 4] x, bool flag) => (float[n, 4] y)
+{
+  [outer] a = Abs(x)
+  [k] c = Constant <value = float {2.0}> ()
+  [branch] b = If (flag) <
+    then_branch = t () => (float[n, 4] one) { [inner] one = Mul(a, c) },
+    else_branch = e () => (float[n, 4] two) { [other] two = Neg(a) }
+  >
+  y = Sqrt(b)
+}
+"""
+
+
+def saved(folder: Path, text: str = TEXT) -> Path:
+    path = folder / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def test_onnxruntime_names_the_nodes_it_takes(tmp_path: Path) -> None:
+    found = placed(saved(tmp_path), Cpu(threads=1))
+    assert not found.problem and not found.left
+    (names,) = found.nodes.values()
+    assert set(found.nodes) == {"CPUExecutionProvider"}
+    assert {"outer", "branch", "inner", "other"} <= set(names) and len(names) == 5
+    assert "k" not in names, "a constant is no node to be taken"
+
+
+def test_casts_that_the_runtime_adds_are_told_apart(tmp_path: Path) -> None:
+    text = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (float16[n, 4] x) => (float16[n, 4] y) { [one] a = Atan(x)  [two] y = Selu(a) }
+"""
+    path = saved(tmp_path, text)
+    found = told("cpu", file.load(path), Cpu(threads=1).takes(path))
+    assert found.nodes["CPUExecutionProvider"] == ("one",)
+    assert found.added["CPUExecutionProvider"] >= 2
+    assert found.left == ("two",), "taken apart into smaller operators: it has no float16 kernel"
+
+
+def test_openvino_is_asked_itself(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    path = saved(tmp_path)
+    found = told("openvino", file.load(path), native.takes(path, {}))
+    taken = {name for names in found.nodes.values() for name in names}
+    assert {"outer", "branch"} <= taken
+
+
+def test_what_openvino_does_not_convert_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    text = """
+<ir_version: 10, opset_import: ["" : 18, "nobody" : 1]>
+g (float[2] x) => (float[2] y) { a = Abs(x)  y = nobody.Thing(a) }
+"""
+    with pytest.raises(BadModel, match=r"does not convert nobody\.Thing"):
+        native.takes(saved(tmp_path, text), {})
+
+
+def test_a_backend_that_cannot_be_asked_says_so(tmp_path: Path) -> None:
+    found = placed(saved(tmp_path), Reference())
+    assert "does not tell which nodes" in found.problem and found.fix
+    lost = placed(saved(tmp_path), Cpu(threads=1, config=("session.nothing=1",)))
+    assert "session.nothing" in lost.problem
+
+
+def test_a_name_that_is_no_backend_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"no .*'abacus'"):
+        inspect(saved(tmp_path), on="abacus")
+    with pytest.raises(BadSettings, match="no input 'z'"):
+        inspect(saved(tmp_path), shapes={"z": (1,)})

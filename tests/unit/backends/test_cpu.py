@@ -1,0 +1,339 @@
+"""Runtime settings: probed in the installed runtime, checked, and within the CPU limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from ortune.backends import cpu
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.core.backend import Backend
+from ortune.core.errors import BadSettings
+from ortune.core.facts import Facts
+from ortune.core.plugins import codec
+from ortune.core.plugins.spelling import parse
+from ortune.recipe.space import Target
+from ortune.runtimes.onnxruntime import affinity, keys
+from ortune.runtimes.openvino import native
+
+FACTS = Facts({"Cast": 1, "Gelu": 1}, 2, 0, 0, {}, 20, 10, (), ())
+EVERY = Cpu(
+    threads=2,
+    spin=False,
+    spin_us=50,
+    spin_backoff=8,
+    parallel=True,
+    inter_threads=1,
+    arena_growth="as-requested",
+    memory_pattern=False,
+    prepack=False,
+    flush_denormals=True,
+    block_base=4,
+    fast_gelu=True,
+    cast_chains=True,
+    nbits_block=-1,
+    config=("session.disable_double_qdq_remover=1",),
+)
+MODEL = """
+<ir_version: 8, opset_import: ["": 17]>
+toy (float[4,64] x) => (float[4,64] y) { a = Relu(x)  y = Sigmoid(a) }
+"""
+OPEN = """
+import sys
+from pathlib import Path
+import numpy as np
+from ortune.core.backend import Backend
+from ortune.core.spelling import parse
+for text in sys.argv[2:]:
+    with parse(Backend, text).open(Path(sys.argv[1])) as session:
+        out = session.run({"x": np.full((4, 64), 1e-40, np.float32)})
+        print(float(np.float32(1e-40) * np.float32(1)))
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return path
+
+
+def opened(model: Path, *spellings: str) -> subprocess.CompletedProcess[str]:
+    """Open backends one after another in one process of its own."""
+    command = [sys.executable, "-c", OPEN, str(model), *spellings]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+# --- the probe ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", sorted({*EVERY.entries(), *replace(EVERY, affinity="2").entries()})
+)
+def test_the_installed_runtime_has_every_key_that_a_field_sets(key: str) -> None:
+    keys.demand([key])
+
+
+@pytest.mark.parametrize("key", ["session.intra_op.spin_durations_us", "session.intra_op"])
+def test_an_unknown_key_is_an_error_that_names_the_nearest(key: str) -> None:
+    backend = Cpu(config=(f"{key}=1",))
+    with pytest.raises(BadSettings, match=f"no session key '{key}'") as caught:
+        backend.missing()
+    assert "session.intra_op" in caught.value.fix
+
+
+def test_an_unknown_key_is_refused_when_a_session_opens(model: Path) -> None:
+    with (
+        pytest.raises(BadSettings, match=r"session\.nonsense"),
+        Cpu(config=("session.nonsense=1",)).open(model),
+    ):
+        pass
+
+
+def test_defaults_scan_no_library(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    monkeypatch.setattr(keys, "libraries", lambda: pytest.fail("scanned"))
+    with Cpu(threads=1).open(model) as session:
+        assert session.placement()
+
+
+def test_without_a_library_the_answer_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "libraries", tuple)
+    with pytest.warns(UserWarning, match=r"session\.x is open"):
+        keys.demand(["session.x"])
+
+
+@pytest.mark.parametrize(
+    "name", ["onnxruntime_pybind11_state.pyd", "onnxruntime.dll", "libonnxruntime.1.31.1.dylib"]
+)
+def test_libraries_of_other_systems_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / "someruntime" / "capi"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / name).write_bytes(b"\0session.known\0session.known.longer\0")
+    monkeypatch.syspath_prepend(tmp_path)
+    (found,) = keys.libraries("someruntime")
+    assert keys.written(found, "session.known")
+    assert not keys.written(found, "session.know")
+    assert not keys.written(found, "known.longer")
+
+
+# --- values ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("cpu(spin_us=-1)", "spin_us=-1"),
+        ("cpu(spin_backoff=0)", "spin_backoff=0"),
+        ("cpu(block_base=-4)", "block_base=-4"),
+        ('cpu(affinity="0")', "affinity"),
+        ('cpu(affinity="3-2")', "affinity"),
+        ('cpu(affinity="a")', "affinity"),
+        ('cpu(config=["session.x"])', "cannot read the setting"),
+        ('cpu(config=["session.x=1", "session.x=2"])', "given twice"),
+        ('cpu(config=["session.enable_mem_pattern=0"])', "has a field of its own"),
+        ("openvino(streams=-1)", "streams=-1"),
+        ('openvino(config=["NUM_STREAMS=2"])', "has a field of its own"),
+    ],
+)
+def test_wrong_values_are_refused_when_they_are_read(text: str, what: str) -> None:
+    with pytest.raises(BadSettings, match=what):
+        parse(Backend, text)
+
+
+@pytest.mark.parametrize(
+    ("backend", "what"),
+    [
+        (Cpu(inter_threads=2), "inter_threads has no effect"),
+        (Cpu(arena=False, arena_growth="as-requested"), "arena_growth has no effect"),
+        (Cpu(threads=3, affinity="1"), "binds 1 threads"),
+        (Cpu(threads=2, affinity="4096"), "names CPU 4096"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(backend: Cpu, what: str, model: Path) -> None:
+    with pytest.raises(BadSettings, match=what), backend.open(model):
+        pass
+
+
+def test_the_spelling_names_only_what_differs() -> None:
+    assert str(Cpu()) == "cpu"
+    assert str(Cpu(spin=False)) == "cpu(spin=false)"
+    assert parse(Backend, str(EVERY)) == EVERY
+
+
+def test_settings_written_before_the_fields_existed_still_open() -> None:
+    old = {"is": "backends/cpu", "threads": 1, "level": "all", "disable": []}
+    assert codec.decode(Backend, old) == Cpu(threads=1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"flush_denormals": True},
+        {"fast_gelu": True},
+        {"cast_chains": True},
+        {"nbits_block": 64},
+        {"config": ("a=b",)},
+    ],
+)
+def test_what_changes_numbers_says_so(change: dict[str, object]) -> None:
+    assert replace(Cpu(), **change).lossy
+    assert not Cpu(spin=False, arena=False, prepack=False, parallel=True).lossy
+
+
+def test_a_session_takes_every_setting_at_once(model: Path) -> None:
+    done = opened(model, str(EVERY))
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == 0, "denormals are flushed in the thread that opened it"
+
+
+def test_flushing_that_an_earlier_session_prevents_is_an_error(model: Path) -> None:
+    done = opened(model, "cpu", "cpu(flush_denormals=true)")
+    assert "an earlier session of this process has fixed it" in done.stderr
+
+
+@pytest.mark.skipif(not native.installed(), reason="needs openvino")
+def test_openvino_is_asked_for_its_properties(model: Path) -> None:
+    with pytest.raises(BadSettings, match="no property 'NUM_STREAM'") as caught:
+        Openvino(config=("NUM_STREAM=2",)).missing()
+    assert "NUM_STREAMS" in caught.value.fix
+    every = Openvino(threads=1, hint="throughput", streams=1, pinning="off", hyper_threading="on")
+    assert every.missing() is None
+    with every.open(model) as session:
+        assert session.run({"x": np.ones((4, 64), np.float32)})["y"].shape == (4, 64)
+
+
+# --- coordinates and the CPU limit ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 3, 8])
+@pytest.mark.parametrize("backend", [Cpu(), Cpu(threads=1), Openvino()])
+def test_no_candidate_asks_for_more_threads_than_there_are_cpus(
+    backend: Backend, cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("ortune.backends.cpu", "ortune.backends.openvino"):
+        monkeypatch.setattr(f"{module}.effective_cpus", lambda: cpus)
+    found = [one for values in backend.coordinates(FACTS).values() for one in values]
+    assert all(one.threads <= cpus for one in found)
+    assert all(getattr(one, "inter_threads", 0) <= cpus for one in found)
+    wanted = {1, cpus} - {backend.threads or cpus}
+    offered = [one.threads for one in backend.coordinates(FACTS)["threads"]]
+    assert wanted <= {count or cpus for count in offered}
+    assert cpus not in offered, "all CPUs are spelled 0, as in the defaults: one plan, not two"
+
+
+def test_one_thread_neither_spins_nor_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "effective_cpus", lambda: 8)
+    assert {"spin", "affinity", "block_base"} <= set(Cpu(threads=4).coordinates(FACTS))
+    assert not {"spin", "affinity", "block_base"} & set(Cpu(threads=1).coordinates(FACTS))
+    bound = Cpu(threads=4, spin=False, affinity="2;3;4", block_base=4)
+    assert Cpu(threads=1) in bound.coordinates(FACTS)["threads"]
+
+
+def test_a_pinned_spin_leaves_the_number_of_threads_to_be_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu, "effective_cpus", lambda: 4)
+    start = Cpu(spin=False)
+    found = Target(start, frozenset({"spin"})).coordinates(start, FACTS)
+    assert found["threads"] == [Cpu(threads=1, spin=False), Cpu(threads=2, spin=False)]
+    assert found["spin"] == []
+    both = Target(start, frozenset({"spin", "threads"})).coordinates(start, FACTS)
+    assert both["threads"] == []
+
+
+def test_denormals_are_offered_first_where_weights_hold_them() -> None:
+    seeded = Cpu().coordinates(replace(FACTS, denormals=0.1))
+    assert next(iter(seeded)) == "flush_denormals"
+    assert seeded["flush_denormals"] == [Cpu(flush_denormals=True)]
+    assert not Cpu().coordinates(replace(FACTS, denormals=0.0)).get("flush_denormals")
+    recurrent = replace(FACTS, ops={"LSTM": 1}, denormals=0.0)
+    assert list(Cpu().coordinates(recurrent))[-1] == "flush_denormals"
+
+
+def test_an_affinity_gives_each_worker_a_cpu_that_may_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
+    assert affinity.workers(3) == "6;8"
+    assert affinity.parse("6;7-8") == [{5}, {6, 7}]
+    assert affinity.workers(4) == affinity.workers(1) == ""
+
+
+LIMITED = """
+from ortune.backends import _ort
+from ortune.backends.cpu import Cpu
+from ortune.core.cpus import effective_cpus
+from ortune.core.facts import Facts
+facts = Facts({}, 0, 0, 0, {}, 17, 8, (), ())
+threads = [one.threads for one in Cpu().coordinates(facts)["threads"]]
+made = _ort.options(0, "all", verbose=False)
+print(effective_cpus(), made.intra_op_num_threads, max(threads, default=1))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
+def test_threads_follow_taskset() -> None:
+    one = min(os.sched_getaffinity(0))
+    command = ["taskset", "-c", str(one), sys.executable, "-c", LIMITED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "1", "1"]
+
+
+def test_threads_follow_a_quota_of_one_cpu() -> None:
+    with quota() as join:
+        command = ["sh", "-c", f'{join} && exec "$0" "$@"', sys.executable, "-c", LIMITED]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["1", "1", "1"]
+
+
+@contextmanager
+def quota() -> Iterator[str]:
+    """Make a cgroup of one CPU; yields the shell command that joins it. Skips where it cannot."""
+    for top, files in (
+        (
+            Path("/sys/fs/cgroup/cpu"),
+            {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"},
+        ),
+        (Path("/sys/fs/cgroup"), {"cpu.max": "100000 100000"}),
+    ):
+        group = top / f"ortune-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            for name, value in files.items():
+                (group / name).write_text(value)
+            yield f'echo $$ > "{group}/cgroup.procs"'
+            return
+        except OSError:
+            continue
+        finally:
+            group.rmdir()
+    pytest.skip("no cgroup of this machine can be written")
+
+
+def test_graph_optimizers_are_left_out_one_by_one_on_top_of_each_other() -> None:
+    ops = {"LayerNormalization": 2, "Softmax": 1, "MatMul": 4}
+    facts = Facts(ops, 7, 0, 0, {}, 20, 10, (), ())
+    found = Cpu().coordinates(facts)
+    assert [c.disable for c in found["without SkipLayerNormFusion"]] == [("SkipLayerNormFusion",)]
+    assert found["without BiasGeluFusion"] == []
+    after = found["without SkipLayerNormFusion"][0].coordinates(facts)
+    assert after["without SkipLayerNormFusion"] == []
+    assert [c.disable for c in after["without MatMulScaleFusion"]] == [
+        ("SkipLayerNormFusion", "MatMulScaleFusion")
+    ]

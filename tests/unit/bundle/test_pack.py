@@ -1,0 +1,455 @@
+"""A bundle serves what was measured, and refuses to be anything else."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.unit import studies
+
+from ortune.backends.cpu import Cpu
+from ortune.bundle.pack import pack
+from ortune.bundle.read import read
+from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.core.plugins import codec
+from ortune.core.study import Study
+from ortune.core.trial import Status
+from ortune.engine import load as engine_load
+from ortune.engine.load import load
+
+X = np.array([[-5, 0, 1, 2]], np.float32)
+Y = np.array([[0, 2, 4, 6]], np.float32)
+WRONG = studies.TUNED.replace("{1,2,3,4}", "{9,9,9,9}")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return studies.study(tmp_path)
+
+
+@pytest.fixture
+def bundle(study: Study, tmp_path: Path) -> Path:
+    return pack(study, tmp_path / "toy.ortune")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where engines unpack."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def rewrite(bundle: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """Change members without touching their digests."""
+    with zipfile.ZipFile(bundle) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    change(members)
+    with zipfile.ZipFile(bundle, "w") as new:
+        for name, content in members.items():
+            new.writestr(name, content)
+    return bundle
+
+
+def test_it_holds_everything(bundle: Path, study: Study) -> None:
+    with zipfile.ZipFile(bundle) as file:
+        assert sorted(file.namelist()) == [
+            "evidence.json",
+            "fallback/toy.onnx",
+            "golden/inputs.stream",
+            "golden/outputs.stream",
+            "manifest.json",
+            "models/toy.onnx",
+            "recipe.json",
+            "settings.json",
+        ]
+        stored = {i.filename for i in file.infolist() if i.compress_type == zipfile.ZIP_STORED}
+        assert {"models/toy.onnx", "fallback/toy.onnx"} <= stored
+    found = read(bundle)
+    assert found.backend == Cpu(threads=1)
+    assert found.recipe == study.best.plan.recipe
+    assert [trial.phase for trial in found.evidence.trials] == ["search", "final"]
+    assert found.evidence.trials[-1] == study.best
+    assert found.evidence.job == study.job
+    assert found.manifest.machine == study.job.machine
+
+
+def test_it_runs_with_its_settings_and_leaves_nothing(bundle: Path, temporary: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with load(bundle) as engine:
+            np.testing.assert_array_equal(engine(x=X)["y"], Y)
+            assert engine.backend == Cpu(threads=1)
+            assert engine.fallback == ""
+            assert list(temporary.iterdir())
+    assert not list(temporary.iterdir())
+
+
+def test_a_dropped_engine_leaves_nothing(bundle: Path, temporary: Path) -> None:
+    load(bundle)
+    assert not list(temporary.iterdir())
+
+
+def test_an_engine_open_at_exit_leaves_nothing(bundle: Path, temporary: Path) -> None:
+    code = (
+        f"import tempfile; tempfile.tempdir = {str(temporary)!r}\n"
+        f"from ortune.engine.load import load; engine = load({str(bundle)!r})\n"
+        f"import os; print(len(os.listdir({str(temporary)!r})))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert run.stdout.strip() == "1" and run.stderr == ""
+    assert not list(temporary.iterdir())
+
+
+def test_the_same_trial_packs_to_the_same_bytes(study: Study, tmp_path: Path) -> None:
+    one, two = pack(study, tmp_path / "1.ortune"), pack(study, tmp_path / "2.ortune")
+    assert one.read_bytes() == two.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "member", ["models/toy.onnx", "fallback/toy.onnx", "settings.json", "golden/inputs.stream"]
+)
+def test_a_changed_byte_is_found(bundle: Path, temporary: Path, member: str) -> None:
+    def flip(members: dict[str, bytes]) -> None:
+        content = bytearray(members[member])
+        content[len(content) // 2] ^= 1
+        members[member] = bytes(content)
+
+    rewrite(bundle, flip)
+    with pytest.raises(BadModel, match=f"'{member}' was changed"):
+        load(bundle)
+    with pytest.raises(BadModel, match=f"'{member}' was changed"):
+        read(bundle)
+    assert not list(temporary.iterdir())
+
+
+def test_bytes_flipped_in_the_file_are_found(bundle: Path) -> None:
+    content = bytearray(bundle.read_bytes())
+    at = content.index(b"Relu")
+    content[at] ^= 1
+    bundle.write_bytes(content)
+    with pytest.raises(BadModel, match=r"onnx' was changed"):
+        load(bundle)
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.7, 0.99])
+def test_a_truncated_bundle_is_found(bundle: Path, kept: float) -> None:
+    content = bundle.read_bytes()
+    bundle.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(BadModel, match="damaged"):
+        load(bundle)
+
+
+def test_a_member_that_nobody_vouches_for_is_refused(bundle: Path) -> None:
+    rewrite(bundle, lambda members: members.update({"models/extra.onnx": b"x"}))
+    with pytest.raises(BadModel, match=r"models/extra\.onnx"):
+        load(bundle)
+
+
+def test_a_missing_member_is_named(bundle: Path) -> None:
+    rewrite(bundle, lambda members: members.pop("fallback/toy.onnx") and None)
+    with pytest.raises(BadModel, match=r"fallback/toy\.onnx"):
+        load(bundle)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "C:\\evil", "a\\..\\evil"])
+def test_no_member_leaves_its_folder(bundle: Path, temporary: Path, name: str) -> None:
+    def add(members: dict[str, bytes]) -> None:
+        manifest = json.loads(members["manifest.json"])
+        manifest["members"][name] = {"sha256": "0" * 64, "size": 1}
+        members["manifest.json"] = json.dumps(manifest).encode()
+        members[name] = b"x"
+
+    rewrite(bundle, add)
+    with pytest.raises(BadModel, match="unsafe member"):
+        load(bundle)
+    assert not list(temporary.iterdir())
+
+
+def test_a_zip_of_something_else(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.ortune", "w") as file:
+        file.writestr("weights.pt", b"x")
+    with pytest.raises(BadModel, match="not a bundle"):
+        load(tmp_path / "a.ortune")
+
+
+def test_a_newer_format_is_refused(bundle: Path) -> None:
+    def raised(members: dict[str, bytes]) -> None:
+        manifest = json.loads(members["manifest.json"])
+        members["manifest.json"] = json.dumps(manifest | {"format": 99}).encode()
+
+    rewrite(bundle, raised)
+    with pytest.raises(BadModel, match="format 99"):
+        load(bundle)
+
+
+def test_another_answer_on_the_same_machine_is_an_error(study: Study, tmp_path: Path) -> None:
+    built = Path(study.root) / "artefacts/0123/toy.onnx"
+    studies.write_model(built, WRONG)
+    with pytest.raises(BadModel, match="golden sample"):
+        load(pack(study, tmp_path / "wrong.ortune"))
+
+
+def test_another_answer_on_another_machine_is_a_warning(study: Study, tmp_path: Path) -> None:
+    studies.write_model(Path(study.root) / "artefacts/0123/toy.onnx", WRONG)
+    job = replace(study.job, machine={**study.job.machine, "cpu": "An Older CPU"})
+    path = pack(replace(study, job=job), tmp_path / "moved.ortune")
+    with pytest.warns(RuntimeWarning, match="cpu: An Older CPU then") as caught:
+        load(path).close()
+    assert len(caught) == 1
+
+
+@dataclass(frozen=True)
+class Absent(Cpu):
+    """A backend whose package is not there."""
+
+    def missing(self) -> str | None:
+        return "pip install something"
+
+
+@dataclass(frozen=True)
+class Broken(Cpu):
+    """A backend whose provider does not start."""
+
+    @contextmanager
+    def open(self, path: Path, *, verbose: bool = False) -> Iterator[object]:
+        raise RuntimeError("libsomething.so is missing")
+        yield
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"), [(Absent(), "pip install something"), (Broken(), "libsomething")]
+)
+def test_the_original_runs_where_the_backend_does_not(
+    bundle: Path,
+    temporary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: Cpu,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(engine_load, "_backend", lambda folder, manifest: _given(backend))
+    with pytest.warns(RuntimeWarning, match=reason) as caught:
+        engine = load(bundle)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with engine:
+        np.testing.assert_array_equal(engine(x=X)["y"], Y)
+        assert engine.backend == Cpu() and reason in engine.fallback
+    assert not list(temporary.iterdir())
+
+
+def _given(backend: Cpu) -> tuple[Cpu | None, str]:
+    missing = backend.missing()
+    return (None, missing) if missing else (backend, "")
+
+
+def test_an_unknown_backend_falls_back(bundle: Path) -> None:
+    def other(members: dict[str, bytes]) -> None:
+        members["settings.json"] = json.dumps({"is": "backends/quantum"}).encode()
+        _digest(members, "settings.json")
+
+    rewrite(bundle, other)
+    with pytest.warns(RuntimeWarning, match="quantum"):
+        engine = load(bundle)
+    np.testing.assert_array_equal(engine(x=X)["y"], Y)
+    engine.close()
+
+
+def _digest(members: dict[str, bytes], name: str) -> None:
+    import hashlib
+
+    manifest = json.loads(members["manifest.json"])
+    content = members[name]
+    entry = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    manifest["members"][name] = entry
+    members["manifest.json"] = json.dumps(manifest).encode()
+
+
+def test_settings_of_a_bundle_are_not_overridden(bundle: Path) -> None:
+    with pytest.raises(BadSettings, match="its own settings"):
+        load(bundle, on="cpu")
+
+
+def test_another_trial(study: Study, tmp_path: Path) -> None:
+    path = pack(study, tmp_path / "base.ortune", trial="ba5e")
+    found = read(path)
+    assert found.manifest.models == found.manifest.fallback == {"": "fallback/toy.onnx"}
+    with load(path) as engine:
+        np.testing.assert_array_equal(engine(x=X)["y"], Y)
+
+
+def test_trials_that_cannot_be_packed(study: Study, tmp_path: Path) -> None:
+    path = tmp_path / "x.ortune"
+    with pytest.raises(OrtuneError, match="no trial begins with 'zz'"):
+        pack(study, path, trial="zz")
+    with pytest.raises(OrtuneError, match="no trial begins with ''"):
+        pack(study, path, trial="")
+    with pytest.raises(OrtuneError, match="SIGSEGV"):
+        pack(study, path, trial="dd44")
+    twin = replace(study.trials[2], key="aa99" * 4, status=Status.SLOWER)
+    with pytest.raises(OrtuneError, match="several trials"):
+        pack(replace(study, trials=(*study.trials, twin)), path, trial="aa")
+    assert not path.exists()
+
+
+def test_an_existing_file_is_kept(bundle: Path, study: Study) -> None:
+    before = bundle.read_bytes()
+    with pytest.raises(OrtuneError, match="exists"):
+        pack(study, bundle, trial="ba5e")
+    assert bundle.read_bytes() == before
+    pack(study, bundle, trial="ba5e", force=True)
+    assert bundle.read_bytes() != before
+
+
+@pytest.mark.parametrize("name", ["source/toy.onnx", "run/artefacts/0123/toy.onnx"])
+def test_inputs_are_never_overwritten(study: Study, tmp_path: Path, name: str) -> None:
+    before = (tmp_path / name).read_bytes()
+    with pytest.raises(OrtuneError, match="never overwritten"):
+        pack(study, tmp_path / name, force=True)
+    assert (tmp_path / name).read_bytes() == before
+
+
+def test_places_that_cannot_be_written(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(OrtuneError, match="is a folder"):
+        pack(study, tmp_path)
+    with pytest.raises(OrtuneError, match="there is no folder"):
+        pack(study, tmp_path / "none" / "x.ortune")
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(study: Study, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: the kernel refuses the write."""
+    target = tmp_path / "out" / "x.ortune"
+    target.parent.mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
+    try:
+        with pytest.raises(OrtuneError, match="cannot write") as caught:
+            pack(study, target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "free space" in caught.value.fix
+    assert not list(target.parent.iterdir())
+
+
+def test_a_changed_original_is_refused(study: Study, tmp_path: Path) -> None:
+    studies.write_model(tmp_path / "source" / "toy.onnx", WRONG)
+    with pytest.raises(OrtuneError, match="changed since"):
+        pack(study, tmp_path / "x.ortune")
+
+
+def test_a_missing_part_of_the_run_is_named(study: Study, tmp_path: Path) -> None:
+    (Path(study.root) / "artefacts/0123/toy.onnx").unlink()
+    with pytest.raises(OrtuneError, match=r"built model in .*0123' is gone"):
+        pack(study, tmp_path / "x.ortune")
+    (tmp_path / "source" / "toy.onnx").unlink()
+    with pytest.raises(OrtuneError, match="the original"):
+        pack(study, tmp_path / "x.ortune")
+
+
+def external(path: Path, text: str) -> Path:
+    """Write a model whose weights lie beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    proto = onnx.parser.parse_model(text)
+    for tensor in proto.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    onnx.save(
+        proto,
+        path,
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+        convert_attribute=True,
+    )
+    return path
+
+
+def test_external_data_travels(study: Study, tmp_path: Path) -> None:
+    source = external(tmp_path / "source" / "toy.onnx", studies.MODEL)
+    external(Path(study.root) / "artefacts/0123/toy.onnx", studies.TUNED)
+    assert (source.parent / "weights.bin").stat().st_size == 16
+    path = pack(replace(study, job=studies.job(source)), tmp_path / "x.ortune")
+    assert read(path).manifest.models == {"": "models/toy/toy.onnx"}
+    for file in (source.parent, Path(study.root) / "artefacts"):
+        (file / "weights.bin").unlink(missing_ok=True)
+    with load(path) as engine:
+        np.testing.assert_array_equal(engine(x=X)["y"], Y)
+
+
+def test_several_models(study: Study, tmp_path: Path) -> None:
+    names = ("encoder", "decoder")
+    sources = [studies.write_model(tmp_path / f"{name}.onnx", studies.MODEL) for name in names]
+    made = replace(
+        study,
+        job=studies.job(*sources, names=names),
+        models=dict(zip(names, map(str, sources), strict=True)),
+    )
+    built = Path(study.root) / "artefacts/0123"
+    tuned = studies.write_model(built / "decoder.onnx", studies.TUNED)
+    studies.write_golden(made, made.best, sources[0], "encoder")
+    studies.write_golden(made, made.best, tuned, "decoder")
+    path = pack(made, tmp_path / "x.ortune")
+    models = read(path).manifest.models
+    assert models == {"encoder": "fallback/encoder.onnx", "decoder": "models/decoder.onnx"}
+    with load(path) as engine:
+        assert engine.models == names
+        np.testing.assert_array_equal(engine["decoder"](x=X)["y"], Y)
+        np.testing.assert_array_equal(engine["encoder"](x=X)["y"], Y)
+        with pytest.raises(BadSettings, match="2 models"):
+            engine(x=X)
+
+
+def test_the_manifest_survives_json(bundle: Path) -> None:
+    manifest = read(bundle).manifest
+    again = codec.decode(type(manifest), json.loads(json.dumps(codec.encode(manifest))))
+    assert again == manifest
+
+
+def test_external_data_outside_the_bundle_is_not_read(bundle: Path, tmp_path: Path) -> None:
+    """A forged bundle whose model points at a file of the reader's machine."""
+    (tmp_path / "secret.bin").write_bytes(np.float32([7, 7, 7, 7]).tobytes())
+
+    def point_outside(members: dict[str, bytes]) -> None:
+        for name in ("models/toy.onnx", "fallback/toy.onnx"):
+            proto = onnx.ModelProto.FromString(members[name])
+            tensor = proto.graph.initializer[0]
+            tensor.ClearField("float_data")
+            tensor.ClearField("raw_data")
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value=str(tmp_path / "secret.bin"))
+            members[name] = proto.SerializeToString()
+            _digest(members, name)
+        # On another machine a wrong golden answer would only warn: the refusal is the runtime's.
+        manifest = json.loads(members["manifest.json"])
+        manifest["machine"]["cpu"] = "another"
+        members["manifest.json"] = json.dumps(manifest).encode()
+
+    rewrite(bundle, point_outside)
+    with pytest.raises(BadModel, match="does not load"):
+        load(bundle)
+
+
+def test_a_bundle_opens_without_the_model_library(bundle: Path) -> None:
+    code = (
+        f"import sys; from ortune.engine.load import load; load({str(bundle)!r}).close()\n"
+        "print([name for name in ('onnx_ir', 'onnx', 'onnxscript') if name in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert run.stdout.strip() == "[]"

@@ -1,0 +1,111 @@
+"""The command-line grammar of plugins."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.budget import Budget
+from ortune.core.errors import BadSettings, OrtuneError, UnknownPlugin
+from ortune.core.plugins import spelling
+from ortune.core.step import Quantizer
+from ortune.observers.percentile import Percentile
+from ortune.quantizers.int8_static import Int8Static
+
+NAMES = st.text('abcdefghijklmnopqrstuvwxyzABC_-.:/(),=[]" ', max_size=12)
+
+
+@given(
+    st.integers(0, 64),
+    st.sampled_from(["disabled", "basic", "extended", "all"]),
+    st.lists(NAMES, max_size=3).map(tuple),
+)
+def test_every_backend_is_read_back_from_its_spelling(
+    threads: int, level: str, disable: tuple[str, ...]
+) -> None:
+    made = Cpu(threads=threads, level=level, disable=disable)  # type: ignore[arg-type]
+    assert spelling.parse(Backend, str(made)) == made
+
+
+@given(st.floats(50, 100, exclude_min=True), st.booleans())
+def test_plugins_nest(p: float, per_channel: bool) -> None:
+    made = Int8Static(observer=Percentile(p=p), per_channel=per_channel)
+    assert spelling.parse(Quantizer, str(made)) == made
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_read_or_refused_in_two_lines(text: str) -> None:
+    try:
+        spelling.parse(Backend, text)
+    except OrtuneError as error:
+        assert error.what
+        assert error.fix
+
+
+def test_pinned_fields_are_those_written_out() -> None:
+    found = spelling.parse_list(Backend, "cpu(threads=2), reference")
+    assert [(str(b), sorted(given)) for b, given in found] == [
+        ("cpu(threads=2)", ["threads"]),
+        ("reference", []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cpuu", "no 'cpuu'"),
+        ("cpu(treads=4)", "has no field 'treads'"),
+        ("cpu(threads=many)", "is not a int"),
+        ("cpu(threads=true)", "is not a int"),
+        ("cpu(level=max)", "is not allowed"),
+        ("cpu(threads=1", "expected at column"),
+        ("cpu(threads=1, threads=2)", "twice"),
+        ("cpu) ", "the end expected"),
+        ("", "a name expected"),
+        ("cpu(disable=[Skip*])", "',' or ']' expected"),
+    ],
+)
+def test_wrong_spellings_say_what_is_wrong(text: str, said: str) -> None:
+    with pytest.raises((BadSettings, UnknownPlugin)) as caught:
+        spelling.parse(Backend, text)
+    assert said in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("text", "again", "bound"),
+    [
+        ("cosine>=0.999", "cosine>=0.999", 0.999),
+        ("top1 >= base-0.01", "top1>=base-0.01", 0.79),
+        ("max-error<=1e-3", "max-error<=0.001", 0.001),
+        ("snr>=base", "snr>=base", 0.8),
+    ],
+)
+def test_budgets_are_read_and_written(text: str, again: str, bound: float) -> None:
+    budget = Budget.parse(text)
+    assert str(budget) == again
+    assert budget.bound(0.8) == pytest.approx(bound)
+    assert Budget.parse(str(budget)) == budget
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("top1", "cannot read budget"),
+        ("top1<=0.9", "higher top1 is better"),
+        ("max-error>=0.1", "lower max-error is better"),
+        ("cosine>=lots", "cannot read the limit 'lots'"),
+        ("cosin>=0.9", "no 'cosin'"),
+    ],
+)
+def test_wrong_budgets_say_what_is_wrong(text: str, said: str) -> None:
+    with pytest.raises(OrtuneError) as caught:
+        Budget.parse(text)
+    assert said in caught.value.what
+
+
+def test_nan_is_never_within_a_budget() -> None:
+    for text in ("cosine>=0.5", "max-error<=10", "top1>=base-1"):
+        assert not Budget.parse(text).admits(float("nan"), 1.0)

@@ -1,0 +1,40 @@
+"""What a job's key holds of the user's own code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ortune.backends.torch import Torch
+from ortune.core.errors import BadSettings
+from ortune.experiment.request import Request
+
+
+@pytest.mark.parametrize("given", [{"labels": "l.csv"}, {"calibration": "folder"}])
+@pytest.mark.parametrize("evaluate", ["", "mine:score"])
+def test_labels_and_calibration_without_data_are_refused(
+    given: dict[str, str], evaluate: str
+) -> None:
+    asked = Request((Path("m.onnx"),), evaluate=evaluate, **given)  # type: ignore[arg-type]
+    with pytest.raises(BadSettings, match="go with --data"):
+        asked.names  # noqa: B018
+
+
+def test_an_edited_function_or_file_is_another_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, weights = tmp_path / "asked_code.py", tmp_path / "w.pt"
+    baseline = Torch(source="asked_code:make", weights="w.pt")
+    scored = Request((), evaluate="asked_code:score")
+    for request, edited in ((scored, code), (Request((), baseline=baseline), code)):
+        code.write_text("one = 1")
+        weights.write_bytes(b"1")
+        before = request.functions_digest()
+        assert request.functions_digest() == before
+        edited.write_text("one = 2")
+        assert request.functions_digest() != before
+    weights.write_bytes(b"2")
+    assert Request((), baseline=baseline).functions_digest() != before
+    assert Request(()).functions_digest() == "", "nothing of the user's is read"

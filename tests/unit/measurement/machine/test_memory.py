@@ -1,0 +1,65 @@
+"""Memory and CPU of a worker, and the runtime's node record."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ortune.backends.cpu import Cpu
+from ortune.core.errors import BadData
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.machine import memory
+from ortune.measurement.machine.memory import NodeMemory, read_nodes
+from ortune.measurement.worker import usage
+from ortune.measurement.worker.workbench import Workbench
+
+HEADER = "#name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations"
+
+
+def test_nodes_are_read_biggest_first_and_names_lose_their_hash(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text(
+        f"{HEADER}\nConv_1_16066618026671468227,4624,0,10,5\na,b_12,900,0,0,0\nBig_3,8,1,50000,0\n"
+    )
+    found = read_nodes(path)
+    assert [node.name for node in found] == ["Big_3", "Conv_1", "a,b_12"]
+    assert found[1] == NodeMemory("Conv_1", 4624, 0, 10, 5) and found[1].allocated == 15
+
+
+@pytest.mark.parametrize(
+    "text", ["", "name,size\nx,1\n", f"{HEADER}\nx,1,2\n", f"{HEADER}\nx,1,2,3,y"]
+)
+def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text(text)
+    with pytest.raises(BadData):
+        read_nodes(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux'")
+def test_the_peak_is_of_this_process_and_not_of_the_one_that_started_it() -> None:
+    ballast = bytearray(200 * 2**20)
+    ballast[::4096] = b"\1" * len(ballast[::4096])
+    code = "from ortune.measurement.machine.memory import peak_rss; print(peak_rss())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert memory.peak_rss() > 200e6 > 100e6 > int(said) > 5e6
+    assert len(ballast)
+
+
+def test_the_peak_falls_back_where_there_is_no_status() -> None:
+    assert memory.peak_rss(Path("nothing-here")) > 5e6
+
+
+def test_usage_counts_cpu_and_rest_waits_for_none(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        bench = Workbench(WorkerJob({}, Cpu(), {}, tmp_path), stack)
+        before = usage.usage(bench)["cpu_ns"]
+        assert sum(range(300_000)) and usage.usage(bench)["cpu_ns"] > before
+        assert usage.rest(bench)["cpu_ns"] < 400e6
+        found = usage.footprint(bench)
+    assert 0 < found["rss"] <= found["peak"]
+    assert found["uss"] is None or 0 < found["uss"] <= found["rss"]

@@ -1,0 +1,128 @@
+"""The worker process: whatever happens in it comes back as a value."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from ortune_toys.backends.crash import Crash
+from ortune_toys.backends.hang import Hang
+from ortune_toys.backends.hog import Hog
+
+from ortune.backends.cpu import Cpu
+from ortune.backends.torch import Torch
+from ortune.core.backend import Backend
+from ortune.core.observer import Probe
+from ortune.data import stream
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.worker.workbench import Workbench
+from ortune.metrics.snr import Snr
+from ortune.model.parts.expose import Watch
+from ortune.observers.min_max import MinMax
+
+MODEL = """
+<ir_version: 8, opset_import: ["": 17]>
+toy (float[N,4] x) => (float[N,4] y) { two = Constant<value = float {2.0}>() y = Mul(x, two) }
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    stream.write(
+        tmp_path / "feeds.stream",
+        ({"x": np.full((1, 4), i, np.float32)} for i in range(5)),
+    )
+    return path
+
+
+def job(model: Path, backend: Backend | None = None) -> WorkerJob:
+    feeds = {MAIN: model.parent / "feeds.stream"}
+    return WorkerJob({MAIN: model}, backend or Cpu(), feeds, model.parent / "work")
+
+
+def test_a_worker_loads_runs_times_scores_and_observes(model: Path) -> None:
+    with Worker(job(model)) as worker:
+        assert worker.ask("load")["placement"] == {"CPUExecutionProvider": 1}
+        assert worker.ask("first")["first_ns"] > 0
+        timed = worker.ask("burst", at=0, runs=7, each=3, drop=1)
+        assert len(timed["latency_ns"]) == len(timed["waited"]) == 7
+        scored = worker.ask("score", indices=[3, 1], metrics=[Snr()], save=str(model.parent / "o"))
+        assert len(scored["records"][0]) == 2
+        assert stream.Stream(model.parent / "o")[0]["y"].tolist() == [[6.0] * 4]
+        seen = worker.ask(
+            "observe",
+            model=str(model),
+            groups=[[0, 4], [1]],
+            watches=[Watch("y", "y")],
+            probes=[Probe("y", MinMax())],
+            keep=str(model.parent / "moments"),
+        )
+        assert seen["answers"] == [[{"low": 0.0, "high": 8.0}], [{"low": 2.0, "high": 2.0}]]
+        assert worker.ask("describe")["shapes"] == {"y": ["float32", [1, 4]]}
+
+
+def test_the_reproduce_command_repeats_the_commands(model: Path) -> None:
+    with Worker(job(model)) as worker:
+        worker.ask("load")
+        worker.ask("burst", at=0, runs=2)
+        command = worker.reproduce
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        (Crash(), "killed by SIGSEGV"),
+        (Hang(), "no answer to 'first' after 1 s"),
+        (Hog(), "over the limit of"),
+    ],
+)
+def test_crash_hang_and_memory_are_values(model: Path, backend: Backend, said: str) -> None:
+    with Worker(job(model, backend), memory_limit=1 << 30) as worker:
+        worker.ask("load")
+        with pytest.raises(WorkerFailed) as caught:
+            worker.ask("first", timeout_s=1 if isinstance(backend, Hang) else 60)
+    assert said in caught.value.failure.reason
+    assert "ortune.measurement.worker" in caught.value.failure.reproduce
+
+
+def test_an_error_in_a_task_leaves_the_worker_alive(model: Path) -> None:
+    with Worker(job(model)) as worker:
+        worker.ask("load")
+        with pytest.raises(WorkerFailed, match="function"):
+            worker.ask("evaluate", function="no_such_module:function")
+        assert worker.ask("first")["first_ns"] > 0
+
+
+def test_a_file_that_is_no_model_is_a_value(model: Path) -> None:
+    model.write_bytes(b"not a model")
+    with Worker(job(model)) as worker, pytest.raises(WorkerFailed, match="does not load"):
+        worker.ask("load")
+
+
+def test_a_round_of_several_models_holds_their_calls_in_proportion(model: Path) -> None:
+    few, many = model.parent / "few.stream", model.parent / "many.stream"
+    for path, count in ((few, 2), (many, 6)):
+        stream.write(path, ({"x": np.zeros((1, 4), np.float32)} for _ in range(count)))
+    both = {"one": model, "two": model}
+    work = WorkerJob(both, Cpu(), {"one": few, "two": many}, model.parent / "work")
+    with ExitStack() as stack:
+        bench = Workbench(work, stack)
+        bench.open()
+        rounds = [bench.round(position) for position in range(len(bench.cycle))]
+    assert len(rounds) == 2
+    assert all(len(calls) == 1 + 3 for calls in rounds)
+
+
+def test_what_a_backend_says_to_do_reaches_the_reader(model: Path) -> None:
+    with Worker(job(model, Torch())) as worker, pytest.raises(WorkerFailed) as caught:
+        worker.ask("load")
+    assert "source=" in caught.value.failure.fix

@@ -1,0 +1,143 @@
+"""Intervals of latency ratios."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ortune.core.trial import Block, Burst, Pair
+from ortune.measurement.timing import stats
+
+
+def pair(
+    rng: np.random.Generator,
+    shift: float,
+    *,
+    blocks: int = 10,
+    sd: float = 0.03,
+    own: float = 0.004,
+) -> Pair:
+    """Blocks of a candidate exp(shift) times as slow, with noise and a pair's own effect."""
+    effect = shift + rng.normal(0, own)
+    made = []
+    for _ in range(blocks):
+        base = np.exp(rng.normal(0, sd, 8)) * 1e6
+        cand = np.exp(rng.normal(effect, sd, 8)) * 1e6
+        made.append(Block(burst(base), burst(cand)))
+    return Pair(tuple(made))
+
+
+def burst(values: np.ndarray, waited: float = 0.0) -> Burst:
+    return Burst(tuple(int(v) for v in values), (waited,) * len(values))
+
+
+def test_equal_models_are_rarely_called_different() -> None:
+    rng = np.random.default_rng(0)
+    claims = 0
+    for _ in range(400):
+        found = stats.ratio([pair(rng, 0.0) for _ in range(3)])
+        claims += found.high < 1 or found.low > 1
+    assert claims <= 10, "1 % of 400 is 4; 10 leaves room for chance"
+
+
+@pytest.mark.parametrize("own", [0.002, 0.008, 0.03])
+def test_claims_stay_rare_whatever_pairs_differ_by(own: float) -> None:
+    """Half-widths from the moderated variance alone: blocks would only blur the spread."""
+    rng = np.random.default_rng(3)
+    claims = 0
+    for _ in range(300):
+        exact = [pair(rng, 0.0, blocks=4, sd=1e-4, own=own) for _ in range(stats.PAIRS)]
+        found = stats.ratio(exact)
+        claims += found.high < 1 or found.low > 1
+    assert claims <= 18, "the prior lets 3.1 % through at 0.03, 9 of 300; 18 leaves room"
+
+
+def test_a_twin_slower_by_3_percent_is_found() -> None:
+    rng = np.random.default_rng(1)
+    found = [stats.ratio([pair(rng, 0.0296) for _ in range(stats.PAIRS)]) for _ in range(50)]
+    assert sum(f.low > 1 for f in found) >= 45
+    assert np.mean([f.value for f in found]) == pytest.approx(1.03, abs=0.003)
+
+
+class TestPrediction:
+    def test_a_new_pair_on_another_occasion_falls_inside(self) -> None:
+        rng = np.random.default_rng(4)
+        inside = 0
+        for _ in range(200):
+            here, there = rng.normal(0, stats.OCCASION_SD / math.sqrt(2), 2)
+            known = [pair(rng, here, blocks=4, own=0.0085) for _ in range(stats.PAIRS)]
+            found = stats.prediction(known)
+            again = stats.ratio([pair(rng, there, blocks=4, own=0.0085)]).value
+            inside += found.low <= again <= found.high
+        assert inside >= 186, "95 % of 200 is 190"
+
+    def test_it_is_wider_than_the_interval_of_the_mean_and_not_huge(self) -> None:
+        rng = np.random.default_rng(5)
+        known = [pair(rng, -0.79, own=0.0085) for _ in range(stats.PAIRS)]
+        mean, new = stats.ratio(known, stats.PREDICTED), stats.prediction(known)
+        assert new.low < mean.low < mean.value == new.value < mean.high < new.high
+        assert new.high / new.low < 1.15
+
+    def test_more_pairs_never_predict_away_the_occasion(self) -> None:
+        rng = np.random.default_rng(6)
+        many = [pair(rng, 0.0) for _ in range(30)]
+        found = stats.prediction(many)
+        assert math.log(found.high / found.low) / 2 > 1.96 * stats.OCCASION_SD
+
+    def test_nothing_measured_predicts_nothing(self) -> None:
+        assert math.isnan(stats.prediction([]).value)
+
+
+def test_more_pairs_narrow_the_interval() -> None:
+    rng = np.random.default_rng(2)
+    pairs = [pair(rng, 0.0) for _ in range(6)]
+    widths = [stats.ratio(pairs[:n]).high - stats.ratio(pairs[:n]).low for n in (1, 3, 6)]
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_disturbed_entries_are_dropped_on_both_sides() -> None:
+    base = Burst((100, 100, 100, 100), (0, 0, 0.5, 0))
+    cand = Burst((50, 5000, 50, 50), (0, 0.4, 0, 0))
+    found = stats.block_logs(Pair((Block(base, cand),) * 6))
+    assert found == pytest.approx([math.log(0.5)] * 6)
+    assert stats.disturbed([Pair((Block(base, cand),))]) == pytest.approx(2 / 8)
+
+
+def test_a_few_calm_entries_outweigh_many_disturbed_ones() -> None:
+    base = Burst((100,) * 10, (0.0,) * 10)
+    cand = Burst((50, 50, *(400,) * 8), (0.0, 0.0, *(0.9,) * 8))
+    found = stats.ratio([Pair((Block(base, cand),) * 8)])
+    assert found.value == pytest.approx(0.5)
+
+
+def test_when_everything_is_disturbed_all_entries_count() -> None:
+    base = Burst((100, 100, 100), (0.5, 0.5, 0.5))
+    assert len(stats.block_logs(Pair((Block(base, base),) * 4))) == 4
+
+
+def test_unreadable_run_queue_drops_nothing() -> None:
+    base = Burst((100, 100), (-1.0, -1.0))
+    assert stats.calm(Block(base, base)).all()
+    assert math.isnan(stats.disturbed([Pair((Block(base, base),))]))
+
+
+def test_student_agrees_with_tables() -> None:
+    table = {(0.99, 1): 63.657, (0.99, 2): 9.925, (0.99, 3): 5.841, (0.99, 4): 4.604}
+    table |= {(0.99, 6): 3.707, (0.95, 4): 2.776, (0.9, 2): 2.920, (0.99, 30): 2.750}
+    for (confidence, df), value in table.items():
+        assert stats.student(confidence, df) == pytest.approx(value, abs=0.001)
+
+
+def test_no_blocks_give_no_answer() -> None:
+    assert math.isnan(stats.ratio([]).value)
+    assert math.isnan(stats.ratio([Pair(())]).value)
+
+
+def test_percentiles_need_samples() -> None:
+    assert stats.percentile(range(1, 101), 90) is not None
+    assert stats.percentile(range(1, 101), 99) is None
+    assert stats.percentile([5], 50) == 5
+    assert stats.percentile(range(10_000), 99.9) is not None
+    assert stats.percentile(range(9_999), 99.9) is None

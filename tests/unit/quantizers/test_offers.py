@@ -1,0 +1,130 @@
+"""What each kind of network is offered on each kind of backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.plugins import catalog
+from ortune.core.step import Quantizer
+from ortune.quantizers import int8_static
+from ortune.recipe.space import recipes
+
+CPU = frozenset({"int8", "int8-dynamic"})
+OPENVINO = frozenset({"int8", "int8-weights"})
+HALF = frozenset({"fp16"})
+
+
+@dataclass(frozen=True)
+class Made(Backend):
+    can: frozenset[str] = frozenset()
+
+    @property
+    def arithmetic(self) -> frozenset[str]:
+        return self.can
+
+    def open(self, path, *, verbose=False):  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is offered for a CPU does not depend on the one that the tests run on."""
+    flags = frozenset({"avx2", "avx512_vnni"})
+    monkeypatch.setattr(int8_static, "instruction_sets", lambda: flags)
+
+
+def offers(can: frozenset[str], ops: dict[str, int]) -> list[str]:
+    facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
+    classes = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
+    return [str(step) for cls in classes for step in cls.offers(facts, Made(can=can))]
+
+
+CNN = {"Conv": 49, "Add": 9, "Gemm": 1}
+TRANSFORMER = {"MatMul": 48, "Softmax": 6, "LayerNormalization": 12}
+REQUANTIZED = "requantize(step=int8-static)"
+RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
+
+
+@pytest.mark.parametrize(
+    ("can", "ops", "expected"),
+    [
+        (
+            CPU,
+            CNN,
+            [
+                "int8-static",
+                "int8-static(observer=percentile)",
+                "int8-static(keep_first=3)",
+            ],
+        ),
+        (CPU, {"Conv": 2, "Gemm": 1}, ["int8-static"]),
+        (
+            CPU,
+            TRANSFORMER,
+            [
+                "int4-weights",
+                "int4-weights(block=128)",
+                "int8-dynamic",
+                "int8-static(smooth=0.75, split=4)",
+                "int8-static",
+                "int8-weights(form=nbits)",
+            ],
+        ),
+        (CPU, RECURRENT, ["int8-dynamic", "int8-dynamic(ops=[LSTM])"]),
+        (
+            OPENVINO,
+            CNN | {"ConvTranspose": 2},
+            [
+                "int8-static(target=openvino)",
+                "int8-static(target=openvino, observer=percentile)",
+                "int8-static(target=openvino, keep_first=3)",
+                "int8-weights",
+            ],
+        ),
+        (HALF, CNN, ["fp16"]),
+        (CPU, {"Relu": 3}, []),
+        (frozenset(), TRANSFORMER, []),
+        (CPU | HALF, CNN | {"QuantizeLinear": 5}, ["drop-pairs", REQUANTIZED]),
+        (CPU, CNN | {"ConvInteger": 5}, ["float-convs", REQUANTIZED]),
+        (CPU, {"QLinearConv": 49}, []),
+    ],
+)
+def test_offers(can: frozenset[str], ops: dict[str, int], expected: list[str]) -> None:
+    assert offers(can, ops) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"avx2", "avx_vnni"}, "int8-static"),
+        ({"avx2"}, "int8-static(reduce_range=true)"),
+        ({"asimd"}, "int8-static(activations=s8)"),
+        (set(), "int8-static"),
+    ],
+)
+def test_instruction_sets_choose_the_integers(
+    flags: set[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8_static, "instruction_sets", lambda: frozenset(flags))
+    assert expected in offers(CPU, {"Conv": 2})
+    assert "int8-static(target=openvino)" in offers(OPENVINO, {"Conv": 2})
+
+
+def names(can: frozenset[str], ops: dict[str, int]) -> list[str]:
+    facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
+    return [recipe.name for recipe in recipes(facts, Made(can=can))]
+
+
+def test_static_convolutions_and_dynamic_recurrent_layers_are_joined() -> None:
+    joined = "int8-static + int8-dynamic"
+    assert joined in names(CPU, {"Conv": 5, "LSTM": 1})
+    assert joined not in names(CPU, {"Conv": 5, "MatMul": 2})
+
+
+def test_four_bits_are_tried_after_eight() -> None:
+    tried = names(CPU, TRANSFORMER)
+    assert tried.index("int4-weights") > tried.index("int8-weights(form=nbits)")

@@ -1,0 +1,213 @@
+"""Steps for models that arrive quantized that change answers: towards the float model's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from tests.unit.quantizing import model_of, normal, ops, optimized, quantize, run, snr
+
+from ortune.cli._converting import Order, quantizers
+from ortune.core.errors import BadSettings, Refused
+from ortune.quantizers.drop_pairs import DropPairs
+from ortune.quantizers.float_convs import FloatConvs
+from ortune.quantizers.int8_dynamic import Int8Dynamic
+from ortune.quantizers.int8_static import Int8Static
+from ortune.quantizers.qoperator import Qoperator
+from ortune.quantizers.requantize import Requantize
+
+CNN = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[1,4,8,8] x) => (float[1,8,2,2] y) {
+  c = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(x, w1, b1)
+  r = Relu(c)
+  p = MaxPool<kernel_shape = [2,2], strides = [2,2]>(r)
+  d = Conv<kernel_shape = [1,1]>(p, w2, b2)
+  e = Relu(d)
+  a = Add(e, p)
+  f = Conv<kernel_shape = [3,3]>(a, w1b, b1)
+  y = Relu(f)
+}
+"""
+WEIGHTS = {
+    "w1": normal(8, 4, 3, 3, seed=1, scale=0.2),
+    "b1": normal(8, seed=2),
+    "w2": normal(8, 8, 1, 1, seed=3, scale=0.3),
+    "b2": normal(8, seed=4),
+    "w1b": normal(8, 8, 3, 3, seed=5, scale=0.1),
+}
+X = {"x": normal(1, 4, 8, 8, seed=9)}
+SAMPLES = [{"x": normal(1, 4, 8, 8, seed=i)} for i in range(10, 14)]
+
+
+@pytest.fixture
+def cnn() -> ir.Model:
+    return model_of(CNN, WEIGHTS)
+
+
+def test_dynamic_convolutions_become_float_on_the_same_weights(
+    cnn: ir.Model, tmp_path: Path
+) -> None:
+    wanted = run(cnn, X)[0]
+    quantize(cnn, Int8Dynamic(ops=(), conv=True))
+    assert FloatConvs().apply(cnn, {}) == 3
+    assert snr(wanted, run(cnn, X)[0]) > 40
+    assert "ConvInteger" not in ops(cnn) and ops(cnn).count("Cast") == 3
+    assert not {"Cast", "ConvInteger", "Mul"} & set(optimized(cnn, tmp_path))
+    with pytest.raises(Refused):
+        FloatConvs().apply(cnn, {})
+
+
+def test_stored_as_float_where_wanted(cnn: ir.Model) -> None:
+    quantize(cnn, Int8Dynamic(ops=(), conv=True))
+    assert FloatConvs(at_load=False).apply(cnn, {}) == 3
+    assert "Cast" not in ops(cnn)
+    assert run(cnn, X)[0].shape == (1, 8, 2, 2)
+
+
+IDLE = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[2,16] x) => (float[2,16] y)
+<float s = {0.05}, uint8 z = {128}, uint8 low = {0}, float ws = {0.01}, int8 wz = {0}> {
+  q = QuantizeLinear(x, s, z)
+  d = DequantizeLinear(q, s, z)
+  v = DequantizeLinear(w, ws, wz)
+  m = MatMul(d, v)
+  q2 = QuantizeLinear(m, s, low)
+  d2 = DequantizeLinear(q2, s, low)
+  t = Tanh(d2)
+  q3 = QuantizeLinear(t, s, z)
+  d3 = DequantizeLinear(q3, s, z)
+  y = Erf(d3)
+}
+"""
+
+
+def test_pairs_that_no_kernel_takes_go_and_what_they_clipped_stays_clipped() -> None:
+    w = np.random.default_rng(0).integers(-127, 128, (16, 16)).astype(np.int8)
+    model = model_of(IDLE, {"w": w})
+    before = run(model, {"x": normal(2, 16)})[0]
+    assert DropPairs().apply(model, {}) == 2
+    after = run(model, {"x": normal(2, 16)})[0]
+    assert sorted(ops(model)) == sorted(
+        ["Clip", "DequantizeLinear", "DequantizeLinear", "Erf", "MatMul", "QuantizeLinear", "Tanh"]
+    )
+    assert snr(before, after) > 25
+    with pytest.raises(Refused):
+        DropPairs().apply(model, {})
+
+
+def test_a_float_model_has_no_pairs_to_drop(cnn: ir.Model) -> None:
+    with pytest.raises(Refused, match="no quantize / dequantize pair"):
+        DropPairs().apply(cnn, {})
+
+
+def test_layers_that_are_quantized_already_are_called_so(cnn: ir.Model) -> None:
+    quantize(cnn, Int8Static(head=True), SAMPLES)
+    with pytest.raises(Refused, match="3 are quantized already") as caught:
+        quantize(cnn, Int8Static(head=True), SAMPLES)
+    assert "requantize" in caught.value.fix
+
+
+def test_pairs_of_integer_layers_stay(cnn: ir.Model) -> None:
+    quantize(cnn, Int8Static(), SAMPLES)
+    with pytest.raises(Refused, match="belongs to an integer kernel"):
+        DropPairs().apply(cnn, {})
+
+
+def test_weights_are_found_again(cnn: ir.Model) -> None:
+    """Quantized, back to float and quantized: the same integers and the same answer."""
+    quantize(cnn, Int8Static(), SAMPLES)
+    once, held = run(cnn, X)[0], integers(cnn)
+    assert quantize(cnn, Requantize(), SAMPLES) == 3
+    assert held and integers(cnn) == held
+    assert snr(once, run(cnn, X)[0]) > 30
+
+
+def integers(model: ir.Model) -> list[bytes]:
+    held = [v.const_value for v in model.graph.initializers.values()]
+    found = [t for t in held if t is not None and t.dtype == ir.DataType.INT8 and len(t.shape) > 1]
+    return sorted(t.tobytes() for t in found)
+
+
+def test_a_dynamic_model_becomes_static(cnn: ir.Model) -> None:
+    wanted = run(cnn, X)[0]
+    quantize(cnn, Int8Dynamic(ops=(), conv=True))
+    assert quantize(cnn, Requantize(step=Int8Static()), SAMPLES) == 3
+    assert "ConvInteger" not in ops(cnn) and "QuantizeLinear" in ops(cnn)
+    assert snr(wanted, run(cnn, X)[0]) > 20
+
+
+def test_integer_operators_answer_within_one_step(cnn: ir.Model) -> None:
+    quantize(cnn, Int8Static(), SAMPLES)
+    pairs = run(cnn, X, "DISABLE_ALL")[0]
+    last = next(n for n in reversed(list(cnn.graph)) if n.op_type == "DequantizeLinear")
+    step = float(last.inputs[1].const_value.numpy().reshape(-1)[0])  # type: ignore[union-attr]
+    assert Qoperator().apply(cnn, {}) == 5
+    assert sorted(ops(cnn)) == [
+        *["DequantizeLinear", "MaxPool", "QLinearAdd", "QLinearConv", "QLinearConv"],
+        *["QLinearConv", "QuantizeLinear"],
+    ]
+    assert cnn.opset_imports["com.microsoft"] == 1
+    for level in ("DISABLE_ALL", "ENABLE_ALL"):
+        assert np.abs(run_foreign(cnn, level) - pairs).max() <= step * 1.001
+    with pytest.raises(Refused):
+        Qoperator().apply(cnn, {})
+
+
+def run_foreign(model: ir.Model, level: str) -> np.ndarray:
+    from tests.unit.quantizing import unchecked
+
+    return unchecked(model, X, level)[0]
+
+
+def test_products_and_their_bias() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[4,32] x) => (float[4,32] y) {
+      a = Gemm<transB = 1>(x, w1, b1)
+      c = Relu(a)
+      d = MatMul(c, w2)
+      e = Sigmoid(d)
+      y = Gemm(e, w3, b3)
+    }"""
+    weights = {
+        "w1": normal(32, 32, seed=1, scale=0.2),
+        "b1": normal(32, seed=2),
+        "w2": normal(32, 32, seed=3, scale=0.2),
+        "w3": normal(32, 32, seed=4, scale=0.2),
+        "b3": normal(32, seed=5),
+    }
+    model = model_of(text, weights)
+    samples = [{"x": normal(4, 32, seed=i)} for i in range(4)]
+    wanted = run(model, samples[0])[0]
+    quantize(model, Int8Static(), samples)
+    assert Qoperator().apply(model, {}) >= 2
+    found = ops(model)
+    assert "QGemm" in found and "Gemm" not in found
+    from tests.unit.quantizing import unchecked
+
+    assert snr(wanted, unchecked(model, samples[0], "DISABLE_ALL")[0]) > 25
+
+
+@pytest.mark.parametrize(
+    ("order", "steps"),
+    [
+        (Order(form="qoperator"), ["qoperator"]),
+        (Order("int8", form="qoperator", static=True), ["int8-static(head=true)", "qoperator"]),
+        (Order("int8", form="qdq", static=True), ["int8-static(head=true)"]),
+    ],
+)
+def test_convert_writes_the_form_that_was_asked_for(order: Order, steps: list[str]) -> None:
+    order.check()
+    assert [str(step) for step in quantizers(order)] == steps
+    assert order.portable == (order.form == "qdq")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_a_form_is_about_static_int8(precision: str) -> None:
+    with pytest.raises(BadSettings, match="--format qdq is about static int8") as caught:
+        Order(precision, form="qdq").check()
+    assert len(str(caught.value).splitlines()) == 2

@@ -1,0 +1,148 @@
+"""A profile's report: the time, the limits and the actions, in every writer."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.unit.analysis.profiling.test_roofline import (
+    CEILINGS,
+    COPY,
+    PRODUCT,
+    SCALAR,
+    SMALL,
+    kernel,
+)
+from tests.unit.reporting.test_bars import HOSTILE
+from tests.unit.reporting.test_reporting import parsed
+from tests.unit.studies import study
+
+from ortune.analysis.profiling import files
+from ortune.core.action import Action
+from ortune.core.errors import OrtuneError
+from ortune.core.profile import Kernel, Profile
+from ortune.core.section import Bars, Lines, Table
+from ortune.core.trial import Interval
+from ortune.reporting import profile as subject
+from ortune.reporting import profile_page
+from ortune.reporting.html import render
+from ortune.reporting.markdown import markdown, written
+from ortune.reporting.roofline import roofline
+from ortune.reporting.terminal import printed
+
+KERNELS = tuple(
+    replace(one, name=f"k{place}", op_type=op, region="r", span_ns=one.time_ns)
+    for place, (op, one) in enumerate(
+        (("MatMul", PRODUCT), ("Add", COPY), ("Relu", SMALL), ("Neg", SCALAR))
+    )
+)
+ACTIONS = (
+    Action("quantize", HOSTILE, "why", ("k0",), 4.3e7, 3e7, steps=("simplify", "int8-dynamic")),
+    Action("added", "3 casts", "no transform yet", ("k9",), 1e6),
+)
+
+
+def profile(*kernels: Kernel) -> Profile:
+    chosen = kernels or KERNELS
+    total = sum(one.time_ns for one in chosen)
+    return Profile("m.onnx", "cpu", chosen, 9, total, total, ceilings=CEILINGS, notes=(HOSTILE,))
+
+
+def test_the_page_is_offline_and_escaped() -> None:
+    tags = parsed(profile_page.html(profile(), ACTIONS))
+    assert not {"img", "script"} & {tag for tag, _ in tags.found}
+    assert any(HOSTILE in word for word in tags.words)
+    assert any("simplify int8-dynamic" in word for word in tags.words)
+
+
+def test_bars_by_operator_sum_to_the_time_of_the_kernels() -> None:
+    many = tuple(replace(kernel(f"Op{n}", ns=1e6 * (n + 1)), region="r") for n in range(40))
+    first = subject.parts(profile(*many))[0]
+    bars = next(block for block in first.blocks if isinstance(block, Bars))
+    assert len(bars.bars) == 16 and bars.bars[-1].label == "25 more"
+    assert sum(bar.parts[0] for bar in bars.bars) == pytest.approx(40 * 41 / 2)
+
+
+def test_the_plot_has_a_roof_with_its_knee_and_every_kernel_that_computes() -> None:
+    (plot,) = [b for b in roofline(profile()) if isinstance(b, Lines)]
+    knee = plot.lines[0].points[1]
+    assert knee == (pytest.approx(100e9 / 20e9), 100e9)
+    assert {mark.tone for mark in plot.marks} == {"compute", "bandwidth", "cache", "overhead"}
+    assert len(plot.marks) == 4
+
+
+def test_kernels_with_most_to_gain_come_first() -> None:
+    tables = [b for b in roofline(profile()) if isinstance(b, Table)]
+    assert tables[-1].rows[0][0] == "MatMul"
+    assert [row[2] for row in tables[-1].rows[:2]] == ["compute", "bandwidth"]
+
+
+def test_without_ceilings_only_the_time_is_told() -> None:
+    names = [part.name for part in subject.parts(replace(profile(), ceilings=None, notes=()))]
+    assert names == ["time"]
+
+
+def test_a_measured_action_is_told_as_measured_and_an_untried_one_as_such() -> None:
+    tried = (replace(ACTIONS[0], measured=Interval(0.5, 0.4, 0.6)), ACTIONS[1])
+    table = next(b for b in subject.acting(tried) if isinstance(b, Table))
+    assert "measured" in table.columns
+    assert "0.5" in table.rows[0][3] and table.rows[1][3] == "not tried"
+    plain = next(b for b in subject.acting(ACTIONS) if isinstance(b, Table))
+    assert "measured" not in plain.columns
+
+
+def test_the_other_writers_take_it() -> None:
+    made = subject.parts(profile(), ACTIONS)
+    assert "| MatMul |" in written(made)
+    out = io.StringIO()
+    for item in printed(made):
+        Console(file=out, width=80).print(item)
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+def test_files(tmp_path: Path) -> None:
+    path = profile_page.write(profile(), ACTIONS, tmp_path / "p.html")
+    assert path.read_text(encoding="utf-8") == profile_page.html(profile(), ACTIONS)
+    with pytest.raises(OrtuneError, match="exists"):
+        profile_page.write(profile(), ACTIONS, path)
+
+
+def test_the_longest_kernels_come_first_with_their_sources() -> None:
+    tables = [b for b in subject.parts(profile())[0].blocks if isinstance(b, Table)]
+    assert [row[1] for row in tables[-1].rows] == ["MatMul", "Add", "Relu", "Neg"]
+    assert tables[-1].rows[0][0] == "MatMul"
+
+
+def test_where_it_ran_is_told_where_there_were_two_places() -> None:
+    assert "placement" not in [part.name for part in subject.parts(profile())]
+    two = (replace(KERNELS[0], provider="EP"), *KERNELS[1:])
+    why = {"k1": "the provider claimed no Add"}
+    made = replace(profile(*two), placement={"EP": 1, "cpu": 3}, fallbacks=why)
+    (part,) = [part for part in subject.parts(made) if part.name == "placement"]
+    times, left = (block for block in part.blocks if isinstance(block, Table))
+    assert [row[:3] for row in times.rows] == [("EP", "1", "1"), ("cpu", "3", "3")]
+    assert left.rows == tuple(why.items())
+
+
+def test_a_profile_of_nothing_is_a_page_too() -> None:
+    empty = Profile("m.onnx", "cpu", (), 1, 1.0, 1.0, ceilings=CEILINGS)
+    assert parsed(profile_page.html(empty)).found
+    for item in printed(subject.parts(empty)):
+        Console(file=io.StringIO(), width=80).print(item)
+
+
+def test_profiles_in_a_runs_folder_are_part_of_its_report(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    assert "Profile of" not in render(made)
+    folder = Path(made.root) / "winner"
+    files.write(profile(), folder, ACTIONS)
+    assert files.read(folder) == (profile(), ACTIONS)
+    assert "Profile of m.onnx on cpu" in render(made)
+    assert "## Profile of m.onnx on cpu" in markdown(made)
+    ids = [said["id"] for _, said in parsed(render(made)).found if "id" in said]
+    assert "profile-1-roofline" in ids and len(ids) == len(set(ids))
+    (folder / files.WHOLE).write_text("{}")
+    assert "A profile is left out" in render(made)

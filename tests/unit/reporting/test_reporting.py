@@ -1,0 +1,244 @@
+"""The writers: offline, escaped, inside their width, and never over another file."""
+
+from __future__ import annotations
+
+import io
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from tests.unit import studies
+from tests.unit.sections.test_sections import study as study_fixture
+
+from ortune.backends.cpu import Cpu
+from ortune.core.errors import OrtuneError
+from ortune.core.section import Point, Scatter, Table
+from ortune.core.step import Recipe
+from ortune.core.study import Stage, Study
+from ortune.core.trial import Plan
+from ortune.reporting.blocks import numeric
+from ortune.reporting.html import render
+from ortune.reporting.markdown import markdown
+from ortune.reporting.scatter import outside, svg
+from ortune.reporting.terminal import Grid, terminal
+from ortune.reporting.write import report
+
+study = study_fixture
+HOSTILE = "<img src=x onerror=alert(1)> \"quoted\" 'single' & | `tick` [bold]x[/bold]"
+
+
+def hostile(study: Study) -> Study:
+    """Put markup wherever a text comes from outside."""
+    bad = studies.trial("bad0" * 4, Plan(Recipe(HOSTILE), Cpu()), 0.9, why=HOSTILE)
+    bad = replace(bad, error=HOSTILE, reproduce=HOSTILE)
+    good = studies.trial("bad1" * 4, Plan(Recipe(HOSTILE), Cpu()), 0.4)
+    return replace(
+        study,
+        trials=(*study.trials, bad, good),
+        job=replace(study.job, model=f"{HOSTILE}.onnx", budget_rule=HOSTILE),
+        noise={HOSTILE: HOSTILE},
+        notes=(HOSTILE,),
+        command=HOSTILE,
+        history=(Stage("baseline", study.baseline.key), Stage(HOSTILE, good.key)),
+    )
+
+
+class Tags(HTMLParser):
+    """Collects elements, attributes and the nesting."""
+
+    VOID = ("meta", "link", "br", "img", "circle", "path", "polyline")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def parsed(page: str) -> Tags:
+    tags = Tags()
+    tags.feed(page)
+    assert not tags.open
+    return tags
+
+
+def lines(study: Study, width: int) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=False)
+    for item in terminal(study):
+        console.print(item)
+    return out.getvalue().splitlines()
+
+
+def test_nothing_is_asked_of_the_network(study: Study) -> None:
+    tags = parsed(render(study))
+    assert not [tag for tag, _ in tags.found if tag in ("script", "img", "iframe", "object")]
+    links = [
+        a for _, attributes in tags.found for a in attributes.items() if a[0] in ("src", "href")
+    ]
+    assert links == [("href", "data:,")]
+    assert "url(" not in render(study) and "@import" not in render(study)
+    policy = [a["content"] for t, a in tags.found if t == "meta" and "http-equiv" in a]
+    assert policy and str(policy[0]).startswith("default-src 'none'")
+
+
+def test_html_is_escaped(study: Study) -> None:
+    tags = parsed(render(hostile(study)))
+    assert "img" not in {tag for tag, _ in tags.found}
+    assert not any("onerror" in attributes for _, attributes in tags.found)
+    assert sum(HOSTILE in word for word in tags.words) >= 8
+
+
+def test_html_says_the_answer_first(study: Study) -> None:
+    words = [word.strip() for word in parsed(render(study)).words if word.strip()]
+    page = words[words.index("toy.onnx", 2) + 1 :]
+    assert page[0].startswith("1.92x as fast as the original")
+
+
+def test_both_colour_schemes(study: Study) -> None:
+    assert "prefers-color-scheme: dark" in render(study)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 160])
+def test_the_terminal_keeps_its_width(study: Study, width: int) -> None:
+    long = studies.trial(
+        "ff66" * 4,
+        Plan(Recipe("clean+int8-static(observer=percentile(p=99.9))"), Cpu(disable=("A" * 30,))),
+        0.7,
+        why="won a little, " * 20,
+    )
+    shown = lines(replace(study, trials=(*study.trials, long)), width)
+    wide = [line for line in shown if cell_len(line) > width and "python -m" not in line]
+    assert not wide or width < 80
+    assert "\x1b" not in "".join(shown)
+
+
+def test_the_terminal_starts_with_the_answer_and_names_every_plan(study: Study) -> None:
+    text = "\n".join(lines(study, 80))
+    assert text.startswith("1.92x as fast as the original")
+    for word in ("fp16 @ cpu", "leaves the budget", "SIGSEGV", "run/workers/4/job.json"):
+        assert word in text
+
+
+def test_the_terminal_shows_markup_as_it_is(study: Study) -> None:
+    assert "[bold]x[/bold]" in "\n".join(lines(hostile(study), 160))
+
+
+def test_a_table_that_fits_keeps_its_rows_and_a_wide_one_hangs_its_last_column() -> None:
+    why = "because of a reason that takes more than one line to tell in full detail"
+    grid = Grid(Table(("plan", "ratio", "why"), (("a" * 30, "0.5", why), ("b", "12.25", "no"))))
+
+    def shown(width: int) -> list[str]:
+        out = io.StringIO()
+        Console(file=out, width=width).print(grid)
+        return out.getvalue().splitlines()
+
+    assert len(shown(120)) == 4
+    assert shown(120)[2].endswith(why)
+    narrow = shown(50)
+    assert narrow[0].split() == ["plan", "ratio"]
+    assert narrow[2] == "a" * 30 + "    0.5"
+    assert narrow[3].startswith("    because") and narrow[5].split() == ["b", "12.25"]
+
+
+@pytest.mark.parametrize("text", ["模型" * 30, "x" * 200, "", "a b " * 40])
+def test_cells_of_any_text_fit(text: str) -> None:
+    out = io.StringIO()
+    Console(file=out, width=60).print(Grid(Table(("one", "two"), ((text, text),))))
+    assert max(map(cell_len, out.getvalue().splitlines())) <= 60
+    kept = "".join(out.getvalue().split("─")[-1].split())
+    assert sorted(kept) == sorted("".join((text + text).split()))
+
+
+def plot(*points: tuple[float, float, str], front: tuple[int, ...] = ()) -> Scatter:
+    made = tuple(Point(x, y, f"<{index}>", tone) for index, (x, y, tone) in enumerate(points))
+    return Scatter("x & x", "<y>", made, front)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        plot((1.0, 1.0, "original")),
+        plot((1.0, 1.0, "original"), (1.0, 1.0, "win"), front=(0, 1)),
+        plot((1.0, 0.0, "original"), (0.5, 0.0, ""), front=(1, 0)),
+        plot((1e-9, -1e9, ""), (3e-9, 1e9, ""), front=(0,)),
+        plot(*((i / 10, i * i, "") for i in range(60)), front=tuple(range(60))),
+        plot((1.0, 1.0, "lose"), (2.0, 2.0, "lose")),
+    ],
+)
+def test_plots_of_any_points_are_valid(block: Scatter) -> None:
+    root = ElementTree.fromstring(svg(block))
+    titles = [element.text for element in root.iter() if element.tag.endswith("title")]
+    assert len(titles) == len(block.points)
+    assert all(text and text.startswith("<") for text in titles)
+    assert "nan" not in svg(block) and "inf" not in svg(block)
+
+
+def test_the_winner_and_the_original_are_always_named() -> None:
+    block = plot((1.0, 0.999, "original"), (0.76, 0.996, "win"), front=(1, 0))
+    root = ElementTree.fromstring(svg(block))
+    assert {e.text for e in root.iter() if e.get("class") == "label"} == {"<0>", "<1>"}
+
+
+def test_only_numbers_are_set_to_the_right() -> None:
+    rows = (("1.92x", "", "4 edits", "a"), ("-", "", "-1", "2"))
+    assert numeric(Table(("a", "b", "c", "d"), rows)) == (True, False, True, False)
+
+
+def test_a_hopeless_plan_does_not_flatten_the_plot() -> None:
+    block = plot((1.0, 0.9, "original"), (0.5, 0.899, "win"), (0.4, 0.001, "lose"))
+    assert outside(block)
+    root = ElementTree.fromstring(svg(block))
+    places = [float(e.get("cy", "")) for e in root.iter() if e.tag.endswith("circle")]
+    assert abs(places[0] - places[1]) > 100
+
+
+def test_files(study: Study, tmp_path: Path) -> None:
+    page = report(study, tmp_path / "r.html")
+    assert page.read_text(encoding="utf-8") == render(study)
+    with pytest.raises(OrtuneError, match="exists"):
+        report(study, page)
+    report(hostile(study), page, force=True)
+    assert page.read_text(encoding="utf-8") == render(hostile(study))
+    assert report(study, tmp_path / "r.md").read_text(encoding="utf-8") == markdown(study)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "r.md"]
+
+
+def test_places_that_are_refused(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(OrtuneError, match=r"r\.pdf"):
+        report(study, tmp_path / "r.pdf")
+    with pytest.raises(OrtuneError, match="there is no folder"):
+        report(study, tmp_path / "none" / "r.html")
+    original = tmp_path / "model.html"
+    original.write_text("a model")
+    made = replace(study, models={"": str(original)})
+    with pytest.raises(OrtuneError, match="never overwritten"):
+        report(made, original, force=True)
+    assert original.read_text() == "a model"
+
+
+def test_markdown_tables_are_not_broken_by_their_text(study: Study) -> None:
+    rows = [line for line in markdown(hostile(study)).splitlines() if line.startswith("|")]
+    assert rows
+    for row in rows:
+        bars = row.replace("\\|", "").count("|")
+        assert bars in (3, 4, 5, 7, 8), row
+    assert "<img" not in markdown(hostile(study)).replace("\\<img", "").replace("    <img", "")

@@ -1,0 +1,248 @@
+"""Every section says what the study says, first things first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit import studies
+
+from ortune.backends.cpu import Cpu
+from ortune.core.plugins import catalog
+from ortune.core.section import Block, Heading, Scatter, Section, Table, Text
+from ortune.core.study import Stage, Study
+from ortune.core.trial import Edit, Interval, Plan, Score, Status, Verdict
+from ortune.core.wording import megabytes, milliseconds, number
+from ortune.reporting.blocks import gather
+
+SECTIONS = ("front", "history", "machine", "noise", "ranking", "reproduce", "steps", "verdict")
+
+
+@pytest.fixture
+def study() -> Study:
+    source = Path("toy.onnx")
+    winner = studies.trial("aa11" * 4, Plan(studies.CLEAN, Cpu(threads=1)), 0.5)
+    finalist = replace(winner, phase="final", ratio=Interval(0.52, 0.51, 0.535))
+    job = replace(studies.job(names=()), model=str(source))
+    return Study(
+        root="run",
+        job=job,
+        facts=studies.FACTS,
+        trials=(studies.baseline(), winner, *studies.losers(""), finalist),
+        command="ortune optimize toy.onnx -o run",
+        samples={"search": 32},
+    )
+
+
+def blocks(name: str, study: Study) -> list[Block]:
+    return list(catalog.load(Section, name)().blocks(study))
+
+
+def first_line(study: Study) -> str:
+    block = blocks("verdict", study)[0]
+    assert isinstance(block, Text)
+    return block.text
+
+
+def table(name: str, study: Study) -> Table:
+    return next(block for block in blocks(name, study) if isinstance(block, Table))
+
+
+def with_final(study: Study, **changes: object) -> Study:
+    return replace(study, trials=(*study.trials[:-1], replace(study.trials[-1], **changes)))
+
+
+def scored(verdict: Verdict, needed: int | None) -> tuple[Score, ...]:
+    return (Score("cosine", 0.9995, 1.0, 0.99, 1.0, 32, verdict, needed),)
+
+
+def test_all_are_found_in_order(study: Study) -> None:
+    assert tuple(catalog.names(Section)) == SECTIONS
+    names = [part.name for part in gather(study)]
+    assert names[:3] == ["verdict", "front", "ranking"] and names[-1] == "reproduce"
+    assert [part.name for part in gather(study, terminal=True)] == ["verdict", "ranking"]
+
+
+def test_the_first_line_is_the_answer(study: Study) -> None:
+    assert first_line(study) == (
+        "1.92x as fast as the original (99 % interval 1.87-1.96), "
+        "accuracy kept: cosine 1 -> 0.9995, proved"
+    )
+    assert blocks("verdict", study)[0] == Text(first_line(study), "good")
+
+
+def test_a_likely_winner_says_what_would_prove_it(study: Study) -> None:
+    likely = with_final(study, scores=scored(Verdict.LIKELY, 1232))
+    assert first_line(likely).endswith("likely: about 1,200 more samples would prove it")
+    unknown = with_final(study, scores=scored(Verdict.LIKELY, None))
+    assert first_line(unknown).endswith("likely, not proved")
+    assert blocks("verdict", unknown)[0] == Text(first_line(unknown), "warn")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ratio": Interval(0.99, 0.97, 1.01)},
+        {"status": Status.FAILS, "scores": scored(Verdict.FAILS, None)},
+        {"status": Status.FAILED, "ratio": None, "scores": (), "measurement": None},
+    ],
+)
+def test_the_original_stays(study: Study, changes: dict[str, object]) -> None:
+    kept = with_final(study, **changes)
+    assert first_line(kept) == "the original stays: nothing was faster within the budget"
+    assert table("verdict", kept).columns == ("", "original")
+    ranked = table("ranking", kept)
+    assert ranked.rows[0][0] == "original" and ranked.marks[0] == "win"
+
+
+def test_nothing_tried(study: Study) -> None:
+    alone = replace(study, trials=study.trials[:1])
+    assert first_line(alone) == "the original stays: no plan was tried"
+    assert not blocks("front", alone)
+
+
+def test_an_interrupted_search_claims_less(study: Study) -> None:
+    cut = replace(study, trials=study.trials[:2], finished="interrupted")
+    assert "measured once and not yet confirmed" in first_line(cut)
+    assert blocks("verdict", cut)[0] == Text(first_line(cut), "warn")
+    said = [block.text for block in blocks("verdict", cut) if isinstance(block, Text)]
+    assert "The search was interrupted; the same command goes on." in said[1]
+
+
+def test_the_count_of_fates(study: Study) -> None:
+    tried = blocks("verdict", study)[1]
+    assert tried == Text(
+        "4 plans tried: 1 faster within the budget, 1 slower, "
+        "1 outside the accuracy budget, 1 failed."
+    )
+
+
+def test_original_and_winner_side_by_side(study: Study) -> None:
+    found = {row[0]: row[1:] for row in table("verdict", study).rows}
+    assert found["latency, ms"] == ("1.000", "0.5000")
+    assert found["score"] == ("cosine 1", "cosine 0.9995")
+    assert found["size, MB"] == ("5.4", "1.4")
+    assert found["backend"] == ("cpu", "cpu(threads=1)")
+
+
+def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
+    final = (Score("cosine", 0.96, 0.97, 0.95, 0.97, 800, Verdict.PROVED),)
+    made = replace(with_final(study, scores=final), samples={"search": 32, "final": 800})
+    found = {row[0]: row[1:] for row in table("verdict", made).rows}
+    assert found["score"] == ("cosine 0.97", "cosine 0.96")
+    stages = (Stage("baseline", made.baseline.key), Stage("graph", made.best.key))
+    rows = table("history", replace(made, history=stages)).rows
+    assert [row[4] for row in rows] == ["1", "0.9995"]
+    plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
+    assert {point.y for point in plot.points if point.tone == "win"} == {0.9995}
+    said = [block.text for block in blocks("ranking", made) if isinstance(block, Text)]
+    assert "finalists on all 800 samples" in said[0]
+
+
+def test_ranking_names_every_plan_once_and_why_it_lost(study: Study) -> None:
+    found = table("ranking", study)
+    assert [row[0] for row in found.rows] == [
+        "clean @ cpu(threads=1)",
+        "original",
+        "fp16 @ cpu",
+        "int8-static @ cpu",
+        "int8-dynamic @ cpu",
+    ]
+    assert found.rows[0][1:3] == ("1.92x", "0.520 [0.510, 0.535]")
+    assert found.rows[0][-1].startswith("the winner")
+    assert found.rows[2][-1] == "cosine 0.91 leaves the budget of 0.999"
+    assert found.rows[4][-1] == "the worker died with signal 11 (SIGSEGV)"
+    assert found.marks == ("win", "", "lose", "lose", "lose")
+    codes = [b for b in blocks("ranking", study) if isinstance(b, Text) and b.tone == "code"]
+    assert codes == [Text("python -m ortune.measurement.worker run/workers/4/job.json", "code")]
+
+
+def test_a_finalist_that_failed_is_among_the_finalists(study: Study) -> None:
+    other = replace(study.trials[2], phase="final", status=Status.FAILED, error="out of memory")
+    found = table("ranking", replace(study, trials=(*study.trials, other)))
+    assert found.rows[1][0] == "int8-static @ cpu" and found.rows[1][-1].startswith("finalist")
+
+
+def test_front(study: Study) -> None:
+    plot = next(block for block in blocks("front", study) if isinstance(block, Scatter))
+    assert {point.tone for point in plot.points} == {"original", "win", "lose"}
+    assert [plot.points[index].label for index in plot.front] == [
+        "fp16 @ cpu",
+        "clean @ cpu(threads=1)",
+        "original",
+    ]
+    assert len(table("front", study).rows) == 3
+
+
+def test_a_score_that_is_not_a_number_is_not_plotted(study: Study) -> None:
+    broken = replace(
+        study.trials[2],
+        key="ee55" * 4,
+        scores=(
+            Score("cosine", float("nan"), 1.0, float("nan"), float("nan"), 32, Verdict.FAILS),
+        ),
+    )
+    made = replace(study, trials=(*study.trials, broken))
+    plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
+    assert all(point.y == point.y for point in plot.points)
+    assert any(row[3] == "-" for row in table("ranking", made).rows)
+
+
+def test_history_needs_a_change(study: Study) -> None:
+    first, winner = study.trials[0].key, study.best.key
+    made = replace(study, history=(Stage("baseline", first), Stage("runtime", winner)))
+    assert [row[:2] for row in table("history", made).rows] == [
+        ("baseline", "1.000"),
+        ("runtime settings", "0.5000"),
+    ]
+    assert not blocks("history", replace(study, history=(Stage("baseline", first),)))
+
+
+def test_steps_say_what_was_done_and_undone(study: Study) -> None:
+    note = Edit("int8-static", 0, kept=False, note="12 dB")
+    made = with_final(study, edits=(Edit("simplify", 1200, seconds=0.5), note))
+    tables = [block for block in blocks("steps", made) if isinstance(block, Table)]
+    assert tables[0].rows[0] == ("simplify", "1,200", "0.5", "")
+    assert tables[0].rows[1][-1] == "rolled back: 12 dB"
+    assert ("fuse-gelu", "int8-dynamic", "outputs differ by 12 dB") in tables[1].rows
+
+
+def test_reproduce_quotes_the_folder(study: Study) -> None:
+    texts = [
+        b.text for b in blocks("reproduce", replace(study, root="my run")) if isinstance(b, Text)
+    ]
+    assert "ortune pack 'my run' -o model.ortune" in texts
+    assert study.command in texts
+
+
+def test_headings_come_first(study: Study) -> None:
+    for part in gather(study):
+        if part.name != "verdict":
+            assert isinstance(part.blocks[0], Heading), part.name
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (51_234, "0.05123"),
+        (1_919_999, "1.920"),
+        (12_304_000, "12.30"),
+        (5.4e9, "5400"),
+        (0, "-"),
+        (None, "-"),
+    ],
+)
+def test_milliseconds(ns: float | None, text: str) -> None:
+    assert milliseconds(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(None, "-"), (812, "0.0008"), (5_400_000, "5.4"), (438_123_456, "438")]
+)
+def test_megabytes(size: int | None, text: str) -> None:
+    assert megabytes(size) == text
+
+
+def test_numbers() -> None:
+    assert (number(0.99996), number(float("nan")), number(None)) == ("0.99996", "-", "-")

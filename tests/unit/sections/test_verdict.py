@@ -1,0 +1,78 @@
+"""Where a new measurement will fall is stated in the report and travels in the bundle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks import again
+from tests.unit import studies
+
+from ortune.bundle.evidence import evidence
+from ortune.bundle.pack import pack
+from ortune.bundle.read import read
+from ortune.core.plugins import codec
+from ortune.core.section import Text
+from ortune.core.study import Study
+from ortune.core.trial import Interval, Trial
+from ortune.measurement.timing import stats
+from ortune.sections.noise import Noise
+from ortune.sections.verdict import Verdict
+
+FORESEEN = Interval(0.52, 0.491, 0.552)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    made = studies.study(tmp_path)
+    final = replace(made.trials[-1], predicted=FORESEEN)
+    return replace(made, trials=(*made.trials[:-1], final))
+
+
+def texts(study: Study) -> list[str]:
+    return [one.text for one in Verdict().blocks(study) if isinstance(one, Text)]
+
+
+def test_the_verdict_says_where_a_new_measurement_falls(study: Study) -> None:
+    said = "Ratio of latency 0.520 [0.510, 0.535]; a new measurement falls in 0.491-0.552 (95 %)."
+    assert said in texts(study)
+    assert study.predicted(study.best) == Interval(1 / 0.52, 1 / 0.552, 1 / 0.491)
+
+
+def test_a_run_of_before_says_nothing_of_it(tmp_path: Path) -> None:
+    old = studies.study(tmp_path)
+    assert not any("new measurement" in text for text in texts(old))
+    assert old.predicted(old.best) is None
+
+
+def test_a_bundle_carries_it(study: Study, tmp_path: Path) -> None:
+    bundle = read(pack(study, tmp_path / "toy.ortune"))
+    assert bundle.evidence.trials[-1].predicted == FORESEEN
+    assert again.stated(bundle.evidence)[1] == FORESEEN
+
+
+def test_an_older_bundle_predicts_from_its_raw_samples(tmp_path: Path) -> None:
+    made = studies.study(tmp_path)
+    taken = evidence(made, made.best)
+    data = codec.encode(taken)
+    for trial in data["trials"]:
+        del trial["predicted"]
+    old = codec.decode(type(taken), data)
+    measured = old.trials[-1].measurement
+    assert measured is not None
+    assert again.stated(old)[1] == stats.prediction(measured.pairs)
+
+
+def test_a_trial_keeps_it_through_json() -> None:
+    trial = replace(studies.baseline(), predicted=FORESEEN)
+    assert codec.decode(Trial, codec.encode(trial)).predicted == FORESEEN
+
+
+def test_a_machine_too_noisy_for_a_verdict_says_so_and_what_to_change(study: Study) -> None:
+    advice = ("5.0 % of the CPU time was stolen: use another machine", "the governor: set it")
+    noisy = replace(study, advice=advice, too_noisy=True)
+    assert texts(noisy)[1] == f"This machine was too noisy for a verdict: {advice[0]}."
+    warned = [b for b in Noise().blocks(noisy) if isinstance(b, Text)]
+    assert [one.tone for one in warned] == ["warn", "warn"]
+    assert not any("too noisy" in text for text in texts(replace(study, advice=advice)))

@@ -1,0 +1,225 @@
+"""New models compute the same in older operators, or are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests import backend_cases
+from tests.unit.rewriting import Arrays, loaded, model_of, normal, ops, transformed
+
+from ortune.cli.main import main
+from ortune.core.errors import BadModel, OrtuneError, Refused
+from ortune.core.facts import Facts
+from ortune.core.step import Transform
+from ortune.model.graph import edit
+from ortune.model.io import file
+from ortune.model.io.check import check, signature
+from ortune.transforms.fix_dims import FixDims
+from ortune.transforms.ir_version import IrVersion
+from ortune.transforms.lower_opset import LowerOpset
+from ortune.transforms.raise_opset import RaiseOpset
+
+X = {"x": normal(2, 4, 6)}
+NEW = {
+    "Softmax in the middle": (17, "y = Softmax<axis = 1>(x)"),
+    "Softmax at the end": (17, "y = LogSoftmax(x)"),
+    "Squeeze and Unsqueeze": (17, "u = Unsqueeze(x, zero) y = Squeeze(u, zero)"),
+    "ReduceSum": (17, "y = ReduceSum<keepdims = 0>(x, one)"),
+    "ReduceMean": (18, "y = ReduceMean(x, two)"),
+    "ReduceMax over everything": (20, "y = ReduceMax(x)"),
+    "a Reduce that does nothing": (18, "y = ReduceMin<noop_with_empty_axes = 1>(x)"),
+    "Split by number": (18, "a, b = Split<axis = 2, num_outputs = 2>(x) y = Add(a, b)"),
+    "Split, uneven": (
+        18,
+        "p = Pad(x, pads) a, b = Split<axis = 1, num_outputs = 2>(p) y = Concat<axis = 1>(b, a)",
+    ),
+    "Split by sizes": (17, "a, b = Split<axis = 2>(x, sizes) y = Concat<axis = 2>(b, a)"),
+    "Clip": (17, "y = Clip(x, low, high)"),
+    "Clip, one side": (17, "y = Clip(x, , high)"),
+    "Pad": (18, "y = Pad(x, pads, high)"),
+    "Pad of some axes": (18, "y = Pad(x, four, , ends)"),
+    "LayerNormalization": (17, "y = LayerNormalization(x, six, six)"),
+    "LayerNormalization without bias, two axes": (
+        17,
+        "y = LayerNormalization<axis = 1>(x, sixes)",
+    ),
+    "Gelu": (20, "y = Gelu(x)"),
+    "Gelu by tanh": (20, 'y = Gelu<approximate = "tanh">(x)'),
+    "HardSwish": (14, "y = HardSwish(x)"),
+    "Mish": (18, "y = Mish(x)"),
+    "Shape, a part": (17, "s = Shape<start = 1, end = -1>(x) y = ConstantOfShape(s)"),
+    "Reshape": (20, "y = Reshape<allowzero = 1>(x, flat)"),
+    "Dropout": (20, "y = Dropout(x)"),
+    "CastLike": (19, "c = Cast<to = 7>(x) y = CastLike(c, x)"),
+    "Cast": (21, "c = Cast<to = 7, saturate = 1>(x) y = Cast<to = 1>(c)"),
+    "Resize of some axes": (
+        18,
+        'u = Unsqueeze(x, zero) y = Resize<axes = [2, 3], mode = "linear">(u, , doubled)',
+    ),
+    "GreaterOrEqual": (16, "g = GreaterOrEqual(x, high) y = Where(g, x, high)"),
+    "GroupNormalization": (21, "y = GroupNormalization<num_groups = 2>(x, four1, four1)"),
+    "Gemm of two": (17, "r = Reshape(x, flat) y = Gemm(r, square)"),
+    "Constant": (
+        17,
+        "c = Constant<value_floats = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]>() y = Add(x, c)",
+    ),
+}
+HELD = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[2] sizes = {2, 4},
+ float low = {-0.5}, float high = {0.5}, int64[6] pads = {0, 1, 0, 0, 0, 2}, int64[1] ends = {-1},
+ int64[2] four = {1, 2}, float[6] six = {1, 2, 3, 4, 5, 6}, float[4] four1 = {1, 2, 3, 4},
+ float[4,6] sixes = {1,2,3,4,5,6,1,2,3,4,5,6,1,2,3,4,5,6,1,2,3,4,5,6},
+ int64[2] flat = {-1, 6}, float[2] doubled = {2, 2},
+ float[6,2] square = {1,2,3,4,5,6,7,8,9,10,11,12}>"""
+
+
+def text(opset: int, body: str) -> str:
+    return f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[a, 4, 6] x) => (float[] y) {HELD} {{ {body} }}"""
+
+
+PAIRS = [(case, to) for case in NEW for to in (13, 11) if to < NEW[case][0]]
+NONE_BELOW = {"Resize of some axes": 11}
+
+
+@pytest.mark.parametrize(("case", "to"), PAIRS)
+def test_new_operators(case: str, to: int) -> None:
+    opset, body = NEW[case]
+    feeds: list[Arrays] = [X, {"x": normal(1, 4, 6)}]
+    model, _ = transformed(
+        text(opset, body), LowerOpset(to=to), feeds, may_grow=True, tolerance=3e-6
+    )
+    assert model.opset_imports[""] == to
+
+
+REFUSED = {
+    "an operator that is not there": (20, "y = Trilu(x)", 13, r"Trilu .* opset 13 has no such"),
+    "computed axes": (
+        18,
+        "s = Size(x) m = Mod(s, one) y = ReduceMax(x, m)",
+        17,
+        "axes are computed",
+    ),
+    "a type": (17, "c = Cast<to = 3>(x) r = Add(c, c) y = Cast<to = 1>(r)", 13, "int8.* there"),
+    "a mode": (19, 'y = Pad<mode = "wrap">(x, pads)', 18, "no mode wrap there"),
+    "an 8-bit float": (19, "c = Cast<to = 17>(x) y = Cast<to = 1>(c)", 18, "float8e4m3fn"),
+    "antialias": (
+        18,
+        'u = Unsqueeze(x, zero) y = Resize<antialias=1, mode="linear", axes=[2, 3]>(u, , doubled)',
+        17,
+        "no antialias there",
+    ),
+    "too old": (17, "y = Relu(x)", 5, "opset 5 is too old"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_way_down_is_named(case: str) -> None:
+    opset, body, to, what = REFUSED[case]
+    with pytest.raises(OrtuneError, match=what) as raised:
+        LowerOpset(to=to).apply(model_of(text(opset, body)))
+    assert isinstance(raised.value, (Refused, BadModel))
+
+
+def test_only_what_changed_is_touched() -> None:
+    model = model_of(text(20, "[keep] r = Relu(x) [new] g = Gelu(r) [more] y = Neg(g)"))
+    kept = [node for node in model.graph if node.name in ("keep", "more")]
+    LowerOpset(to=17).apply(model)
+    assert [node for node in model.graph if node in kept] == kept
+    assert "Gelu" not in ops(model) and model.opset_imports[""] == 17
+
+
+def test_bodies_are_lowered_too() -> None:
+    source = """<ir_version: 8, opset_import: ["": 18]>
+        g (float[2,3] x, bool c) => (float[2,3] y) { y = If(c) <
+          then_branch = t () => (float[2,3] p) { p = HardSwish(x) },
+          else_branch = e () => (float[2,3] q) { q = Softmax<axis = 0>(x) }> }"""
+    feeds = [{"x": normal(2, 3), "c": np.array(c)} for c in (True, False)]
+    model, _ = transformed(source, LowerOpset(to=11), feeds, may_grow=True)
+    assert "Transpose" in {node.op_type for node in edit.every_node(model)}
+
+
+def test_nothing_is_asked_by_default() -> None:
+    model = model_of(text(17, "y = Relu(x)"))
+    assert (
+        LowerOpset().apply(model)
+        == 0
+        == LowerOpset(to=18).apply(model)
+        == IrVersion().apply(model)
+    )
+    facts = Facts({}, 0, 0, 0, {}, 18, 8, (), ())
+    assert LowerOpset(to=17).applies(facts) and not LowerOpset().applies(facts)
+
+
+def test_a_refusal_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = file.save(model_of(text(20, "[low] y = Trilu(x)")), tmp_path / "m.onnx")
+    out = tmp_path / "out.onnx"
+    assert main(["apply", str(source), "lower-opset(to=11)", "-o", str(out)]) == 2
+    lines = capsys.readouterr().err.splitlines()[-2:]
+    assert "Trilu 'low'" in lines[0] and "fix: lower it less" in lines[1] and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (IrVersion(), "no `to` given"),
+        (IrVersion(to=8), "the IR version is 8"),
+        (LowerOpset(), "no `to` given"),
+        (LowerOpset(to=20), "the opset is 17"),
+        (RaiseOpset(to=11), "the opset is 17"),
+        (FixDims(), "no `dims` given"),
+    ],
+)
+def test_a_step_that_did_nothing_says_why(step: Transform, why: str) -> None:
+    model = model_of(text(17, "y = Relu(x)"))
+    model.ir_version = 8
+    assert step.apply(model) == 0
+    assert edit.take_notes(model) == why
+
+
+def test_ir_versions() -> None:
+    model = model_of(text(17, "y = Relu(x)"))
+    assert IrVersion(to=9).apply(model) == 1 and model.ir_version == 9
+    assert IrVersion(to=9).apply(model) == 0
+    for wrong in (3, 99):
+        with pytest.raises(Refused, match=f"IR version {wrong} is not written"):
+            IrVersion(to=wrong).apply(model)
+    eight = model_of(text(19, "c = Cast<to = 17>(x) y = Cast<to = 1>(c)"))
+    eight.ir_version = 10
+    with pytest.raises(Refused, match="IR version 8 has no float8e4m3fn"):
+        IrVersion(to=8).apply(eight)
+
+
+def test_a_newer_file_than_the_runtime_reads_is_written_in_one_that_it_reads(
+    tmp_path: Path,
+) -> None:
+    model = model_of(text(17, "y = Relu(x)"))
+    model.ir_version = 14
+    assert file.load(file.save(model, tmp_path / "m.onnx")).ir_version == 13
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("to", [17, 13, 11])
+def test_every_conformance_case(to: int, tmp_path: Path) -> None:
+    """None is wrong or invalid; most go down."""
+    done = refused = 0
+    for case in backend_cases.node_cases():
+        try:
+            before = loaded(case.model)
+        except OrtuneError:
+            continue
+        after = before.clone()
+        if before.opset_imports.get("", 0) <= to:
+            continue
+        try:
+            LowerOpset(to=to).apply(after)
+        except OrtuneError:
+            refused += 1
+            continue
+        check(after, signature(before), "lower-opset")
+        paths = [file.save(m, tmp_path / f"{i}.onnx") for i, m in enumerate((before, after))]
+        if backend_cases.runs_on(case, paths[0]) and not backend_cases.runs_on(case, paths[1]):
+            assert case.name == "test_dequantizelinear", case.name  # no runner has it that old
+        done += 1
+    assert done > 750 and refused < 800
