@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.unit.search_driver import GOLDEN, record
-from tests.unit.search_scenarios import SCENARIOS
+from tests.unit.search.driver import GOLDEN, record
+from tests.unit.search.scenarios import SCENARIOS
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Run a scenario through the search without a worker, and write down all that it proposes.
 
-``python -m tests.unit.search_driver`` writes the golden file anew: for a deliberate change of what
+``python -m tests.unit.search.driver`` writes the golden file anew: for a deliberate change of what
 the search proposes, never to make a rewrite pass.
 """
 
@@ -19,27 +19,28 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from tests.unit.search.scenarios import LISTED, SCENARIOS, Outcome, Scenario
 
-from ortune.core import catalog, cpus
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, silent
-from ortune.core.plugin import Plugin
-from ortune.core.spelling import parse
+from ortune.core.hardware import cpus
+from ortune.core.plugins import catalog
+from ortune.core.plugins.plugin import Plugin
+from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Transform
 from ortune.core.study import Job
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.core.workload import Workload
+from ortune.experiment.context import Scene
+from ortune.experiment.ledger import Header, Ledger, read_study, write_header
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
-from ortune.study import search as searching
-from ortune.study.ledger import Header, Ledger, read_study, write_header
-from ortune.study.optimize import read_targets
-from ortune.study.scene import Scene
-from tests.unit.search_scenarios import LISTED, SCENARIOS, Outcome, Scenario
+from ortune.search import loop as searching
+from ortune.search.optimize import read_targets
 
-GOLDEN = Path(__file__).parent / "golden" / "proposals.json"
+GOLDEN = Path(__file__).with_name("proposals.json")
 BEGAN, PREPARING = 1000.0, 3.0
 """What the clock shows at the start, and the seconds that pass before the search."""
 
