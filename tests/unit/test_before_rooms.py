@@ -13,7 +13,7 @@ import pytest
 
 import ortune as ot
 from ortune.cli import main as cli
-from ortune.measurement.machine import machine, versions
+from ortune.measurement.machine.machine import machine, versions
 
 HOME = Path(__file__).parents[1] / "fixtures" / "before_rooms"
 MARK = "@ROOT@"
@@ -60,7 +60,7 @@ def test_a_run_says_what_it_said(root: Path, name: str) -> None:
         "budget": str(study.budget),
         "workload": str(study.job.workload),
         "finished": study.finished,
-        "trials": [[t.key, t.phase, str(t.status), str(t.plan)] for t in study.trials],
+        "trials": [[t.key, t.part, str(t.status), str(t.plan)] for t in study.trials],
         "history": [[stage.name, stage.key] for stage in study.history],
         "samples": dict(study.samples),
         "notes": list(study.notes),
@@ -138,7 +138,7 @@ def noise_db(expected: np.ndarray, found: np.ndarray) -> float:
 
 def test_a_killed_run_shows_what_it_had(root: Path) -> None:
     study = ot.read_study(root / "runs/killed")
-    kept = [[t.key, t.phase, str(t.status), str(t.plan)] for t in study.trials]
+    kept = [[t.key, t.part, str(t.status), str(t.plan)] for t in study.trials]
     assert 1 < len(kept) < len(EXPECTED[KILLED]["trials"])
     assert kept == EXPECTED[KILLED]["trials"][: len(kept)]
     assert study.finished == "interrupted"
