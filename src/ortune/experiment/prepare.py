@@ -15,14 +15,14 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
-from ortune.core.study import Job
+from ortune.core.study import Header, Job
 from ortune.core.workload import spread
 from ortune.data.stream import Stream
 from ortune.experiment import budget as budgeting
 from ortune.experiment import samples
 from ortune.experiment.context import Context, Part, together
 from ortune.experiment.keys import different, model_digest
-from ortune.experiment.ledger import Header, read_header, write_header
+from ortune.experiment.ledger import read_header, write_header
 from ortune.experiment.records import table
 from ortune.experiment.request import Request
 from ortune.experiment.samples import CALIBRATION, Feeding
