@@ -22,8 +22,8 @@ from typing import IO, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData, OrtuneError
+from ortune.core.session import Tensors
 
 _MAGIC = b"ortune-stream-1\n"
 _ALIGN = 64

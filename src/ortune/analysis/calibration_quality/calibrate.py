@@ -12,7 +12,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortune import __version__
 from ortune.analysis.calibration_quality import stability
 from ortune.analysis.calibration_quality.probes import Asked, probes, settled
 from ortune.analysis.calibration_quality.stability import Stability
@@ -24,6 +23,7 @@ from ortune.core.event import Note, Sink, silent
 from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import codec
 from ortune.core.step import Quantizer
+from ortune.core.version import __version__
 from ortune.core.workload import spread
 from ortune.data import augment as augmenting
 from ortune.data import feeds as feeds_module

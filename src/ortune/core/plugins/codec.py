@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import hashlib
-import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -14,24 +12,11 @@ from typing import Any, TypeVar, cast
 
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import catalog
-from ortune.core.plugins.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin, digest, encode
+
+__all__ = ["build", "convert", "decode", "digest", "encode"]
 
 T = TypeVar("T")
-
-
-def encode(value: object) -> Any:
-    """Turn a value of the core types into plain JSON data."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        data = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        tag = {"is": f"{value.folder}/{value.name()}"} if isinstance(value, Plugin) else {}
-        return tag | data
-    if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [encode(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
-    return str(value) if isinstance(value, Path) else value
 
 
 def decode(kind: type[T], data: object) -> T:
@@ -63,12 +48,6 @@ def build(kind: type[T], fields: Mapping[str, object]) -> T:
         return kind(**checked)
     except TypeError as error:
         raise BadSettings(f"{label}: {error}", fix="give every field of it") from None
-
-
-def digest(value: object) -> str:
-    """Return 16 hex digits: equal values, equal names, on every machine."""
-    text = json.dumps(encode(value), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def convert(kind: Any, data: Any) -> Any:
