@@ -66,4 +66,4 @@ class Answers:
 
 
 def _name(probe: Probe) -> str:
-    return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(type(probe.observer))}"
+    return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(probe.observer)}"

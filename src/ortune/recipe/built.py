@@ -40,7 +40,7 @@ def steps_key(steps: Sequence[Step], material: str = "") -> str:
         steps: In order.
         material: What else the build depends on, as `Material.key`.
     """
-    texts = [[codec.encode(step), catalog.source_digest(type(step))] for step in steps]
+    texts = [[codec.encode(step), catalog.source_digest(step)] for step in steps]
     return codec.digest([texts, material] if material else texts)
 
 
