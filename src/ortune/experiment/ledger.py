@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
@@ -129,7 +130,7 @@ def _read(path: Path) -> list[Trial]:
 
 def write_header(root: Path, header: Header) -> None:
     """Write what was asked."""
-    _write(root / "header.json", header)
+    write_text(root / "header.json", json.dumps(codec.encode(header), indent=1))
 
 
 def read_header(root: Path) -> Header | None:
@@ -140,7 +141,7 @@ def read_header(root: Path) -> Header | None:
 
 def write_ending(root: Path, ending: Ending) -> None:
     """Write what was concluded."""
-    _write(root / "ending.json", ending)
+    write_text(root / "ending.json", json.dumps(codec.encode(ending), indent=1))
 
 
 def read_study(root: Path) -> Study:
@@ -171,18 +172,6 @@ def read_study(root: Path) -> Study:
         advice=ending.advice,
         too_noisy=ending.too_noisy,
     )
-
-
-def _write(path: Path, value: object) -> None:
-    beside = path.with_name(f"{path.name}.part")
-    try:
-        beside.write_text(json.dumps(codec.encode(value), indent=1), encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise OrtuneError(
-            f"cannot write {path}: {error.strerror}", fix="free space or choose another -o folder"
-        ) from error
 
 
 def _load(path: Path) -> Any | None:
