@@ -37,7 +37,7 @@ def decode(kind: type[T], data: object, *, known_only: bool = False) -> T:
 
 
 def build(kind: type[T], given: Mapping[str, object], *, known_only: bool = False) -> T:
-    """Call a dataclass with checked fields.
+    """Call a dataclass with checked fields; what its ``formerly`` names is read as it is now.
 
     Raises:
         BadSettings: As `decode`.
@@ -45,6 +45,8 @@ def build(kind: type[T], given: Mapping[str, object], *, known_only: bool = Fals
     dataclass = cast(Any, kind)
     hints, fields = _hints(dataclass), [f.name for f in dataclasses.fields(dataclass)]
     label = kind.name() if issubclass(kind, Plugin) else kind.__name__.lstrip("_")
+    formerly: Mapping[str, str] = getattr(kind, "formerly", {})
+    given = {formerly.get(key, key): value for key, value in given.items()}
     if known_only:
         given = {key: value for key, value in given.items() if key in fields}
     if unknown := sorted(given.keys() - set(fields)):
