@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
 from ortune.core.plugins.plugin import Plugin
+from ortune.core.session import Tensors
 
 
 @dataclass(frozen=True)

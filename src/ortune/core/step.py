@@ -12,8 +12,7 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.io_change import Bridge
 from ortune.core.observer import Probe, Ranges
-from ortune.core.plugins import codec
-from ortune.core.plugins.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin, digest
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -138,7 +137,7 @@ class Recipe:
     @property
     def key(self) -> str:
         """Equal steps, equal key."""
-        return codec.digest(self.steps)
+        return digest(self.steps)
 
     @property
     def quantizer(self) -> Quantizer | None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.study import Ending, Header, Study
@@ -98,7 +99,7 @@ def _read(path: Path) -> list[Trial]:
 
 def write_header(root: Path, header: Header) -> None:
     """Write what was asked."""
-    _write(root / "header.json", header)
+    write_text(root / "header.json", json.dumps(codec.encode(header), indent=1))
 
 
 def read_header(root: Path) -> Header | None:
@@ -109,7 +110,7 @@ def read_header(root: Path) -> Header | None:
 
 def write_ending(root: Path, ending: Ending) -> None:
     """Write what was concluded."""
-    _write(root / "ending.json", ending)
+    write_text(root / "ending.json", json.dumps(codec.encode(ending), indent=1))
 
 
 def read_study(root: Path) -> Study:
@@ -126,18 +127,6 @@ def read_study(root: Path) -> Study:
     ending = Ending() if data is None else codec.decode(Ending, data)
     found = tuple(t for t in trials if t.status is not Status.UNCHANGED)
     return Study(str(root), header, found, ending)
-
-
-def _write(path: Path, value: object) -> None:
-    beside = path.with_name(f"{path.name}.part")
-    try:
-        beside.write_text(json.dumps(codec.encode(value), indent=1), encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise OrtuneError(
-            f"cannot write {path}: {error.strerror}", fix="free space or choose another -o folder"
-        ) from error
 
 
 def _load(path: Path) -> Any | None:

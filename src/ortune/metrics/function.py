@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Metric
 from ortune.core.plugins import user_function
+from ortune.core.session import Tensors
 from ortune.scoring import user_metric
 from ortune.scoring.outputs import Floats, broken
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.plugins import user_function
+from ortune.core.session import Tensors
 from ortune.scoring import user_metric
 from ortune.scoring.outputs import Floats
 

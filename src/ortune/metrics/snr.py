@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ortune.core.backend import Tensors
 from ortune.core.metric import Metric
+from ortune.core.session import Tensors
 from ortune.scoring import outputs
 from ortune.scoring.outputs import Floats
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
+from ortune.core.session import Tensors
 
 Floats = NDArray[np.float64]
 

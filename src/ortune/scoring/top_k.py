@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
+from ortune.core.session import Tensors
 from ortune.scoring.outputs import Floats, alike, broken, chosen, column, is_exact, numbers
 
 

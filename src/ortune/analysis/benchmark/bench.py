@@ -19,9 +19,8 @@ from ortune.core.event import Note, Sink, silent
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.trial import Interval
-from ortune.core.workload import Workload
+from ortune.core.workload import Workload, read_workload
 from ortune.data import given
-from ortune.experiment.request import read_workload
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
 from ortune.measurement.machine.machine import machine, versions

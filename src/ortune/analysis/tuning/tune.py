@@ -21,11 +21,10 @@ from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_given
 from ortune.core.trial import Interval, Verdict
-from ortune.core.workload import Workload, spread
+from ortune.core.workload import Workload, read_workload, spread
 from ortune.data import derive, given
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.experiment.request import read_workload
 from ortune.measurement.accuracy import EXACT_DB, judge
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.load import busy
