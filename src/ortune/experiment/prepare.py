@@ -30,7 +30,6 @@ from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.model.analysis import facts as model_facts
-from ortune.model.analysis.denormals import denormals
 from ortune.model.io import file
 from ortune.workloads.latency import Latency
 
@@ -95,7 +94,7 @@ def prepare(request: Request, root: Path, sink: Sink) -> Context:
 
 def _facts(path: Path) -> Facts:
     model = file.load(path)
-    return replace(model_facts.facts(model), denormals=denormals(model))
+    return model_facts.facts(model, read=True)
 
 
 class _Loud(Worker):

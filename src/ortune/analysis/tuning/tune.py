@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,7 +33,6 @@ from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
 from ortune.model.analysis import facts as model_facts
-from ortune.model.analysis.denormals import denormals
 from ortune.model.io import file
 from ortune.recipe.space import Target
 
@@ -88,7 +87,7 @@ def tune(
         raise BackendMissing(f"backend '{origin.name()}' cannot run here", fix=reason)
     path, driven = Path(model), read_workload(workload, batch)
     loaded = file.load(path)
-    facts = replace(model_facts.facts(loaded), denormals=denormals(loaded))
+    facts = model_facts.facts(loaded, read=True)
     before = noise.snapshot()
     with TemporaryDirectory(prefix="ortune-") as folder, busy(beside_load):
         fed = given.samples(
