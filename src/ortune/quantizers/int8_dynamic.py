@@ -16,6 +16,7 @@ from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.dynamic import Dynamic
 from ortune.quantization.layers import excluded
+from ortune.quantization.roles import Role
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Int8Dynamic(Quantizer):
     """
 
     needs_opset: ClassVar[int] = 11
+    role: ClassVar[Role] = Role.DYNAMIC
 
     ops: tuple[str, ...] = ("MatMul", "Gemm", "LSTM", "Attention")
     conv: bool = False

@@ -26,6 +26,7 @@ from ortune.quantization.qdq.fold_scales import fold
 from ortune.quantization.qdq.insert import Pairs
 from ortune.quantization.qdq.placement import Placement, moved, place
 from ortune.quantization.qdq.smooth import factors, smoothable
+from ortune.quantization.roles import Role
 from ortune.quantization.weights import embeddings as tables
 from ortune.quantization.weights.integer_weights import Packer
 from ortune.rewrites.layers import transposed_conv
@@ -83,6 +84,7 @@ class Int8Static(Quantizer):
     """
 
     needs_opset: ClassVar[int] = 13
+    role: ClassVar[Role] = Role.STATIC
 
     target: runtime_rules.Target = "cpu"
     observer: Observer = _OBSERVER
@@ -164,8 +166,19 @@ class Int8Static(Quantizer):
             yield catalog.load(Transform, "depth-to-space-nhwc")()
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
-        """Yield the accuracy kit before this step, then other observers."""
-        return int8_rescues.rescues(self, facts)
+        """Yield the accuracy kit before this step, then less of it, then other observers.
+
+        Convolutions beside products may be what costs accuracy: their weights alone are integers
+        then.
+        """
+        smoothed = bool(self.smooth or self.split)
+        last = replace(self, smooth=0.0, split=0)
+        yield from int8_rescues.prepared(last, facts, smoothed=smoothed)
+        if facts.has("Conv", "ConvTranspose") and int8_rescues.products(facts) > 1:
+            for rest in int8_rescues.stored_weights() if self.target == "cpu" else ():
+                yield (replace(self, ops=("MatMul", "Gemm")), rest)
+        for observer in int8_rescues.other_observers(self.observer):
+            yield (replace(self, observer=observer),)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that get a pair.

@@ -17,6 +17,7 @@ from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.block_grid import Spec
 from ortune.quantization.layers import excluded, transposed
+from ortune.quantization.roles import Role
 from ortune.quantization.weights.blockwise import Blockwise, Method, included
 
 READS = {"Gather": (0,), "LSTM": (1, 2), "GRU": (1, 2), "RNN": (1, 2)}
@@ -60,6 +61,7 @@ class Int8Weights(Quantizer):
     """
 
     needs_opset: ClassVar[int] = 13
+    role: ClassVar[Role] = Role.WEIGHTS
 
     ops: tuple[str, ...] = (
         "Conv",
