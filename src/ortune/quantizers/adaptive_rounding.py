@@ -89,11 +89,7 @@ class AdaptiveRounding(Preparation):
         old, steps = columns.split(array), rounding.steps(array)
         fixed = np.abs(old) >= steps * (rounding.largest - 0.001)
         integers = descend(
-            old / steps,
-            self._objective(seen),
-            fixed,
-            largest=rounding.largest,
-            sweeps=self.sweeps,
+            old / steps, self._objective(seen), fixed, largest=rounding.largest, sweeps=self.sweeps
         )
         new = np.where(fixed, old, integers * (steps * _INSIDE)).astype(np.float32)
         for layer, found in seen:

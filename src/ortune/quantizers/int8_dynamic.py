@@ -15,7 +15,7 @@ from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.dynamic import Dynamic
-from ortune.quantization.layers import excluded
+from ortune.quantization.node_filter import chosen
 from ortune.quantization.roles import Role
 
 
@@ -68,7 +68,7 @@ class Int8Dynamic(Quantizer):
             BadSettings: A pattern of `exclude` matches nothing.
         """
         edit.inline(model)
-        left = excluded(model, self.exclude)
+        left = chosen(model, self.exclude, "exclude")
         ops = (*self.ops, "Conv") if self.conv else self.ops
         rewriter = Dynamic(
             model.graph,
