@@ -36,12 +36,7 @@ class BiasCorrection(Preparation):
         return watch((layer for layer in every if biased(layer) is not None), products=False)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Correct in place and return how many biases were.
-
-        Raises:
-            Refused: No layer that the step takes has a bias and an observed input.
-            BadSettings: `before` is no step that this one can prepare for.
-        """
+        """Correct in place and return how many biases were."""
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
         count = sum(len(one.layers) for one in found)

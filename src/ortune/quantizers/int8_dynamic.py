@@ -61,12 +61,7 @@ class Int8Dynamic(Quantizer):
             yield cls(ops=("LSTM",))
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Rewrite the layers and return how many became integer.
-
-        Raises:
-            Refused: No layer of `ops` has a constant float32 weight.
-            BadSettings: A pattern of `exclude` matches nothing.
-        """
+        """Rewrite the layers and return how many became integer."""
         edit.inline(model)
         left = chosen(model, self.exclude, "exclude")
         ops = (*self.ops, "Conv") if self.conv else self.ops

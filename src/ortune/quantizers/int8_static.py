@@ -107,11 +107,6 @@ class Int8Static(Quantizer):
     split: int = 0
 
     def __post_init__(self) -> None:
-        """Check the observer.
-
-        Raises:
-            BadSettings: Its ranges are not made for a grid.
-        """
         if not self.observer.covers:
             raise BadSettings(
                 f"observer={self.observer} does not say where values lie",
@@ -198,12 +193,7 @@ class Int8Static(Quantizer):
         return [Probe(name, observer) for name, observer in found.items()]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Put in the pairs and return how many layers became integer.
-
-        Raises:
-            Refused: No layer of `ops` has a constant float32 weight and a usable range.
-            BadSettings: A pattern of `include`, `exclude` or `wide` matches nothing.
-        """
+        """Put in the pairs and return how many layers became integer."""
         self._prepare(model)
         self._widen(model)
         placements, scope = self._place(model, ranges)

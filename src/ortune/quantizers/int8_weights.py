@@ -61,7 +61,6 @@ class Int8Weights(BlockWeights):
     method: Method = "rtn"
 
     def __post_init__(self) -> None:
-        """Check that the fields fit each other."""
         super().__post_init__()
         if self.form == "channel" and (self.method != "rtn" or not self.symmetric):
             raise BadSettings(

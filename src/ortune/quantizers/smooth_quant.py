@@ -61,12 +61,7 @@ class SmoothQuant(Preparation):
         return [Probe(str(value.name), channels) for value in self._read(model)]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Smooth in place and return how many activations were.
-
-        Raises:
-            Refused: There is no matrix product, or none whose input was observed by channel.
-            BadSettings: `before` is no step that this one can prepare for.
-        """
+        """Smooth in place and return how many activations were."""
         read = self._read(model)
         editor = edit.Editor(model.graph)
         done = folded = beside = 0

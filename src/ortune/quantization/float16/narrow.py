@@ -73,12 +73,7 @@ class Sixteen(Quantizer):
         return overflow.probes(list(self._open(model, found)), found)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Convert the model and return how many nodes became 16-bit; notes say what did not.
-
-        Raises:
-            BadSettings: A pattern matches no node.
-            Refused: No node can, or a sequence would have to change its type on the way.
-        """
+        """Convert the model and return how many nodes became 16-bit; notes say what did not."""
         rules = Rules(self.format, self.margin, self.loss, wide_sums=self.sums == "float32")
         name = self.format.name
         _prepare(model)

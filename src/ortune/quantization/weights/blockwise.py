@@ -80,7 +80,6 @@ class BlockWeights(Quantizer):
     act_order: bool = True
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not 0 <= self.accuracy_level <= 4:
             raise BadSettings(
                 f"accuracy_level={self.accuracy_level} is not 0 to 4",
@@ -105,13 +104,7 @@ class BlockWeights(Quantizer):
         return [Probe(name, observer) for name in names]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Pack the weights and return how many were.
-
-        Raises:
-            Refused: There is none; the text counts why.
-            BadSettings: A pattern matches no node.
-            BadData: A layer's inputs were not seen, or are not finite.
-        """
+        """Pack the weights and return how many were."""
         edit.inline(model)
         found = self._find(model)
         if UNKNOWN_RANK in found.skipped and infer(model):
