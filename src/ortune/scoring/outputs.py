@@ -71,8 +71,3 @@ def pair(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[Floats, Floats]:
 def mismatches(expected: NDArray[Any], actual: NDArray[Any]) -> int:
     """Count the positions at which two arrays of one shape are not equal."""
     return int(np.count_nonzero(np.asarray(expected != actual)))
-
-
-def column(values: list[float]) -> Floats:
-    """Return one record a sample, shape [samples, 1]."""
-    return np.array(values, np.float64).reshape(-1, 1)
