@@ -20,7 +20,7 @@ from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Event, Note, Sink, silent
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
@@ -34,6 +34,7 @@ from ortune.experiment.context import Scene
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import Request
 from ortune.measurement.accuracy import judge
+from ortune.measurement.capabilities import demand
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed
 from ortune.metrics.snr import Snr
@@ -120,8 +121,7 @@ def compare_observers(
     steps = {text: settled(quantizer, text) for text in observers}
     ways = augmenting.read(augment) if augment else ()
     backend = parse(Backend, on)
-    if reason := backend.missing():
-        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
+    demand(backend)
     request = Request(
         models=(Path(model),),
         data=data,

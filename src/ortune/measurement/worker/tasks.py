@@ -18,7 +18,7 @@ from ortune.core.plugins import codec, user_function
 from ortune.data import stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.memory import peak_rss
-from ortune.measurement.worker import observers, profile, roofline
+from ortune.measurement.worker import capabilities, observers, profile, roofline
 from ortune.measurement.worker import placement as placing
 from ortune.measurement.worker.allocations import arena, nodes
 from ortune.measurement.worker.imports import prepare
@@ -144,6 +144,7 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "evaluate": evaluate,
     "describe": describe,
     "optimize": optimize_offline,
+    **capabilities.TASKS,
     **observers.TASKS,
     **placing.TASKS,
     **profile.TASKS,

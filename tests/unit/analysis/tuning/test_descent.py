@@ -13,6 +13,7 @@ from ortune.analysis.tuning import descent
 from ortune.analysis.tuning.descent import Answers, Descent, Tools
 from ortune.analysis.tuning.tune import _judged
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.recipe.space import Target
 
@@ -41,7 +42,7 @@ def scripted_pair(one: Process, two: Process, effort: object) -> Pair:
 def descended(start: Callable[[Backend], Process], monkeypatch: pytest.MonkeyPatch) -> Descent:
     monkeypatch.setattr(descent, "timed", scripted_pair)
     tools: Any = Tools(start, lambda worker, b: Answers(True, "", 99, 0), lambda tried: None)
-    made = Descent(Target(Scripted(), frozenset({"threads"})), FACTS, tools, 60)
+    made = Descent(Target(Scripted(), Capabilities(), frozenset({"threads"})), FACTS, tools, 60)
     made.run()
     return made
 
@@ -70,7 +71,7 @@ def test_one_slow_process_of_the_best_makes_no_setting_faster(
 
 
 def test_a_gain_that_fresh_pairs_do_not_show_is_none() -> None:
-    found: Any = Descent(Target(Scripted()), FACTS, None, 60)  # type: ignore[arg-type]
+    found: Any = Descent(Target(Scripted(), Capabilities()), FACTS, None, 60)  # type: ignore[arg-type]
     found.best = Scripted(slow=0.5)
     for ratio, kept in ((Interval(0.9, 0.85, 0.95), True), (Interval(0.98, 0.9, 1.1), False)):
         found.judged = lambda ratio=ratio: (ratio, Interval(1.2, 1.1, 1.3))
