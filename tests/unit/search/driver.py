@@ -36,8 +36,10 @@ from ortune.core.workload import Workload
 from ortune.experiment.context import Scene
 from ortune.experiment.ledger import Header, Ledger, read_study, write_header
 from ortune.measurement.job import Failure
+from ortune.measurement.machine.offered import offered
 from ortune.measurement.process import WorkerFailed
 from ortune.search import loop as searching
+from ortune.search import optimize
 from ortune.search.optimize import read_targets
 
 GOLDEN = Path(__file__).with_name("proposals.json")
@@ -115,12 +117,16 @@ def machine(scenario: Scenario, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(cpus, "groups", lambda *_: [])
         patch.setattr(cpus, "CPUINFO", flags)
         patch.setattr(catalog, "names", listed)
+        for name in ("capabilities", "demand"):  # a worker would not pretend
+            patch.setattr(optimize, name, offered)
         patch.setattr(os, "fsync", lambda _: None)  # nothing here must outlive a power cut
         cpus.instruction_sets.cache_clear()
+        cpus.cpu_model.cache_clear()
         try:
             yield patch
         finally:
             cpus.instruction_sets.cache_clear()
+            cpus.cpu_model.cache_clear()
 
 
 @dataclass
