@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,8 @@ from ortune.measurement.accuracy import Evidence, judge
 from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, time_pair
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs, time_pair
+from ortune.measurement.timing.turns import Started, ready
 
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
@@ -54,16 +56,20 @@ def attempt(
     scores: tuple[Score, ...] = ()
     try:
         with start(scene, files.paths, plan.backend, part.name) as worker:
-            measurement = _measure(worker, baseline, effort, sink)
-            if always_score or stats.ratio(measurement.pairs, stats.SEARCHING).low < HOPELESS:
+            started = ready(worker)
+            pair = time_pair(
+                baseline, worker, effort, lambda found, done: sink(Timing(found, done))
+            )
+            measured = measurement(started, [pair])
+            if always_score or stats.ratio(measured.pairs, stats.SEARCHING).low < HOPELESS:
                 scores = score(scene, worker, plan, part)
+    except BaselineFailed:
+        raise
     except WorkerFailed as error:
-        if error.worker is baseline:
-            raise
         return _died(blank, error.failure, began)
     except OrtuneError as error:
         return _died(blank, Failure(error.what, worker.reproduce), began)
-    return _judged(scene, blank, measurement, scores, worker.reproduce, began)
+    return _judged(scene, blank, measured, scores, worker.reproduce, began)
 
 
 def finalist(
@@ -73,26 +79,28 @@ def finalist(
     began, blank = time.perf_counter(), _blank(trial.key, trial.plan, "final", files)
     taken: list[Pair] = []
     scores: tuple[Score, ...] = ()
+    fresh = fresh_pairs(
+        lambda: start(scene, scene.models, scene.job.baseline, "baseline"),
+        lambda: start(scene, files.paths, trial.plan.backend, "final"),
+        pairs,
+        effort,
+        lambda found, done: sink(Timing(found, done)),
+    )
     try:
-        for turn in range(pairs):
-            with (
-                start(scene, scene.models, scene.job.baseline, "baseline") as baseline,
-                start(scene, files.paths, trial.plan.backend, "final") as worker,
-            ):
-                ready(baseline)
-                measurement = _measure(worker, baseline, effort, sink)
-                taken += measurement.pairs
-                if turn == 0:
-                    first = measurement
-                    scores = score(scene, worker, trial.plan, *scene.evaluation())
+        with closing(fresh):
+            for one in fresh:
+                if not taken:
+                    first = one
+                    scores = score(scene, one.candidate, trial.plan, *scene.evaluation())
+                taken.append(one.pair)
+    except BaselineFailed:
+        raise
     except WorkerFailed as error:
-        if error.worker is baseline:
-            raise
         return _died(blank, error.failure, began)
     except OrtuneError as error:
-        return _died(blank, Failure(error.what, worker.reproduce), began)
-    measured = replace(first, pairs=tuple(taken))
-    return _judged(scene, blank, measured, scores, worker.reproduce, began)
+        return _died(blank, Failure(error.what, first.candidate.reproduce), began)
+    measured = measurement(first.started, taken)
+    return _judged(scene, blank, measured, scores, one.candidate.reproduce, began)
 
 
 def _blank(key: str, plan: Plan, phase: str, files: Files) -> Trial:
@@ -143,16 +151,11 @@ def _judged(
     )
 
 
-def ready(worker: Worker) -> tuple[int, int, int, Mapping[str, int]]:
-    """Load and run once: load ns, first ns, peak bytes, placement."""
-    loaded, first = worker.ask("load"), worker.ask("first")
-    return loaded["load_ns"], first["first_ns"], first["peak_rss"], loaded["placement"]
-
-
-def _measure(worker: Worker, baseline: Worker, effort: Effort, sink: Sink) -> Measurement:
-    load_ns, first_ns, peak, placement = ready(worker)
-    pair = time_pair(baseline, worker, effort, lambda found, blocks: sink(Timing(found, blocks)))
-    return Measurement((pair,), load_ns, first_ns, peak, placement)
+def measurement(started: Started, pairs: Sequence[Pair]) -> Measurement:
+    """Put together what a plan took to start and its pairs."""
+    return Measurement(
+        tuple(pairs), started.load_ns, started.first_ns, started.peak_rss, started.placement
+    )
 
 
 def score(scene: Scene, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score, ...]:

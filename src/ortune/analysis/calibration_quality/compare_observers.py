@@ -37,6 +37,7 @@ from ortune.measurement.accuracy import judge
 from ortune.measurement.capabilities import demand
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.turns import ready
 from ortune.metrics.snr import Snr
 from ortune.recipe.build import Material, build_in
 
@@ -230,6 +231,6 @@ class _Contest:
         metrics: list[Metric] = [self._scene.budget.metric, Snr()]
         paths = dict.fromkeys(self._scene.models, path)
         with measure.start(self._scene, paths, self._backend, "observer") as worker:
-            measure.ready(worker)
+            ready(worker)
             found = [measure.records(self._scene, worker, metrics, part) for part in self.parts]
         return [np.concatenate(rows) for rows in zip(*found, strict=True)]

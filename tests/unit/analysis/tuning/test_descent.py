@@ -9,12 +9,12 @@ import pytest
 from ortune_toys.backends.scripted import Scripted
 from tests.unit.studies import FACTS
 
-from ortune.analysis.tuning import descent
 from ortune.analysis.tuning.descent import Answers, Descent, Tools
 from ortune.analysis.tuning.tune import _judged
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.measurement.timing import pairs
 from ortune.recipe.space import Target
 
 
@@ -31,16 +31,16 @@ class Process:
         pass
 
     def ask(self, do: str, **_: Any) -> dict[str, Any]:
-        return {}
+        return {"load_ns": 1, "first_ns": 1, "peak_rss": 1, "placement": {}}
 
 
-def scripted_pair(one: Process, two: Process, effort: object) -> Pair:
+def scripted_pair(one: Process, two: Process, *_: object) -> Pair:
     bursts = (Burst((side.ns,) * 4, (0.0,) * 4) for side in (one, two))
     return Pair((Block(*bursts),) * 6)
 
 
 def descended(start: Callable[[Backend], Process], monkeypatch: pytest.MonkeyPatch) -> Descent:
-    monkeypatch.setattr(descent, "timed", scripted_pair)
+    monkeypatch.setattr(pairs, "time_pair", scripted_pair)
     tools: Any = Tools(start, lambda worker, b: Answers(True, "", 99, 0), lambda tried: None)
     made = Descent(Target(Scripted(), Capabilities(), frozenset({"threads"})), FACTS, tools, 60)
     made.run()
