@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
+from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
 from ortune.core.trial import Interval, Status, Trial, Verdict
 from ortune.core.workload import Workload
@@ -28,6 +29,7 @@ class Job:
         on: The backends that were searched, as asked.
         versions: Distribution -> version of what results depend on.
         machine: CPU model, instruction sets, effective CPUs.
+        environment: Name of the environment that workers run in.
     """
 
     model: str
@@ -40,6 +42,7 @@ class Job:
     versions: Mapping[str, str]
     machine: Mapping[str, str]
     on: str = ""
+    environment: str = HERE
 
 
 @dataclass(frozen=True)

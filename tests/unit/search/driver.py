@@ -37,6 +37,7 @@ from ortune.core.workload import Workload
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger, read_study, write_header
 from ortune.measurement.job import Failure
+from ortune.measurement.machine.offered import offered
 from ortune.measurement.process import WorkerFailed
 from ortune.policies.staged import Staged
 from ortune.search import loop as searching
@@ -119,12 +120,16 @@ def machine(scenario: Scenario, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(cpus, "groups", lambda *_: [])
         patch.setattr(cpus, "CPUINFO", flags)
         patch.setattr(catalog, "names", listed)
+        for name in ("capabilities", "demand"):  # a worker would not pretend
+            patch.setattr(optimizing, name, offered)
         patch.setattr(os, "fsync", lambda _: None)  # nothing here must outlive a power cut
         cpus.instruction_sets.cache_clear()
+        cpus.cpu_model.cache_clear()
         try:
             yield patch
         finally:
             cpus.instruction_sets.cache_clear()
+            cpus.cpu_model.cache_clear()
 
 
 @dataclass

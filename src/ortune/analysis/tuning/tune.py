@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from ortune.analysis.tuning.descent import Answers, Attempt, Descent, Tools, changed
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.errors import BadModel
 from ortune.core.event import Note, Sink, silent
-from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_given
@@ -26,9 +25,9 @@ from ortune.data import derive, given
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import EXACT_DB, judge
+from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.load import busy
-from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
@@ -83,8 +82,7 @@ def tune(
         OrtuneError: The model, the backend, the data or the budget cannot be used.
     """
     origin, pinned = parse_given(Backend, on)
-    if reason := origin.missing():
-        raise BackendMissing(f"backend '{origin.name()}' cannot run here", fix=reason)
+    offered = demand(origin)
     path, driven = Path(model), read_workload(workload, batch)
     loaded = file.load(path)
     facts = model_facts.facts(loaded, read=True)
@@ -105,7 +103,7 @@ def tune(
         try:
             truth = _truth(case, origin, budget)
             tools = Tools(case.start, truth.compare, lambda tried: sink(Note(line(tried))))
-            target = Target(origin, pinned, driven.splits(effective_cpus()))
+            target = Target(origin, offered, pinned, driven.splits(offered.effective_cpus))
             descent = Descent(target, facts, tools, seconds)
             descent.run()
             ratio, cpu = _judged(descent)
@@ -119,15 +117,15 @@ def tune(
     return found | {
         "model": str(path),
         "workload": str(driven),
-        "cpus": effective_cpus(),
+        "cpus": offered.effective_cpus,
         "denormals": facts.denormals,
         "budget": str(truth.budget),
         "budget_rule": truth.rule,
         "samples": len(truth.indices),
         "synthetic": fed.synthetic,
         "beside_load": beside_load,
-        "machine": machine(),
-        "versions": versions(),
+        "machine": offered.machine,
+        "versions": offered.versions,
         "noise": record.readings(),
     }
 
