@@ -27,10 +27,10 @@ class StepDone:
 
 @dataclass(frozen=True)
 class TrialStarted:
-    """A plan goes to work; `index` of `total` in the present phase."""
+    """A plan goes to work; `index` of `total` in the present stage."""
 
     plan: Plan
-    phase: str
+    stage: str
     index: int
     total: int
 
