@@ -15,7 +15,7 @@ from ortune.core.budget import Budget
 from ortune.core.facts import Facts, TensorSpec
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS, Recipe
-from ortune.core.study import Job, Stage, Study
+from ortune.core.study import HistoryEntry, Job, Study
 from ortune.core.trial import (
     Block,
     Burst,
@@ -59,7 +59,7 @@ def study(folder: Path, *, backend: Backend | None = None, tuned: str = TUNED) -
         job=job(source),
         facts=FACTS,
         trials=(baseline(), winner, *losers(artefact), finalist),
-        history=(Stage("baseline", "ba5e" * 4), Stage("graph", winner.key)),
+        history=(HistoryEntry("baseline", "ba5e" * 4), HistoryEntry("graph", winner.key)),
         noise={"load average": "0.10 0.20 0.30", "A/A ratio": "1.001 [0.99, 1.01]"},
         command="ortune optimize toy.onnx --data samples -o run",
         samples={"calibration": 16, "search": 32, "final": 32},

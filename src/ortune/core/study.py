@@ -43,7 +43,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Stage:
+class HistoryEntry:
     """One row of the history: what each kind of change brought, measured.
 
     Attributes:
@@ -77,7 +77,7 @@ class Study:
     job: Job
     facts: Facts
     trials: tuple[Trial, ...]
-    history: tuple[Stage, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
     finished: str = "done"
     noise: Mapping[str, str] = field(default_factory=dict)
     command: str = ""

@@ -18,7 +18,7 @@ from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
-from ortune.core.study import Job, Stage, Study
+from ortune.core.study import HistoryEntry, Job, Study
 from ortune.core.trial import Status, Trial
 
 
@@ -42,7 +42,7 @@ class Header:
 class Ending:
     """What a run concluded."""
 
-    history: tuple[Stage, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
     finished: str = "interrupted"
     noise: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

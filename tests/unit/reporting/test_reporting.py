@@ -18,7 +18,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
 from ortune.core.section import Point, Scatter, Table
 from ortune.core.step import Recipe
-from ortune.core.study import Stage, Study
+from ortune.core.study import HistoryEntry, Study
 from ortune.core.trial import Plan
 from ortune.reporting.blocks import numeric
 from ortune.reporting.html import render
@@ -43,7 +43,7 @@ def hostile(study: Study) -> Study:
         noise={HOSTILE: HOSTILE},
         notes=(HOSTILE,),
         command=HOSTILE,
-        history=(Stage("baseline", study.baseline.key), Stage(HOSTILE, good.key)),
+        history=(HistoryEntry("baseline", study.baseline.key), HistoryEntry(HOSTILE, good.key)),
     )
 
 

@@ -11,7 +11,7 @@ from tests.unit import studies
 from ortune.backends.cpu import Cpu
 from ortune.core.plugins import catalog
 from ortune.core.section import Block, Heading, Scatter, Section, Table, Text
-from ortune.core.study import Stage, Study
+from ortune.core.study import HistoryEntry, Study
 from ortune.core.trial import Edit, Interval, Plan, Score, Status, Verdict
 from ortune.core.wording import megabytes, milliseconds, number
 from ortune.reporting.blocks import gather
@@ -131,7 +131,7 @@ def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
     made = replace(with_final(study, scores=final), samples={"search": 32, "final": 800})
     found = {row[0]: row[1:] for row in table("verdict", made).rows}
     assert found["score"] == ("cosine 0.97", "cosine 0.96")
-    stages = (Stage("baseline", made.baseline.key), Stage("graph", made.best.key))
+    stages = (HistoryEntry("baseline", made.baseline.key), HistoryEntry("graph", made.best.key))
     rows = table("history", replace(made, history=stages)).rows
     assert [row[4] for row in rows] == ["1", "0.9995"]
     plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
@@ -191,12 +191,14 @@ def test_a_score_that_is_not_a_number_is_not_plotted(study: Study) -> None:
 
 def test_history_needs_a_change(study: Study) -> None:
     first, winner = study.trials[0].key, study.best.key
-    made = replace(study, history=(Stage("baseline", first), Stage("runtime", winner)))
+    made = replace(
+        study, history=(HistoryEntry("baseline", first), HistoryEntry("runtime", winner))
+    )
     assert [row[:2] for row in table("history", made).rows] == [
         ("baseline", "1.000"),
         ("runtime settings", "0.5000"),
     ]
-    assert not blocks("history", replace(study, history=(Stage("baseline", first),)))
+    assert not blocks("history", replace(study, history=(HistoryEntry("baseline", first),)))
 
 
 def test_steps_say_what_was_done_and_undone(study: Study) -> None:
