@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import Plugin
@@ -75,18 +76,25 @@ class Backend(Plugin):
         return outputs
 
     def missing(self) -> str | None:
-        """Return why it cannot run on this machine and how to fix that; None when it can."""
+        """Return why it cannot run in this process and how to fix that; None when it can.
+
+        Asked where sessions are opened: in a worker, or by the engine.
+        """
         return None
 
-    def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
+    def variants(
+        self, facts: Facts, workload: Workload, capabilities: Capabilities
+    ) -> Iterable[Self]:
         """Yield the option sets to try with every recipe, the best bet first."""
         yield self
 
-    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+    def coordinates(
+        self, facts: Facts, capabilities: Capabilities
+    ) -> Mapping[str, Sequence[Self]]:
         """Return settings to try one by one: name -> these options with another value of it.
 
         The setting that is worth most comes first, and within it the best bet. None asks for
-        more threads than this process may use. Values that change numbers are `lossy`.
+        more threads than there are effective CPUs. Values that change numbers are `lossy`.
         """
         return {}
 

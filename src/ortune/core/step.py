@@ -116,6 +116,8 @@ class Quantizer(Plugin):
 
         Raises:
             Refused: There is nothing it may quantize; the text says why.
+            BadSettings: A pattern matches no node, or a step given as a field does not fit.
+            BadData: The ranges do not serve it.
         """
 
 

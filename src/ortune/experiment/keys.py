@@ -30,6 +30,7 @@ def different(one: Job, two: Job) -> str:
             ("budget", str(one.budget), str(two.budget)),
             ("baseline", str(one.baseline), str(two.baseline)),
             ("--on", one.on, two.on),
+            ("environment", one.environment, two.environment),
             ("workload", str(one.workload), str(two.workload)),
         )
         if a != b

@@ -8,47 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
-from ortune.core.facts import Facts
 from ortune.core.plugins import codec
-from ortune.core.study import HistoryEntry, Job, Study
+from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import Status, Trial
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a run was started with.
-
-    Attributes:
-        models: Name -> absolute path of the original.
-        parts: Part of the data -> sample indices.
-    """
-
-    job: Job
-    facts: Facts
-    command: str
-    models: Mapping[str, str]
-    parts: Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """What a run concluded."""
-
-    history: tuple[HistoryEntry, ...] = ()
-    finished: str = "interrupted"
-    noise: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    strict: bool = False
-    advice: tuple[str, ...] = ()
-    too_noisy: bool = False
 
 
 class Ledger:
@@ -156,22 +125,8 @@ def read_study(root: Path) -> Study:
         raise BadData(f"no run in {root}", fix="give the -o folder of an `ortune optimize`")
     data = _load(root / "ending.json")
     ending = Ending() if data is None else codec.decode(Ending, data)
-    return Study(
-        root=str(root),
-        job=header.job,
-        facts=header.facts,
-        trials=tuple(t for t in trials if t.status is not Status.UNCHANGED),
-        history=ending.history,
-        finished=ending.finished,
-        noise=ending.noise,
-        command=header.command,
-        samples={name: len(part) for name, part in header.parts.items()},
-        notes=ending.notes,
-        models=header.models,
-        strict=ending.strict,
-        advice=ending.advice,
-        too_noisy=ending.too_noisy,
-    )
+    found = tuple(t for t in trials if t.status is not Status.UNCHANGED)
+    return Study(str(root), header, found, ending)
 
 
 def _load(path: Path) -> Any | None:

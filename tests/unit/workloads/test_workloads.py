@@ -20,6 +20,7 @@ from tests.unit.studies import FACTS
 from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins.spelling import parse
 from ortune.core.workload import Workload, read_workload
@@ -286,11 +287,11 @@ def test_bad_fields_are_two_lines(text: str, said: str) -> None:
 
 
 def test_a_search_tries_the_best_split_and_all_cpus_with_every_recipe() -> None:
-    target = Target(Cpu(), splits=(1, 2, 4, 0))
+    target = Target(Cpu(), Capabilities(), splits=(1, 2, 4, 0))
     assert target.variants(FACTS, Throughput()) == [Cpu(threads=1), Cpu()]
     pinned = replace(target, backend=Cpu(threads=3), pinned=frozenset({"threads"}))
     assert pinned.variants(FACTS, Throughput()) == [Cpu(threads=3)]
-    assert Target(Cpu()).variants(FACTS, Latency()) == [Cpu()]
+    assert Target(Cpu(), Capabilities()).variants(FACTS, Latency()) == [Cpu()]
 
 
 def test_the_batch_may_be_said_beside_the_workload() -> None:

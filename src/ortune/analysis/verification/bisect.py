@@ -33,7 +33,7 @@ from ortune.model.graph import edit
 from ortune.model.graph.edit import const_tensor
 from ortune.model.io import file
 from ortune.model.parts.extract import extract, upstream
-from ortune.model.parts.splice import graft
+from ortune.model.parts.splice import splice
 from ortune.model.shapes.infer import infer
 from ortune.recipe.build import build_in
 from ortune.recipe.built import SOURCE, STEPS
@@ -214,7 +214,7 @@ class _Search:
         region = models.region(tensor, taken[:-1])
         alone = None
         try:
-            alone = self._scored(graft(models.good, region.other))
+            alone = self._scored(splice(models.good, region.other))
         except OrtuneError as error:
             known = _noted(known, f"the nodes do not run alone: {_said(error)}")
         folder, piece_db = self._written(models, region)
@@ -304,7 +304,7 @@ class _Two:
         stops = {self._good[name] for name in taken}
         met = upstream(self.good.graph.outputs, stops)
         ends = [str(value.name) for value in met if value in stops]
-        return graft(self.good, extract(self.bad, (), ends))
+        return splice(self.good, extract(self.bad, (), ends))
 
     def region(self, tensor: str, before: Sequence[str]) -> _Region:
         """Return what makes a tensor, from the tensors before on, in both models."""
