@@ -76,8 +76,8 @@ def command(
     import tempfile
 
     from ortune.cli.terminal import progress
+    from ortune.core.reading import step
     from ortune.core.step import Recipe
-    from ortune.core.steps import step
     from ortune.model.io import file
     from ortune.recipe.build import build
 
