@@ -15,6 +15,7 @@ from ortune.core.event import Note
 from ortune.core.facts import Facts
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once
 from ortune.model.analysis.facts import facts
@@ -39,7 +40,7 @@ def check(
     where = "the CPU" if backend.name() == "cpu" else backend.name()
     scores: list[dict[str, object]] = []
     try:
-        if lacking := backend.missing():
+        if lacking := capabilities(backend).missing:
             raise BackendMissing(lacking, fix=f"install {backend.name()}")
         _loads(path, folder, backend)
         scores = _compared(Path(asked.model), path, feeds, backend)

@@ -23,12 +23,11 @@ from ortune.core.fields import paths
 from ortune.core.plugins import codec
 from ortune.core.request import verb
 from ortune.core.trial import Interval
-from ortune.core.workload import Workload
+from ortune.core.workload import Workload, read_workload
 from ortune.data import given
-from ortune.experiment.request import read_workload
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
-from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.timing import stats
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
@@ -179,6 +178,7 @@ def _result(
         }
         for start, place in zip(starts, fastest, strict=True)
     ]
+    offered = capabilities(groups[0][0].contestant.backend)
     crossings = [] if told or len(groups) < 2 else crossovers(made)
     return {
         "rows": made,
@@ -198,8 +198,8 @@ def _result(
         "self_check": None
         if equal is None
         else {"row": again, "ratio": codec.encode(equal), "equal": not _differs(equal)},
-        "machine": machine(),
-        "versions": versions(),
+        "machine": offered.machine,
+        "versions": offered.versions,
         "noise": record.readings(),
         "judgement": {
             "too_noisy": judged.too_noisy,

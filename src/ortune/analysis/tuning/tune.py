@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,28 +15,25 @@ from ortune.analysis.tuning.descent import Answers, Attempt, Descent, Tools, cha
 from ortune.analysis.tuning.requests import Tune
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.errors import BadModel
 from ortune.core.event import Note
-from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_given
 from ortune.core.request import verb
 from ortune.core.trial import Interval, Verdict
-from ortune.core.workload import Workload, spread
+from ortune.core.workload import Workload, read_workload, spread
 from ortune.data import derive, given
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.experiment.request import read_workload
 from ortune.measurement.accuracy import EXACT_DB, judge
+from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.load import busy
-from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
 from ortune.model.analysis import facts as model_facts
-from ortune.model.analysis.denormals import denormals
 from ortune.model.io import file
 from ortune.recipe.space import Target
 
@@ -53,11 +50,10 @@ def run(asked: Tune) -> dict[str, Any]:
     the same outputs.
     """
     origin, pinned = parse_given(Backend, asked.backends)
-    if reason := origin.missing():
-        raise BackendMissing(f"backend '{origin.name()}' cannot run here", fix=reason)
+    offered = demand(origin)
     path, driven = Path(asked.model), read_workload(asked.workload, asked.batch)
     loaded = file.load(path)
-    facts = replace(model_facts.facts(loaded), denormals=denormals(loaded))
+    facts = model_facts.facts(loaded, read=True)
     before = noise.snapshot()
     with TemporaryDirectory(prefix="ortune-") as folder, busy(int(asked.beside_load)):
         fed = given.samples(
@@ -75,7 +71,7 @@ def run(asked: Tune) -> dict[str, Any]:
         try:
             truth = _truth(case, origin, asked.budget)
             tools = Tools(case.start, truth.compare, lambda tried: asked.sink(Note(line(tried))))
-            target = Target(origin, pinned, driven.splits(effective_cpus()))
+            target = Target(origin, offered, pinned, driven.splits(offered.effective_cpus))
             descent = Descent(target, facts, tools, asked.seconds)
             descent.run()
             ratio, cpu = _judged(descent)
@@ -89,15 +85,15 @@ def run(asked: Tune) -> dict[str, Any]:
     return found | {
         "model": str(path),
         "workload": str(driven),
-        "cpus": effective_cpus(),
+        "cpus": offered.effective_cpus,
         "denormals": facts.denormals,
         "budget": str(truth.budget),
         "budget_rule": truth.rule,
         "samples": len(truth.indices),
         "synthetic": fed.synthetic,
         "beside_load": int(asked.beside_load),
-        "machine": machine(),
-        "versions": versions(),
+        "machine": offered.machine,
+        "versions": offered.versions,
         "noise": record.readings(),
     }
 

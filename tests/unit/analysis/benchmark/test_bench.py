@@ -16,7 +16,7 @@ from rich.console import Console
 import ortune as ot
 from ortune.analysis.benchmark import matrix, rows
 from ortune.analysis.benchmark.bench import _result, race
-from ortune.analysis.benchmark.interleave import Contestant, Row, rotated
+from ortune.analysis.benchmark.interleave import Contestant, Row
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
@@ -26,6 +26,7 @@ from ortune.core.event import Note
 from ortune.core.trial import Burst
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.machine.noise import Record
+from ortune.measurement.timing.turns import rotated
 from ortune.workloads.arrivals import Arrivals
 from ortune.workloads.latency import Latency
 from ortune.workloads.throughput import Throughput
