@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ortune.core.errors import BadSettings
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.spelling import parse
-from ortune.core.session import Session, Tensors
+
+if TYPE_CHECKING:
+    from ortune.core.session import Session, Tensors
 
 _CYCLE = 32
 
