@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
-from ortune.cli.terminal import files, settings
+from ortune.cli.terminal import settings
 from ortune.cli.terminal.output import JSON, STDOUT
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Libraries
+from ortune.core.outputs import free
 from ortune.core.request import Request, RequestField, parameters, text
 
 R = TypeVar("R", bound=Request)
@@ -132,7 +133,7 @@ def _always() -> list[click.Parameter]:
 def _writable(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
     """Refuse a file that cannot be written before the work begins, not after it."""
     if given not in (None, STDOUT):
-        files.free(Path(given or ""), force=True)
+        free(Path(given or ""), force=True)
     return given
 
 
