@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Backend, Recording, Session, Tensors
+from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
 from ortune.core.profile import Recorded
+from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import Workload
 
 

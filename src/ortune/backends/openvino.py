@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from ortune.core.backend import Backend, Recording, Session
+from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
 from ortune.runtimes.onnxruntime import checks
 from ortune.runtimes.openvino import native, plugin

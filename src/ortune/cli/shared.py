@@ -232,7 +232,7 @@ def output(what: str, *, required: bool = False) -> Callable[[F], F]:
 
 def version() -> str:
     """Return the installed version."""
-    from ortune import __version__
+    from ortune.core.version import __version__
 
     return __version__
 

@@ -18,7 +18,7 @@ def model_digest(models: Mapping[str, Path]) -> str:
 
 def job_key(job: Job) -> str:
     """Digest everything a trial depends on beside its plan; the model's path does not count."""
-    source = catalog.source_digest(type(job.workload))
+    source = catalog.source_digest(job.workload)
     return codec.digest([replace(job, model="", budget_rule=""), source])
 
 

@@ -15,14 +15,14 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
-from ortune.core.study import Job
+from ortune.core.study import Header, Job
 from ortune.core.workload import spread
 from ortune.data.stream import Stream
 from ortune.experiment import budget as budgeting
 from ortune.experiment import samples
 from ortune.experiment.context import Context, Part, together
 from ortune.experiment.keys import different, model_digest
-from ortune.experiment.ledger import Header, read_header, write_header
+from ortune.experiment.ledger import read_header, write_header
 from ortune.experiment.records import table
 from ortune.experiment.request import Request
 from ortune.experiment.samples import CALIBRATION, Feeding
@@ -30,7 +30,6 @@ from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.model.analysis import facts as model_facts
-from ortune.model.analysis.denormals import denormals
 from ortune.model.io import file
 from ortune.workloads.latency import Latency
 
@@ -95,7 +94,7 @@ def prepare(request: Request, root: Path, sink: Sink) -> Context:
 
 def _facts(path: Path) -> Facts:
     model = file.load(path)
-    return replace(model_facts.facts(model), denormals=denormals(model))
+    return model_facts.facts(model, read=True)
 
 
 class _Loud(Worker):

@@ -231,5 +231,5 @@ class Space:
 
 def trial_key(job: str, plan: Plan) -> str:
     """Digest everything a trial's result depends on."""
-    source = catalog.source_digest(type(plan.backend))
+    source = catalog.source_digest(plan.backend)
     return codec.digest([job, steps_key(plan.recipe.steps), codec.encode(plan.backend), source])

@@ -20,12 +20,12 @@ from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.step import Transform
 from ortune.core.study import Study
-from ortune.core.workload import Workload
+from ortune.core.workload import Workload, read_workload
 from ortune.experiment import golden
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import locked, read_study
 from ortune.experiment.prepare import prepare
-from ortune.experiment.request import Request, read_workload
+from ortune.experiment.request import Request
 from ortune.measurement.capabilities import capabilities, demand
 from ortune.recipe.space import Space, Target
 from ortune.search.loop import Aim, search

@@ -23,10 +23,9 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins.spelling import parse
-from ortune.core.workload import Workload
+from ortune.core.workload import Workload, read_workload
 from ortune.data import stream
 from ortune.experiment.keys import different, job_key
-from ortune.experiment.request import read_workload
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.worker import workload as driving
 from ortune.measurement.worker.workbench import Workbench
@@ -104,9 +103,9 @@ def test_throughput_counts_samples_of_a_batch(folder: Path) -> None:
 
 def test_as_many_sessions_as_fit_follow_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput_file, "effective_cpus", lambda: 8)
-    fits = {threads: Throughput().lanes(Cpu(threads=threads)) for threads in (0, 1, 2, 3, 8, 16)}
+    fits = {threads: Throughput().lanes(threads) for threads in (0, 1, 2, 3, 8, 16)}
     assert fits == {0: 1, 1: 8, 2: 4, 3: 2, 8: 1, 16: 1}
-    assert Throughput(sessions=5).lanes(Cpu(threads=8)) == 5
+    assert Throughput(sessions=5).lanes(8) == 5
     assert Throughput().splits(8) == (1, 2, 4, 0)
     assert Throughput().splits(6) == (1, 2, 4, 0)
     assert Throughput().splits(1) == (0,)

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.plugins.spelling import spell_value
+from ortune.core.plugins.plugin import spell
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
@@ -270,7 +270,7 @@ def cpu_ns(worker: Worker, runs: int) -> int:
 def changed(base: Backend, other: Backend) -> str:
     """Return the fields in which a backend differs, as they are spelled."""
     return ", ".join(
-        f"{f.name}={spell_value(getattr(other, f.name))}"
+        f"{f.name}={spell(getattr(other, f.name))}"
         for f in fields(other)
         if getattr(base, f.name) != getattr(other, f.name)
     )

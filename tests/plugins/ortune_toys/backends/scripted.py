@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Self
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core.backend import Backend, Session, Tensors
+from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
+from ortune.core.session import Session, Tensors
 from ortune.core.workload import Workload
 
 
