@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.qdq.nodes import dequantized
+from ortune.quantization.replace import stand_in
 from ortune.quantization.weights.integer_weights import Stored, tables_of
 
 SMALLEST_TABLE = 1024
@@ -81,13 +82,10 @@ def look_up(editor: edit.Editor, node: ir.Node, held: Stored) -> None:
     rows = editor.node("Gather", [held.integers, node.inputs[1]], name=f"{stem}_rows")
     rows.outputs[0].shape, rows.outputs[0].dtype = output.shape, held.dtype
     made = [rows, *_widen(editor, stem, rows.outputs[0], node, held)]
-    result = made[-1].outputs[0]
-    result.shape, result.type = output.shape, ir.TensorType(ir.DataType.FLOAT)
     edit.insert_after(node, *made)
-    name = output.name
-    output.replace_all_uses_with(result, replace_graph_outputs=True)
+    stand_in(output, made[-1].outputs[0])
+    made[-1].outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     home.remove(node, safe=True)
-    result.name = name
 
 
 def _widen(
