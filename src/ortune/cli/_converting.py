@@ -13,7 +13,7 @@ from ortune.core.errors import BadModel, BadSettings, Refused
 from ortune.core.event import Note, Sink
 
 if TYPE_CHECKING:
-    from ortune.calibration.ranges_file import Saved
+    from ortune.calibration.ranges_file import SavedRanges
     from ortune.core.facts import Facts
     from ortune.core.step import Step
     from ortune.core.trial import Edit
@@ -143,7 +143,7 @@ class Given:
     """
 
     feeds: Feeds | None
-    known: Saved | None = None
+    known: SavedRanges | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ortune.cli.main import DONE, NO
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 
 if TYPE_CHECKING:
-    from ortune.calibration.ranges_file import Saved
+    from ortune.calibration.ranges_file import SavedRanges
     from ortune.core.event import Sink
     from ortune.core.step import Step
     from ortune.data.feeds import Feeds
@@ -174,7 +174,7 @@ def samples(
     return found
 
 
-def known_ranges(path: Path | None, model: Path, sink: Sink) -> Saved | None:
+def known_ranges(path: Path | None, model: Path, sink: Sink) -> SavedRanges | None:
     """Read ``--ranges-from`` for a model."""
     from ortune.calibration import reuse
     from ortune.core.event import Note

@@ -142,7 +142,7 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 def rule(op: str, target: Target) -> Rule | None:
-    """Return the row of an operator's plain use on a provider; None where nobody looked."""
+    """Return the row of an operator's plain use on a provider; None where there is no row."""
     found = (r for r in RULES if r.op == op and not r.case and r.provider in (target, "any"))
     return next((r for r in found if r.gives in _PLACES), None)
 
