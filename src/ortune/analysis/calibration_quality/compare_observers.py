@@ -20,7 +20,7 @@ from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Event, Note, Sink, silent
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
@@ -34,8 +34,10 @@ from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import Request
 from ortune.measurement.accuracy import judge
+from ortune.measurement.capabilities import demand
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.turns import ready
 from ortune.metrics.snr import Snr
 from ortune.recipe.build import Material, build_in
 
@@ -120,8 +122,7 @@ def compare_observers(
     steps = {text: settled(quantizer, text) for text in observers}
     ways = augmenting.read(augment) if augment else ()
     backend = parse(Backend, on)
-    if reason := backend.missing():
-        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
+    demand(backend)
     request = Request(
         models=(Path(model),),
         data=data,
@@ -230,6 +231,6 @@ class _Contest:
         metrics: list[Metric] = [self._context.budget.metric, Snr()]
         paths = dict.fromkeys(self._context.models, path)
         with measure.start(self._context, paths, self._backend, "observer") as worker:
-            measure.ready(worker)
+            ready(worker)
             found = [measure.records(self._context, worker, metrics, part) for part in self.parts]
         return [np.concatenate(rows) for rows in zip(*found, strict=True)]
