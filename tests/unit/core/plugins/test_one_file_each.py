@@ -292,26 +292,20 @@ FILES = {
 }
 
 VERBS = {
-    "help": ["--help"],
-    "count": ["count-nodes", "D/model.onnx"],
-    "apply": "apply D/model.onnx drop-double-neg round-weights(digits=1) -o s.onnx".split(),
-    "calibrate": [
-        *"calibrate D/model.onnx --data D/data --observer widened(by=3) --augment negate".split(),
-        *"--quantizer int8-static(min_side=1,head=true) -o ranges.json".split(),
-    ],
-    "bench": [
-        *"bench D/model.onnx --on steady --workload twice --seconds 0.1 --sets 1".split(),
-        *"--json bench.json".split(),
-    ],
-    "optimize": [
-        *"optimize D/model.onnx --data D/data --on steady --budget same-signs>=0.99".split(),
-        *"--policy one-plan --time 1s --quiet --json study.json -o run".split(),
-    ],
-    "report": "report run -o report.md".split(),
+    "help": "--help",
+    "count": "count-nodes D/model.onnx",
+    "apply": "apply D/model.onnx drop-double-neg 'round-weights(digits=1)' -o s.onnx",
+    "calibrate": "calibrate D/model.onnx --data D/data --observer 'widened(by=3)'"
+    " --augment negate --quantizer 'int8-static(min_side=1, head=true)' -o ranges.json",
+    "bench": "bench D/model.onnx --on steady --workload twice --seconds 0.1 --sets 1"
+    " --json bench.json",
+    "optimize": "optimize D/model.onnx --data D/data --on steady --budget 'same-signs>=0.99'"
+    " --policy one-plan --time 1s --quiet --json study.json -o run",
+    "report": "report run -o report.md",
 }
 
 RUN = """
-import contextlib, io, json, pathlib, sys
+import contextlib, io, json, pathlib, shlex, sys
 from ortune.cli.main import main
 from ortune.core.plugins import catalog
 from ortune.core.sample import Sample
@@ -321,7 +315,7 @@ ends = {}
 for name, words in json.loads(sys.argv[1]).items():
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(words)
+        code = main(shlex.split(words))
     ends[name] = code, out.getvalue(), err.getvalue()
 print(json.dumps(ends))
 """
