@@ -124,13 +124,13 @@ def compare_observers(
     backend = parse(Backend, on)
     demand(backend)
     request = Request(
-        models=(Path(model),),
+        model,
         data=data,
         labels=labels,
         calibration=calibration,
         budget=budget,
         baseline=Cpu(custom_ops=backend.custom_ops),
-        seconds=_SECONDS,
+        time=_SECONDS,
     )
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
