@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 def command(asked: Apply) -> int:
     """Show what each step did; exit code 1 when one was rolled back."""
     from ortune.cli.terminal import progress
-    from ortune.core.reading import step
-    from ortune.core.step import Recipe
-    from ortune.model.io import file
-    from ortune.recipe.build import build
     from ortune.conversion.apply import run
 
     with progress.held(asked.sink, verbose=verbose()) as sink:

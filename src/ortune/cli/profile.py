@@ -14,7 +14,7 @@ from ortune.core.profile import Kernel, Profile, Share
 
 if TYPE_CHECKING:
     from ortune.analysis.profiling.roofline import Verdict
-    from ortune.core.action import Action
+    from ortune.core.profile import Action
 
 _TOP = 15
 _NOT_COMPUTE = ("cast", "copy", "quantize", "transpose", "reorder", "shape", "control")

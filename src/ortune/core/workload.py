@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ortune.core.errors import BadSettings
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.plugins.spelling import parse
 
 if TYPE_CHECKING:
     from ortune.core.session import Session, Tensors

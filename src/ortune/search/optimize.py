@@ -21,10 +21,6 @@ from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.request import verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
-from ortune.core.reading import read_workload
-from ortune.core.step import Transform
-from ortune.core.study import Study
-from ortune.core.workload import Workload
 from ortune.experiment import golden
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import locked, read_study
