@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.cli.main import DONE, INTERRUPTED, NO
-from ortune.cli.terminal import output, progress, settings
+from ortune.cli.terminal import output, settings
 from ortune.cli.terminal.command import repeat, verb, verbose
 from ortune.core.request import request
 from ortune.search.request import Optimize
@@ -35,6 +35,7 @@ class _Asked(Optimize):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Show every plan, the verdict and where things are."""
+    from ortune.cli.terminal import progress
     from ortune.reporting.write import report
     from ortune.search.optimize import run
 

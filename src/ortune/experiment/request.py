@@ -71,6 +71,7 @@ class Request(CustomOpsRequest, DataRequest):
     @property
     def driven(self) -> Workload:
         """The workload, with the batch in it."""
+
         return read_workload(self.workload, self.batch)
 
     @property

@@ -211,7 +211,7 @@ class _Contest:
         found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
         ranges = found.ranges[0]
         kept = ranges_file.entries(ranges, asked.probes, str(asked.observer))
-        known = ranges_file.Saved(
+        known = ranges_file.SavedRanges(
             row.observer,
             f"{row.observer}{row.augment}",
             {entry.name: entry for entry in kept},
