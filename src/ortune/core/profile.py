@@ -215,7 +215,7 @@ class Action:
         kind: What it is about.
         title: The bottleneck.
         advice: What to do, or why nothing can be done yet.
-        kernels: Names of the kernels at stake, the longest first.
+        kernels: Names of the kernels that it concerns, the longest first.
         stake_ns: Time that these kernels take of a run, or what of it can be gained at most; 0
             where the profile cannot tell.
         estimate_ns: Time that it would gain by the ceilings; None where nothing is estimated.

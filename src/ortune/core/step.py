@@ -22,8 +22,8 @@ class Stage(enum.IntEnum):
     """Where in a recipe a transform belongs; inside a stage the order does not matter.
 
     PREPARE makes a model what later steps expect, FOLD leaves out what is not needed, SPELL writes
-    the parts that larger patterns are told by as one operator, FUSE joins nodes, FINISH does what
-    would hide patterns from the stages before.
+    as one operator the parts by which larger patterns are recognized, FUSE joins nodes, FINISH
+    does what would hide patterns from the stages before.
     """
 
     PREPARE = 0
@@ -54,7 +54,7 @@ class Bridge:
         yield old
 
     def runs(self, new: Tensors) -> Sequence[Tensors]:
-        """Return samples of the old model; none where only running can be asked of the new."""
+        """Return samples of the old model; none where the new cannot be compared."""
         return [new]
 
     def joined(self, answers: Sequence[Tensors]) -> Tensors:
