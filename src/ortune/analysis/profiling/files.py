@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ortune.analysis.profiling.roofline import verdicts
 from ortune.analysis.profiling.table import rows
 from ortune.analysis.profiling.trace import trace
-from ortune.core.action import Action
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
-from ortune.core.profile import Profile
+from ortune.core.profile import Action, Profile
 
 if TYPE_CHECKING:
     import pandas

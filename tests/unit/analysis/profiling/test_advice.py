@@ -14,9 +14,8 @@ from ortune.analysis.profiling import advice as subject
 from ortune.analysis.profiling.kernels import _packed
 from ortune.analysis.profiling.roofline import verdicts
 from ortune.backends.cpu import Cpu
-from ortune.core.action import NO_STEP, Action
 from ortune.core.facts import Facts
-from ortune.core.profile import Kernel, Profile
+from ortune.core.profile import NO_STEP, Action, Kernel, Profile
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.facts import facts
 from ortune.workloads.latency import Latency
