@@ -1,4 +1,4 @@
-"""Code that loads foreign libraries, run in a process of its own: a broken one could end this."""
+"""Code that loads foreign libraries, run in a process of its own."""
 
 from __future__ import annotations
 
