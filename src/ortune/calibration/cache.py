@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortune.core.atomic_write import replacing
+from ortune.core.atomic_write import write_text
 from ortune.core.observer import Probe
 from ortune.core.plugins import catalog, codec
 
@@ -59,10 +59,8 @@ class RangeCache:
 
     def store(self) -> None:
         """Write all answers."""
-        text = json.dumps({"answers": self._answers, "hidden": self._hidden})
-        with replacing(self._path, force=True) as draft:
-            draft.write_text(text, encoding="utf-8")
+        write_text(self._path, json.dumps({"answers": self._answers, "hidden": self._hidden}))
 
 
 def _name(probe: Probe) -> str:
-    return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(type(probe.observer))}"
+    return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(probe.observer)}"

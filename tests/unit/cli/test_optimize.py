@@ -15,7 +15,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.step import AS_IS, Recipe
-from ortune.core.study import Job, Study
+from ortune.core.study import Ending, Header, Job, Study
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.metrics.cosine import Cosine
 from ortune.workloads.latency import Latency
@@ -28,11 +28,11 @@ SCORE = Score("cosine", 1.0, 1.0, 1.0, 1.0, 9, Verdict.PROVED)
 FAST = Trial(
     "fast", Plan(Recipe("clean"), Cpu()), "final", Status.OK, Interval(0.5, 0.4, 0.6), (SCORE,)
 )
-LIKELY = replace(FAST, phase="search", scores=(replace(SCORE, verdict=Verdict.LIKELY),))
+LIKELY = replace(FAST, part="search", scores=(replace(SCORE, verdict=Verdict.LIKELY),))
 
 
 def study(*trials: Trial, finished: str = "done") -> Study:
-    return Study("run", JOB, FACTS, (BASE, *trials), finished=finished)
+    return Study("run", Header(JOB, FACTS), (BASE, *trials), Ending(finished=finished))
 
 
 @pytest.mark.parametrize(
