@@ -94,12 +94,8 @@ def nearest(folded: Array, spec: Spec, dtype: Any = np.float32) -> BlockSteps:
     """Return the grids that cover each block, zero exactly.
 
     A symmetric grid has one integer more below zero than above: the sign of its step is chosen
-    so that the largest weight falls there (as onnxruntime's own quantizer does).
-
-    Args:
-        folded: Shape [rows, blocks, block].
-        spec: The kind of grid.
-        dtype: In which steps are stored; they are rounded to it here.
+    so that the largest weight falls there (as onnxruntime's own quantizer does). Weights are
+    folded, shape [rows, blocks, block]; steps are rounded to `dtype`, in which they are stored.
     """
     low, high = folded.min(axis=-1), folded.max(axis=-1)
     if spec.symmetric:

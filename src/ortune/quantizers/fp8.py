@@ -20,7 +20,7 @@ from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer, discard_weight, layers
-from ortune.quantization.node_filter import chosen
+from ortune.quantization.node_filter import wanted
 from ortune.quantization.qdq.nodes import dequantized
 
 _OBSERVER = catalog.load(Observer, "min-max")()
@@ -101,13 +101,10 @@ class Fp8(Quantizer):
         return len(known)
 
     def _layers(self, model: ir.Model) -> Iterator[Layer]:
-        out = chosen(model, self.exclude, "exclude")
-        only = chosen(model, self.include, "include")
+        among = wanted(model, self.include, self.exclude)
         for graph in (model.graph, *model.graph.subgraphs()):
             for layer in layers(graph, self.ops):
-                if only and layer.node not in only:
-                    continue
-                if layer.node not in out and self._fits(layer):
+                if layer.node in among and self._fits(layer):
                     yield layer
 
     def _fits(self, layer: Layer) -> bool:

@@ -16,7 +16,7 @@ from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.block_grid import Bits
 from ortune.quantization.layers import transposed
-from ortune.quantization.node_filter import chosen, included
+from ortune.quantization.node_filter import wanted
 from ortune.quantization.qdq.nodes import cast_and_multiplied, dequantized
 from ortune.quantization.roles import Role
 from ortune.quantization.weights.blockwise import PACKED, BlockWeights, Method
@@ -96,12 +96,9 @@ class Int8Weights(BlockWeights):
             return super().apply(model, ranges)
         edit.inline(model)
         axes: dict[ir.Value, int] = {}
-        left = chosen(model, self.exclude, "exclude")
-        allowed = included(model, self.include)
+        among = wanted(model, self.include, self.exclude)
         for node in edit.every_node(model):
-            if node in left or (allowed is not None and node not in allowed):
-                continue
-            for source, axis in self._weights(node):
+            for source, axis in self._weights(node) if node in among else ():
                 # A table's columns, for every reader: a row's step could not follow the look-up.
                 first = axis if node.op_type == "Gather" else axes.get(source, axis)
                 axes[source] = first
