@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ortune.core.backend import Backend, Session
+from ortune.core.backend import Backend
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.session import Session
 from ortune.runtimes import torch as native
 
 
@@ -59,7 +60,7 @@ class Torch(Backend):
         """Load the module; compiling is part of the first run."""
         return native.session(
             path,
-            native.Settings(
+            native.TorchSettings(
                 source=self.source,
                 weights=self.weights,
                 threads=self.threads or effective_cpus(),

@@ -71,7 +71,7 @@ def command(
 ) -> int:
     """Find the ranges of the tensors that static int8 needs, and say whether the data is enough.
 
-    The ranges of two halves of the data are compared; tensors that never woke up are named. With
+    The ranges of two halves of the data are compared; inactive tensors are named. With
     --compare the observers are tried instead, each scored against the float model on samples that
     were not calibrated on.
 
@@ -80,7 +80,7 @@ def command(
       ortune calibrate model.onnx --data samples/ -o ranges.json
       ortune calibrate model.onnx --data samples/ --compare --budget "top1>=base-0.01"
     """
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
 
     if data is None:
         raise BadSettings(

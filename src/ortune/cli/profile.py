@@ -10,11 +10,11 @@ import click
 
 from ortune.cli import shared
 from ortune.core.errors import OrtuneError
-from ortune.core.profile import Kernel, Profile, Share
 
 if TYPE_CHECKING:
     from ortune.analysis.profiling.roofline import Verdict
     from ortune.core.action import Action
+    from ortune.core.profile import Kernel, Profile, Share
 
 _TOP = 15
 _NOT_COMPUTE = ("cast", "copy", "quantize", "transpose", "reorder", "shape", "control")
@@ -90,7 +90,7 @@ def command(
     from ortune.analysis.profiling import files as profile_files
     from ortune.analysis.profiling.profile import profile
     from ortune.analysis.profiling.try_advice import suggested, tried
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
 
     sink = progress.lines(verbose)
     if out is not None:

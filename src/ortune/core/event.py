@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from ortune.core.trial import Edit, Interval, Plan, Trial
+if TYPE_CHECKING:
+    from ortune.core.trial import Edit, Interval, Plan, Trial
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class StepDone:
 
 @dataclass(frozen=True)
 class TrialStarted:
-    """A plan goes to work; `index` of `total` in the present phase."""
+    """A plan goes to work; `index` of `total` in the present stage."""
 
     plan: Plan
-    phase: str
+    stage: str
     index: int
     total: int
 

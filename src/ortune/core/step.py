@@ -12,8 +12,7 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.io_change import Bridge
 from ortune.core.observer import Probe, Ranges
-from ortune.core.plugins import codec
-from ortune.core.plugins.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin, digest
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -117,6 +116,8 @@ class Quantizer(Plugin):
 
         Raises:
             Refused: There is nothing it may quantize; the text says why.
+            BadSettings: A pattern matches no node, or a step given as a field does not fit.
+            BadData: The ranges do not serve it.
         """
 
 
@@ -138,7 +139,13 @@ class Recipe:
     @property
     def key(self) -> str:
         """Equal steps, equal key."""
-        return codec.digest(self.steps)
+        return digest(self.steps)
+
+    @property
+    def quantizer(self) -> Quantizer | None:
+        """The only quantizer, where it is the last step; None for rescues and exact recipes."""
+        found = [step for step in self.steps if isinstance(step, Quantizer)]
+        return found[0] if len(found) == 1 and found[0] is self.steps[-1] else None
 
     @property
     def lossy(self) -> bool:

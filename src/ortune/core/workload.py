@@ -13,7 +13,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.plugins.plugin import Plugin
 
 if TYPE_CHECKING:
-    from ortune.core.backend import Backend, Session, Tensors
+    from ortune.core.session import Session, Tensors
 
 _CYCLE = 32
 
@@ -142,8 +142,8 @@ class Workload(Plugin):
         """Return why it cannot be driven here and how to fix that; None when it can."""
         return None
 
-    def lanes(self, backend: Backend) -> int:
-        """Return how many lanes run side by side on a backend."""
+    def lanes(self, threads: int) -> int:
+        """Return how many lanes run side by side, each on `threads` threads; 0 is all CPUs."""
         return 1
 
     def splits(self, cpus: int) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Scene:
+class Context:
     """The fixed surroundings of a search.
 
     Attributes:
@@ -87,6 +87,7 @@ class Scene:
             self.job.workload,
             self.path,
             self.verbose,
+            self.job.environment,
         )
 
 

@@ -21,11 +21,11 @@ from ortune.quantization.layers import Layer
 from ortune.quantization.node_filter import chosen, remember_names
 from ortune.quantization.qdq import runtime_rules
 from ortune.quantization.qdq import scope as scopes
-from ortune.quantization.qdq.activations import grids
 from ortune.quantization.qdq.fold_scales import fold
-from ortune.quantization.qdq.insert import Pairs
+from ortune.quantization.qdq.insert import Pairs, grids
 from ortune.quantization.qdq.placement import Placement, moved, place
 from ortune.quantization.qdq.smooth import factors, smoothable
+from ortune.quantization.roles import Role
 from ortune.quantization.weights import embeddings as tables
 from ortune.quantization.weights.integer_weights import Packer
 from ortune.rewrites.layers import transposed_conv
@@ -83,6 +83,7 @@ class Int8Static(Quantizer):
     """
 
     needs_opset: ClassVar[int] = 13
+    role: ClassVar[Role] = Role.STATIC
 
     target: runtime_rules.Target = "cpu"
     observer: Observer = _OBSERVER
@@ -105,11 +106,6 @@ class Int8Static(Quantizer):
     split: int = 0
 
     def __post_init__(self) -> None:
-        """Check the observer.
-
-        Raises:
-            BadSettings: Its ranges are not made for a grid.
-        """
         if not self.observer.covers:
             raise BadSettings(
                 f"observer={self.observer} does not say where values lie",
@@ -164,8 +160,19 @@ class Int8Static(Quantizer):
             yield catalog.load(Transform, "depth-to-space-nhwc")()
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
-        """Yield the accuracy kit before this step, then other observers."""
-        return int8_rescues.rescues(self, facts)
+        """Yield the accuracy kit before this step, then less of it, then other observers.
+
+        Convolutions beside products may be what costs accuracy: their weights alone are integers
+        then.
+        """
+        smoothed = bool(self.smooth or self.split)
+        last = replace(self, smooth=0.0, split=0)
+        yield from int8_rescues.prepared(last, facts, smoothed=smoothed)
+        if facts.has("Conv", "ConvTranspose") and int8_rescues.products(facts) > 1:
+            for rest in int8_rescues.stored_weights() if self.target == "cpu" else ():
+                yield (replace(self, ops=("MatMul", "Gemm")), rest)
+        for observer in int8_rescues.other_observers(self.observer):
+            yield (replace(self, observer=observer),)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that get a pair.
@@ -185,19 +192,14 @@ class Int8Static(Quantizer):
         return [Probe(name, observer) for name, observer in found.items()]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Put in the pairs and return how many layers became integer.
-
-        Raises:
-            Refused: No layer of `ops` has a constant float32 weight and a usable range.
-            BadSettings: A pattern of `include`, `exclude` or `wide` matches nothing.
-        """
+        """Put in the pairs and return how many layers became integer."""
         self._prepare(model)
         self._widen(model)
         placements, scope = self._place(model, ranges)
         layers = [layer for placement in placements for layer in placement.layers]
         scopes.note(model, scope.why, len(layers))
         if not layers:
-            reasons = scopes.said(scope.why, 0)
+            reasons = scopes.summary(scope.why, 0)
             raise Refused(
                 f"no {', '.join(self._ops())} with a constant float32 weight to quantize"
                 f"{reasons and f' ({reasons})'}",
@@ -232,7 +234,9 @@ class Int8Static(Quantizer):
                 model.opset_imports.setdefault("com.microsoft", 1)
             for layer in placement.layers:
                 packer.pack(layer, steps[layer.x].scale, smooth.get(layer.x))
-        self._tables(model, editor, found, packer, scope.left)
+        tables.store_tables(
+            model, editor, found, packer.constants(), scope.left, alone=self.embeddings
+        )
         return len(layers)
 
     def chosen(self, model: ir.Model) -> Sequence[Layer]:
@@ -262,22 +266,6 @@ class Int8Static(Quantizer):
             count = widen_groups(model, _GROUP, chosen(model, self.exclude, "exclude"))
             if count:
                 edit.note(model, f"{count} grouped convolutions have {_GROUP} channels a group")
-
-    def _tables(
-        self,
-        model: ir.Model,
-        editor: edit.Editor,
-        found: dict[ir.Value, list[ir.Node]],
-        packer: Packer,
-        left: frozenset[ir.Node],
-    ) -> None:
-        stored = {source: held for (source, _, _), held in packer.stored.items()}
-        wanted = {x: nodes for x, nodes in found.items() if self.embeddings or x in stored}
-        count = tables.store_tables(editor, wanted, stored, left)
-        if count:
-            edit.note(model, f"{count} embedding tables are int8")
-        if len(found) > count:
-            edit.note(model, f"{len(found) - count} embedding tables stay in float")
 
     def _place(
         self, model: ir.Model, ranges: Ranges | None

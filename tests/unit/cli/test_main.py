@@ -13,7 +13,7 @@ from onnx import helper
 
 from ortune.cli import main as cli
 from ortune.core.errors import OrtuneError
-from ortune.core.steps import step
+from ortune.core.reading import step
 
 VERBS = cli.root.list_commands(click.Context(cli.root))
 
@@ -49,7 +49,7 @@ def test_help_needs_no_heavy_package() -> None:
     code = (
         "import sys; from ortune.cli.main import main; main(['--help']);"
         "heavy = {'numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'onnxscript', 'rich', 'psutil',"
-        " 'msgspec', 'torch'};"
+        " 'torch'};"
         "sys.exit(','.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

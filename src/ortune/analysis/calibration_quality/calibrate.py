@@ -12,18 +12,19 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortune import __version__
 from ortune.analysis.calibration_quality import stability
 from ortune.analysis.calibration_quality.probes import Asked, probes, settled
 from ortune.analysis.calibration_quality.stability import Stability
 from ortune.calibration import ranges_file, tensorrt_cache
-from ortune.calibration.activity import Idle, idle, watching
+from ortune.calibration.activity import Inactive, activity_probes, inactive
 from ortune.calibration.calibrate import Calibrated, calibrate_groups
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import codec
 from ortune.core.step import Quantizer
+from ortune.core.version import __version__
 from ortune.core.workload import spread
 from ortune.data import augment as augmenting
 from ortune.data import feeds as feeds_module
@@ -81,7 +82,7 @@ class Calibration:
     document: Mapping[str, Any]
     tensors: tuple[Tensor, ...]
     stability: Stability
-    idle: tuple[Idle, ...]
+    idle: tuple[Inactive, ...]
     unanswered: tuple[str, ...]
     every: Ranges
     seconds: float
@@ -90,7 +91,7 @@ class Calibration:
 
     def save(self, path: str | Path) -> Path:
         """Write the ranges as JSON; see `ortune.calibration.ranges_file`."""
-        return _put(Path(path), json.dumps(self.document, indent=1) + "\n")
+        return write_text(Path(path), json.dumps(self.document, indent=1) + "\n")
 
     def save_tensorrt(self, path: str | Path, version: str = TENSORRT) -> Path:
         """Write a TensorRT calibration cache of every float tensor.
@@ -103,7 +104,7 @@ class Calibration:
                 "only the quantizer's tensors were calibrated, TensorRT needs all",
                 fix="calibrate with every=True",
             )
-        return _put(Path(path), tensorrt_cache.text(self.every, version))
+        return write_text(Path(path), tensorrt_cache.text(self.every, version))
 
     def result(self) -> dict[str, Any]:
         """Return what ``--json`` shows; see ``docs/cli.md``."""
@@ -147,7 +148,7 @@ def calibrate(
         asked = probes(path, step)
         count = stability.independent(seen.feeds, seen.indices)
         sets = stability.sets(stability.dealt(seen.feeds, seen.indices), count)
-        watched = watching(asked.model, [probe.tensor for probe in asked.probes])
+        watched = activity_probes(asked.model, [probe.tensor for probe in asked.probes])
         found = calibrate_groups(
             asked.model,
             [*asked.probes, *watched],
@@ -237,7 +238,7 @@ def _told(
         document=document,
         tensors=tuple(_tensors(asked.model, whole, found.ranges[1:3])),
         stability=stability.judge(whole, found.ranges[1:], count, len(digests)),
-        idle=tuple(idle(asked.model, found.ranges[0], [p.tensor for p in asked.probes])),
+        idle=tuple(inactive(asked.model, found.ranges[0], [p.tensor for p in asked.probes])),
         unanswered=unanswered,
         every=every,
         seconds=found.seconds,
@@ -268,15 +269,3 @@ def _tensors(
             )
         )
     return made
-
-
-def _put(path: Path, text: str) -> Path:
-    """Write beside and rename: a file is there whole or not at all."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    return path

@@ -20,7 +20,7 @@ from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Event, Note, Sink, silent
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
@@ -30,12 +30,14 @@ from ortune.core.workload import spread
 from ortune.data import augment as augmenting
 from ortune.data.feeds import Feeds
 from ortune.experiment import measure
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import Request
 from ortune.measurement.accuracy import judge
+from ortune.measurement.capabilities import demand
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.turns import ready
 from ortune.metrics.snr import Snr
 from ortune.recipe.build import Material, build_in
 
@@ -120,23 +122,22 @@ def compare_observers(
     steps = {text: settled(quantizer, text) for text in observers}
     ways = augmenting.read(augment) if augment else ()
     backend = parse(Backend, on)
-    if reason := backend.missing():
-        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
+    demand(backend)
     request = Request(
-        models=(Path(model),),
+        model,
         data=data,
         labels=labels,
         calibration=calibration,
         budget=budget,
         baseline=Cpu(custom_ops=backend.custom_ops),
-        seconds=_SECONDS,
+        time=_SECONDS,
     )
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        scene = prepare(request, folder, _keeping(notes, sink))
-        fed, indices = _calibration(scene, samples)
-        contest = _Contest(Path(model), scene, backend, sink)
+        context = prepare(request, folder, _keeping(notes, sink))
+        fed, indices = _calibration(context, samples)
+        contest = _Contest(Path(model), context, backend, sink)
         rows = [contest.row(Row(text, ""), step, fed, indices) for text, step in steps.items()]
         if ways:
             more = augmenting.augment(fed, indices, ways, folder)
@@ -146,15 +147,15 @@ def compare_observers(
                 for text, step in steps.items()
             ]
         scored = {index for part in contest.parts for index in part.indices}
-        ranked, best, by = rank(rows, scene.budget, contest.groups)
+        ranked, best, by = rank(rows, context.budget, contest.groups)
     return Ranking(
         str(model),
         quantizer,
         tuple(ranked),
         best,
         by,
-        str(scene.budget),
-        scene.job.budget_rule,
+        str(context.budget),
+        context.job.budget_rule,
         len(indices),
         len(scored),
         calibration is None and bool(scored & set(indices)),
@@ -162,9 +163,9 @@ def compare_observers(
     )
 
 
-def _calibration(scene: Scene, samples: int) -> tuple[Feeds, tuple[int, ...]]:
+def _calibration(context: Context, samples: int) -> tuple[Feeds, tuple[int, ...]]:
     """Return what is calibrated on."""
-    material = scene.materials[MAIN]
+    material = context.materials[MAIN]
     if material.feeds is None or not material.calibration:
         raise BadSettings("nothing is there to calibrate on", fix="give samples with --data")
     places = material.calibration
@@ -184,9 +185,9 @@ def _keeping(notes: list[str], sink: Sink) -> Sink:
 class _Contest:
     """What every row shares."""
 
-    def __init__(self, model: Path, scene: Scene, backend: Backend, sink: Sink) -> None:
-        self._model, self._scene, self._backend, self._sink = model, scene, backend, sink
-        self.parts = scene.evaluation()
+    def __init__(self, model: Path, context: Context, backend: Backend, sink: Sink) -> None:
+        self._model, self._context, self._backend, self._sink = model, context, backend, sink
+        self.parts = context.evaluation()
         self._base = np.concatenate([part.records for part in self.parts])
         self.groups = [name for part in self.parts for name in part.groups or ()] or None
         self._count = 0
@@ -205,12 +206,12 @@ class _Contest:
         return row
 
     def _scored(self, row: Row, step: Quantizer, feeds: Feeds, indices: Sequence[int]) -> Row:
-        folder = self._scene.root / f"observer-{self._count}"
+        folder = self._context.root / f"observer-{self._count}"
         asked = probes(self._model, step)
         found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
         ranges = found.ranges[0]
         kept = ranges_file.entries(ranges, asked.probes, str(asked.observer))
-        known = ranges_file.Saved(
+        known = ranges_file.SavedRanges(
             row.observer,
             f"{row.observer}{row.augment}",
             {entry.name: entry for entry in kept},
@@ -220,16 +221,16 @@ class _Contest:
         material = Material(feeds, tuple(indices), known, self._backend.custom_ops)
         built = build_in(folder, self._model, Recipe("compare", (step,)), material)
         tables = self._tables(built.path)
-        score = judge(self._scene.budget, tables[0], self._base, self.groups)
+        score = judge(self._context.budget, tables[0], self._base, self.groups)
         snr = Snr().aggregate(tables[1])
         found_at = (tables[0], tables[1])
         return replace(row, seconds=found.seconds, score=score, snr=snr, records=found_at)
 
     def _tables(self, path: Path) -> list[Records]:
         """Return the records of a built model: the budget's metric, then SNR."""
-        metrics: list[Metric] = [self._scene.budget.metric, Snr()]
-        paths = dict.fromkeys(self._scene.models, path)
-        with measure.start(self._scene, paths, self._backend, "observer") as worker:
-            measure.ready(worker)
-            found = [measure.records(self._scene, worker, metrics, part) for part in self.parts]
+        metrics: list[Metric] = [self._context.budget.metric, Snr()]
+        paths = dict.fromkeys(self._context.models, path)
+        with measure.start(self._context, paths, self._backend, "observer") as worker:
+            ready(worker)
+            found = [measure.records(self._context, worker, metrics, part) for part in self.parts]
         return [np.concatenate(rows) for rows in zip(*found, strict=True)]

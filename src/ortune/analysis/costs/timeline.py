@@ -20,7 +20,7 @@ from ortune.core.event import Note, Sink, silent
 from ortune.core.plugins.spelling import parse
 from ortune.core.trial import Interval
 from ortune.data import given
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.timing.rank_sum import differ
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
@@ -170,6 +170,7 @@ def timeline(
         found, imports = clock.starts(starts)
         ratios, base_ns = clock.ratios(seconds)
         rows = _rows(clock.variants, found, ratios, base_ns)
+    offered = capabilities(backend)
     return Timeline(
         model=str(model),
         rows=rows,
@@ -178,8 +179,8 @@ def timeline(
         import_ns=tuple(imports),
         quantizer="" if step_of is None else str(step_of),
         notes=tuple(notes),
-        machine=machine(),
-        versions=versions(),
+        machine=offered.machine,
+        versions=offered.versions,
     )
 
 

@@ -18,6 +18,7 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.profile import Kernel, Profile
 from ortune.core.workload import Workload
+from ortune.measurement.capabilities import capabilities
 from ortune.recipe.space import Target, clean, recipes
 
 if TYPE_CHECKING:
@@ -63,14 +64,16 @@ def actions(
 
 def in_space(action: Action, facts: Facts, backend: Backend, workload: Workload) -> bool:
     """Say whether the search has a plan with the action's steps, or tries its setting."""
-    target = Target(backend)
+    target = Target(backend, capabilities(backend))
     if action.steps:
         offered = (
             one for side in target.variants(facts, workload) for one in recipes(facts, side)
         )
         wanted = set(action.steps)
         return any(wanted <= {str(step) for step in recipe.steps} for recipe in offered)
-    tried = (one for group in backend.coordinates(facts).values() for one in group)
+    tried = (
+        one for group in backend.coordinates(facts, target.capabilities).values() for one in group
+    )
     return bool(action.backend) and action.backend in {str(one) for one in tried}
 
 
@@ -186,7 +189,7 @@ def _threads(profile: Profile, backend: Backend) -> Iterator[Action]:
 def _denormals(facts: Facts, backend: Backend) -> Iterator[Action]:
     flushed = [
         one
-        for group in backend.coordinates(facts).values()
+        for group in backend.coordinates(facts, capabilities(backend)).values()
         for one in group
         if getattr(one, "flush_denormals", False) and not getattr(backend, "flush_denormals", True)
     ]

@@ -21,12 +21,13 @@ import onnx_ir as ir
 
 from ortune.analysis.verification.tensors import closeness, values, write_samples
 from ortune.backends.cpu import Cpu
+from ortune.core.atomic_write import atomic, reported
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Score, Verdict
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.measurement.process import WorkerFailed
 from ortune.model.graph import edit
 from ortune.model.graph.edit import const_tensor
@@ -86,20 +87,20 @@ class Bisection:
 
 
 def bisect(
-    reference: Path, other: Path, scene: Scene, backend: Backend, judge: Judge, out: Path
+    reference: Path, other: Path, context: Context, backend: Backend, judge: Judge, out: Path
 ) -> Bisection:
     """Look for what makes `other` fail, and write the smallest model that still shows it.
 
     Args:
         reference: The model that is right.
         other: One that fails.
-        scene: Samples and budget.
+        context: Samples and budget.
         backend: Where `other` is judged.
         judge: Scores a model; None when it does not run.
         out: Folder for the small models; made when something is found.
     """
     with TemporaryDirectory(prefix="ortune-") as name:
-        search = _Search(scene, backend, judge, Path(name), out)
+        search = _Search(context, backend, judge, Path(name), out)
         plain = search.score(reference)
         if plain is None or plain.verdict is Verdict.FAILS:
             value = None if plain is None else plain.value
@@ -119,16 +120,16 @@ class _Good:
 
 class _Search:
     def __init__(
-        self, scene: Scene, backend: Backend, judge: Judge, work: Path, out: Path
+        self, context: Context, backend: Backend, judge: Judge, work: Path, out: Path
     ) -> None:
         self._backend, self._judge = backend, judge
         self._work, self._out = work, out
         self._judged = 0
-        material = next(iter(scene.materials.values()))
+        material = next(iter(context.materials.values()))
         assert material.feeds is not None
         self._samples = material.feeds.stream
         self._material = material
-        self._indices = scene.parts["search"].indices
+        self._indices = context.parts["search"].indices
 
     def score(self, model: Path) -> Score | None:
         """Score a model; None when it does not run."""
@@ -251,7 +252,8 @@ class _Search:
         backends = (models.oracle, self._backend)
         order = range(len(indices))
         found = closeness(pieces, ends, recorded, order, backends)
-        _replace(draft, self._out)
+        with atomic(self._out) as whole, reported(self._out):
+            shutil.copytree(draft, whole)
         return self._out, min(found.values(), default=None)
 
 
@@ -366,14 +368,3 @@ def _said(error: Exception) -> str:
     if isinstance(error, WorkerFailed):
         return error.failure.reason
     return error.what if isinstance(error, OrtuneError) else str(error)
-
-
-def _replace(draft: Path, out: Path) -> None:
-    """Copy a folder beside its place, then rename it: what is there is whole."""
-    beside = out.with_name(f".{out.name}.part")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(beside, ignore_errors=True)
-    shutil.copytree(draft, beside)
-    if out.exists():
-        shutil.rmtree(out)
-    beside.rename(out)

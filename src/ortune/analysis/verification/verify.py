@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 from ortune.analysis.verification import bisect as bisecting
 from ortune.analysis.verification.bisect import Bisection
@@ -21,13 +21,15 @@ from ortune.core.event import silent
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
+from ortune.core.request import request
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.experiment import measure
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import Request
 from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 
@@ -62,6 +64,13 @@ class Saturation:
     isa: str
     layers: tuple[Saturated, ...]
     left: int
+
+
+@request
+class _Whole(Request):
+    """Two given files are compared on all samples."""
+
+    whole: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -124,33 +133,32 @@ def verify(
     one, two = Path(reference), Path(other)
     first, second = (model_facts.facts(file.load(path)) for path in (one, two))
     _same_interface(one, first, two, second)
-    request = Request(
-        models=(one,),
+    request = _Whole(
+        one,
         data=data,
         labels=labels,
-        evaluate=evaluate or "",
+        evaluate=evaluate,
         budget=budget,
         baseline=Cpu(custom_ops=backend.custom_ops),
         shapes=shapes or {},
         ranges=ranges or {},
-        seconds=3600,
-        whole=True,
+        time=3600.0,
     )
     with TemporaryDirectory(prefix="ortune-") as folder:
         report = Path(folder) / "saturated.json"
         if isinstance(backend, Simulated):
             backend = replace(backend, report=str(report.resolve()))
-        scene = prepare(request, Path(folder), silent)
-        part = scene.parts["search"]
-        scores = scored(scene, two, backend)
+        context = prepare(request, Path(folder), silent)
+        part = context.parts["search"]
+        scores = scored(context, two, backend)
         found = None
         if bisect is not None and scores[0].verdict is Verdict.FAILS:
-            judged = partial(_judged, scene, backend)
-            found = bisecting.bisect(one, two, scene, backend, judged, Path(bisect))
+            judged = partial(_judged, context, backend)
+            found = bisecting.bisect(one, two, context, backend, judged, Path(bisect))
         return Comparison(
             scores,
-            scene.budget,
-            scene.job.budget_rule,
+            context.budget,
+            context.job.budget_rule,
             len(part.indices),
             data is None and not evaluate,
             _saturation(backend, report),
@@ -158,18 +166,18 @@ def verify(
         )
 
 
-def scored(scene: Scene, model: Path, backend: Backend) -> tuple[Score, ...]:
-    """Run a model over the scene's samples and score it.
+def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]:
+    """Run a model over the context's samples and score it.
 
     Raises:
         BadModel: It does not run.
     """
-    paths, part = dict.fromkeys(scene.models, model), scene.parts["search"]
+    paths, part = dict.fromkeys(context.models, model), context.parts["search"]
     plan = Plan(Recipe(model.name, ()), backend)
     try:
-        with measure.start(scene, paths, backend, "verify") as worker:
-            measure.ready(worker)
-            return measure.score(scene, worker, plan, part)
+        with measure.start(context, paths, backend, "verify") as worker:
+            ready(worker)
+            return measure.score(context, worker, plan, part)
     except WorkerFailed as error:
         raise BadModel(
             f"{model} does not run on {backend}: {error.failure.reason}",
@@ -177,10 +185,10 @@ def scored(scene: Scene, model: Path, backend: Backend) -> tuple[Score, ...]:
         ) from None
 
 
-def _judged(scene: Scene, backend: Backend, model: Path) -> Score | None:
+def _judged(context: Context, backend: Backend, model: Path) -> Score | None:
     """Return the budget's score of a model, None when it does not run."""
     try:
-        return scored(scene, model, backend)[0]
+        return scored(context, model, backend)[0]
     except OrtuneError:
         return None
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from ortune.core.backend import Session, Tensors
+from ortune.core.session import Session, Tensors
 
 _NEAR_NS = 150_000
 """A sleep ends this much too late at times: the rest of a wait is spent yielding."""
@@ -15,7 +15,7 @@ Round: TypeAlias = list[tuple[str, Tensors]]
 """Calls that are timed as one: names of models and what they are fed."""
 
 
-class Lane:
+class SessionLane:
     """What a workload drives: see `ortune.core.workload.Lane`."""
 
     def __init__(self, sessions: Mapping[str, Session], round_at: Callable[[int], Round]) -> None:

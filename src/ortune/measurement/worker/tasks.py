@@ -18,9 +18,10 @@ from ortune.core.plugins import codec, user_function
 from ortune.data import stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.memory import peak_rss
-from ortune.measurement.worker import observers, profile, roofline
+from ortune.measurement.worker import observers, peaks, profile
 from ortune.measurement.worker import placement as placing
 from ortune.measurement.worker.allocations import arena, nodes
+from ortune.measurement.worker.capabilities import capabilities
 from ortune.measurement.worker.imports import prepare
 from ortune.measurement.worker.usage import footprint, rest, usage
 from ortune.measurement.worker.workbench import Workbench
@@ -144,10 +145,11 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "evaluate": evaluate,
     "describe": describe,
     "optimize": optimize_offline,
+    "capabilities": capabilities,
     **observers.TASKS,
     **placing.TASKS,
     **profile.TASKS,
-    **roofline.TASKS,
+    **peaks.TASKS,
     "usage": usage,
     "footprint": footprint,
     "rest": rest,

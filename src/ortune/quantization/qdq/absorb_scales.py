@@ -23,10 +23,7 @@ class _Part:
 
 
 def absorb(
-    editor: edit.Editor,
-    value: ir.Value,
-    factor: NDArray[np.float32],
-    readers: Collection[ir.Node],
+    editor: edit.Editor, value: ir.Value, factor: NDArray[np.float32], readers: Collection[ir.Node]
 ) -> bool:
     """Multiply a value's last axis by moving the factors upwards, and say whether it was done.
 
@@ -52,19 +49,6 @@ def absorb(
         part.node.replace_input_with(part.index, held)
         edit.discard(old)
     return True
-
-
-def multiplied(editor: edit.Editor, value: ir.Value, factor: NDArray[np.float32]) -> ir.Value:
-    """Return a value's product with factors along its last axis, which nothing reads yet."""
-    held = editor.constant(f"{value.name}_factor", factor)
-    made = editor.node("Mul", [value, held], name=f"{value.name}_smooth")
-    made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
-    producer = value.producer()
-    if producer is None:
-        edit.insert_first(editor.graph, made)
-    else:
-        edit.insert_after(producer, made)
-    return made.outputs[0]
 
 
 def _parts(value: ir.Value | None, width: int, readers: Collection[ir.Node]) -> list[_Part] | None:

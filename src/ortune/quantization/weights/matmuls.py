@@ -64,42 +64,54 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A matrix product with a constant right side.
+    """A MatMul or Gemm with a constant right side: the weight has one row an output channel.
 
-    Attributes:
-        node: MatMul or Gemm.
-        x: What is multiplied.
-        rows: The weight, one row an output channel.
-        bias: Gemm's third input.
-        beta: Its factor.
+    Inputs are read off the node: what makes them may have been replaced meanwhile.
     """
 
     node: ir.Node
-    x: ir.Value
     rows: Rows
-    bias: ir.Value | None = None
-    beta: float = 1.0
+
+    @property
+    def x(self) -> ir.Value:
+        """What is multiplied."""
+        x = self.node.inputs[0]
+        assert x is not None
+        return x
+
+    @property
+    def bias(self) -> ir.Value | None:
+        """Gemm's third input."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    @property
+    def beta(self) -> float:
+        """Its factor."""
+        return float(edit.attribute(self.node, "beta", 1.0))
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """A look-up in a constant.
+class TableLookup:
+    """A Gather along the first axis of a constant table.
 
     Attributes:
-        node: Gather along the first axis.
-        indices: Of the entries.
-        rows: The table.
         rank: Dimensions of `indices`.
     """
 
     node: ir.Node
-    indices: ir.Value
     rows: Rows
     rank: int
 
+    @property
+    def indices(self) -> ir.Value:
+        """Of the entries."""
+        indices = self.node.inputs[1]
+        assert indices is not None
+        return indices
+
 
 @dataclass
-class Found:
+class BlockableWeights:
     """What a model holds.
 
     Attributes:
@@ -109,7 +121,7 @@ class Found:
     """
 
     products: list[Product] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[TableLookup] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
 
     def reasons(self) -> str:
@@ -125,7 +137,7 @@ def find(
     whole: int = 1,
     allowed: Collection[ir.Node] | None = None,
     left: Collection[ir.Node] = (),
-) -> Found:
+) -> BlockableWeights:
     """List the weights of the main graph and of all bodies.
 
     Args:
@@ -136,7 +148,7 @@ def find(
         allowed: Nodes to look at; None for all.
         left: Nodes to leave.
     """
-    found = Found()
+    found = BlockableWeights()
     for node in [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]:
         if node.domain or node.op_type not in ops:
             continue
@@ -150,7 +162,7 @@ def find(
         count, width = made.rows.shape
         if count * width < min_size:
             found.skipped[f"weights under {min_size} elements"] += 1
-        elif isinstance(made, Table):
+        elif isinstance(made, TableLookup):
             found.tables.append(made)
         elif width % whole:
             found.skipped[f"weights whose inputs are no multiple of block={whole}"] += 1
@@ -162,7 +174,7 @@ def find(
 def _product(node: ir.Node) -> Product | str:
     """Read a node; a text says why it is none."""
     op = node.op_type
-    x, weight, bias = [*node.inputs, None, None, None][:3]
+    x, weight = [*node.inputs, None, None][:2]
     if x is None or weight is None:
         return f"{op} without two inputs"
     base, swapped = origin(weight)
@@ -176,15 +188,14 @@ def _product(node: ir.Node) -> Product | str:
     if op == "MatMul":
         if x.shape is not None and len(x.shape) < 2:
             return "MatMul of a vector"
-        return Product(node, x, Rows(base, turned=not swapped))
+        return Product(node, Rows(base, turned=not swapped))
     if edit.attribute(node, "transA", 0):
         return "Gemm with transA"
     turned = bool(edit.attribute(node, "transB", 0)) == swapped
-    rows = Rows(base, turned, float(edit.attribute(node, "alpha", 1.0)))
-    return Product(node, x, rows, bias, float(edit.attribute(node, "beta", 1.0)))
+    return Product(node, Rows(base, turned, float(edit.attribute(node, "alpha", 1.0))))
 
 
-def _table(node: ir.Node) -> Table | str:
+def _table(node: ir.Node) -> TableLookup | str:
     """Read a Gather; an empty text is none worth a word: shapes are looked up all the time."""
     data, indices = node.inputs[:2]
     if data is None or indices is None:
@@ -198,7 +209,7 @@ def _table(node: ir.Node) -> Table | str:
     if swapped or edit.attribute(node, "axis", 0) not in (0, -2):
         return "Gather of columns"
     rank = _rank(node, indices)
-    return UNKNOWN_RANK if rank is None else Table(node, indices, Rows(base, turned=False), rank)
+    return UNKNOWN_RANK if rank is None else TableLookup(node, Rows(base, turned=False), rank)
 
 
 def _rank(node: ir.Node, indices: ir.Value) -> int | None:

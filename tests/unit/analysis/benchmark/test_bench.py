@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from rich.console import Console
 import ortune as ot
 from ortune.analysis.benchmark import matrix, rows
 from ortune.analysis.benchmark.bench import _result, race
-from ortune.analysis.benchmark.interleave import Contestant, Row, rotated
+from ortune.analysis.benchmark.interleave import Contestant, Row
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.backends.cpu import Cpu
-from ortune.cli import _benching, shared
 from ortune.cli.main import main
+from ortune.cli.terminal import bench_tables, output
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note
 from ortune.core.trial import Burst
@@ -170,14 +169,6 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
         assert row["samples_bytes"] % 16 == 0 and row["samples_bytes"] > 0, "rows of four floats"
 
 
-def test_each_row_runs_twice_in_a_row_as_often_as_the_others() -> None:
-    halves = [rotated([0, 1, 2], turn) for turn in range(6)]
-    bursts = [index for half in halves for index in (*half, *half[::-1])]
-    again = Counter(a for a, b in pairwise(bursts) if a == b)
-    assert again == {0: 2, 1: 2, 2: 2}
-    assert rotated([0], 3) == [0]
-
-
 def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
     contestants = [(model, Scripted()), (model, Crash()), (model, Scripted(slow=0.5))]
     found = race(contestants, sets=1, seconds=0.1)
@@ -236,7 +227,7 @@ def test_a_failed_self_check_is_told_and_exits_with_1(
         row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
-        "ortune.analysis.benchmark.bench.bench", lambda models, **k: asked.update(k) or answer
+        "ortune.analysis.benchmark.bench.run", lambda given: asked.update(vars(given)) or answer
     )
     words = ["--on", "cpu", "--on", "openvino", "--threads", "1,2", "--batches", "1, 8"]
     more = ["--levels", "basic,all", "--workload", "throughput", "--self-check", "--wide"]
@@ -258,8 +249,8 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
         row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
     told = {}
     for width in (160, 60):
-        monkeypatch.setattr(shared, "console", lambda width=width: Console(width=width))
-        _benching.show(answer, wide=False)
+        monkeypatch.setattr(output, "console", lambda width=width: Console(width=width))
+        bench_tables.show(answer, wide=False)
         told[width] = capsys.readouterr().out
     assert "peak MB" in told[160] and "left out" not in told[160]
     assert "left out, the terminal is narrow: p90 ms, CPU ms" in told[60]

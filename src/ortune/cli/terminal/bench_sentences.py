@@ -1,0 +1,74 @@
+"""What follows from a bench, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ortune.cli.terminal.figures import interval
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+def sentences(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """Return the lines below the tables, the winner last."""
+    several = len(found["winners"]) > 1
+    lines = []
+    if len(rows) > 1:
+        of = "the first row of the same batch" if several else "the first row"
+        lines.append(f"ratio: {rows[0]['measure']} over that of {of}, with its 99 % interval")
+    if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
+        most = max(each for row in rows for each in row["runs_each"])
+        lines.append(f"short runs: a sample is the mean of up to {most} runs, percentiles too")
+    lines += [
+        f"{row['backend']}: {note}" if len(rows) > 1 else note
+        for row in rows
+        for note in row["reported"].get("notes", ())
+    ]
+    lines += _check(found["self_check"])
+    judged = found["judgement"]
+    lines += [f"note: {one['what']}; to change that: {one['change']}" for one in judged["advice"]]
+    for one in found["winners"]:
+        lines += _winner(one, found, rows, several)
+    return lines + _crossovers(found["crossovers"])
+
+
+def _crossovers(every: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say where sides change; where none does, who is ahead of the first."""
+    real = [one for one in every if one["batch"] is not None]
+    first = [one for one in every if one["one"] == every[0]["one"]]
+    return [one["says"] for one in real or first]
+
+
+def _check(check: Mapping[str, Any] | None) -> list[str]:
+    if check is None:
+        return []
+    text = interval(check["ratio"])
+    if check["equal"]:
+        apart = 100 * (check["ratio"]["high"] / check["ratio"]["value"] - 1)
+        said = f"self-check: equal is called equal here: the first row is {text} of itself"
+        return [f"{said}; less than {apart:.1f} % cannot be told apart"]
+    return [
+        f"self-check failed: the first row is {text} of itself, so no difference is trusted here",
+        "measure again on a quieter machine, or for longer with --seconds",
+    ]
+
+
+def _winner(
+    one: Mapping[str, Any], found: Mapping[str, Any], rows: Sequence[Row], several: bool
+) -> list[str]:
+    group = [row for row in rows if row["workload"] == one["workload"] and not row["again"]]
+    if len(group) < 2:
+        return []
+    where = f"batch {one['batch']}: " if several else ""
+    check = found["self_check"]
+    if one["row"] is not None:
+        row = rows[one["row"]]
+        model = f"{Path(row['model']).name} on " if len({r["model"] for r in rows}) > 1 else ""
+        return [f"{where}fastest: {model}{row['backend']}"]
+    if check is not None and not check["equal"]:
+        return [f"{where}no winner: the self-check failed"]
+    if found["judgement"]["too_noisy"]:
+        return [f"{where}no winner: this machine is too noisy for a verdict"]
+    return [f"{where}no winner: the difference is inside the noise"]

@@ -1,0 +1,189 @@
+"""Show a search at work on stderr: a live display on a terminal, plain lines elsewhere.
+
+The display is redrawn when an event arrives and at no other time: events are sent between timed
+bursts, so drawing never runs beside a measurement.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from ortune.core.event import Event, Note, Sink, StepDone, Timing, TrialDone, TrialStarted
+from ortune.core.trial import Interval, Status, Trial
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WIDTH = 40
+
+
+@contextmanager
+def display(*, seconds: float | None, quiet: bool, verbose: bool) -> Iterator[Sink]:
+    """Yield a sink for the events of one search.
+
+    Args:
+        seconds: The time budget, for the time left; None when there is none.
+        quiet: Take plain lines on a terminal too.
+        verbose: Show steps and starts. Plain lines then, as the runtime logs to stderr as well.
+    """
+    if quiet or verbose or not sys.stderr.isatty():
+        yield lines(verbose)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    board = Board(seconds)
+    out = Console(stderr=True, highlight=False)
+    with Live(console=out, auto_refresh=False, transient=True) as live:
+
+        def sink(event: Event) -> None:
+            board.take(event)
+            if text := describe(event, place=board.place):
+                out.print(text, markup=False, soft_wrap=True)
+            live.update(board.render(), refresh=True)
+
+        yield sink
+
+
+def lines(verbose: bool) -> Sink:
+    """Return a sink that writes one line an event to stderr."""
+    board = Board(None)
+
+    def sink(event: Event) -> None:
+        board.take(event)
+        if text := describe(event, verbose=verbose, place=board.place):
+            click.echo(text, err=True)
+
+    return sink
+
+
+@contextmanager
+def held(sink: Sink, *, verbose: bool = False) -> Iterator[Sink]:
+    """Yield a sink that keeps notes until the work is done; after an error they are not told.
+
+    An error is two lines. With `verbose` nothing is kept.
+    """
+    notes: list[Event] = []
+    yield (
+        sink
+        if verbose
+        else lambda event: notes.append(event) if isinstance(event, Note) else sink(event)
+    )
+    for note in notes:
+        sink(note)
+
+
+def describe(event: Event, *, verbose: bool = False, place: str = "") -> str:
+    """Return the line that tells of an event; empty for what is not worth one."""
+    match event:
+        case Note(text, warning):
+            return f"warning: {text}" if warning else text
+        case StepDone(edit) if verbose:
+            done = f"{edit.count} edits" if edit.kept else f"rolled back: {edit.note}"
+            return f"  {edit.step}: {done}, {edit.seconds:.1f} s"
+        case TrialStarted(plan) if verbose:
+            return f"{place} {plan} ..."
+        case TrialDone(trial, cached):
+            return f"{place} {outcome(trial)}{' (from the ledger)' if cached else ''}".strip()
+    return ""
+
+
+def outcome(trial: Trial) -> str:
+    """Say in one line what became of a trial."""
+    parts = [f"{trial.plan}: {trial.status}"]
+    if trial.ratio is not None:
+        parts.append(f"{speed(trial.ratio)}")
+    if trial.score is not None:
+        verdict = f" {trial.score.verdict}" if trial.score.verdict else ""
+        parts.append(f"{trial.score.metric} {trial.score.value:.5g}{verdict}")
+    if trial.status is not Status.OK and (why := trial.why or trial.error):
+        parts.append(why.splitlines()[0])
+    return ", ".join(parts)
+
+
+def speed(ratio: Interval) -> str:
+    """Write a latency ratio as the speed-up that people ask for, with its interval."""
+    found = ratio.inverse()
+    return f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
+
+
+def clock(seconds: float) -> str:
+    """Write a duration as minutes and seconds."""
+    whole = max(0, round(seconds))
+    return f"{whole // 60}:{whole % 60:02}"
+
+
+@dataclass
+class Board:
+    """What the display shows; changed by events alone.
+
+    Attributes:
+        seconds: The time budget; None when there is none.
+    """
+
+    seconds: float | None
+    place: str = ""
+    _work: str = "starting"
+    _timing: str = ""
+    _best: Trial | None = None
+    _start: float = field(default_factory=time.monotonic)
+
+    def take(self, event: Event) -> None:
+        """Note what changes on the board."""
+        match event:
+            case TrialStarted(plan, stage, index, total):
+                of = f"/{total}" if total else ""
+                self.place = f"[{'final ' if stage == 'final' else ''}{index}{of}]"
+                self._work, self._timing = f"{self.place} {plan}", ""
+            case Timing(ratio, blocks):
+                self._timing = f"{speed(ratio)} after {blocks} blocks"
+            case TrialDone(trial):
+                self._timing = ""
+                if self._beats(trial):
+                    self._best = trial
+
+    def best(self) -> str:
+        """Return the best plan so far and its speed-up."""
+        if self._best is None or self._best.ratio is None:
+            return "the original"
+        return f"{self._best.plan}, {speed(self._best.ratio)}"
+
+    def left(self) -> float | None:
+        """Return the seconds left of the budget."""
+        if self.seconds is None:
+            return None
+        return max(0.0, self.seconds - (time.monotonic() - self._start))
+
+    def render(self) -> RenderableType:
+        """Draw the board."""
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 2))
+        work = " ".join((self._work, self._timing)).strip()
+        rows = (("at work", work), ("best so far", self.best()), ("time left", self._bar()))
+        for name, text in rows:
+            grid.add_row(name, Text(text, no_wrap=True, overflow="ellipsis"))
+        return grid
+
+    def _bar(self) -> str:
+        left = self.left()
+        if left is None or not self.seconds:
+            return f"{clock(time.monotonic() - self._start)} so far"
+        done = round(_WIDTH * (1 - left / self.seconds))
+        return f"{clock(left)} {'━' * done}{'─' * (_WIDTH - done)}"
+
+    def _beats(self, trial: Trial) -> bool:
+        if trial.status is not Status.OK or trial.ratio is None or trial.ratio.high >= 1:
+            return False
+        best = self._best
+        if best is None or best.ratio is None or trial.plan == best.plan:
+            return True
+        return trial.ratio.value < best.ratio.value
