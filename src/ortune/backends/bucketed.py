@@ -16,7 +16,7 @@ from ortune.core.backend import Backend, Recording, Session, Tensors
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
-from ortune.core.profile import Recorded
+from ortune.core.recorded import Recorded
 from ortune.core.workload import Workload
 
 

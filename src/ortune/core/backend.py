@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BackendMissing
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.profile import Recorded
+from ortune.core.recorded import Recorded
 from ortune.core.workload import Workload
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]

@@ -40,7 +40,7 @@ TENSORRT = "8.6.1"
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorRange:
     """One range, and how sure it is.
 
     Attributes:
@@ -79,7 +79,7 @@ class Calibration:
     samples: int
     augment: str
     document: Mapping[str, Any]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorRange, ...]
     stability: Stability
     idle: tuple[Idle, ...]
     unanswered: tuple[str, ...]
@@ -248,7 +248,7 @@ def _told(
 
 def _tensors(
     model: ir.Model, whole: Mapping[str, Range], halves: Sequence[Ranges]
-) -> list[Tensor]:
+) -> list[TensorRange]:
     ops = {
         str(value.name): node.op_type for node in edit.every_node(model) for value in node.outputs
     }
@@ -257,7 +257,7 @@ def _tensors(
         both = [half.get(name) for half in halves]
         apart = stability.apart(seen, both[0], both[1]) if both else math.nan
         made.append(
-            Tensor(
+            TensorRange(
                 name,
                 ops.get(name, ""),
                 seen.low,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ortune.analysis.calibration_quality.probes import probes, settled
-from ortune.analysis.calibration_quality.ranking import Records, Row, named, rank
+from ortune.analysis.calibration_quality.ranking import ObserverScore, Records, named, rank
 from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
@@ -53,7 +53,7 @@ _SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
-class Ranking:
+class ObserverRanking:
     """What `compare_observers` found.
 
     Attributes:
@@ -67,7 +67,7 @@ class Ranking:
 
     model: str
     quantizer: str
-    rows: tuple[Row, ...]
+    rows: tuple[ObserverScore, ...]
     best: str
     by: str
     budget: str
@@ -98,7 +98,7 @@ def compare_observers(
     augment: str = "",
     on: str = "cpu",
     sink: Sink = silent,
-) -> Ranking:
+) -> ObserverRanking:
     """Calibrate and quantize with each observer, and score all on samples that were not observed.
 
     Args:
@@ -137,17 +137,20 @@ def compare_observers(
         scene = prepare(request, folder, _keeping(notes, sink))
         fed, indices = _calibration(scene, samples)
         contest = _Contest(Path(model), scene, backend, sink)
-        rows = [contest.row(Row(text, ""), step, fed, indices) for text, step in steps.items()]
+        rows = [
+            contest.row(ObserverScore(text, ""), step, fed, indices)
+            for text, step in steps.items()
+        ]
         if ways:
             more = augmenting.augment(fed, indices, ways, folder)
             everything = tuple(range(more.count))
             rows += [
-                contest.row(Row(text, augment), step, more, everything)
+                contest.row(ObserverScore(text, augment), step, more, everything)
                 for text, step in steps.items()
             ]
         scored = {index for part in contest.parts for index in part.indices}
         ranked, best, by = rank(rows, scene.budget, contest.groups)
-    return Ranking(
+    return ObserverRanking(
         str(model),
         quantizer,
         tuple(ranked),
@@ -191,7 +194,9 @@ class _Contest:
         self.groups = [name for part in self.parts for name in part.groups or ()] or None
         self._count = 0
 
-    def row(self, row: Row, step: Quantizer, feeds: Feeds, indices: Sequence[int]) -> Row:
+    def row(
+        self, row: ObserverScore, step: Quantizer, feeds: Feeds, indices: Sequence[int]
+    ) -> ObserverScore:
         """Calibrate, build and score; what goes wrong is a row too."""
         self._count += 1
         try:
@@ -204,7 +209,9 @@ class _Contest:
         self._sink(Note(f"{named(row)}: {said}"))
         return row
 
-    def _scored(self, row: Row, step: Quantizer, feeds: Feeds, indices: Sequence[int]) -> Row:
+    def _scored(
+        self, row: ObserverScore, step: Quantizer, feeds: Feeds, indices: Sequence[int]
+    ) -> ObserverScore:
         folder = self._scene.root / f"observer-{self._count}"
         asked = probes(self._model, step)
         found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)

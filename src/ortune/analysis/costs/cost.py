@@ -76,7 +76,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Row:
+class PricedOption:
     """An option with its figures and what it saves against the first.
 
     Attributes:
@@ -93,7 +93,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Recommendation:
     """The answer, what it speaks of, and the rule that gave it."""
 
     answer: Answer
@@ -114,10 +114,10 @@ class Costs:
     """
 
     terms: Terms
-    rows: tuple[Row, ...]
+    rows: tuple[PricedOption, ...]
     one_time_cost: float
     tuning_s: float
-    verdict: Verdict
+    verdict: Recommendation
     assumptions: tuple[str, ...] = ()
 
 
@@ -172,7 +172,7 @@ def months(one_time: float, saving_per_month: float) -> float:
     return one_time / saving_per_month
 
 
-def row(option: Option, first: Option, terms: Terms, one_time: float) -> Row:
+def row(option: Option, first: Option, terms: Terms, one_time: float) -> PricedOption:
     """Put an option beside the first.
 
     The saving's interval holds the first option's latency and moves this one's to the ends of the
@@ -190,7 +190,7 @@ def row(option: Option, first: Option, terms: Terms, one_time: float) -> Row:
     if option.ratio is not None:
         ends = [saving(option.inference_s * end / option.ratio.value) for end in _ends(option)]
     saved = Interval(saving(option.inference_s), *ends)
-    return Row(
+    return PricedOption(
         option,
         mine,
         saved,
@@ -237,7 +237,7 @@ def costs(
     )
 
 
-def verdict(best: Row | None, terms: Terms, one_time: float) -> Verdict:
+def verdict(best: PricedOption | None, terms: Terms, one_time: float) -> Recommendation:
     """Judge by the money's return; see the rule that it carries."""
     rule = (
         f"do it: the 99 % interval's bad end earns the one-time cost back within "
@@ -245,7 +245,7 @@ def verdict(best: Row | None, terms: Terms, one_time: float) -> Verdict:
         f"{CONSIDER_MONTHS:g} months; stay: otherwise, or no speed-up beyond the noise"
     )
     if best is None or not best.option.faster:
-        return Verdict("stay", best.option.name if best else "", _unproved(best), rule)
+        return Recommendation("stay", best.option.name if best else "", _unproved(best), rule)
     saved, back = best.saving_per_month, best.months
     held = f"{terms.money(one_time)} once" if one_time else "nothing spent"
     at = f"saves {terms.money(saved.value)} a month [{terms.money(saved.low)}, "
@@ -254,19 +254,19 @@ def verdict(best: Row | None, terms: Terms, one_time: float) -> Verdict:
         at += ", its accuracy only likely"
     if saved.low > 0 and back.high <= terms.within_months:
         why = f"{at}; {held} is back in {_months(back.high)} at the bad end"
-        return Verdict("do it", best.option.name, why, rule)
+        return Recommendation("do it", best.option.name, why, rule)
     if back.value <= CONSIDER_MONTHS:
         bad = "never" if math.isinf(back.high) else f"in {_months(back.high)}"
         why = f"{at}; {held} is back in {_months(back.value)}, at the bad end {bad}"
-        return Verdict("consider", best.option.name, why, rule)
+        return Recommendation("consider", best.option.name, why, rule)
     if saved.value <= 0:
         why = "faster, but as many machines are paid for: it saves latency, not money"
-        return Verdict("stay", best.option.name, why, rule)
+        return Recommendation("stay", best.option.name, why, rule)
     why = f"{at}; {held} is back only in {_months(back.value)}"
-    return Verdict("stay", best.option.name, why, rule)
+    return Recommendation("stay", best.option.name, why, rule)
 
 
-def _unproved(best: Row | None) -> str:
+def _unproved(best: PricedOption | None) -> str:
     """Say why no speed-up may be claimed."""
     ratio = best.option.ratio if best else None
     if best is not None and ratio is None:

@@ -10,7 +10,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ortune.analysis.costs.breakeven import Line, Reign, pays_from, reigns
+from ortune.analysis.costs.breakeven import CostLine, EnvelopeSegment, lower_envelope, pays_from
 from ortune.analysis.costs.startup import Clock, Starts
 from ortune.analysis.costs.variants import BOTH, Variant, quantizer_for, variants
 from ortune.backends.cpu import Cpu
@@ -45,7 +45,7 @@ class Timed:
         session_equal: Its sessions do not differ from those of `against` in rank, at 1 %.
     """
 
-    line: Line
+    line: CostLine
     load_ns: tuple[int, ...]
     first_ns: tuple[int, ...]
     against: str
@@ -58,7 +58,7 @@ class Timed:
         """Whether no difference to `against` is beyond the noise."""
         return self.ratio.low <= 1 <= self.ratio.high
 
-    def pays(self, other: Line, per_session: float) -> Interval:
+    def pays(self, other: CostLine, per_session: float) -> Interval:
         """Return from how many inferences on it is cheaper than the line it was timed against.
 
         The ends move this line's latency to those of the ratio's interval; equal ones stay equal.
@@ -89,7 +89,7 @@ class Timeline:
 
     model: str
     rows: tuple[Timed, ...]
-    every: Line | None
+    every: CostLine | None
     per_session: float
     import_ns: tuple[int, ...]
     quantizer: str
@@ -98,18 +98,18 @@ class Timeline:
     versions: Mapping[str, str]
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[CostLine, ...]:
         """Every line, that of quantizing in every session last."""
         return (*(row.line for row in self.rows), *([self.every] if self.every else []))
 
-    def line(self, name: str) -> Line:
+    def line(self, name: str) -> CostLine:
         """Return the line of a name."""
         return next(line for line in self.lines if line.name == name)
 
     @property
-    def reigns(self) -> tuple[Reign, ...]:
+    def cheapest(self) -> tuple[EnvelopeSegment, ...]:
         """Which line is the lowest in which range of inferences."""
-        return reigns(self.lines, self.per_session)
+        return lower_envelope(self.lines, self.per_session)
 
 
 def timeline(
@@ -183,7 +183,7 @@ def timeline(
     )
 
 
-def _every_session(rows: Sequence[Timed]) -> Line | None:
+def _every_session(rows: Sequence[Timed]) -> CostLine | None:
     """Return "both" with its one-time cost in every session."""
     both = next((row.line for row in rows if row.line.name == BOTH), None)
     if both is None:
@@ -221,6 +221,6 @@ def _rows(
         alike = bool(one.against) and not differ(starts[one.name].sums, starts[one.against].sums)
         if alike:
             session[one.name] = session[one.against]
-        line = Line(one.name, one.once_s, session[one.name], inference[one.name])
+        line = CostLine(one.name, one.once_s, session[one.name], inference[one.name])
         rows.append(Timed(line, tuple(loads), tuple(firsts), one.against, ratio, one.size, alike))
     return tuple(rows)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ortune.analysis.profiling.table import row
-from ortune.core.profile import Profile, Slice
+from ortune.core.profile import Profile
+from ortune.core.recorded import Slice
 
 _PROCESS, _REGIONS, _KERNELS = 1, 1, 2
 _CLOCK_NS = 2_000
@@ -30,7 +30,7 @@ def trace(profile: Profile) -> dict[str, Any]:
         events.append(_named("thread_name", _KERNELS + track, name))
     for one, taken_ns, track in placed:
         kernel = profile.kernels[one.index]
-        said = {key: value for key, value in row(kernel, 1.0).items() if value not in ("", None)}
+        said = {key: value for key, value in kernel.record(1.0).items() if value not in ("", None)}
         for key in ("name", "share", "op_type"):
             said.pop(key, None)
         place = _KERNELS + track

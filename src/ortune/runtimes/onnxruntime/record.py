@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.backend import Recording, Tensors
-from ortune.core.profile import Executed, Recorded
+from ortune.core.recorded import Executed, Recorded
 from ortune.runtimes.onnxruntime import session as ort
 from ortune.runtimes.onnxruntime import trace as ort_trace
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.backend import Recording, Tensors
-from ortune.core.profile import Executed, Operand, Recorded
+from ortune.core.recorded import Executed, Operand, Recorded
 from ortune.runtimes.openvino import native
 
 _SKIPPED = 2

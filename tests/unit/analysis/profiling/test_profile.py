@@ -21,7 +21,8 @@ from ortune.backends.openvino import Openvino
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, OrtuneError
-from ortune.core.profile import Executed, Kernel, Operand, Profile, Recorded, Slice
+from ortune.core.profile import Kernel, Profile
+from ortune.core.recorded import Executed, Operand, Recorded, Slice
 from ortune.measurement.worker.profile import Runs, _count, middle_mean
 from ortune.model.graph import edit
 from ortune.model.io import names
@@ -330,7 +331,7 @@ def test_without_pandas_the_fix_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(OrtuneError, match=r"ortune\[dataframe\]"):
-        files.to_dataframe(real[1])
+        real[1].to_dataframe()
 
 
 def test_the_command_says_it_in_words_and_in_json(

@@ -31,7 +31,7 @@ _SAMPLES = 16
 """Made-up samples that a quantizer calibrates on: enough for speed, never for accuracy."""
 
 
-def suggested(profile: Profile) -> tuple[Action, ...]:
+def suggest(profile: Profile) -> tuple[Action, ...]:
     """Return the actions for a profile, from the model file that it was taken of.
 
     Raises:
@@ -44,7 +44,7 @@ def suggested(profile: Profile) -> tuple[Action, ...]:
     return actions(profile, model, known, _backend(profile.backend))
 
 
-def tried(
+def evaluate_suggestions(
     profile: Profile,
     every: Sequence[Action],
     *,
