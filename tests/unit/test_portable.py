@@ -16,15 +16,15 @@ for name in ("sched_getaffinity", "fork", "killpg", "getloadavg"):
 import ortune
 names = [m.name for m in pkgutil.walk_packages(ortune.__path__, "ortune.")]
 for name in names:
-    if name != "ortune.measurement.worker":
+    if not name.endswith("__main__"):
         importlib.import_module(name)
-from ortune.core.cpus import effective_cpus
-from ortune.measurement import noise
-from ortune.measurement.machine import machine
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.machine import machine
 assert effective_cpus() >= 1 and machine()["cpu"] and noise.now()
 assert noise.between(noise.snapshot(), noise.snapshot()).readings()
 from pathlib import Path
-from ortune.measurement.memory import peak_rss
+from ortune.measurement.machine.memory import peak_rss
 assert peak_rss(Path("no /proc here")) == 0
 print(len(names))
 """

@@ -6,7 +6,7 @@ Phases: baseline, plans, rescues of what is fast and fails, runtime settings, fi
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -44,10 +44,11 @@ class Aim:
 
     Attributes:
         seconds: Anytime budget.
-        began: When the budget began to run, by ``time.monotonic``.
+        began: When the budget began to run, by `clock`.
         target_speedup: Stop at the first proved plan whose interval lies above it.
         strict: Accept only proved accuracy.
         exact: Try exact plans only.
+        clock: Tells the seconds; a test brings its own.
     """
 
     seconds: float
@@ -55,6 +56,7 @@ class Aim:
     target_speedup: float | None = None
     strict: bool = False
     exact: bool = False
+    clock: Callable[[], float] = time.monotonic
 
 
 def search(scene: Scene, targets: Sequence[Target], aim: Aim, sink: Sink) -> None:
@@ -132,7 +134,7 @@ class _Loop:
 
     def left(self, share: float = 1.0) -> float:
         """Seconds left of a share of the time budget."""
-        return self.aim.seconds * share - (time.monotonic() - self.aim.began)
+        return self.aim.seconds * share - (self.aim.clock() - self.aim.began)
 
     # --- phases -----------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ def optimize(
                 _remove(root)
             raise
         exact = data is None and not evaluate
-        aim = Aim(request.seconds, began, target_speedup, strict, exact)
+        aim = Aim(request.seconds, began, target_speedup, strict, exact, monotonic)
         search(scene, targets, aim, sink)
     study = read_study(root)
     if study.finished != "interrupted":

@@ -53,7 +53,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from ortune.core.backend import Backend
-from ortune.core.spelling import parse
+from ortune.core.plugins.spelling import parse
 for text in sys.argv[2:]:
     with parse(Backend, text).open(Path(sys.argv[1])) as session:
         out = session.run({"x": np.full((4, 64), 1e-40, np.float32)})
@@ -273,13 +273,13 @@ def test_an_affinity_gives_each_worker_a_cpu_that_may_be_used(
 
 
 LIMITED = """
-from ortune.backends import _ort
+from ortune.runtimes.onnxruntime import session
 from ortune.backends.cpu import Cpu
-from ortune.core.cpus import effective_cpus
+from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.facts import Facts
 facts = Facts({}, 0, 0, 0, {}, 17, 8, (), ())
 threads = [one.threads for one in Cpu().coordinates(facts)["threads"]]
-made = _ort.options(0, "all", verbose=False)
+made = session.options(0, "all", verbose=False)
 print(effective_cpus(), made.intra_op_num_threads, max(threads, default=1))
 """
 

@@ -71,9 +71,9 @@ def demand(libraries: tuple[str, ...]) -> None:
     """
     code = (
         "import sys, onnxruntime\n"
-        "from ortune.backends import _custom_ops\n"
+        "from ortune.runtimes.onnxruntime import custom_ops\n"
         "from ortune.core.errors import OrtuneError\n"
-        "try:\n    _custom_ops.register(onnxruntime.SessionOptions(), sys.argv[1:])\n"
+        "try:\n    custom_ops.register(onnxruntime.SessionOptions(), sys.argv[1:])\n"
         "except OrtuneError as error:\n    print(f'{error.what}\\n{error.fix}')"
     )
     try:

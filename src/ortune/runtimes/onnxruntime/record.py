@@ -83,7 +83,7 @@ def session(
     provider: str = "",
     disabled: Sequence[str] = (),
 ) -> Iterator[Recording]:
-    """Open a session as `_ort.session` does, with the profiler on.
+    """Open a session as `runtimes.onnxruntime.session` does, with the profiler on.
 
     Args:
         path: Model file.

@@ -93,7 +93,7 @@ def missing() -> str | None:
     if importlib.util.find_spec("onnxruntime_ep_openvino") is None:
         return f"pip install {PACKAGE}"
     code = (
-        "from ortune.backends import _openvino_plugin as plugin\n"
+        "from ortune.runtimes.openvino import plugin\n"
         "from ortune.core.errors import OrtuneError\n"
         "try:\n    plugin.devices()\n"
         "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"

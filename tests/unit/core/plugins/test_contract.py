@@ -40,7 +40,7 @@ def test_backends_and_metrics_import_nothing_heavy() -> None:
     """The command line lists them, and workers import them."""
     code = (
         "import sys\n"
-        "from ortune.core import catalog\n"
+        "from ortune.core.plugins import catalog\n"
         "for folder in ('backends', 'metrics', 'observers', 'workloads'):\n"
         "    base = catalog.base_of(folder)\n"
         "    for name in catalog.names(base): catalog.load(base, name)\n"

@@ -233,7 +233,7 @@ THROTTLED = f"""
 from pathlib import Path
 import os, time
 Path("{GROUP}/cgroup.procs").write_text(str(os.getpid()))
-from ortune.measurement import noise
+from ortune.measurement.machine import noise
 before = noise.snapshot()
 while time.process_time() < 0.6: pass
 record = noise.between(before, noise.snapshot())

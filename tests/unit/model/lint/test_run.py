@@ -219,7 +219,11 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 def test_the_page_lists_every_rule() -> None:
     root = Path(__file__).parents[4]
-    sources = [*(root / "src/ortune/model").glob("lint*.py"), root / "src/ortune/study/inspect.py"]
+    package = root / "src/ortune"
+    sources = [
+        *(package / "model/lint").glob("*.py"),
+        package / "analysis/inspection/inspect.py",
+    ]
     text = "".join(path.read_text(encoding="utf-8") for path in sources)
     every = set(re.findall(r'finding\(\s*"([a-z0-9-]+)"', text))
     page = (root / "docs" / "looking.md").read_text(encoding="utf-8")

@@ -1,0 +1,262 @@
+"""Run a scenario through the search without a worker, and write down all that it proposes.
+
+``python -m tests.unit.search.driver`` writes the golden file anew: for a deliberate change of what
+the search proposes, never to make a rewrite pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from tests.unit.search.scenarios import LISTED, SCENARIOS, Outcome, Scenario
+
+from ortune.core.backend import Backend
+from ortune.core.budget import Budget
+from ortune.core.errors import OrtuneError
+from ortune.core.event import Note, Sink, silent
+from ortune.core.hardware import cpus
+from ortune.core.plugins import catalog
+from ortune.core.plugins.plugin import Plugin
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import AS_IS, Quantizer, Transform
+from ortune.core.study import Job
+from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.core.workload import Workload
+from ortune.experiment.context import Scene
+from ortune.experiment.ledger import Header, Ledger, read_study, write_header
+from ortune.measurement.job import Failure
+from ortune.measurement.process import WorkerFailed
+from ortune.search import loop as searching
+from ortune.search.optimize import read_targets
+
+GOLDEN = Path(__file__).with_name("proposals.json")
+BEGAN, PREPARING = 1000.0, 3.0
+"""What the clock shows at the start, and the seconds that pass before the search."""
+
+
+@dataclass
+class Clock:
+    """Time that passes only where the script says so."""
+
+    now: float = BEGAN
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def record(scenario: Scenario, folder: Path) -> dict[str, Any]:
+    """Search a scenario in a folder and return its proposals in order and what was concluded."""
+    folder.mkdir(parents=True)
+    if scenario.kept:
+        record(replace(scenario, kept=0), folder / "before")
+        lines = (folder / "before" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+        (folder / "ledger.jsonl").write_bytes(b"".join(lines[: scenario.kept]))
+    log: dict[str, Any] = {"proposals": []}
+    with machine(scenario, folder) as patch:
+        _drive(scenario, folder, log, patch)
+    if "error" in log:
+        return log
+    study = read_study(folder)
+    log["finished"] = study.finished
+    log["notes"] = list(study.notes)
+    log["history"] = [f"{stage.name}: {stage.key}" for stage in study.history]
+    log["best"] = f"{study.best.phase}: {study.best.key}"
+    return log
+
+
+def _drive(scenario: Scenario, root: Path, log: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
+    """Run today's loop: its `Attempts` are scripted, what is padded is given."""
+    clock = Clock()
+    patch.setattr(searching, "Attempts", partial(Scripted, scenario, clock, log))
+    cut = parse(Backend, scenario.cut) if scenario.cut else None
+    patch.setattr(searching, "unpadded", lambda scene, note: cut)
+    workload = parse(Workload, scenario.workload)
+    own = tuple(parse(Transform, text) for text in scenario.own)
+    splits = workload.splits(cpus.effective_cpus())
+    targets = [replace(t, splits=splits, rules=own) for t in read_targets(scenario.on)]
+    budget, base = Budget.parse("cosine>=0.99"), parse(Backend, scenario.baseline)
+    job = Job("toy.onnx", "m", "d", budget, "", workload, base, {}, {}, scenario.on)
+    write_header(root, Header(job, scenario.facts, "", {}, {}))
+    scene = Scene(root, job, scenario.facts, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
+    aim = searching.Aim(
+        scenario.seconds, BEGAN, scenario.target, scenario.strict, scenario.exact, clock
+    )
+    clock.now += PREPARING
+    try:
+        searching.search(scene, targets, aim, silent)
+    except (OrtuneError, KeyboardInterrupt) as error:
+        log["error"] = [type(error).__name__, *str(error).splitlines()]
+
+
+@contextmanager
+def machine(scenario: Scenario, folder: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Pretend the scenario's CPUs and plugins, whatever is installed here."""
+    flags = folder / "cpuinfo"
+    flags.write_text(f"flags : {scenario.flags}\n")
+    every = catalog.names
+
+    def listed(base: type[Plugin]) -> list[str]:
+        return [n for n in every(base) if base.folder not in LISTED or n in LISTED[base.folder]]
+
+    with pytest.MonkeyPatch.context() as patch:
+        held = set(range(scenario.cpus))
+        patch.setattr(os, "sched_getaffinity", lambda pid: held, raising=False)
+        patch.setattr(cpus, "groups", lambda *_: [])
+        patch.setattr(cpus, "CPUINFO", flags)
+        patch.setattr(catalog, "names", listed)
+        patch.setattr(os, "fsync", lambda _: None)  # nothing here must outlive a power cut
+        cpus.instruction_sets.cache_clear()
+        try:
+            yield patch
+        finally:
+            cpus.instruction_sets.cache_clear()
+
+
+@dataclass
+class Scripted:
+    """Stands in for the search's `Attempts`: a ledger of its own, results by the script."""
+
+    scenario: Scenario
+    clock: Clock
+    log: dict[str, Any]
+    scene: Scene
+    pair_seconds: float
+    sink: Sink
+    stack: ExitStack
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.scene.root)
+        self.log["pair seconds"] = round(self.pair_seconds, 3)
+
+    def key(self, plan: Plan) -> str:
+        """Return what counts of a plan, spelled; a recipe's name does not."""
+        return f"{', '.join(map(str, plan.recipe.steps))} @ {plan.backend}".lstrip()
+
+    def note(self, text: str) -> None:
+        """Keep it."""
+        self.notes.append(text)
+        self.sink(Note(text))
+
+    def baseline(self) -> None:
+        """Record the original."""
+        plan = Plan(AS_IS, self.scene.job.baseline)
+        if self.ledger.find(self.key(plan), "search") is None:
+            self._proposed("baseline", plan)
+            outcome = replace(self._outcome("baseline", plan), ratio=1.0)
+            self._pass(outcome)
+            self._recorded("search", plan, outcome)
+
+    def one(
+        self, plan: Plan, phase: str, index: int, total: int, *, always_score: bool = False
+    ) -> Trial | None:
+        """Return the plan's trial, known or scripted; None when it changes nothing."""
+        known = self.ledger.find(self.key(plan), "search")
+        marks = [*(["known"] if known else []), *(["always scored"] if always_score else [])]
+        self._proposed(phase, plan, marks)
+        if known is not None:
+            return known
+        outcome = self._outcome(phase, plan)
+        self._pass(outcome)
+        if outcome.does == "changes nothing":
+            text = f"{plan.recipe.name}: nothing to change, not tried"
+            if text not in self.notes:
+                self.note(text)
+            return None
+        return self._recorded("search", plan, outcome, always_score=always_score)
+
+    def final(self, trial: Trial, index: int, total: int) -> Trial:
+        """Return the finalist's trial, known or scripted."""
+        known = self.ledger.find(trial.key, "final")
+        self._proposed("final", trial.plan, ["known"] if known else [])
+        if known is not None:
+            return known
+        outcome = self._outcome("final", trial.plan)
+        self._pass(outcome)
+        return self._recorded("final", trial.plan, outcome, always_score=True)
+
+    def _proposed(self, phase: str, plan: Plan, marks: Sequence[str] = ()) -> None:
+        marked = "".join(f" [{mark}]" for mark in marks)
+        self.log["proposals"].append(f"{phase}: {plan.recipe.name} = {self.key(plan)}{marked}")
+
+    def _pass(self, outcome: Outcome) -> None:
+        """Let the time of an attempt pass; some do not end well for the whole search."""
+        self.clock.now += outcome.seconds
+        if outcome.does == "is interrupted":
+            raise KeyboardInterrupt
+        if outcome.does == "ends the original":
+            raise WorkerFailed(Failure("died with signal 9", "run job.json"), None)  # type: ignore[arg-type]
+
+    def _outcome(self, phase: str, plan: Plan) -> Outcome:
+        found, text = usual(plan, phase, self.key(plan)), f"{phase}: {self.key(plan)}"
+        for rule in self.scenario.rules:
+            if re.search(rule.where, text):
+                found = replace(found, **rule.gives)
+        return found
+
+    def _recorded(
+        self, phase: str, plan: Plan, outcome: Outcome, *, always_score: bool = False
+    ) -> Trial:
+        """Judge as the real attempts do: accuracy first, then time."""
+        blank = Trial(self.key(plan), plan, phase, Status.FAILED, seconds=outcome.seconds)
+        trial = replace(blank, why="it crashed", error="it crashed")
+        if outcome.does != "crashes":
+            value = outcome.ratio
+            ratio = Interval(value, value * (1 - outcome.width), value * (1 + outcome.width))
+            verdict = Verdict(outcome.verdict)
+            scored = always_score or ratio.low < 1.05
+            score = Score("cosine", 1.0, 1.0, 1.0, 1.0, 32, verdict)
+            slow = Status.SLOWER if ratio.low > 1 or not scored else Status.OK
+            status = Status.FAILS if scored and verdict is Verdict.FAILS else slow
+            trial = replace(blank, status=status, ratio=ratio, scores=(score,) if scored else ())
+        self.ledger.append(trial)
+        return trial
+
+
+def usual(plan: Plan, phase: str, text: str) -> Outcome:
+    """Return what comes of a plan unless a rule says otherwise: by its steps and settings alone.
+
+    The first quantizer brings much, each transform and each setting a little or nothing, and
+    finalists differ from the search by up to half a percent.
+    """
+    ratio, gained = 1.0, False
+    for step in plan.recipe.steps:
+        share = _share(str(step))
+        large = isinstance(step, Quantizer) and not gained
+        gained = gained or large
+        ratio *= 0.55 + 0.4 * share if large else 0.985 + 0.02 * share
+    for setting in re.findall(r"[^\s,()\[\]]+", str(plan.backend))[1:]:
+        ratio *= 0.94 + 0.1 * _share(setting)
+    ratio *= 1 + 0.01 * (_share(phase == "final", text) - 0.5)
+    accuracy = _share("accuracy", text) if plan.lossy else 1.0
+    verdict = "fails" if accuracy < 0.3 else "likely" if accuracy < 0.5 else "proved"
+    return Outcome(ratio, verdict, seconds=0.5 + _share("seconds", text))
+
+
+def _share(*parts: object) -> float:
+    """Return a number from 0 to 1 that looks random and is the same everywhere."""
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+    return int(digest[:8], 16) / 16**8
+
+
+def write() -> None:
+    """Write the golden file anew."""
+    with TemporaryDirectory() as folder:
+        found = {name: record(one, Path(folder) / name) for name, one in SCENARIOS.items()}
+    GOLDEN.parent.mkdir(exist_ok=True)
+    GOLDEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

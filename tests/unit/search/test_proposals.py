@@ -1,0 +1,42 @@
+"""The search proposes what it proposed: every plan in order, over scripted results and time."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.search.driver import GOLDEN, record
+from tests.unit.search.scenarios import SCENARIOS
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_search_proposes_what_it_did(
+    name: str, golden: dict[str, Any], tmp_path: Path
+) -> None:
+    found = record(SCENARIOS[name], tmp_path / "run")
+    assert found == golden[name]
+    said = json.dumps(found)
+    for text in SCENARIOS[name].shows:
+        assert re.search(text, said), f"{name} no longer shows {text}"
+
+
+def test_the_golden_file_holds_these_scenarios_and_every_stage(golden: dict[str, Any]) -> None:
+    assert list(golden) == list(SCENARIOS)
+    proposals = [text for one in golden.values() for text in one["proposals"]]
+    stages = {text.partition(":")[0] for text in proposals}
+    assert stages == {"baseline", "search", "rescue", "runtime", "final", "history"}
+    assert {one.get("finished") for one in golden.values()} >= {
+        "done",
+        "time",
+        "target",
+        "interrupted",
+    }
