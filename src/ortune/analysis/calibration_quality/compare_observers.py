@@ -21,7 +21,7 @@ from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
-from ortune.core.event import Event, Note, Sink, silent
+from ortune.core.event import Note, Sink, noting, silent
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
@@ -134,7 +134,7 @@ def compare_observers(
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        scene = prepare(request, folder, _keeping(notes, sink))
+        scene = prepare(request, folder, noting(notes, sink))
         fed, indices = _calibration(scene, samples)
         contest = _Contest(Path(model), scene, backend, sink)
         rows = [
@@ -173,15 +173,6 @@ def _calibration(scene: Scene, samples: int) -> tuple[Feeds, tuple[int, ...]]:
     places = material.calibration
     chosen = spread(len(places), samples or len(places))
     return material.feeds, tuple(places[k] for k in chosen)
-
-
-def _keeping(notes: list[str], sink: Sink) -> Sink:
-    def kept(event: Event) -> None:
-        if isinstance(event, Note):
-            notes.append(event.text)
-        sink(event)
-
-    return kept
 
 
 class _Contest:

@@ -1,4 +1,4 @@
-"""What a choice costs over its life, in seconds, and where another becomes cheaper: pure lines.
+"""Cost over a life in seconds: break-even points and the lower envelope of lines.
 
 T(n) = once + sessions(n) * session + n * inference, with sessions(n) = max(1, n / N) for N
 inferences a session: one session is always paid, further ones by their share.

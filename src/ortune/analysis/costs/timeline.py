@@ -1,4 +1,4 @@
-"""The public verb: what each way to serve a model costs once, a session and an inference."""
+"""What each way to serve a model costs once, a session and an inference."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 
 from ortune.analysis.costs.breakeven import CostLine, EnvelopeSegment, lower_envelope, pays_from
 from ortune.analysis.costs.startup import Clock, Starts
-from ortune.analysis.costs.variants import BOTH, Variant, quantizer_for, variants
+from ortune.analysis.costs.variants import BOTH, Subject, Variant, quantizer_for, variants
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Note, Sink, noting, silent
 from ortune.core.plugins.spelling import parse
+from ortune.core.result import TableResult
 from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.measurement.machine.machine import machine, versions
@@ -73,8 +74,8 @@ class Timed:
         return Interval(value, low, high)
 
 
-@dataclass(frozen=True)
-class Timeline:
+@dataclass(frozen=True, repr=False)
+class Timeline(TableResult):
     """All variants of one model.
 
     Attributes:
@@ -96,6 +97,19 @@ class Timeline:
     notes: tuple[str, ...]
     machine: Mapping[str, str]
     versions: Mapping[str, str]
+
+    def summary(self) -> Mapping[str, object]:
+        """Return which line is the cheapest from how many inferences on."""
+        return {
+            "model": self.model,
+            "quantizer": self.quantizer or None,
+            "inferences a session": self.per_session,
+            "cheapest": ", ".join(f"{one.name} from {one.since:.3g}" for one in self.cheapest),
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row a line: its seconds once, a session and an inference."""
+        return [vars(line) for line in self.lines]
 
     @property
     def lines(self) -> tuple[CostLine, ...]:
@@ -151,32 +165,26 @@ def timeline(
     if starts < 1:
         raise BadSettings(f"{starts} starts measure nothing", fix="give 1 or more, such as 9")
     notes: list[str] = []
-
-    def told(event: Any) -> None:
-        if isinstance(event, Note):
-            notes.append(event.text)
-        sink(event)
-
+    sink = noting(notes, sink)
     facts = model_facts.facts(file.load(source))
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder).resolve()
         fed = given.samples(data, facts.inputs, root, shapes=shapes, ranges=ranges)
         for text in fed.notes:
-            told(Note(text))
+            sink(Note(text))
         material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
-        step_of = quantizer_for(step, facts, backend, told)
-        made = variants(source.resolve(), facts, backend, step_of, material, root, told)
-        clock = Clock(list(made), fed.stream, root, told)
+        quantizer = quantizer_for(step, facts, backend, sink)
+        subject = Subject(source.resolve(), facts, backend, quantizer, material, root, sink)
+        clock = Clock(list(variants(subject)), subject, fed.stream)
         found, imports = clock.starts(starts)
-        ratios, base_ns = clock.ratios(seconds)
-        rows = _rows(clock.variants, found, ratios, base_ns)
+        rows = _rows(clock.variants, found, *clock.ratios(seconds))
     return Timeline(
         model=str(model),
         rows=rows,
         every=_every_session(rows),
         per_session=inferences_per_session,
         import_ns=tuple(imports),
-        quantizer="" if step_of is None else str(step_of),
+        quantizer="" if quantizer is None else str(quantizer),
         notes=tuple(notes),
         machine=machine(),
         versions=versions(),

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from ortune.analysis.costs import timeline as timing
 from ortune.analysis.costs.timeline import EVERY_SESSION, Timeline, timeline
-from ortune.analysis.costs.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED, Variant
+from ortune.analysis.costs.variants import (
+    BOTH,
+    GRAPH,
+    NONE,
+    OFFLINE,
+    ORT,
+    QUANTIZED,
+    Subject,
+    Variant,
+)
 from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
 from ortune.core.section import Lines
@@ -60,9 +69,9 @@ SCRIPT = (
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the clock read a script: no process is started."""
 
-    def made(model: Path, *rest: Any) -> Iterator[Variant]:
+    def made(subject: Subject) -> Iterator[Variant]:
         for name, once, against, *_ in SCRIPT:
-            yield Variant(name, model, Cpu(), once, against)
+            yield Variant(name, subject.model, Cpu(), once, against)
 
     class Clock:
         def __init__(self, found: list[Variant], *rest: Any) -> None:
