@@ -1,4 +1,4 @@
-"""The public verb: find the ranges that a quantizer needs, and say how far to trust them."""
+"""The ranges that a quantizer needs, and how far to trust them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import codec
+from ortune.core.result import TableResult
 from ortune.core.step import Quantizer
 from ortune.core.workload import spread
 from ortune.data import augment as augmenting
@@ -59,8 +60,8 @@ class TensorRange:
     halves: tuple[tuple[float, float], ...] = ()
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, repr=False)
+class Calibration(TableResult):
     """What `calibrate` found.
 
     Attributes:
@@ -87,6 +88,21 @@ class Calibration:
     seconds: float
     peak_rss: int
     notes: tuple[str, ...]
+
+    def summary(self) -> Mapping[str, object]:
+        """Return what was observed and whether the data is enough."""
+        return {
+            "model": self.model,
+            "observer": self.observer,
+            "samples": self.samples,
+            "tensors": len(self.tensors),
+            "enough data": self.stability.enough,
+            "why": self.stability.why,
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row a tensor."""
+        return [vars(one) for one in self.tensors]
 
     def save(self, path: str | Path) -> Path:
         """Write the ranges as JSON; see `ortune.calibration.ranges_file`."""

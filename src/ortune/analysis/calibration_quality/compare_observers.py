@@ -1,4 +1,4 @@
-"""The public verb: which way to read ranges off the data keeps the answers best?
+"""Which observer keeps the answers of a quantized model best.
 
 Every observer answers the same probes on the calibration part of the data; the quantizer builds a
 model with each, and all are scored on samples that none of them has seen, against the float model.
@@ -6,7 +6,7 @@ model with each, and all are scored on samples that none of them has seen, again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from ortune.core.event import Note, Sink, noting, silent
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
+from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.workload import spread
 from ortune.data import augment as augmenting
@@ -52,8 +53,8 @@ OBSERVERS = (
 _SECONDS = 3600.0
 
 
-@dataclass(frozen=True)
-class ObserverRanking:
+@dataclass(frozen=True, repr=False)
+class ObserverRanking(TableResult):
     """What `compare_observers` found.
 
     Attributes:
@@ -76,6 +77,32 @@ class ObserverRanking:
     scored: int
     overlap: bool
     notes: tuple[str, ...]
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the best observer and how it was found."""
+        return {
+            "model": self.model,
+            "best": self.best or "none beyond the noise",
+            "by": self.by or None,
+            "budget": self.budget,
+            "calibrated on": self.calibrated,
+            "scored on": self.scored,
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row an observer, the best first."""
+        return [
+            {
+                "observer": row.observer,
+                "augment": row.augment,
+                "score": row.score.value if row.score else None,
+                "snr_db": row.snr,
+                "seconds": row.seconds,
+                "standing": row.standing,
+                "error": row.error,
+            }
+            for row in self.rows
+        ]
 
     def result(self) -> dict[str, Any]:
         """Return what ``--json`` shows; see ``docs/cli.md``."""

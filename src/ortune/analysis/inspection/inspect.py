@@ -1,4 +1,4 @@
-"""The public verb: what a model is made of, what is odd about it, and who would run it."""
+"""What a model is made of, what is odd about it, and who would run it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
+from ortune.core.result import TableResult
 from ortune.model.analysis import facts as model_facts
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.denormals import denormals
@@ -43,8 +44,8 @@ READ_BELOW = 500_000_000
 _TENSORS = 20
 
 
-@dataclass(frozen=True)
-class Inspection:
+@dataclass(frozen=True, repr=False)
+class Inspection(TableResult):
     """What is known of a model without running it.
 
     Attributes:
@@ -92,6 +93,22 @@ class Inspection:
     saturable: tuple[Saturable, ...]
     steps: tuple[str, ...]
     placement: tuple[Placed, ...] = ()
+
+    def summary(self) -> Mapping[str, object]:
+        """Return its size, its work a run, and what is odd."""
+        return {
+            "model": self.model,
+            "bytes": self.file_bytes,
+            "nodes": len(self.nodes),
+            "FLOPs": self.facts.flops,
+            "bytes moved": self.moved,
+            "findings": len(self.lint),
+            "steps that apply": ", ".join(self.steps) or None,
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row a node, with its FLOPs, bytes and FLOPs per byte."""
+        return [{**vars(n), "moved": n.moved, "intensity": n.intensity} for n in self.nodes]
 
 
 def inspect(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
+from ortune.core.result import Result
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Score, Verdict
 from ortune.experiment.context import Scene
@@ -47,8 +48,8 @@ _OTHER_MEANING_DB = 6.0
 _RECOVERS_DB = 10.0
 
 
-@dataclass(frozen=True)
-class Bisection:
+@dataclass(frozen=True, repr=False)
+class Bisection(Result):
     """Where the answers leave the budget.
 
     Attributes:
@@ -83,6 +84,11 @@ class Bisection:
     folder: Path | None = None
     piece_db: float | None = None
     note: str = ""
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the step, the tensor and the folder."""
+        names = ("step", "tensor", "score", "without", "alone", "snr_db", "folder", "note")
+        return {name: getattr(self, name) or None for name in names}
 
 
 def bisect(

@@ -1,4 +1,4 @@
-"""The public verb: a part of a model in a file of its own, with what it was given in real runs."""
+"""A part of a model in a file of its own, with its inputs recorded in real runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ortune.analysis.verification.tensors import values, write_samples
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData, BadModel
 from ortune.core.facts import TensorSpec
+from ortune.core.result import Result
 from ortune.data import feeds, stream
 from ortune.data.sources import Source
 from ortune.measurement.job import WorkerJob
@@ -31,8 +32,8 @@ _CHECKED = 4
 """Samples on which the piece is held against the whole."""
 
 
-@dataclass(frozen=True)
-class Extracted:
+@dataclass(frozen=True, repr=False)
+class Extracted(Result):
     """A piece of a model.
 
     Attributes:
@@ -58,6 +59,17 @@ class Extracted:
     weight_bytes: int
     samples: Path | None = None
     count: int = 0
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the file, its interface and its share of the model."""
+        return {
+            "path": self.path,
+            "inputs": ", ".join(one.name for one in self.inputs),
+            "outputs": ", ".join(one.name for one in self.outputs),
+            "nodes": f"{self.nodes} of {self.of_nodes}",
+            "weight bytes": self.weight_bytes,
+            "samples": self.count,
+        }
 
 
 def extract(

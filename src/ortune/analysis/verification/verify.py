@@ -1,9 +1,9 @@
-"""The public verb: does one model give the answers of another, within a budget?"""
+"""Whether one model gives the answers of another, within a budget."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from ortune.core.event import silent
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
+from ortune.core.result import TableResult
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.experiment import measure
@@ -64,8 +65,8 @@ class Saturation:
     left: int
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(TableResult):
     """How one model's answers stand to another's.
 
     Attributes:
@@ -84,6 +85,22 @@ class Comparison:
     synthetic: bool
     simulated: Saturation | None = None
     bisection: Bisection | None = None
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the verdict, the budget and the scores."""
+        return {
+            "verdict": self.verdict,
+            "budget": self.budget,
+            "samples": f"{self.samples}{' made-up' if self.synthetic else ''}",
+            **{
+                one.metric: f"{one.value:.6g} [{one.low:.6g}, {one.high:.6g}]"
+                for one in self.scores
+            },
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row a metric."""
+        return [vars(one) for one in self.scores]
 
     @property
     def verdict(self) -> Verdict:

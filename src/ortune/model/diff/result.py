@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from ortune.core.result import TableResult
 
 Kind = Literal["matched", "retyped", "changed", "fused", "split", "replaced", "added", "removed"]
 KINDS: tuple[Kind, ...] = (
@@ -113,8 +115,8 @@ class Field:
     interface: bool = False
 
 
-@dataclass(frozen=True)
-class Diff:
+@dataclass(frozen=True, repr=False)
+class Diff(TableResult):
     """Two models side by side.
 
     Attributes:
@@ -141,6 +143,24 @@ class Diff:
     weights: tuple[Weight, ...]
     fields: tuple[Field, ...]
     names_trusted: bool
+
+    def summary(self) -> Mapping[str, object]:
+        """Return whether they are the same, and how many groups there are of each kind."""
+        sizes = {"nodes": " and ".join(str(len(side)) for side in self.nodes)}
+        return {"same": self.same} | sizes | {kind: n for kind, (n, *_) in self.counts().items()}
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row a group: its kind, pattern, names on either side, and what changed."""
+        return [
+            {
+                "kind": group.kind,
+                "pattern": group.pattern,
+                "a": " ".join(self.nodes[0][one].name for one in group.a),
+                "b": " ".join(self.nodes[1][one].name for one in group.b),
+                "changes": ", ".join(group.changes),
+            }
+            for group in self.groups
+        ]
 
     def counts(self) -> dict[Kind, tuple[int, int, int]]:
         """Return kind -> groups, nodes of the first, nodes of the second."""
