@@ -19,6 +19,7 @@ from ortune.analysis.calibration_quality.stability import Stability
 from ortune.calibration import ranges_file, tensorrt_cache
 from ortune.calibration.activity import Idle, idle, watching
 from ortune.calibration.calibrate import Calibrated, calibrate_groups
+from ortune.core.atomic_write import replacing
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.observer import Observer, Probe, Range, Ranges
@@ -106,7 +107,9 @@ class Calibration(TableResult):
 
     def save(self, path: str | Path) -> Path:
         """Write the ranges as JSON; see `ortune.calibration.ranges_file`."""
-        return _put(Path(path), json.dumps(self.document, indent=1) + "\n")
+        with replacing(Path(path), force=True) as draft:
+            draft.write_text(json.dumps(self.document, indent=1) + "\n", encoding="utf-8")
+        return Path(path)
 
     def save_tensorrt(self, path: str | Path, version: str = TENSORRT) -> Path:
         """Write a TensorRT calibration cache of every float tensor.
@@ -119,7 +122,10 @@ class Calibration(TableResult):
                 "only the quantizer's tensors were calibrated, TensorRT needs all",
                 fix="calibrate with every=True",
             )
-        return _put(Path(path), tensorrt_cache.text(self.every, version))
+        text = tensorrt_cache.text(self.every, version)
+        with replacing(Path(path), force=True) as draft:
+            draft.write_text(text, encoding="utf-8")
+        return Path(path)
 
     def result(self) -> dict[str, Any]:
         """Return what ``--json`` shows; see ``docs/cli.md``."""
@@ -172,8 +178,8 @@ def calibrate(
             folder / "own",
             custom_ops=custom_ops,
         )
-        seen_by = (path, asked.observer, seen, folder / "every", custom_ops)
-        every_one = _every(*seen_by) if every else {}
+        own = folder / "every"
+        every_one = _every(path, asked.observer, seen, own, custom_ops) if every else {}
     return _told(path, step, augment, asked, seen, found, count, every_one)
 
 
@@ -284,15 +290,3 @@ def _tensors(
             )
         )
     return made
-
-
-def _put(path: Path, text: str) -> Path:
-    """Write beside and rename: a file is there whole or not at all."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    return path

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ortune.analysis.calibration_quality.ranking import ObserverScore, Records, 
 from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
+from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, noting, silent
@@ -51,6 +52,9 @@ OBSERVERS = (
 )
 """What is tried if nothing else is asked for."""
 _SECONDS = 3600.0
+
+Calibrated: TypeAlias = list[tuple[str, Feeds, Sequence[int]]]
+"""Altered copies that samples hold too, the samples, and the places of those to calibrate on."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -145,61 +149,54 @@ def compare_observers(
         OrtuneError: The model, the data or a spelling cannot be used.
     """
     steps = {text: settled(quantizer, text) for text in observers}
-    ways = augmenting.read(augment) if augment else ()
-    backend = parse(Backend, on)
-    if reason := backend.missing():
-        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
-    request = Request(
-        models=(Path(model),),
-        data=data,
-        labels=labels,
-        calibration=calibration,
-        budget=budget,
-        baseline=Cpu(custom_ops=backend.custom_ops),
-        seconds=_SECONDS,
-    )
+    copies = {augment: augmenting.read(augment)} if augment else {}
+    backend = _backend(on)
+    cpu, data_of = Cpu(custom_ops=backend.custom_ops), (data, labels, calibration)
+    request = Request((Path(model),), *data_of, budget=budget, baseline=cpu, seconds=_SECONDS)
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         scene = prepare(request, folder, noting(notes, sink))
-        fed, indices = _calibration(scene, samples)
+        calibrated = _calibrated(scene, samples, copies, folder)
         contest = _Contest(Path(model), scene, backend, sink)
-        rows = [
-            contest.row(ObserverScore(text, ""), step, fed, indices)
-            for text, step in steps.items()
-        ]
-        if ways:
-            more = augmenting.augment(fed, indices, ways, folder)
-            everything = tuple(range(more.count))
-            rows += [
-                contest.row(ObserverScore(text, augment), step, more, everything)
-                for text, step in steps.items()
-            ]
-        scored = {index for part in contest.parts for index in part.indices}
-        ranked, best, by = rank(rows, scene.budget, contest.groups)
+        ranked, best, by = contest.ranked(steps, calibrated)
+    observed = calibrated[0][2]
     return ObserverRanking(
-        str(model),
-        quantizer,
-        tuple(ranked),
-        best,
-        by,
-        str(scene.budget),
-        scene.job.budget_rule,
-        len(indices),
-        len(scored),
-        calibration is None and bool(scored & set(indices)),
-        tuple(notes),
+        model=str(model),
+        quantizer=quantizer,
+        rows=tuple(ranked),
+        best=best,
+        by=by,
+        budget=str(scene.budget),
+        budget_rule=scene.job.budget_rule,
+        calibrated=len(observed),
+        scored=len(contest.scored),
+        overlap=calibration is None and bool(contest.scored & set(observed)),
+        notes=tuple(notes),
     )
 
 
-def _calibration(scene: Scene, samples: int) -> tuple[Feeds, tuple[int, ...]]:
-    """Return what is calibrated on."""
+def _backend(on: str) -> Backend:
+    backend = parse(Backend, on)
+    if reason := backend.missing():
+        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
+    return backend
+
+
+def _calibrated(
+    scene: Scene, samples: int, copies: Mapping[str, Sequence[Augmentation]], folder: Path
+) -> Calibrated:
+    """Return what is calibrated on: the samples, and the samples with altered copies."""
     material = scene.materials[MAIN]
-    if material.feeds is None or not material.calibration:
+    fed, places = material.feeds, material.calibration
+    if fed is None or not places:
         raise BadSettings("nothing is there to calibrate on", fix="give samples with --data")
-    places = material.calibration
-    chosen = spread(len(places), samples or len(places))
-    return material.feeds, tuple(places[k] for k in chosen)
+    indices = tuple(places[k] for k in spread(len(places), samples or len(places)))
+    found: Calibrated = [("", fed, indices)]
+    for name, ways in copies.items():
+        more = augmenting.augment(fed, indices, ways, folder)
+        found.append((name, more, range(more.count)))
+    return found
 
 
 class _Contest:
@@ -208,11 +205,23 @@ class _Contest:
     def __init__(self, model: Path, scene: Scene, backend: Backend, sink: Sink) -> None:
         self._model, self._scene, self._backend, self._sink = model, scene, backend, sink
         self.parts = scene.evaluation()
+        self.scored = {index for part in self.parts for index in part.indices}
         self._base = np.concatenate([part.records for part in self.parts])
-        self.groups = [name for part in self.parts for name in part.groups or ()] or None
+        self._groups = [name for part in self.parts for name in part.groups or ()] or None
         self._count = 0
 
-    def row(
+    def ranked(
+        self, steps: Mapping[str, Quantizer], calibrated: Calibrated
+    ) -> tuple[list[ObserverScore], str, str]:
+        """Score every step on every set of samples; see `rank`."""
+        rows = [
+            self._row(ObserverScore(text, copies), step, feeds, indices)
+            for copies, feeds, indices in calibrated
+            for text, step in steps.items()
+        ]
+        return rank(rows, self._scene.budget, self._groups)
+
+    def _row(
         self, row: ObserverScore, step: Quantizer, feeds: Feeds, indices: Sequence[int]
     ) -> ObserverScore:
         """Calibrate, build and score; what goes wrong is a row too."""
@@ -245,7 +254,7 @@ class _Contest:
         material = Material(feeds, tuple(indices), known, self._backend.custom_ops)
         built = build_in(folder, self._model, Recipe("compare", (step,)), material)
         tables = self._tables(built.path)
-        score = judge(self._scene.budget, tables[0], self._base, self.groups)
+        score = judge(self._scene.budget, tables[0], self._base, self._groups)
         snr = Snr().aggregate(tables[1])
         found_at = (tables[0], tables[1])
         return replace(row, seconds=found.seconds, score=score, snr=snr, records=found_at)

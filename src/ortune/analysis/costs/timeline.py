@@ -157,13 +157,7 @@ def timeline(
         OrtuneError: The model, the data or an option cannot be used.
     """
     source, backend = Path(model), _backend(on)
-    if not 1 <= inferences_per_session < math.inf:
-        raise BadSettings(
-            f"a session cannot serve {inferences_per_session:g} inferences",
-            fix="give 1 or more, such as 1000",
-        )
-    if starts < 1:
-        raise BadSettings(f"{starts} starts measure nothing", fix="give 1 or more, such as 9")
+    _check(inferences_per_session, starts)
     notes: list[str] = []
     sink = noting(notes, sink)
     facts = model_facts.facts(file.load(source))
@@ -198,6 +192,16 @@ def _every_session(rows: Sequence[Timed]) -> CostLine | None:
         return None
     session_s = both.once_s + both.session_s
     return replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
+
+
+def _check(inferences_per_session: float, starts: int) -> None:
+    if not 1 <= inferences_per_session < math.inf:
+        raise BadSettings(
+            f"a session cannot serve {inferences_per_session:g} inferences",
+            fix="give 1 or more, such as 1000",
+        )
+    if starts < 1:
+        raise BadSettings(f"{starts} starts measure nothing", fix="give 1 or more, such as 9")
 
 
 def _backend(on: str) -> Cpu:

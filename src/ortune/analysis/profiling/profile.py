@@ -1,4 +1,4 @@
-"""The public verb: where the time of a run goes, in terms of the model's own nodes."""
+"""Where the time of a run goes, in terms of the model's own nodes."""
 
 from __future__ import annotations
 
@@ -71,33 +71,26 @@ def profile(
         BackendMissing: The backend cannot run here, records no profile, or took no node.
         OrtuneError: The model or the data cannot be used.
     """
-    backend = _backend(on)
-    path = Path(model)
+    backend, path, workload = _backend(on), Path(model), Latency(batch=batch)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        inputs = model_facts.facts(file.load(path)).inputs
-        fed = given.samples(
-            data, inputs, folder / "data", batch=batch, shapes=shapes, ranges=ranges
-        )
+        takes, out = model_facts.facts(file.load(path)).inputs, folder / "data"
+        fed = given.samples(data, takes, out, batch=batch, shapes=shapes, ranges=ranges)
         for text in fed.notes:
             sink(Note(text))
         source, loaded, said = labelled(path, folder)
         notes = list(said)
-
-        def run(chosen: Backend) -> Runs:
-            job = lone(loaded, chosen, fed.stream, folder, "profile", Latency(batch=batch))
-            brought = profiled(job, seconds=seconds, runs=runs)
-            _demand_taken(path, chosen, brought.recorded)
-            return brought
-
-        try:
-            found = run(backend)
-        except BackendMissing as error:
-            if not allow_fallback:
-                raise
-            notes.append(f"{error.what}: profiled on cpu instead")
-            backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
-            found = run(backend)
+        for last in (not allow_fallback, True):
+            try:
+                job = lone(loaded, backend, fed.stream, folder, "profile", workload)
+                found = profiled(job, seconds=seconds, runs=runs)
+                _demand_taken(path, backend, found.recorded)
+                break
+            except BackendMissing as error:
+                if last:
+                    raise
+                notes.append(f"{error.what}: profiled on cpu instead")
+                backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
         known = sizes(source, fed.stream, batch)
     measured = _ceilings(backend, notes) if ceilings else None
     made = explained(path, source, backend, found, measured, notes, batch, known)

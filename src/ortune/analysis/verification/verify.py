@@ -18,7 +18,6 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.event import silent
-from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.core.result import TableResult
@@ -133,14 +132,11 @@ def verify(
         OrtuneError: A model, the data or the budget cannot be used, or `other` does not run.
     """
     if bisect is not None and evaluate:
-        raise BadSettings(
-            "--bisect judges outputs sample by sample, not by a function",
-            fix="give --data in place of --evaluate",
-        )
+        said = "--bisect judges outputs sample by sample, not by a function"
+        raise BadSettings(said, fix="give --data in place of --evaluate")
     backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
     one, two = Path(reference), Path(other)
-    first, second = (model_facts.facts(file.load(path)) for path in (one, two))
-    _same_interface(one, first, two, second)
+    _same_interface(one, two)
     request = Request(
         models=(one,),
         data=data,
@@ -158,20 +154,18 @@ def verify(
         if isinstance(backend, Simulated):
             backend = replace(backend, report=str(report.resolve()))
         scene = prepare(request, Path(folder), silent)
-        part = scene.parts["search"]
-        scores = scored(scene, two, backend)
-        found = None
+        scores, found = scored(scene, two, backend), None
         if bisect is not None and scores[0].verdict is Verdict.FAILS:
             judged = partial(_judged, scene, backend)
             found = bisecting.bisect(one, two, scene, backend, judged, Path(bisect))
         return Comparison(
-            scores,
-            scene.budget,
-            scene.job.budget_rule,
-            len(part.indices),
-            data is None and not evaluate,
-            _saturation(backend, report),
-            found,
+            scores=scores,
+            budget=scene.budget,
+            rule=scene.job.budget_rule,
+            samples=len(scene.parts["search"].indices),
+            synthetic=data is None and not evaluate,
+            simulated=_saturation(backend, report),
+            bisection=found,
         )
 
 
@@ -220,18 +214,13 @@ def _saturation(backend: Backend, report: Path) -> Saturation | None:
     return codec.decode(Saturation, {"isa": backend.isa, **found})
 
 
-def _same_interface(one: Path, first: Facts, two: Path, second: Facts) -> None:
-    names = [{spec.name for spec in facts.outputs} for facts in (first, second)]
-    if names[0] != names[1]:
-        raise BadModel(
-            f"outputs differ: {one.name} has {sorted(names[0])}, "
-            f"{two.name} has {sorted(names[1])}",
-            fix="compare models with the same outputs",
-        )
-    inputs = [{spec.name for spec in facts.inputs} for facts in (first, second)]
-    if inputs[0] != inputs[1]:
-        raise BadModel(
-            f"inputs differ: {one.name} has {sorted(inputs[0])}, "
-            f"{two.name} has {sorted(inputs[1])}",
-            fix="compare models with the same inputs",
-        )
+def _same_interface(one: Path, two: Path) -> None:
+    first, second = (model_facts.facts(file.load(path)) for path in (one, two))
+    for kind in ("outputs", "inputs"):
+        names = [{spec.name for spec in getattr(facts, kind)} for facts in (first, second)]
+        if names[0] != names[1]:
+            raise BadModel(
+                f"{kind} differ: {one.name} has {sorted(names[0])}, "
+                f"{two.name} has {sorted(names[1])}",
+                fix=f"compare models with the same {kind}",
+            )
