@@ -55,7 +55,7 @@ def test_the_demo_again_measures_nothing_twice(
     found = answer(capsys)
     after = (demo / "run" / "ledger.jsonl").read_text().splitlines()
     assert after[: len(before)] == before
-    keys = [(trial["key"], trial["phase"]) for trial in found["trials"]]
+    keys = [(trial["key"], trial["part"]) for trial in found["trials"]]
     assert len(keys) == len(set(keys)) == len(after)
     assert found["bundle"] == str(demo / "digit-cnn.ortune")
 

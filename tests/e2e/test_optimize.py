@@ -45,7 +45,7 @@ def scripted(task: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 def test_the_smaller_file_wins_on_the_scripted_clock(scripted: ot.Study) -> None:
     best = scripted.best
-    assert best.phase == "final"
+    assert best.part == "final"
     assert best.plan.recipe.lossy
     assert best.size is not None
     assert scripted.baseline.size is not None
@@ -106,7 +106,7 @@ def test_a_scripted_clock_gives_the_same_ledger_and_winner(
 ) -> None:
     again = search(task, tmp_path / "run")
     facts = [
-        [(t.key, t.phase, t.status, t.ratio, t.scores, t.size, t.why) for t in study.trials]
+        [(t.key, t.part, t.status, t.ratio, t.scores, t.size, t.why) for t in study.trials]
         for study in (scripted, again)
     ]
     assert facts[0] == facts[1]
@@ -224,15 +224,15 @@ def test_kill_9_at_random_moments_loses_and_repeats_nothing(
         process.send_signal(signal.SIGKILL)
         process.wait()
         if (out / "ledger.jsonl").exists():
-            lines = [f"{t.phase} {t.key}" for t in Ledger(out).trials]
+            lines = [f"{t.part} {t.key}" for t in Ledger(out).trials]
             assert lines[: len(kept)] == kept, "a trial was lost"
             kept = lines
     done = subprocess.run(command(task, out), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    keys = [f"{t.phase} {t.key}" for t in Ledger(out).trials]
+    keys = [f"{t.part} {t.key}" for t in Ledger(out).trials]
     assert keys[: len(kept)] == kept
     assert len(set(keys)) == len(keys), "a trial was made twice"
-    assert set(keys) == {f"{t.phase} {t.key}" for t in scripted.trials}
+    assert set(keys) == {f"{t.part} {t.key}" for t in scripted.trials}
     assert ot.read_study(out).best.key == scripted.best.key
 
 
@@ -260,5 +260,5 @@ def test_ctrl_c_keeps_the_best_so_far_and_exits_3(task: tuple[Path, Path], tmp_p
 def test_json_of_a_trial_is_plain(scripted: ot.Study) -> None:
     line = Path(scripted.root, "ledger.jsonl").read_text().splitlines()[-1]
     data = json.loads(line)
-    assert data["phase"] in ("search", "final")
+    assert data["part"] in ("search", "final")
     assert np.isfinite(data["ratio"]["value"])

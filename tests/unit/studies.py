@@ -53,7 +53,7 @@ def study(folder: Path, *, backend: Backend | None = None, tuned: str = TUNED) -
     artefact = "artefacts/0123"
     built = write_model(root / artefact / "toy.onnx", tuned)
     winner = trial("aa11" * 4, Plan(CLEAN, backend or Cpu(threads=1)), 0.5, artefact=artefact)
-    finalist = replace(winner, phase="final", ratio=Interval(0.52, 0.51, 0.535))
+    finalist = replace(winner, part="final", ratio=Interval(0.52, 0.51, 0.535))
     made = Study(
         root=str(root),
         job=job(source),

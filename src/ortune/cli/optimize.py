@@ -86,6 +86,13 @@ class FromFile(shared.Verb):
 @shared.batch
 @shared.shapes
 @shared.ranges
+@click.option(
+    "--policy",
+    metavar="POLICY",
+    default="staged",
+    show_default=True,
+    help='In which order plans are tried, such as "staged(plans=0.5)".',
+)
 @shared.output("The run's folder; the same command resumes it.  [default: ortune-run]")
 @click.option("--memory-limit", metavar="SIZE", help="Of one worker, such as 4G.")
 @shared.quiet
@@ -110,6 +117,7 @@ def command(
     batch: int,
     shapes: tuple[str, ...],
     ranges: tuple[str, ...],
+    policy: str,
     out: Path | None,
     memory_limit: str | None,
     quiet: bool,
@@ -153,6 +161,7 @@ def command(
             batch=batch,
             shapes=shared.shape_map(shapes),
             ranges=shared.range_map(ranges),
+            policy=policy,
             out=out or "ortune-run",
             sink=sink,
             verbose=runtime_log,
@@ -232,7 +241,8 @@ def row(trial: Trial) -> dict[str, object]:
     return {
         "key": trial.key,
         "plan": str(trial.plan),
-        "phase": trial.phase,
+        "part": trial.part,
+        "stage": trial.stage,
         "status": trial.status,
         "ratio": trial.ratio,
         "predicted": trial.predicted,

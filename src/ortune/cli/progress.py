@@ -138,9 +138,9 @@ class Board:
     def take(self, event: Event) -> None:
         """Note what changes on the board."""
         match event:
-            case TrialStarted(plan, phase, index, total):
+            case TrialStarted(plan, stage, index, total):
                 of = f"/{total}" if total else ""
-                self.place = f"[{'final ' if phase == 'final' else ''}{index}{of}]"
+                self.place = f"[{'final ' if stage == 'final' else ''}{index}{of}]"
                 self._work, self._timing = f"{self.place} {plan}", ""
             case Timing(ratio, blocks):
                 self._timing = f"{speed(ratio)} after {blocks} blocks"

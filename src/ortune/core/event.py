@@ -26,10 +26,10 @@ class StepDone:
 
 @dataclass(frozen=True)
 class TrialStarted:
-    """A plan goes to work; `index` of `total` in the present phase."""
+    """A plan goes to work; `index` of `total` in the present stage."""
 
     plan: Plan
-    phase: str
+    stage: str
     index: int
     total: int
 

@@ -141,6 +141,12 @@ class Recipe:
         return codec.digest(self.steps)
 
     @property
+    def quantizer(self) -> Quantizer | None:
+        """The only quantizer, where it is the last step; None for rescues and exact recipes."""
+        found = [step for step in self.steps if isinstance(step, Quantizer)]
+        return found[0] if len(found) == 1 and found[0] is self.steps[-1] else None
+
+    @property
     def lossy(self) -> bool:
         """Whether a step spends accuracy."""
         return any(isinstance(step, Quantizer) for step in self.steps)

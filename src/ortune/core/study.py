@@ -106,7 +106,7 @@ class Study:
     @property
     def final(self) -> tuple[Trial, ...]:
         """Finalists, re-measured in fresh pairs on data that the search did not see."""
-        return tuple(t for t in self.trials if t.phase == "final")
+        return tuple(t for t in self.trials if t.part == "final")
 
     @property
     def best(self) -> Trial:

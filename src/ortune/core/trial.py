@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 from ortune.core.backend import Backend
 from ortune.core.step import Recipe
@@ -27,6 +28,11 @@ class Plan:
         """How many of the backend's fields are not at their default."""
         plain = type(self.backend)()
         return sum(getattr(self.backend, f.name) != getattr(plain, f.name) for f in fields(plain))
+
+    @property
+    def spelled(self) -> str:
+        """Steps and backend as the command line spells them: what a plan is, whatever its name."""
+        return f"{', '.join(map(str, self.recipe.steps))} @ {self.backend}".lstrip()
 
     def __str__(self) -> str:
         return f"{self.recipe.name} @ {self.backend}"
@@ -71,6 +77,12 @@ class Block:
 
     baseline: Burst
     candidate: Burst
+
+    @property
+    def seconds(self) -> float:
+        """How long its runs took."""
+        bursts = (self.baseline, self.candidate)
+        return sum(sum(burst.latency_ns) * burst.runs_each for burst in bursts) / 1e9
 
 
 @dataclass(frozen=True)
@@ -159,12 +171,13 @@ class Edit:
 
 
 class Status(enum.StrEnum):
-    """What became of a plan."""
+    """What became of a plan; an unchanged one edits nothing and was not run."""
 
     OK = "ok"
     SLOWER = "slower"
     FAILS = "fails"
     FAILED = "failed"
+    UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True)
@@ -173,7 +186,8 @@ class Trial:
 
     Attributes:
         key: Digest of everything the result depends on.
-        phase: ``search``, or ``final`` for a finalist re-measured in fresh pairs on held-out data.
+        part: Of the data: ``search``, or ``final`` for a finalist re-measured in fresh pairs on
+            the held-out samples too.
         status: ``ok`` is verified and not slower; ``slower`` lost on time; ``fails`` leaves the
             accuracy budget; ``failed`` did not build, load, run or finish.
         ratio: Latency of the plan over that of the baseline, with its 99 % interval.
@@ -184,11 +198,16 @@ class Trial:
         artefact: Path of the built model, relative to the run's folder.
         why: One line: why it lost, or what it won by.
         reproduce: Command that runs the worker again.
+        stage: What the search was about when it tried the plan.
+        proposed: Why the policy proposed it.
+        neighbour_of: Key of the trial of which it changes one setting.
     """
+
+    formerly: ClassVar[Mapping[str, str]] = {"phase": "part"}
 
     key: str
     plan: Plan
-    phase: str
+    part: str
     status: Status
     ratio: Interval | None = None
     scores: tuple[Score, ...] = ()
@@ -201,6 +220,9 @@ class Trial:
     reproduce: str | None = None
     seconds: float = 0.0
     predicted: Interval | None = None
+    stage: str = ""
+    proposed: str = ""
+    neighbour_of: str = ""
 
     @property
     def score(self) -> Score | None:

@@ -109,7 +109,7 @@ def verdict(trial: Trial) -> str:
 
 def searched(study: Study, trial: Trial) -> Trial:
     """Return the search's own trial of a plan: scores of one column are on the same samples."""
-    same = (t for t in study.trials if t.key == trial.key and t.phase == "search")
+    same = (t for t in study.trials if t.key == trial.key and t.part == "search")
     return next(same, trial)
 
 

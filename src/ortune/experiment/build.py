@@ -9,7 +9,7 @@ from pathlib import Path
 from ortune.core.errors import OrtuneError, Refused
 from ortune.core.event import Sink
 from ortune.core.trial import Edit, Plan
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.model.io import file
 from ortune.recipe.build import build_in
 
@@ -25,7 +25,7 @@ class Files:
     artefact: str
 
 
-def build_all(scene: Scene, plan: Plan, sink: Sink) -> Files:
+def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
     """Build every model of the job by the plan's recipe.
 
     A quantizer that finds nothing in one of several models leaves that model as it came.
@@ -33,14 +33,14 @@ def build_all(scene: Scene, plan: Plan, sink: Sink) -> Files:
     Raises:
         OrtuneError: Nothing could be built.
     """
-    cache = scene.root / "artefacts"
+    cache = context.root / "artefacts"
     paths: dict[str, Path] = {}
     edits: list[Edit] = []
     refused: OrtuneError | None = None
     changed = False
-    for name, source in scene.models.items():
+    for name, source in context.models.items():
         try:
-            built = build_in(cache, source, plan.recipe, scene.materials[name], sink=sink)
+            built = build_in(cache, source, plan.recipe, context.materials[name], sink=sink)
         except Refused as error:
             refused, paths[name] = error, source
             continue
@@ -50,6 +50,6 @@ def build_all(scene: Scene, plan: Plan, sink: Sink) -> Files:
         raise refused
     artefact = ""
     if changed:
-        folder = next(p.parent for n, p in paths.items() if p != scene.models[n])
-        artefact = str(folder.relative_to(scene.root))
+        folder = next(p.parent for n, p in paths.items() if p != context.models[n])
+        artefact = str(folder.relative_to(context.root))
     return Files(paths, tuple(edits), sum(map(file.size, paths.values())), changed, artefact)

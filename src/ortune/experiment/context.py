@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Scene:
+class Context:
     """The fixed surroundings of a search.
 
     Attributes:

@@ -1,17 +1,18 @@
-"""Plans become trials: from the ledger, or built, timed against a live original, and scored."""
+"""Plans become trials: built, timed against a live original, scored and recorded."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted
+from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Measurement, Plan, Score, Status, Trial, Verdict
 from ortune.experiment import measure
 from ortune.experiment.build import build_all
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
 from ortune.measurement.process import Worker
@@ -23,27 +24,26 @@ from ortune.recipe.space import trial_key
 
 @dataclass
 class Attempts:
-    """What a search does with one plan, whatever phase it is in.
+    """What a search does with one plan, whatever its stage.
 
     Attributes:
-        scene: What is fixed.
+        context: What is fixed.
         pair_seconds: Seconds of timing that a pair gets.
         sink: Receives the trials.
         stack: Ends the live original.
         notes: For the report.
     """
 
-    scene: Scene
+    context: Context
     pair_seconds: float
     sink: Sink
     stack: ExitStack
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.scene.root)
-        self._job = job_key(self.scene.job)
+        self.ledger = Ledger(self.context.root)
+        self._job = job_key(self.context.job)
         self._worker: Worker | None = None
-        self._unchanged: set[str] = set()
 
     def key(self, plan: Plan) -> str:
         """Return the key of a plan's trial."""
@@ -56,16 +56,16 @@ class Attempts:
 
     def baseline(self) -> None:
         """Record the untouched model and an A/A pair: what this machine calls equal."""
-        plan = Plan(AS_IS, self.scene.job.baseline)
+        plan = Plan(AS_IS, self.context.job.baseline)
         key = self.key(plan)
         if self.ledger.find(key, "search") is not None:
             return
         self.sink(TrialStarted(plan, "baseline", 1, 1))
-        with measure.start(self.scene, self.scene.models, plan.backend, "baseline") as worker:
+        with measure.start(self.context, self.context.models, plan.backend, "baseline") as worker:
             load_ns, first_ns, peak, placement = measure.ready(worker)
             effort = Effort(min_blocks=6, max_blocks=12, seconds=2, decide=False)
             pair = time_pair(self._live(), worker, effort)
-        budget, part = self.scene.budget, self.scene.parts["search"]
+        budget, part = self.context.budget, self.context.parts["search"]
         value = budget.metric.aggregate(part.records)
         count = len(part.records)
         metric, why = str(budget.metric), "the original"
@@ -78,39 +78,60 @@ class Attempts:
                 Status.OK,
                 Interval(1.0, 1.0, 1.0),
                 (score,),
-                sum(map(file.size, self.scene.models.values())),
+                sum(map(file.size, self.context.models.values())),
                 Measurement((pair,), load_ns, first_ns, peak, placement),
                 artefact="",
                 why=why,
+                stage="baseline",
             )
         )
 
-    def one(
-        self, plan: Plan, phase: str, index: int, total: int, *, always_score: bool = False
-    ) -> Trial | None:
-        """Return the plan's trial, from the ledger or new; None when it changes nothing."""
-        key = self.key(plan)
+    def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
+        """Return the trial of a proposed plan, from the ledger or new.
+
+        Args:
+            proposal: What to try.
+            always_score: Score it even where it has lost on time.
+        """
+        plan, key = proposal.plan, self.key(proposal.plan)
         known = self.ledger.find(key, "search")
         if known is not None:
             self.sink(TrialDone(known, cached=True))
             return known
-        self.sink(TrialStarted(plan, phase, index, total))
+        self.sink(TrialStarted(plan, proposal.stage, proposal.index, proposal.total))
         try:
-            files = build_all(self.scene, plan, self.sink)
+            files = build_all(self.context, plan, self.sink)
         except OrtuneError as error:
-            return self._recorded(measure.failed(key, plan, error))
+            return self._recorded(measure.failed(key, plan, error), proposal)
         if plan.recipe.steps and not files.changed:
-            if plan.recipe.name not in self._unchanged:
-                self._unchanged.add(plan.recipe.name)
-                self.note(f"{plan.recipe.name}: nothing to change, not tried")
-            return None
-        part = self.scene.parts["search"]
-        live = self._live()
-        effort = Effort(seconds=self.pair_seconds)
+            return self._unchanged(key, proposal)
+        effort = {
+            "search": Effort(seconds=self.pair_seconds),
+            "screen": Effort(max_blocks=1, decide=False),
+        }[proposal.effort]
         trial = measure.attempt(
-            self.scene, key, plan, files, part, live, effort, self.sink, always_score=always_score
+            self.context,
+            key,
+            plan,
+            files,
+            self.context.parts["search"],
+            self._live(),
+            effort,
+            self.sink,
+            scored="always" if always_score else "unless slower" if proposal.score else "never",
         )
-        return self._recorded(trial)
+        return self._recorded(trial, proposal)
+
+    def _unchanged(self, key: str, proposal: Proposal) -> Trial:
+        """Record that a recipe edits nothing; it is said once a recipe."""
+        name, why = proposal.plan.recipe.name, "nothing to change, not tried"
+        told = [t.plan.recipe.name for t in self.ledger.trials if t.status is Status.UNCHANGED]
+        trial = Trial(key, proposal.plan, "search", Status.UNCHANGED, why=why)
+        trial = _of(trial, proposal)
+        self.ledger.append(trial)
+        if name not in told:
+            self.note(f"{name}: {why}")
+        return trial
 
     def final(self, trial: Trial, index: int, total: int) -> Trial:
         """Return a trial re-measured in fresh pairs on all evaluation samples."""
@@ -120,15 +141,16 @@ class Attempts:
             return known
         self.sink(TrialStarted(trial.plan, "final", index, total))
         self._rest()
-        files = build_all(self.scene, trial.plan, self.sink)
+        files = build_all(self.context, trial.plan, self.sink)
         # As long as three search pairs together: fresh processes tell more than longer ones.
         seconds = self.pair_seconds * 3 / stats.PAIRS
         effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
-        return self._recorded(
-            measure.finalist(self.scene, trial, files, stats.PAIRS, effort, self.sink)
-        )
+        found = measure.finalist(self.context, trial, files, stats.PAIRS, effort, self.sink)
+        return self._recorded(found, Proposal(trial.plan, "final", "among the fastest"))
 
-    def _recorded(self, trial: Trial) -> Trial:
+    def _recorded(self, trial: Trial, proposal: Proposal | None = None) -> Trial:
+        if proposal is not None:
+            trial = _of(trial, proposal)
         self.ledger.append(trial)
         self.sink(TrialDone(trial))
         return trial
@@ -137,7 +159,7 @@ class Attempts:
         """Return the baseline worker that the search phase times against."""
         if self._worker is None or not self._worker.alive:
             worker = measure.start(
-                self.scene, self.scene.models, self.scene.job.baseline, "baseline"
+                self.context, self.context.models, self.context.job.baseline, "baseline"
             )
             self._worker = self.stack.enter_context(worker)
             measure.ready(worker)
@@ -148,3 +170,13 @@ class Attempts:
         if self._worker is not None:
             self._worker.close()
             self._worker = None
+
+
+def _of(trial: Trial, proposal: Proposal) -> Trial:
+    """Return a trial that says what proposed it."""
+    return replace(
+        trial,
+        stage=proposal.stage,
+        proposed=proposal.why,
+        neighbour_of=proposal.neighbour_of,
+    )

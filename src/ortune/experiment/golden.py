@@ -14,15 +14,15 @@ from ortune.data import stream
 from ortune.measurement.process import WorkerFailed, ask_once, lone
 
 if TYPE_CHECKING:
-    from ortune.experiment.context import Scene
+    from ortune.experiment.context import Context
 
 COUNT = 2
 
 
-def write(study: Study, scene: Scene) -> None:
+def write(study: Study, context: Context) -> None:
     """Write RUN/golden: inputs once, outputs of the best trial."""
-    root = scene.root
-    for name, path in scene.feeds.items():
+    root = context.root
+    for name, path in context.feeds.items():
         inputs = inputs_path(root, name)
         if not inputs.is_file():
             feeds = stream.Stream(path)

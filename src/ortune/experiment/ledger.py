@@ -18,7 +18,7 @@ from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.study import Job, Stage, Study
-from ortune.core.trial import Trial
+from ortune.core.trial import Status, Trial
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Ledger:
         _cut(self._path)
         self.trials = _read(self._path)
 
-    def find(self, key: str, phase: str) -> Trial | None:
-        """Return the recorded trial of a key and phase."""
-        return next((t for t in self.trials if t.key == key and t.phase == phase), None)
+    def find(self, key: str, part: str) -> Trial | None:
+        """Return the recorded trial of a key on a part of the data."""
+        return next((t for t in self.trials if t.key == key and t.part == part), None)
 
     def append(self, trial: Trial) -> None:
         """Record a trial; it is on disk when this returns."""
@@ -159,7 +159,7 @@ def read_study(root: Path) -> Study:
         root=str(root),
         job=header.job,
         facts=header.facts,
-        trials=tuple(trials),
+        trials=tuple(t for t in trials if t.status is not Status.UNCHANGED),
         history=ending.history,
         finished=ending.finished,
         noise=ending.noise,

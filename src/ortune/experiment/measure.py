@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from ortune.core.trial import (
     Verdict,
 )
 from ortune.experiment.build import Files
-from ortune.experiment.context import Part, Scene, shown_beside
+from ortune.experiment.context import Context, Part, shown_beside
 from ortune.experiment.records import table
 from ortune.measurement.accuracy import Evidence, judge
 from ortune.measurement.job import Failure
@@ -38,7 +39,7 @@ HOPELESS = 1.05
 
 
 def attempt(
-    scene: Scene,
+    context: Context,
     key: str,
     plan: Plan,
     files: Files,
@@ -47,27 +48,28 @@ def attempt(
     effort: Effort,
     sink: Sink,
     *,
-    always_score: bool = False,
+    scored: Literal["always", "unless slower", "never"] = "unless slower",
 ) -> Trial:
     """Measure and judge a built plan against a live baseline. Whatever happens is a trial."""
     began, blank = time.perf_counter(), _blank(key, plan, part.name, files)
     scores: tuple[Score, ...] = ()
     try:
-        with start(scene, files.paths, plan.backend, part.name) as worker:
+        with start(context, files.paths, plan.backend, part.name) as worker:
             measurement = _measure(worker, baseline, effort, sink)
-            if always_score or stats.ratio(measurement.pairs, stats.SEARCHING).low < HOPELESS:
-                scores = score(scene, worker, plan, part)
+            low = stats.ratio(measurement.pairs, stats.SEARCHING).low
+            if scored == "always" or (scored == "unless slower" and low < HOPELESS):
+                scores = score(context, worker, plan, part)
     except WorkerFailed as error:
         if error.worker is baseline:
             raise
         return _died(blank, error.failure, began)
     except OrtuneError as error:
         return _died(blank, Failure(error.what, worker.reproduce), began)
-    return _judged(scene, blank, measurement, scores, worker.reproduce, began)
+    return _judged(context, blank, measurement, scores, worker.reproduce, began)
 
 
 def finalist(
-    scene: Scene, trial: Trial, files: Files, pairs: int, effort: Effort, sink: Sink
+    context: Context, trial: Trial, files: Files, pairs: int, effort: Effort, sink: Sink
 ) -> Trial:
     """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples."""
     began, blank = time.perf_counter(), _blank(trial.key, trial.plan, "final", files)
@@ -76,15 +78,15 @@ def finalist(
     try:
         for turn in range(pairs):
             with (
-                start(scene, scene.models, scene.job.baseline, "baseline") as baseline,
-                start(scene, files.paths, trial.plan.backend, "final") as worker,
+                start(context, context.models, context.job.baseline, "baseline") as baseline,
+                start(context, files.paths, trial.plan.backend, "final") as worker,
             ):
                 ready(baseline)
                 measurement = _measure(worker, baseline, effort, sink)
                 taken += measurement.pairs
                 if turn == 0:
                     first = measurement
-                    scores = score(scene, worker, trial.plan, *scene.evaluation())
+                    scores = score(context, worker, trial.plan, *context.evaluation())
     except WorkerFailed as error:
         if error.worker is baseline:
             raise
@@ -92,15 +94,15 @@ def finalist(
     except OrtuneError as error:
         return _died(blank, Failure(error.what, worker.reproduce), began)
     measured = replace(first, pairs=tuple(taken))
-    return _judged(scene, blank, measured, scores, worker.reproduce, began)
+    return _judged(context, blank, measured, scores, worker.reproduce, began)
 
 
-def _blank(key: str, plan: Plan, phase: str, files: Files) -> Trial:
+def _blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
     """Return a trial that knows its files and nothing measured."""
     return Trial(
         key,
         plan,
-        phase,
+        part,
         Status.FAILED,
         size=files.size,
         edits=files.edits,
@@ -119,7 +121,7 @@ def _died(blank: Trial, failure: Failure, began: float) -> Trial:
 
 
 def _judged(
-    scene: Scene,
+    context: Context,
     blank: Trial,
     measurement: Measurement,
     scores: tuple[Score, ...],
@@ -127,9 +129,9 @@ def _judged(
     began: float,
 ) -> Trial:
     ratio = stats.ratio(measurement.pairs)
-    sorting = blank.phase != "final"
+    sorting = blank.part != "final"
     sure = stats.ratio(measurement.pairs, stats.SEARCHING) if sorting else ratio
-    status, why = conclude(scene, sure, scores)
+    status, why = conclude(context, sure, scores)
     return replace(
         blank,
         status=status,
@@ -155,34 +157,36 @@ def _measure(worker: Worker, baseline: Worker, effort: Effort, sink: Sink) -> Me
     return Measurement((pair,), load_ns, first_ns, peak, placement)
 
 
-def score(scene: Scene, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score, ...]:
+def score(context: Context, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score, ...]:
     """Score a loaded plan on parts of the data together: the budget's metric first."""
     base = np.concatenate([part.records for part in parts])
     groups = [name for part in parts for name in part.groups or ()] or None
-    if scene.evaluate:
-        answer = worker.ask("evaluate", function=scene.evaluate, timeout_s=scene.timeout_s * 10)
+    if context.evaluate:
+        answer = worker.ask(
+            "evaluate", function=context.evaluate, timeout_s=context.timeout_s * 10
+        )
         indices = [index for part in parts for index in part.indices]
-        rows = table(answer["records"][0], sum(len(p.indices) for p in scene.evaluation()))
-        return (judge(scene.budget, rows[indices], base, groups),)
-    metrics = [scene.budget.metric, *shown_beside(scene.budget)]
-    found = [records(scene, worker, metrics, part) for part in parts]
+        rows = table(answer["records"][0], sum(len(p.indices) for p in context.evaluation()))
+        return (judge(context.budget, rows[indices], base, groups),)
+    metrics = [context.budget.metric, *shown_beside(context.budget)]
+    found = [records(context, worker, metrics, part) for part in parts]
     tables = [np.concatenate(rows) for rows in zip(*found, strict=True)]
     others = [
         Score(str(m), m.aggregate(t), float("nan"), float("nan"), float("nan"), len(t))
         for m, t in zip(metrics[1:], tables[1:], strict=True)
     ]
     snr = next((s.value for s in others if s.metric == "snr"), None)
-    if snr is None and scene.budget.metric.name() == "snr":
-        snr = scene.budget.metric.aggregate(tables[0])
+    if snr is None and context.budget.metric.name() == "snr":
+        snr = context.budget.metric.aggregate(tables[0])
     evidence = Evidence(exact=not plan.lossy, snr_db=snr)
-    verdict = judge(scene.budget, tables[0], base, groups, evidence)
+    verdict = judge(context.budget, tables[0], base, groups, evidence)
     if plan.backend.compared_on:
         verdict = replace(verdict, basis=f"{verdict.basis}; {plan.backend.compared_on}")
     return (verdict, *others)
 
 
 def records(
-    scene: Scene, worker: Worker, metrics: Sequence[Metric], part: Part
+    context: Context, worker: Worker, metrics: Sequence[Metric], part: Part
 ) -> list[NDArray[np.float64]]:
     """Return one table of records a metric."""
     answer = worker.ask(
@@ -191,18 +195,18 @@ def records(
         metrics=metrics,
         expected=str(part.expected),
         labels=_plain(part.labels),
-        timeout_s=max(scene.timeout_s, 20 * len(part.indices) * scene.base_ns / 1e9),
+        timeout_s=max(context.timeout_s, 20 * len(part.indices) * context.base_ns / 1e9),
     )
     return [np.asarray(rows, np.float64) for rows in answer["records"]]
 
 
-def conclude(scene: Scene, ratio: Interval, scores: tuple[Score, ...]) -> tuple[Status, str]:
+def conclude(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tuple[Status, str]:
     """Say what became of a measured plan, and why, in one line."""
     if scores and scores[0].verdict is Verdict.FAILS:
-        bound = scene.budget.bound(scores[0].base)
+        bound = context.budget.bound(scores[0].base)
         metric = scores[0].metric
         return Status.FAILS, f"{metric} {scores[0].value:.4g} leaves the budget of {bound:.4g}"
-    measure = scene.job.workload.measure
+    measure = context.job.workload.measure
     if ratio.low > 1:
         return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
     if not scores:
@@ -220,11 +224,11 @@ def failed(key: str, plan: Plan, error: OrtuneError) -> Trial:
     return Trial(key, plan, "search", Status.FAILED, why=error.what, error=str(error))
 
 
-def start(scene: Scene, models: Mapping[str, Path], backend: Backend, label: str) -> Worker:
+def start(context: Context, models: Mapping[str, Path], backend: Backend, label: str) -> Worker:
     """Start a worker for these models in a fresh folder of the run."""
-    folder = worker_folder(scene.root / "workers", label)
-    job = scene.worker_job(models, backend, folder)
-    return Worker(job, timeout_s=scene.timeout_s, memory_limit=scene.memory_limit)
+    folder = worker_folder(context.root / "workers", label)
+    job = context.worker_job(models, backend, folder)
+    return Worker(job, timeout_s=context.timeout_s, memory_limit=context.memory_limit)
 
 
 def _plain(labels: tuple[object, ...] | None) -> list[object] | None:

@@ -20,7 +20,7 @@ from ortune.core.workload import spread
 from ortune.data.stream import Stream
 from ortune.experiment import budget as budgeting
 from ortune.experiment import samples
-from ortune.experiment.context import Part, Scene, together
+from ortune.experiment.context import Context, Part, together
 from ortune.experiment.keys import different, model_digest
 from ortune.experiment.ledger import Header, read_header, write_header
 from ortune.experiment.records import table
@@ -41,7 +41,7 @@ _SHARE = 40
 Records = NDArray[np.float64]
 
 
-def prepare(request: Request, root: Path, sink: Sink) -> Scene:
+def prepare(request: Request, root: Path, sink: Sink) -> Context:
     """Load models and data, run the baseline, fix the budget; write or check the run's header.
 
     Raises:
@@ -75,7 +75,7 @@ def prepare(request: Request, root: Path, sink: Sink) -> Scene:
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
     _claim(root, header, Header(job, whole, request.command, paths, fed.parts))
-    return Scene(
+    return Context(
         root=root,
         job=job,
         facts=whole,

@@ -1,16 +1,18 @@
-"""The candidates: tens of plans, best bets first. The order of passes is never searched."""
+"""The candidates: tens of plans. The order of passes is never searched."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
+from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog, codec
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
 from ortune.core.workload import Workload
+from ortune.recipe.built import steps_key
 
 
 @dataclass(frozen=True)
@@ -126,30 +128,6 @@ def offers(facts: Facts, backend: Backend) -> list[tuple[Quantizer, ...]]:
     return [*joined, *every] if facts.has("LSTM") else every
 
 
-def plans(
-    facts: Facts, targets: Sequence[Target], workload: Workload, baseline: Backend, *, exact: bool
-) -> list[Plan]:
-    """Return the plans of the first phase, best bets first, without the baseline itself.
-
-    A bet's rank is the sum of two places: of the recipe among the backend's recipes (quantizers
-    come before the merely cleaned model) and of the variant among the backend's variants.
-    """
-    ranked: list[tuple[float, int, Plan]] = []
-    for target in targets:
-        for place, backend in enumerate(target.variants(facts, workload)):
-            if exact and backend.lossy:
-                continue
-            offered = list(recipes(facts, backend, target.rules, exact=exact))
-            for index, recipe in enumerate(offered):
-                plan = Plan(recipe, backend)
-                if plan == Plan(AS_IS, baseline):
-                    continue
-                worth = len(offered) if recipe.name == "clean" else max(0, index - 1)
-                ranked.append((worth + 1.5 * place, len(ranked), plan))
-    found = [plan for _, _, plan in sorted(ranked, key=lambda item: item[:2])]
-    return list(dict.fromkeys(found))
-
-
 def walk(
     best: Callable[[], Backend], target: Target, facts: Facts
 ) -> Iterator[tuple[str, Backend]]:
@@ -178,9 +156,77 @@ def merge(one: Backend, two: Backend, base: Backend) -> Backend:
     return replace(base, **changed)
 
 
+@dataclass(frozen=True)
+class Space:
+    """Every plan that a search may try: a policy chooses among them and their order.
+
+    Attributes:
+        facts: Of the model.
+        targets: Backends to search on, with their pins.
+        workload: What backends vary for.
+        baseline: Backend of the untouched model.
+        exact: No lossy recipe or backend is offered.
+        buckets: The baseline without padding, where the data are padded and that can be cut.
+    """
+
+    facts: Facts
+    targets: Sequence[Target]
+    workload: Workload
+    baseline: Backend
+    exact: bool = False
+    buckets: Bucketed | None = None
+
+    def variants(self, target: Target) -> list[Backend]:
+        """Return the option sets to try with every recipe, best bet first."""
+        found = target.variants(self.facts, self.workload)
+        return [one for one in found if not (self.exact and one.lossy)]
+
+    def recipes(self, target: Target, backend: Backend) -> Iterator[Recipe]:
+        """Yield a variant's recipes; see `recipes`."""
+        return recipes(self.facts, backend, target.rules, exact=self.exact)
+
+    def neighbours(self, plan: Plan) -> dict[str, list[Plan]]:
+        """Return setting -> plans that differ from a plan in this runtime setting alone."""
+        target = self._target(plan)
+        if target is None:
+            return {}
+        found = target.coordinates(plan.backend, self.facts)
+        return {name: [Plan(plan.recipe, one) for one in some] for name, some in found.items()}
+
+    def walk(self, best: Callable[[], Plan]) -> Iterator[tuple[str, Plan]]:
+        """Yield setting and plan, each setting once, always around the present best."""
+        target = self._target(best())
+        if target is None:
+            return
+        for setting, backend in walk(lambda: best().backend, target, self.facts):
+            yield setting, Plan(best().recipe, backend)
+
+    def rescues(self, plan: Plan) -> Iterator[Plan]:
+        """Yield the plans that may bring a failed one back into the budget, best bet first."""
+        step = plan.recipe.quantizer
+        if step is None:
+            return
+        before = plan.recipe.steps[:-1]
+        for steps in step.rescues(self.facts):
+            name = " + ".join(str(one) for one in steps)
+            yield Plan(Recipe(name, (*before, *steps)), plan.backend)
+
+    def unpadded(self, plan: Plan) -> Plan | None:
+        """Return a plan behind the buckets; None where no padding can be cut."""
+        if self.buckets is None:
+            return None
+        return Plan(plan.recipe, self.buckets.around(plan.backend))
+
+    def is_unpadded(self, plan: Plan) -> bool:
+        """Whether a plan runs behind buckets."""
+        return isinstance(plan.backend, Bucketed)
+
+    def _target(self, plan: Plan) -> Target | None:
+        kind = type(plan.backend)
+        return next((t for t in self.targets if type(t.backend) is kind), None)
+
+
 def trial_key(job: str, plan: Plan) -> str:
     """Digest everything a trial's result depends on."""
-    from ortune.recipe.built import steps_key
-
     source = catalog.source_digest(type(plan.backend))
     return codec.digest([job, steps_key(plan.recipe.steps), codec.encode(plan.backend), source])

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from ortune.core.backend import Backend
-from ortune.core.trial import Plan, Status, Trial, Verdict
-from ortune.recipe.space import merge
+from collections.abc import Sequence
+
+from ortune.core.study import accepted
+from ortune.core.trial import Status, Trial, Verdict
+
+
+def faster(trials: Sequence[Trial]) -> list[Trial]:
+    """Return verified plans that may be faster than the original, fastest first.
+
+    Accuracy that is only likely will do: proof may come with all samples.
+
+    Args:
+        trials: The original first.
+    """
+    fit = [
+        t
+        for t in trials
+        if t.part == "search"
+        and t.key != trials[0].key
+        and accepted(t, strict=False)
+        and t.ratio is not None
+        and t.ratio.value < 1
+    ]
+    return sorted(fit, key=lambda t: t.ratio.value if t.ratio else 1.0)
 
 
 def quicker(one: Trial, two: Trial) -> bool:
@@ -15,11 +36,6 @@ def quicker(one: Trial, two: Trial) -> bool:
 def apart(one: Trial, two: Trial) -> bool:
     """Whether one plan is faster than another beyond both their intervals."""
     return bool(one.ratio and two.ratio and one.ratio.high < two.ratio.low)
-
-
-def transferred(found: Backend, base: Backend, plan: Plan) -> Plan:
-    """Return a plan with the settings that another one's backend gained over its base."""
-    return Plan(plan.recipe, merge(found, plan.backend, base))
 
 
 def reaches(trial: Trial, wanted: float) -> bool:

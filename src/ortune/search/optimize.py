@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
@@ -21,11 +23,14 @@ from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.core.workload import Workload
 from ortune.experiment import golden
+from ortune.experiment.context import Context
 from ortune.experiment.ledger import locked, read_study
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import Request, read_workload
-from ortune.recipe.space import Target
+from ortune.recipe.space import Space, Target
 from ortune.search.loop import Aim, search
+from ortune.search.padding import unpadded
+from ortune.search.policy import Policy
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -54,6 +59,7 @@ def optimize(
     ranges_from: str | Path | None = None,
     augment: str = "",
     rules: Sequence[str] = (),
+    policy: str = "staged",
     command: str = "",
 ) -> Study:
     """Search for the fastest version of `model` that keeps its answers.
@@ -82,13 +88,14 @@ def optimize(
         augment: Altered copies to calibrate on too, such as ``noise(db=30),flip``; never scored.
         rules: Transforms to apply too that the search would not try by itself, spelled: rules of
             your own (``FILE.py:NAME``) and those that are for asking.
+        policy: In which order plans are tried, spelled.
         command: The command line to repeat in reports.
 
     Raises:
         OrtuneError: Model, data, budget or folder cannot be used.
     """
     began = monotonic()
-    driven = read_workload(workload, batch)
+    driven, tried_by = read_workload(workload, batch), parse(Policy, policy)
     models = (model,) if isinstance(model, (str, Path)) else tuple(model)
     splits = driven.splits(effective_cpus())
     own = tuple(parse(Transform, text) for text in rules)
@@ -120,20 +127,30 @@ def optimize(
     make_folder(root)
     with locked(root):
         try:
-            scene = prepare(request, root, sink)
+            context = prepare(request, root, sink)
         except OrtuneError:
             if fresh:
                 _remove(root)
             raise
+        aim = Aim(request.seconds, began, target_speedup, strict, monotonic)
         exact = data is None and not evaluate
-        aim = Aim(request.seconds, began, target_speedup, strict, exact, monotonic)
-        search(scene, targets, aim, sink)
+        search(context, partial(explore, context, targets, exact), tried_by, aim, sink)
     study = read_study(root)
     if study.finished != "interrupted":
-        golden.write(study, scene)
+        golden.write(study, context)
     else:
         sink(Note(f"the same command goes on from here: {root}"))
     return study
+
+
+def explore(
+    context: Context, targets: Sequence[Target], exact: bool, note: Callable[[str], None]
+) -> Space:
+    """Return the plans there are; where padding can be cut, those behind buckets too."""
+    asked = any(isinstance(target.backend, Bucketed) for target in targets)
+    buckets = None if exact or asked else unpadded(context, note)
+    job = context.job
+    return Space(context.facts, targets, job.workload, job.baseline, exact, buckets)
 
 
 def read_targets(on: str) -> list[Target]:

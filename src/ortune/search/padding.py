@@ -7,29 +7,29 @@ from collections.abc import Callable
 from ortune.analysis.padding.buckets import proposed
 from ortune.backends.bucketed import Bucketed
 from ortune.core.errors import BadData, OrtuneError
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed, worker_folder
 
 
-def unpadded(scene: Scene, note: Callable[[str], None]) -> Bucketed | None:
+def unpadded(context: Context, note: Callable[[str], None]) -> Bucketed | None:
     """Return the baseline behind buckets; None where padding cannot be cut, or gains nothing.
 
     That padding is without effect is proved on the original as it came; what a plan itself
     answers behind the buckets is scored like any other plan's.
 
     Args:
-        scene: What is fixed.
+        context: What is fixed.
         note: Told what was found, and why padding that is there is not cut.
     """
-    if set(scene.models) != {MAIN}:
+    if set(context.models) != {MAIN}:
         return None
-    folder = worker_folder(scene.root / "workers", "padding")
+    folder = worker_folder(context.root / "workers", "padding")
     folder.mkdir(parents=True, exist_ok=True)
-    indices = () if scene.evaluate else scene.parts["search"].indices
-    model, samples = scene.models[MAIN], scene.feeds[MAIN]
+    indices = () if context.evaluate else context.parts["search"].indices
+    model, samples = context.models[MAIN], context.feeds[MAIN]
     try:
-        found = proposed(model, scene.job.baseline, samples, folder, indices)
+        found = proposed(model, context.job.baseline, samples, folder, indices)
     except BadData:
         return None
     except WorkerFailed as error:

@@ -46,7 +46,7 @@ class RankingSection(Section):
 def _place(study: Study, trial: Trial) -> tuple[bool, int, float]:
     ratio = trial.ratio.value if trial.ratio else math.inf
     winner = trial.key == study.best.key
-    final = winner or trial.phase == "final"
+    final = winner or trial.part == "final"
     return (not final, -1 if winner else _ORDER[trial.status], ratio)
 
 
@@ -82,7 +82,7 @@ def _why(study: Study, trial: Trial) -> str:
         return f"the winner: {reason}"
     if trial.status is Status.OK and trial.ratio is not None and trial.ratio.high < 1:
         reason = _beaten(study, trial)
-    return f"{'finalist: ' if trial.phase == 'final' else ''}{reason}"
+    return f"{'finalist: ' if trial.part == 'final' else ''}{reason}"
 
 
 def _beaten(study: Study, trial: Trial) -> str:

@@ -52,7 +52,7 @@ def answer(study: Study) -> str:
     under = f" under {study.job.workload}" if say.workload(study) else ""
     times = f"{say.times(speed)} as fast as the original{under}"
     faster = f"{times} (99 % interval {say.span(speed)})"
-    confirmed = "" if best.phase == "final" else ", measured once and not yet confirmed"
+    confirmed = "" if best.part == "final" else ", measured once and not yet confirmed"
     return f"{faster}, {_accuracy(best)}{confirmed}"
 
 
@@ -69,7 +69,7 @@ def _tone(study: Study, best: Trial) -> str:
     if best.key == study.baseline.key:
         return "plain"
     proved = best.score is not None and best.score.verdict is Verdict.PROVED
-    return "good" if proved and best.phase == "final" else "warn"
+    return "good" if proved and best.part == "final" else "warn"
 
 
 def _tried(study: Study) -> str:

@@ -81,7 +81,7 @@ def test_it_holds_everything(bundle: Path, study: Study) -> None:
     found = read(bundle)
     assert found.backend == Cpu(threads=1)
     assert found.recipe == study.best.plan.recipe
-    assert [trial.phase for trial in found.evidence.trials] == ["search", "final"]
+    assert [trial.part for trial in found.evidence.trials] == ["search", "final"]
     assert found.evidence.trials[-1] == study.best
     assert found.evidence.job == study.job
     assert found.manifest.machine == study.job.machine

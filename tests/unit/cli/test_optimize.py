@@ -28,7 +28,7 @@ SCORE = Score("cosine", 1.0, 1.0, 1.0, 1.0, 9, Verdict.PROVED)
 FAST = Trial(
     "fast", Plan(Recipe("clean"), Cpu()), "final", Status.OK, Interval(0.5, 0.4, 0.6), (SCORE,)
 )
-LIKELY = replace(FAST, phase="search", scores=(replace(SCORE, verdict=Verdict.LIKELY),))
+LIKELY = replace(FAST, part="search", scores=(replace(SCORE, verdict=Verdict.LIKELY),))
 
 
 def study(*trials: Trial, finished: str = "done") -> Study:

@@ -90,7 +90,7 @@ def test_the_board_does_not_take_noise_for_a_gain() -> None:
 def test_a_final_measurement_replaces_the_same_plan_in_search() -> None:
     board = progress.Board(60)
     board.take(TrialDone(FAST))
-    board.take(TrialDone(replace(FAST, phase="final", ratio=Interval(0.8, 0.75, 0.85))))
+    board.take(TrialDone(replace(FAST, part="final", ratio=Interval(0.8, 0.75, 0.85))))
     assert board.best().startswith("clean @ cpu, 1.25x")
 
 

@@ -13,7 +13,7 @@ from ortune.core.trial import Interval, Plan, Trial
 
 def final(key: str, backend: Cpu, ratio: float) -> Trial:
     interval = Interval(ratio, ratio - 0.01, ratio + 0.01)
-    return replace(trial(key, Plan(CLEAN, backend), ratio), phase="final", ratio=interval)
+    return replace(trial(key, Plan(CLEAN, backend), ratio), part="final", ratio=interval)
 
 
 def test_of_equally_fast_finalists_the_one_with_the_fewest_settings_wins() -> None:

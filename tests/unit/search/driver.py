@@ -29,18 +29,23 @@ from ortune.core.hardware import cpus
 from ortune.core.plugins import catalog
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.spelling import parse
+from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS, Quantizer, Transform
 from ortune.core.study import Job
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.core.workload import Workload
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.experiment.ledger import Header, Ledger, read_study, write_header
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
+from ortune.policies.staged import Staged
 from ortune.search import loop as searching
+from ortune.search import optimize as optimizing
 from ortune.search.optimize import read_targets
 
 GOLDEN = Path(__file__).with_name("proposals.json")
+STAGES = {"padding": "runtime"}
+"""Stages that the golden file, older than they are, calls otherwise."""
 BEGAN, PREPARING = 1000.0, 3.0
 """What the clock shows at the start, and the seconds that pass before the search."""
 
@@ -71,16 +76,15 @@ def record(scenario: Scenario, folder: Path) -> dict[str, Any]:
     log["finished"] = study.finished
     log["notes"] = list(study.notes)
     log["history"] = [f"{stage.name}: {stage.key}" for stage in study.history]
-    log["best"] = f"{study.best.phase}: {study.best.key}"
+    log["best"] = f"{study.best.part}: {study.best.key}"
     return log
 
 
 def _drive(scenario: Scenario, root: Path, log: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
-    """Run today's loop: its `Attempts` are scripted, what is padded is given."""
+    """Run the loop: its `Attempts` are scripted, what is padded is given."""
     clock = Clock()
     patch.setattr(searching, "Attempts", partial(Scripted, scenario, clock, log))
     cut = parse(Backend, scenario.cut) if scenario.cut else None
-    patch.setattr(searching, "unpadded", lambda scene, note: cut)
     workload = parse(Workload, scenario.workload)
     own = tuple(parse(Transform, text) for text in scenario.own)
     splits = workload.splits(cpus.effective_cpus())
@@ -88,13 +92,13 @@ def _drive(scenario: Scenario, root: Path, log: dict[str, Any], patch: pytest.Mo
     budget, base = Budget.parse("cosine>=0.99"), parse(Backend, scenario.baseline)
     job = Job("toy.onnx", "m", "d", budget, "", workload, base, {}, {}, scenario.on)
     write_header(root, Header(job, scenario.facts, "", {}, {}))
-    scene = Scene(root, job, scenario.facts, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
-    aim = searching.Aim(
-        scenario.seconds, BEGAN, scenario.target, scenario.strict, scenario.exact, clock
-    )
+    context = Context(root, job, scenario.facts, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
+    aim = searching.Aim(scenario.seconds, BEGAN, scenario.target, scenario.strict, clock)
+    patch.setattr(optimizing, "unpadded", lambda context, note: cut)
+    explore = partial(optimizing.explore, context, targets, scenario.exact)
     clock.now += PREPARING
     try:
-        searching.search(scene, targets, aim, silent)
+        searching.search(context, explore, Staged(), aim, silent)
     except (OrtuneError, KeyboardInterrupt) as error:
         log["error"] = [type(error).__name__, *str(error).splitlines()]
 
@@ -130,14 +134,14 @@ class Scripted:
     scenario: Scenario
     clock: Clock
     log: dict[str, Any]
-    scene: Scene
+    context: Context
     pair_seconds: float
     sink: Sink
     stack: ExitStack
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.scene.root)
+        self.ledger = Ledger(self.context.root)
         self.log["pair seconds"] = round(self.pair_seconds, 3)
 
     def key(self, plan: Plan) -> str:
@@ -151,44 +155,45 @@ class Scripted:
 
     def baseline(self) -> None:
         """Record the original."""
-        plan = Plan(AS_IS, self.scene.job.baseline)
+        plan = Plan(AS_IS, self.context.job.baseline)
         if self.ledger.find(self.key(plan), "search") is None:
             self._proposed("baseline", plan)
             outcome = replace(self._outcome("baseline", plan), ratio=1.0)
             self._pass(outcome)
-            self._recorded("search", plan, outcome)
+            self._recorded("search", plan, outcome, Proposal(plan, "baseline"))
 
-    def one(
-        self, plan: Plan, phase: str, index: int, total: int, *, always_score: bool = False
-    ) -> Trial | None:
-        """Return the plan's trial, known or scripted; None when it changes nothing."""
+    def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
+        """Return the plan's trial, known or scripted."""
+        plan, stage = proposal.plan, STAGES.get(proposal.stage, proposal.stage)
         known = self.ledger.find(self.key(plan), "search")
-        marks = [*(["known"] if known else []), *(["always scored"] if always_score else [])]
-        self._proposed(phase, plan, marks)
         if known is not None:
             return known
-        outcome = self._outcome(phase, plan)
+        self._proposed(stage, plan, ["always scored"] if always_score else [])
+        outcome = self._outcome(stage, plan)
         self._pass(outcome)
         if outcome.does == "changes nothing":
             text = f"{plan.recipe.name}: nothing to change, not tried"
             if text not in self.notes:
                 self.note(text)
-            return None
-        return self._recorded("search", plan, outcome, always_score=always_score)
+            trial = Trial(self.key(plan), plan, "search", Status.UNCHANGED, stage=proposal.stage)
+            self.ledger.append(trial)
+            return trial
+        return self._recorded("search", plan, outcome, proposal, always_score=always_score)
 
     def final(self, trial: Trial, index: int, total: int) -> Trial:
         """Return the finalist's trial, known or scripted."""
         known = self.ledger.find(trial.key, "final")
-        self._proposed("final", trial.plan, ["known"] if known else [])
         if known is not None:
             return known
+        self._proposed("final", trial.plan)
         outcome = self._outcome("final", trial.plan)
         self._pass(outcome)
-        return self._recorded("final", trial.plan, outcome, always_score=True)
+        proposal = Proposal(trial.plan, "final")
+        return self._recorded("final", trial.plan, outcome, proposal, always_score=True)
 
-    def _proposed(self, phase: str, plan: Plan, marks: Sequence[str] = ()) -> None:
+    def _proposed(self, stage: str, plan: Plan, marks: Sequence[str] = ()) -> None:
         marked = "".join(f" [{mark}]" for mark in marks)
-        self.log["proposals"].append(f"{phase}: {plan.recipe.name} = {self.key(plan)}{marked}")
+        self.log["proposals"].append(f"{stage}: {plan.recipe.name} = {self.key(plan)}{marked}")
 
     def _pass(self, outcome: Outcome) -> None:
         """Let the time of an attempt pass; some do not end well for the whole search."""
@@ -198,18 +203,32 @@ class Scripted:
         if outcome.does == "ends the original":
             raise WorkerFailed(Failure("died with signal 9", "run job.json"), None)  # type: ignore[arg-type]
 
-    def _outcome(self, phase: str, plan: Plan) -> Outcome:
-        found, text = usual(plan, phase, self.key(plan)), f"{phase}: {self.key(plan)}"
+    def _outcome(self, stage: str, plan: Plan) -> Outcome:
+        found, text = usual(plan, stage, self.key(plan)), f"{stage}: {self.key(plan)}"
         for rule in self.scenario.rules:
             if re.search(rule.where, text):
                 found = replace(found, **rule.gives)
         return found
 
     def _recorded(
-        self, phase: str, plan: Plan, outcome: Outcome, *, always_score: bool = False
+        self,
+        part: str,
+        plan: Plan,
+        outcome: Outcome,
+        by: Proposal,
+        *,
+        always_score: bool = False,
     ) -> Trial:
         """Judge as the real attempts do: accuracy first, then time."""
-        blank = Trial(self.key(plan), plan, phase, Status.FAILED, seconds=outcome.seconds)
+        blank = Trial(
+            self.key(plan),
+            plan,
+            part,
+            Status.FAILED,
+            seconds=outcome.seconds,
+            stage=by.stage,
+            neighbour_of=by.neighbour_of,
+        )
         trial = replace(blank, why="it crashed", error="it crashed")
         if outcome.does != "crashes":
             value = outcome.ratio
@@ -224,7 +243,7 @@ class Scripted:
         return trial
 
 
-def usual(plan: Plan, phase: str, text: str) -> Outcome:
+def usual(plan: Plan, stage: str, text: str) -> Outcome:
     """Return what comes of a plan unless a rule says otherwise: by its steps and settings alone.
 
     The first quantizer brings much, each transform and each setting a little or nothing, and
@@ -238,7 +257,7 @@ def usual(plan: Plan, phase: str, text: str) -> Outcome:
         ratio *= 0.55 + 0.4 * share if large else 0.985 + 0.02 * share
     for setting in re.findall(r"[^\s,()\[\]]+", str(plan.backend))[1:]:
         ratio *= 0.94 + 0.1 * _share(setting)
-    ratio *= 1 + 0.01 * (_share(phase == "final", text) - 0.5)
+    ratio *= 1 + 0.01 * (_share(stage == "final", text) - 0.5)
     accuracy = _share("accuracy", text) if plan.lossy else 1.0
     verdict = "fails" if accuracy < 0.3 else "likely" if accuracy < 0.5 else "proved"
     return Outcome(ratio, verdict, seconds=0.5 + _share("seconds", text))

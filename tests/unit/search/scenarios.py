@@ -172,6 +172,13 @@ SCENARIOS: dict[str, Scenario] = {
     "strict": Scenario(
         CNN, on="cpu", strict=True, rules=(*LEADERS, on("^final.*static @", verdict="likely"))
     ),
+    "strict-proved-late": Scenario(
+        CNN,
+        on="cpu",
+        strict=True,
+        rules=(*LEADERS, on("^search", verdict="likely"), on("^final", verdict="proved")),
+        shows=("best.*final: simplify, int8-static @ cpu",),
+    ),
     "likely": Scenario(CNN, on="cpu", rules=(*LEADERS, on("^final.*static @", verdict="likely"))),
     "pins": Scenario(CNN, on="cpu(threads=1, level=extended),openvino(precision=f32)"),
     "splits": Scenario(CNN, on="cpu", workload="throughput", cpus=4, seconds=300),
@@ -255,7 +262,7 @@ SCENARIOS: dict[str, Scenario] = {
         on="cpu",
         seconds=75,
         rules=(*LEADERS, on("^runtime", ratio=0.5999, verdict="proved")),
-        shows=(r"final: .*static @ cpu\",",),
+        shows=(r"final: .*static @ cpu\"",),
     ),
     "settings-unchanged": Scenario(
         CNN, on="cpu", rules=(*LEADERS, on("^runtime.*spin", does="changes nothing"))
@@ -285,6 +292,15 @@ SCENARIOS: dict[str, Scenario] = {
             on("int8-static", ratio=0.6, verdict="proved"),
             on("simplify @ cpu$", ratio=0.605),
             on("keep_first|^runtime", ratio=0.8),
+        ),
+        shows=('"best": "final: simplify @ cpu"',),
+    ),
+    "ties-exact-first": Scenario(
+        CNN,
+        rules=(
+            on("@", ratio=0.9),
+            on(r"^(search|final): @ openvino\(precision=bf16\)$", ratio=0.6, verdict="proved"),
+            on(": simplify @ cpu$", ratio=0.605),
         ),
         shows=('"best": "final: simplify @ cpu"',),
     ),
@@ -363,6 +379,17 @@ SCENARIOS: dict[str, Scenario] = {
             on("^final: .*static @ cpu", ratio=0.6),
             on("keep_first=3", ratio=0.52, verdict="proved"),
             on("^final: .*keep_first=3", verdict="likely"),
+        ),
+        shows=('"done"',),
+    ),
+    "target-within-the-noise": Scenario(
+        CNN,
+        on="cpu",
+        target=1.8,
+        rules=(
+            *LEADERS,
+            on("static @ cpu", ratio=0.558),
+            on("keep_first=3", ratio=0.552, verdict="proved"),
         ),
         shows=('"done"',),
     ),
@@ -454,6 +481,13 @@ SCENARIOS: dict[str, Scenario] = {
         rules=(on("^runtime", does="ends the original"),),
         shows=("stopped running",),
     ),
-    "resumed": Scenario(CNN, kept=12, shows=(r"known\].*search: .*keep_first=3\) @ openvino\"",)),
-    "resumed-at-the-end": Scenario(CNN, on="cpu", kept=99, shows=(r"final: .*known",)),
+    "resumed": Scenario(CNN, kept=12, shows=(r"\[\"search: .*keep_first=3\) @ openvino\"",)),
+    "resumed-among-rescues": Scenario(
+        CNN,
+        on="cpu",
+        kept=8,
+        rules=(*BROKEN, on("^rescue", ratio=0.45)),
+        shows=(r"proposals.: \[.rescue",),
+    ),
+    "resumed-at-the-end": Scenario(CNN, on="cpu", kept=99, shows=(r"proposals.: \[\]",)),
 }

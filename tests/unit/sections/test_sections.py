@@ -23,7 +23,7 @@ SECTIONS = ("front", "history", "machine", "noise", "ranking", "reproduce", "ste
 def study() -> Study:
     source = Path("toy.onnx")
     winner = studies.trial("aa11" * 4, Plan(studies.CLEAN, Cpu(threads=1)), 0.5)
-    finalist = replace(winner, phase="final", ratio=Interval(0.52, 0.51, 0.535))
+    finalist = replace(winner, part="final", ratio=Interval(0.52, 0.51, 0.535))
     job = replace(studies.job(names=()), model=str(source))
     return Study(
         root="run",
@@ -159,7 +159,7 @@ def test_ranking_names_every_plan_once_and_why_it_lost(study: Study) -> None:
 
 
 def test_a_finalist_that_failed_is_among_the_finalists(study: Study) -> None:
-    other = replace(study.trials[2], phase="final", status=Status.FAILED, error="out of memory")
+    other = replace(study.trials[2], part="final", status=Status.FAILED, error="out of memory")
     found = table("ranking", replace(study, trials=(*study.trials, other)))
     assert found.rows[1][0] == "int8-static @ cpu" and found.rows[1][-1].startswith("finalist")
 

@@ -32,7 +32,7 @@ from ortune.core.workload import spread
 from ortune.data import augment as augmenting
 from ortune.data.feeds import Feeds
 from ortune.experiment import measure
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import Request
 from ortune.measurement.accuracy import judge
@@ -156,9 +156,9 @@ def compare_observers(
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        scene = prepare(request, folder, noting(notes, sink))
-        calibrated = _calibrated(scene, samples, copies, folder)
-        contest = _Contest(Path(model), scene, backend, sink)
+        context = prepare(request, folder, noting(notes, sink))
+        calibrated = _calibrated(context, samples, copies, folder)
+        contest = _Contest(Path(model), context, backend, sink)
         ranked, best, by = contest.ranked(steps, calibrated)
     observed = calibrated[0][2]
     return ObserverRanking(
@@ -167,8 +167,8 @@ def compare_observers(
         rows=tuple(ranked),
         best=best,
         by=by,
-        budget=str(scene.budget),
-        budget_rule=scene.job.budget_rule,
+        budget=str(context.budget),
+        budget_rule=context.job.budget_rule,
         calibrated=len(observed),
         scored=len(contest.scored),
         overlap=calibration is None and bool(contest.scored & set(observed)),
@@ -184,10 +184,10 @@ def _backend(on: str) -> Backend:
 
 
 def _calibrated(
-    scene: Scene, samples: int, copies: Mapping[str, Sequence[Augmentation]], folder: Path
+    context: Context, samples: int, copies: Mapping[str, Sequence[Augmentation]], folder: Path
 ) -> Calibrated:
     """Return what is calibrated on: the samples, and the samples with altered copies."""
-    material = scene.materials[MAIN]
+    material = context.materials[MAIN]
     fed, places = material.feeds, material.calibration
     if fed is None or not places:
         raise BadSettings("nothing is there to calibrate on", fix="give samples with --data")
@@ -202,9 +202,9 @@ def _calibrated(
 class _Contest:
     """What every row shares."""
 
-    def __init__(self, model: Path, scene: Scene, backend: Backend, sink: Sink) -> None:
-        self._model, self._scene, self._backend, self._sink = model, scene, backend, sink
-        self.parts = scene.evaluation()
+    def __init__(self, model: Path, context: Context, backend: Backend, sink: Sink) -> None:
+        self._model, self._context, self._backend, self._sink = model, context, backend, sink
+        self.parts = context.evaluation()
         self.scored = {index for part in self.parts for index in part.indices}
         self._base = np.concatenate([part.records for part in self.parts])
         self._groups = [name for part in self.parts for name in part.groups or ()] or None
@@ -219,7 +219,7 @@ class _Contest:
             for copies, feeds, indices in calibrated
             for text, step in steps.items()
         ]
-        return rank(rows, self._scene.budget, self._groups)
+        return rank(rows, self._context.budget, self._groups)
 
     def _row(
         self, row: ObserverScore, step: Quantizer, feeds: Feeds, indices: Sequence[int]
@@ -239,7 +239,7 @@ class _Contest:
     def _scored(
         self, row: ObserverScore, step: Quantizer, feeds: Feeds, indices: Sequence[int]
     ) -> ObserverScore:
-        folder = self._scene.root / f"observer-{self._count}"
+        folder = self._context.root / f"observer-{self._count}"
         asked = probes(self._model, step)
         found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
         ranges = found.ranges[0]
@@ -254,16 +254,16 @@ class _Contest:
         material = Material(feeds, tuple(indices), known, self._backend.custom_ops)
         built = build_in(folder, self._model, Recipe("compare", (step,)), material)
         tables = self._tables(built.path)
-        score = judge(self._scene.budget, tables[0], self._base, self._groups)
+        score = judge(self._context.budget, tables[0], self._base, self._groups)
         snr = Snr().aggregate(tables[1])
         found_at = (tables[0], tables[1])
         return replace(row, seconds=found.seconds, score=score, snr=snr, records=found_at)
 
     def _tables(self, path: Path) -> list[Records]:
         """Return the records of a built model: the budget's metric, then SNR."""
-        metrics: list[Metric] = [self._scene.budget.metric, Snr()]
-        paths = dict.fromkeys(self._scene.models, path)
-        with measure.start(self._scene, paths, self._backend, "observer") as worker:
+        metrics: list[Metric] = [self._context.budget.metric, Snr()]
+        paths = dict.fromkeys(self._context.models, path)
+        with measure.start(self._context, paths, self._backend, "observer") as worker:
             measure.ready(worker)
-            found = [measure.records(self._scene, worker, metrics, part) for part in self.parts]
+            found = [measure.records(self._context, worker, metrics, part) for part in self.parts]
         return [np.concatenate(rows) for rows in zip(*found, strict=True)]

@@ -142,7 +142,7 @@ def of_study(study: Study) -> Priced:
 
 def _confirmed(study: Study, trial: Trial) -> bool:
     """Whether the search stands by a trial, as `Study.best` does."""
-    return not study.too_noisy and (trial.phase == "final" or study.finished != "done")
+    return not study.too_noisy and (trial.part == "final" or study.finished != "done")
 
 
 def _value(trial: Trial) -> float:

@@ -26,7 +26,7 @@ from ortune.core.plugins import codec
 from ortune.core.result import Result
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Score, Verdict
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.measurement.process import WorkerFailed
 from ortune.model.io import file
 from ortune.recipe.build import build_in
@@ -84,20 +84,20 @@ class Bisection(Result):
 
 
 def bisect(
-    reference: Path, other: Path, scene: Scene, backend: Backend, judge: Judge, out: Path
+    reference: Path, other: Path, context: Context, backend: Backend, judge: Judge, out: Path
 ) -> Bisection:
     """Look for what makes `other` fail, and write the smallest model that still shows it.
 
     Args:
         reference: The model that is right.
         other: One that fails.
-        scene: Samples and budget.
+        context: Samples and budget.
         backend: Where `other` is judged.
         judge: Scores a model; None when it does not run.
         out: Folder for the small models; made when something is found.
     """
     with TemporaryDirectory(prefix="ortune-") as name:
-        search = _Search(scene, backend, judge, Path(name), out)
+        search = _Search(context, backend, judge, Path(name), out)
         plain = search.score(reference)
         if plain is None or plain.verdict is Verdict.FAILS:
             value = None if plain is None else plain.value
@@ -117,15 +117,15 @@ class _Good:
 
 class _Search:
     def __init__(
-        self, scene: Scene, backend: Backend, judge: Judge, work: Path, out: Path
+        self, context: Context, backend: Backend, judge: Judge, work: Path, out: Path
     ) -> None:
         self._backend, self._judge = backend, judge
         self._work, self._out = work, out
         self._judged = 0
-        self._material = material = next(iter(scene.materials.values()))
+        self._material = material = next(iter(context.materials.values()))
         assert material.feeds is not None
         self._samples = material.feeds.stream
-        self._indices = scene.parts["search"].indices
+        self._indices = context.parts["search"].indices
 
     def score(self, model: Path) -> Score | None:
         """Score a model; None when it does not run."""

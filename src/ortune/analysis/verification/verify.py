@@ -24,7 +24,7 @@ from ortune.core.result import TableResult
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.experiment import measure
-from ortune.experiment.context import Scene
+from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import Request
 from ortune.measurement.process import WorkerFailed
@@ -153,34 +153,34 @@ def verify(
         report = Path(folder) / "saturated.json"
         if isinstance(backend, Simulated):
             backend = replace(backend, report=str(report.resolve()))
-        scene = prepare(request, Path(folder), silent)
-        scores, found = scored(scene, two, backend), None
+        context = prepare(request, Path(folder), silent)
+        scores, found = scored(context, two, backend), None
         if bisect is not None and scores[0].verdict is Verdict.FAILS:
-            judged = partial(_judged, scene, backend)
-            found = bisecting.bisect(one, two, scene, backend, judged, Path(bisect))
+            judged = partial(_judged, context, backend)
+            found = bisecting.bisect(one, two, context, backend, judged, Path(bisect))
         return Comparison(
             scores=scores,
-            budget=scene.budget,
-            rule=scene.job.budget_rule,
-            samples=len(scene.parts["search"].indices),
+            budget=context.budget,
+            rule=context.job.budget_rule,
+            samples=len(context.parts["search"].indices),
             synthetic=data is None and not evaluate,
             simulated=_saturation(backend, report),
             bisection=found,
         )
 
 
-def scored(scene: Scene, model: Path, backend: Backend) -> tuple[Score, ...]:
-    """Run a model over the scene's samples and score it.
+def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]:
+    """Run a model over the context's samples and score it.
 
     Raises:
         BadModel: It does not run.
     """
-    paths, part = dict.fromkeys(scene.models, model), scene.parts["search"]
+    paths, part = dict.fromkeys(context.models, model), context.parts["search"]
     plan = Plan(Recipe(model.name, ()), backend)
     try:
-        with measure.start(scene, paths, backend, "verify") as worker:
+        with measure.start(context, paths, backend, "verify") as worker:
             measure.ready(worker)
-            return measure.score(scene, worker, plan, part)
+            return measure.score(context, worker, plan, part)
     except WorkerFailed as error:
         raise BadModel(
             f"{model} does not run on {backend}: {error.failure.reason}",
@@ -188,10 +188,10 @@ def scored(scene: Scene, model: Path, backend: Backend) -> tuple[Score, ...]:
         ) from None
 
 
-def _judged(scene: Scene, backend: Backend, model: Path) -> Score | None:
+def _judged(context: Context, backend: Backend, model: Path) -> Score | None:
     """Return the budget's score of a model, None when it does not run."""
     try:
-        return scored(scene, model, backend)[0]
+        return scored(context, model, backend)[0]
     except OrtuneError:
         return None
 

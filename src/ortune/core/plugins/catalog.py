@@ -30,6 +30,7 @@ BASES = {
     "workloads": "ortune.core.workload:Workload",
     "sections": "ortune.core.section:Section",
     "samples": "ortune.core.sample:Sample",
+    "policies": "ortune.search.policy:Policy",
 }
 """Plugin folder -> the class its entries derive from."""
 

@@ -44,10 +44,12 @@ def decode(kind: type[T], data: object) -> T:
 
 
 def build(kind: type[T], fields: Mapping[str, object]) -> T:
-    """Call a dataclass with checked fields."""
+    """Call a dataclass with checked fields; what ``formerly`` names is read as it is now."""
     hints = typing.get_type_hints(kind)
     known = [f.name for f in dataclasses.fields(cast(Any, kind))]
     label = kind.name() if issubclass(kind, Plugin) else kind.__name__
+    formerly: Mapping[str, str] = getattr(kind, "formerly", {})
+    fields = {formerly.get(key, key): value for key, value in fields.items()}
     if unknown := sorted(set(fields) - set(known)):
         raise BadSettings(
             f"{label} has no field '{', '.join(unknown)}'",

@@ -369,7 +369,7 @@ def test_a_search_cuts_what_the_data_pad_and_the_bundle_does_too(tmp_path: Path)
 def test_a_search_says_why_padding_is_not_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Scene:
+    class Context:
         root, models, feeds, evaluate = tmp_path, {"": tmp_path}, {"": tmp_path}, "f"
 
         class job:  # noqa: N801
@@ -381,10 +381,10 @@ def test_a_search_says_why_padding_is_not_cut(
     notes: list[str] = []
     monkeypatch.setattr(unpadded, "proposed", refuse)
     error: OrtuneError = Refused("output 'y' changes", fix="leave it")
-    assert unpadded.unpadded(Scene, notes.append) is None  # type: ignore[arg-type]
+    assert unpadded.unpadded(Context, notes.append) is None  # type: ignore[arg-type]
     assert notes == ["padding is not cut: output 'y' changes"]
     error = BadData("no input is a mask", fix="name it")
-    assert unpadded.unpadded(Scene, notes.append) is None  # type: ignore[arg-type]
+    assert unpadded.unpadded(Context, notes.append) is None  # type: ignore[arg-type]
     assert len(notes) == 1, "most models have no mask"
 
 

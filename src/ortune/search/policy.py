@@ -1,0 +1,126 @@
+"""What a search may try next: a policy proposes one plan from the records of all before."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import ClassVar
+
+from ortune.core.facts import Facts
+from ortune.core.plugins.plugin import Plugin
+from ortune.core.profile import Profile
+from ortune.core.proposal import Proposal
+from ortune.core.trial import Plan, Trial
+from ortune.recipe.space import Space
+
+
+@dataclass(frozen=True)
+class Typical:
+    """What things cost so far, in seconds; None where none was timed.
+
+    Attributes:
+        build: All steps of a recipe, where any edited the model.
+        load: Opening a session.
+        block: One turn A B B A of timing.
+        trial: Everything from a proposal to its trial.
+    """
+
+    build: float | None = None
+    load: float | None = None
+    block: float | None = None
+    trial: float | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """All that a policy may know, rebuilt from the ledger for every proposal.
+
+    Attributes:
+        facts: Of the model.
+        space: The plans there are, and which lie around a plan.
+        trials: In order, the original first; failed and unchanged ones too.
+        left: Seconds of the time budget that are left; negative when it is overrun.
+        total: Seconds of the time budget.
+        pending: Plans that are out at other workers.
+        profile: Of the original, where one was taken.
+    """
+
+    facts: Facts
+    space: Space
+    trials: Sequence[Trial]
+    left: float
+    total: float
+    pending: Sequence[Plan] = ()
+    profile: Profile | None = None
+
+    def remaining(self, share: float) -> float:
+        """Return the seconds left of a share of the time budget."""
+        return self.left - (1 - share) * self.total
+
+    def find(self, plan: Plan) -> Trial | None:
+        """Return the search's trial of a plan, whatever its recipe is called."""
+        return self._trials.get(plan.spelled)
+
+    def tried(self, plan: Plan) -> bool:
+        """Whether a plan has a trial, or is out at a worker."""
+        return self.find(plan) is not None or any(p.spelled == plan.spelled for p in self.pending)
+
+    @cached_property
+    def _trials(self) -> dict[str, Trial]:
+        return {t.plan.spelled: t for t in self.trials if t.part == "search"}
+
+    @cached_property
+    def typical(self) -> Typical:
+        """Return what builds, loads, timing blocks and whole trials took so far."""
+        found = [t for t in self.trials if t.part == "search"]
+        taken = [t.measurement for t in found if t.measurement is not None]
+        blocks = [block for one in taken for pair in one.pairs for block in pair.blocks]
+        return Typical(
+            build=_mean([sum(edit.seconds for edit in t.edits) for t in found if t.edits]),
+            load=_mean([one.load_ns / 1e9 for one in taken]),
+            block=_mean([block.seconds for block in blocks]),
+            trial=_mean([t.seconds for t in found if t.seconds]),
+        )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What a policy leaves untried for lack of time.
+
+    Attributes:
+        notes: For the user and the report.
+        late: More time would have tried more.
+    """
+
+    notes: tuple[str, ...] = ()
+    late: bool = False
+
+    def and_also(self, other: LeftOut) -> LeftOut:
+        """Return both together."""
+        return LeftOut((*self.notes, *other.notes), self.late or other.late)
+
+
+@dataclass(frozen=True)
+class Policy(Plugin):
+    """In which order plans are tried, and for how long.
+
+    A policy holds no state: what it knows is the view. It cannot weaken what is accepted or
+    claimed: finalists, their fresh pairs and the budget are the search's.
+    """
+
+    folder: ClassVar[str] = "policies"
+
+    @abstractmethod
+    def next(self, view: View) -> Proposal | None:
+        """Return the plan to try now, one without a trial; None when nothing is worth the time."""
+
+    def left_out(self, view: View) -> LeftOut:
+        """Say what stays untried, asked when `next` has returned None."""
+        return LeftOut()
