@@ -45,10 +45,8 @@ def show(found: Calibration, out: Path | None, cache: Path | None, *, every: boo
         widest = max(found.tensors, key=lambda tensor: tensor.step)
         shared.say(f"widest: {widest.name}, {widest.low:.4g} to {widest.high:.4g}")
     _show_idle(found)
-    verdict = found.stability
-    word = {True: "enough data", False: "not enough data", None: "cannot tell"}[verdict.enough]
-    shared.say(f"{word}: {verdict.why}")
-    if verdict.enough is False:
+    shared.say(str(found.stability))
+    if found.stability.enough is False:
         shared.say("this is said of ranges; `--compare` measures what they cost in accuracy")
     for path, what in ((out, "ranges"), (cache, "TensorRT cache")):
         if path is not None:

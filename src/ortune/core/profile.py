@@ -163,6 +163,8 @@ class Profile(TableResult):
         parallel: Nodes ran side by side: times may sum to more than the run.
     """
 
+    headline = ("model", "backend", "plain_ns", "attributed", "overhead", "placement")
+
     model: str
     backend: str
     kernels: tuple[Kernel, ...]
@@ -180,17 +182,6 @@ class Profile(TableResult):
     timeline: tuple[Slice, ...] = ()
     batch: int = 0
     parallel: bool = False
-
-    def summary(self) -> Mapping[str, object]:
-        """Return what was run and what its profile accounts for."""
-        return {
-            "model": self.model,
-            "backend": self.backend,
-            "a run, ms": self.plain_ns / 1e6,
-            "kernels": len(self.kernels),
-            "within kernels": f"{self.attributed:.1%} of a call",
-            "profiler adds": f"{self.overhead:.1%}",
-        }
 
     def records(self) -> Sequence[Mapping[str, object]]:
         """Return one flat row a kernel, in order of execution; times in us."""

@@ -40,7 +40,7 @@ def test_a_result_shows_its_figures_and_not_its_samples() -> None:
         "_Plain",
         "  model    a.onnx",
         "  ratio    0.500 [0.400, 0.600]",
-        "  seconds  0.3333",
+        "  seconds  0.333333",
     ]
 
 

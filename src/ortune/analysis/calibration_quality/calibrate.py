@@ -75,6 +75,9 @@ class Calibration(TableResult):
         notes: What a person should know.
     """
 
+    headline = ("model", "observer", "samples", "augment", "stability")
+    table = "tensors"
+
     model: str
     quantizer: str
     observer: str
@@ -89,21 +92,6 @@ class Calibration(TableResult):
     seconds: float
     peak_rss: int
     notes: tuple[str, ...]
-
-    def summary(self) -> Mapping[str, object]:
-        """Return what was observed and whether the data is enough."""
-        return {
-            "model": self.model,
-            "observer": self.observer,
-            "samples": self.samples,
-            "tensors": len(self.tensors),
-            "enough data": self.stability.enough,
-            "why": self.stability.why,
-        }
-
-    def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row a tensor."""
-        return [vars(one) for one in self.tensors]
 
     def save(self, path: str | Path) -> Path:
         """Write the ranges as JSON; see `ortune.calibration.ranges_file`."""

@@ -70,6 +70,8 @@ class ObserverRanking(TableResult):
         overlap: These are the same samples, as there are too few.
     """
 
+    headline = ("model", "best", "by", "budget", "calibrated", "scored")
+
     model: str
     quantizer: str
     rows: tuple[ObserverScore, ...]
@@ -81,32 +83,6 @@ class ObserverRanking(TableResult):
     scored: int
     overlap: bool
     notes: tuple[str, ...]
-
-    def summary(self) -> Mapping[str, object]:
-        """Return the best observer and how it was found."""
-        return {
-            "model": self.model,
-            "best": self.best or "none beyond the noise",
-            "by": self.by or None,
-            "budget": self.budget,
-            "calibrated on": self.calibrated,
-            "scored on": self.scored,
-        }
-
-    def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row an observer, the best first."""
-        return [
-            {
-                "observer": row.observer,
-                "augment": row.augment,
-                "score": row.score.value if row.score else None,
-                "snr_db": row.snr,
-                "seconds": row.seconds,
-                "standing": row.standing,
-                "error": row.error,
-            }
-            for row in self.rows
-        ]
 
     def result(self) -> dict[str, Any]:
         """Return what ``--json`` shows; see ``docs/cli.md``."""

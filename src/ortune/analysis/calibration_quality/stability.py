@@ -63,6 +63,10 @@ class Stability:
     add: int | None
     why: str
 
+    def __str__(self) -> str:
+        word = {True: "enough data", False: "not enough data", None: "cannot tell"}[self.enough]
+        return f"{word}: {self.why}"
+
 
 def dealt(feeds: Feeds, indices: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Divide samples into four parts of about the same size, never a group or equal samples.

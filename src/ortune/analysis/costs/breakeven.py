@@ -37,6 +37,9 @@ class EnvelopeSegment:
     until: float
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.name} from {self.since:.4g}"
+
 
 def total(line: CostLine, inferences: float, per_session: float) -> float:
     """Return the seconds spent when `inferences` are served, `per_session` in each session."""

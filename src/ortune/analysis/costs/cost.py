@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -102,6 +102,9 @@ class Recommendation:
     why: str
     rule: str
 
+    def __str__(self) -> str:
+        return f"{self.answer} ({self.option or 'nothing'}): {self.why}"
+
 
 @dataclass(frozen=True, repr=False)
 class Costs(TableResult):
@@ -114,35 +117,14 @@ class Costs(TableResult):
         assumptions: What was not measured, in sentences.
     """
 
+    headline = ("verdict", "one_time_cost", "tuning_s")
+
     terms: Terms
     rows: tuple[PricedOption, ...]
     one_time_cost: float
     tuning_s: float
     verdict: Recommendation
     assumptions: tuple[str, ...] = ()
-
-    def summary(self) -> Mapping[str, object]:
-        """Return the recommendation, what it speaks of and why."""
-        return {
-            "verdict": self.verdict.answer,
-            "option": self.verdict.option,
-            "why": self.verdict.why,
-            "paid today": self.rows[0].option.name,
-            "one-time cost": self.terms.money(self.one_time_cost),
-        }
-
-    def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row an option: its figures, and what it saves a month."""
-        return [
-            {
-                "name": row.option.name,
-                "inference_s": row.option.inference_s,
-                **vars(row.figures),
-                "saving_per_month": row.saving_per_month.value,
-                "break_even_months": row.months.value,
-            }
-            for row in self.rows
-        ]
 
 
 def figures(option: Option, terms: Terms, work_per_s: float, *, whole: bool) -> Figures:

@@ -88,6 +88,9 @@ class Timeline(TableResult):
         notes: What was left out, and why.
     """
 
+    headline = ("model", "quantizer", "per_session", "cheapest")
+    table = "lines"
+
     model: str
     rows: tuple[Timed, ...]
     every: CostLine | None
@@ -97,19 +100,6 @@ class Timeline(TableResult):
     notes: tuple[str, ...]
     machine: Mapping[str, str]
     versions: Mapping[str, str]
-
-    def summary(self) -> Mapping[str, object]:
-        """Return which line is the cheapest from how many inferences on."""
-        return {
-            "model": self.model,
-            "quantizer": self.quantizer or None,
-            "inferences a session": self.per_session,
-            "cheapest": ", ".join(f"{one.name} from {one.since:.3g}" for one in self.cheapest),
-        }
-
-    def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row a line: its seconds once, a session and an inference."""
-        return [vars(line) for line in self.lines]
 
     @property
     def lines(self) -> tuple[CostLine, ...]:

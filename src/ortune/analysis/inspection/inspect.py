@@ -72,6 +72,9 @@ class Inspection(TableResult):
         placement: What each backend asked would take.
     """
 
+    headline = ("model", "file_bytes", "moved", "intensity", "steps")
+    table = "nodes"
+
     model: Path
     digest: str | None
     file_bytes: int
@@ -93,22 +96,6 @@ class Inspection(TableResult):
     saturable: tuple[Saturable, ...]
     steps: tuple[str, ...]
     placement: tuple[Placed, ...] = ()
-
-    def summary(self) -> Mapping[str, object]:
-        """Return its size, its work a run, and what is odd."""
-        return {
-            "model": self.model,
-            "bytes": self.file_bytes,
-            "nodes": len(self.nodes),
-            "FLOPs": self.facts.flops,
-            "bytes moved": self.moved,
-            "findings": len(self.lint),
-            "steps that apply": ", ".join(self.steps) or None,
-        }
-
-    def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row a node, with its FLOPs, bytes and FLOPs per byte."""
-        return [{**vars(n), "moved": n.moved, "intensity": n.intensity} for n in self.nodes]
 
 
 def inspect(

@@ -54,6 +54,8 @@ class Buckets(Result):
         measured: The same timed in pairs, with its 99 % interval; None where nobody asked.
     """
 
+    headline = ("backend", "positions", "predicted", "measured")
+
     backend: Bucketed
     padding: Padding
     proof: Proof
@@ -62,15 +64,6 @@ class Buckets(Result):
     least: float
     predicted: float
     measured: Interval | None = None
-
-    def summary(self) -> Mapping[str, object]:
-        """Return the backend that cuts and what it brings."""
-        return {
-            "backend": self.backend,
-            "padding": f"{self.padding.share:.1%} of the positions",
-            "predicted ratio": self.predicted,
-            "measured ratio": self.measured,
-        }
 
 
 def buckets(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,6 +62,8 @@ class Bisection(Result):
         note: What could not be done.
     """
 
+    headline = ("step", "tensor", "score", "without", "alone", "snr_db", "folder", "note")
+
     step: str = ""
     before: float | None = None
     tensor: str = ""
@@ -76,11 +78,6 @@ class Bisection(Result):
     folder: Path | None = None
     piece_db: float | None = None
     note: str = ""
-
-    def summary(self) -> Mapping[str, object]:
-        """Return the step, the tensor and the folder."""
-        names = ("step", "tensor", "score", "without", "alone", "snr_db", "folder", "note")
-        return {name: getattr(self, name) or None for name in names}
 
 
 def bisect(

@@ -49,6 +49,8 @@ class Extracted(Result):
         count: Samples in it.
     """
 
+    headline = ("path", "nodes", "of_nodes", "weight_bytes", "samples", "count")
+
     path: Path
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -59,17 +61,6 @@ class Extracted(Result):
     weight_bytes: int
     samples: Path | None = None
     count: int = 0
-
-    def summary(self) -> Mapping[str, object]:
-        """Return the file, its interface and its share of the model."""
-        return {
-            "path": self.path,
-            "inputs": ", ".join(one.name for one in self.inputs),
-            "outputs": ", ".join(one.name for one in self.outputs),
-            "nodes": f"{self.nodes} of {self.of_nodes}",
-            "weight bytes": self.weight_bytes,
-            "samples": self.count,
-        }
 
 
 def extract(

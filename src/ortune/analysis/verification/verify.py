@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,6 +77,9 @@ class Comparison(TableResult):
         bisection: Where the answers leave the budget; None when nobody asked, or they do not.
     """
 
+    headline = ("verdict", "value", "budget", "samples", "synthetic")
+    table = "scores"
+
     scores: tuple[Score, ...]
     budget: Budget
     rule: str
@@ -85,21 +88,10 @@ class Comparison(TableResult):
     simulated: Saturation | None = None
     bisection: Bisection | None = None
 
-    def summary(self) -> Mapping[str, object]:
-        """Return the verdict, the budget and the scores."""
-        return {
-            "verdict": self.verdict,
-            "budget": self.budget,
-            "samples": f"{self.samples}{' made-up' if self.synthetic else ''}",
-            **{
-                one.metric: f"{one.value:.6g} [{one.low:.6g}, {one.high:.6g}]"
-                for one in self.scores
-            },
-        }
-
-    def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row a metric."""
-        return [vars(one) for one in self.scores]
+    @property
+    def value(self) -> float:
+        """The score by the budget's metric."""
+        return self.scores[0].value
 
     @property
     def verdict(self) -> Verdict:

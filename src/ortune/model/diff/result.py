@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -133,6 +133,9 @@ class Diff(TableResult):
         names_trusted: Names of values were taken as evidence.
     """
 
+    headline = ("same", "related", "equal_weights")
+    table = "groups"
+
     same: bool
     related: bool
     groups: tuple[Group, ...]
@@ -143,24 +146,6 @@ class Diff(TableResult):
     weights: tuple[Weight, ...]
     fields: tuple[Field, ...]
     names_trusted: bool
-
-    def summary(self) -> Mapping[str, object]:
-        """Return whether they are the same, and how many groups there are of each kind."""
-        sizes = {"nodes": " and ".join(str(len(side)) for side in self.nodes)}
-        return {"same": self.same} | sizes | {kind: n for kind, (n, *_) in self.counts().items()}
-
-    def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row a group: its kind, pattern, names on either side, and what changed."""
-        return [
-            {
-                "kind": group.kind,
-                "pattern": group.pattern,
-                "a": " ".join(self.nodes[0][one].name for one in group.a),
-                "b": " ".join(self.nodes[1][one].name for one in group.b),
-                "changes": ", ".join(group.changes),
-            }
-            for group in self.groups
-        ]
 
     def counts(self) -> dict[Kind, tuple[int, int, int]]:
         """Return kind -> groups, nodes of the first, nodes of the second."""
