@@ -1,4 +1,4 @@
-"""What limits a profile's kernels, as blocks: a summary, the plot, and what there is to gain."""
+"""A profile's roofline as report blocks: limits, the plot, and the possible gains."""
 
 from __future__ import annotations
 

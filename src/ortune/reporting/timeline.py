@@ -1,4 +1,4 @@
-"""A timeline as blocks: what each way to serve a model costs, and which is the cheapest when."""
+"""A timeline as report blocks: costs of every variant, and which is cheapest when."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def blocks(found: Timeline) -> tuple[Block, ...]:
 
 def remarks(found: Timeline) -> list[str]:
     """Say what quantizing in every session costs, what saved files bring, and what is open."""
-    said = []
+    texts = []
     rows = {row.line.name: row.line for row in found.rows}
     if found.every is not None:
-        said.append(_every(found.every, rows[GRAPH]))
+        texts.append(_every(found.every, rows[GRAPH]))
     kinds = [(name, kind) for name in (GRAPH, BOTH) for kind in (OFFLINE, ORT)]
-    said += [
+    texts += [
         _saved(saved, rows[name], kind)
         for name, kind in kinds
         if (saved := rows.get(f"{name}, {kind}")) is not None
     ]
     if loose := [row.line.name for row in found.rows if row.ratio.high > _LOOSE * row.ratio.low]:
-        said.append(
+        texts.append(
             f"Known only loosely, see their ratios: {'; '.join(loose)}. "
             "Give more --seconds, or a quieter machine."
         )
-    return said
+    return texts
 
 
 def _every(every: CostLine, graph: CostLine) -> str:

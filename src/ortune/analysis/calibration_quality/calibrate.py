@@ -69,7 +69,7 @@ class Calibration(TableResult):
         document: What `save` writes.
         tensors: One a range, in the order of the graph.
         stability: Whether the data is enough.
-        idle: Tensors and channels that the samples never exercised, and constant ones.
+        idle: Tensors and channels that stayed inactive on the samples, and constant ones.
         unanswered: Tensors that never held a value.
         every: Range of every float tensor of the file's own graph, if it was asked for.
         notes: What a person should know.
@@ -156,7 +156,7 @@ def calibrate(
         seen = _samples(path, data, samples, augment, folder, sink)
         asked = probes(path, step)
         count = stability.independent(seen.feeds, seen.indices)
-        sets = stability.sets(stability.dealt(seen.feeds, seen.indices), count)
+        sets = stability.sets(stability.quarters(seen.feeds, seen.indices), count)
         watched = watching(asked.model, [probe.tensor for probe in asked.probes])
         found = calibrate_groups(
             asked.model,
@@ -168,7 +168,7 @@ def calibrate(
         )
         own = folder / "every"
         every_one = _every(path, asked.observer, seen, own, custom_ops) if every else {}
-    return _told(path, step, augment, asked, seen, found, count, every_one)
+    return _calibration(path, step, augment, asked, seen, found, count, every_one)
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _every(
     return found.ranges[0]
 
 
-def _told(
+def _calibration(
     path: Path,
     step: Quantizer,
     augment: str,

@@ -208,8 +208,8 @@ class _Contest:
             row = replace(row, error=error.failure.reason)
         except OrtuneError as error:
             row = replace(row, error=error.what)
-        said = f"{row.score.metric} {row.score.value:.4g}" if row.score else row.error
-        self._sink(Note(f"{named(row)}: {said}"))
+        text = f"{row.score.metric} {row.score.value:.4g}" if row.score else row.error
+        self._sink(Note(f"{named(row)}: {text}"))
         return row
 
     def _scored(

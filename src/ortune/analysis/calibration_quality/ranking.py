@@ -69,8 +69,8 @@ def rank(
         best, by = (ahead[0], str(snr)) if len(ahead) == 1 else (None, "")
     if len(scored) == 1:
         best, by = None, ""
-    told = [replace(row, standing=_standing(row, best, ahead, equal)) for row in scored]
-    return [*told, *failed], named(best) if best else "", by
+    ranked = [replace(row, standing=_standing(row, best, ahead, equal)) for row in scored]
+    return [*ranked, *failed], named(best) if best else "", by
 
 
 def named(row: ObserverScore) -> str:

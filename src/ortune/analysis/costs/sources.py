@@ -125,7 +125,7 @@ def of_study(study: Study) -> Priced:
         options.append(option)
     return Priced(
         tuple(options),
-        (_baseline_job(Path(study.root)), *(_job(t.reproduce) for t, _ in rest)),
+        (_baseline_job(Path(study.root)), *(job_file(t.reproduce) for t, _ in rest)),
         (Path(study.job.model).name, str(base.plan.backend)),
         chosen="" if study.best.key == base.key else str(study.best.plan),
         tuning_s=sum(t.seconds for t in study.trials),
@@ -139,7 +139,7 @@ def _baseline_job(root: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def _job(reproduce: str | None) -> Path | None:
+def job_file(reproduce: str | None) -> Path | None:
     """Return the job file in a trial's command, where it is still there."""
     words = shlex.split(reproduce or "")
     found = [Path(word) for word in words if re.search(r"\bjob\.json$", word)]

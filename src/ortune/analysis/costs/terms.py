@@ -52,14 +52,14 @@ class Terms:
 
     def __post_init__(self) -> None:
         if self.processes < 1:
-            said = f"--processes {self.processes} is not a number of processes"
-            raise BadSettings(said, fix="give 1 up")
+            problem = f"--processes {self.processes} is not a number of processes"
+            raise BadSettings(problem, fix="give 1 up")
         if not 0 < self.hours_per_day <= 24:
-            said = f"a day has no {self.hours_per_day:g} hours"
-            raise BadSettings(said, fix="--hours-per-day 1 to 24")
+            problem = f"a day has no {self.hours_per_day:g} hours"
+            raise BadSettings(problem, fix="--hours-per-day 1 to 24")
         if not 0 < self.within_months < math.inf:
-            said = f"--within {self.within_months:g} is no time"
-            raise BadSettings(said, fix="give months, such as 6")
+            problem = f"--within {self.within_months:g} is no time"
+            raise BadSettings(problem, fix="give months, such as 6")
 
     @property
     def month_hours(self) -> float:

@@ -78,13 +78,13 @@ def profile(
         fed = given.samples(data, takes, out, batch=batch, shapes=shapes, ranges=ranges)
         for text in fed.notes:
             sink(Note(text))
-        source, loaded, said = labelled(path, folder)
-        notes = list(said)
+        source, loaded, changes = labelled(path, folder)
+        notes = list(changes)
         for last in (not allow_fallback, True):
             try:
                 job = lone(loaded, backend, fed.stream, folder, "profile", workload)
                 found = profiled(job, seconds=seconds, runs=runs)
-                _demand_taken(path, backend, found.recorded)
+                demand_taken(path, backend, found.recorded)
                 break
             except BackendMissing as error:
                 if last:
@@ -154,8 +154,8 @@ def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]
     copy = folder / "labelled" / path.name
     copy.parent.mkdir(exist_ok=True)
     file.save(model, copy)
-    said = "functions inlined and " if calls else ""
-    text = f"run as a copy with {said}a name of its own for every node"
+    inlined = "functions inlined and " if calls else ""
+    text = f"run as a copy with {inlined}a name of its own for every node"
     return model, copy, (text,)
 
 
@@ -180,7 +180,7 @@ def _backend(on: str | Backend) -> Backend:
     return on
 
 
-def _demand_taken(path: Path, backend: Backend, recorded: Recorded) -> None:
+def demand_taken(path: Path, backend: Backend, recorded: Recorded) -> None:
     """Refuse a profile in which the provider asked for ran nothing.
 
     Where the runtime keeps a record of its placement this is found when the model is loaded.
@@ -202,22 +202,24 @@ def _ceilings(backend: Backend, notes: list[str]) -> Ceilings | None:
 
 
 def _remarks(found: Runs, traced: Lineage) -> list[str]:
-    recorded, said = found.recorded, []
+    recorded, remarks = found.recorded, []
     slower = recorded.wall_ns / max(1.0, found.plain_ns)
     if slower > _ROUGH:
-        said.append(f"a profiled run takes {slower:.1f} times a plain one: node times are rough")
+        remarks.append(
+            f"a profiled run takes {slower:.1f} times a plain one: node times are rough"
+        )
     lost = 1 - sum(node.span_ns for node in recorded.nodes) / max(1.0, recorded.run_ns)
     if lost > _LOST:
-        said.append(f"{lost:.0%} of the profiled run is in no node that the runtime tells of")
+        remarks.append(f"{lost:.0%} of the profiled run is in no node that the runtime reports")
     if recorded.parallel:
-        said.append("nodes ran side by side: their times may sum to more than the run")
+        remarks.append("nodes ran side by side: their times may sum to more than the run")
     if traced.guessed:
-        said.append(f"{len(traced.guessed)} source nodes were put to the nearest kernel")
+        remarks.append(f"{len(traced.guessed)} source nodes were assigned to the nearest kernel")
     if traced.followed:
-        said.append(
-            f"{len(traced.followed)} kernels, of which no name tells, were put to the source "
-            "nodes behind their predecessors"
+        remarks.append(
+            f"{len(traced.followed)} kernels, which no name identifies, were assigned to the "
+            "source nodes behind their predecessors"
         )
     if not recorded.graph:
-        said.append("the runtime does not show the graph that it executes: nodes go by name")
-    return said
+        remarks.append("the runtime does not show the graph that it executes: nodes go by name")
+    return remarks

@@ -1,4 +1,4 @@
-"""What to do about a profiled model's bottlenecks, and what it brings when it is done."""
+"""Suggestions for a profiled model's bottlenecks, and what each brings when it is applied."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def evaluate_suggestions(
         found = given.samples(
             data, inputs, folder / "data", shapes=shapes, ranges=ranges, count=_SAMPLES
         )
-        contestants, places, notes = [(source, origin)], {}, {}
+        done, places, contestants = list(every), [], [(source, origin)]
         for place, action in enumerate(every):
             if not (action.steps or action.backend):
                 continue
@@ -84,13 +84,13 @@ def evaluate_suggestions(
                 out = folder / f"{place}.onnx"
                 made = _built(source, action, found, out, origin.custom_ops)
             except OrtuneError as error:
-                notes[place] = f"not built: {error.what}"
+                done[place] = replace(action, note=f"not built: {error.what}")
                 continue
-            places[place] = len(contestants)
+            places.append(place)
             chosen = _backend(action.backend) if action.backend else origin
             contestants.append((made, chosen))
         if not places:
-            return _told(every, {}, {}, notes)
+            return tuple(done)
         answer = race(
             contestants,
             data=data,
@@ -100,28 +100,13 @@ def evaluate_suggestions(
             seconds=seconds,
             sink=sink,
         )
-    return _told(every, answer, places, notes)
-
-
-def _told(
-    every: Sequence[Action],
-    answer: Mapping[str, Any],
-    places: Mapping[int, int],
-    notes: Mapping[int, str],
-) -> tuple[Action, ...]:
-    """Write into each action what became of it."""
-    told = []
-    for place, action in enumerate(every):
-        at = places.get(place)
-        ratio = answer["ratios"][at] if at is not None else None
+    for place, ratio, row in zip(places, answer["ratios"][1:], answer["rows"][1:], strict=True):
         if ratio:
-            interval = Interval(ratio["value"], ratio["low"], ratio["high"])
-            told.append(replace(action, measured=interval))
-        elif at is not None:
-            told.append(replace(action, note=f"does not run: {answer['rows'][at]['error']}"))
+            measured = Interval(ratio["value"], ratio["low"], ratio["high"])
+            done[place] = replace(every[place], measured=measured)
         else:
-            told.append(replace(action, note=notes.get(place, "")))
-    return tuple(told)
+            done[place] = replace(every[place], note=f"does not run: {row['error']}")
+    return tuple(done)
 
 
 def _built(

@@ -124,8 +124,8 @@ def verify(
         OrtuneError: A model, the data or the budget cannot be used, or `other` does not run.
     """
     if bisect is not None and evaluate:
-        said = "--bisect judges outputs sample by sample, not by a function"
-        raise BadSettings(said, fix="give --data in place of --evaluate")
+        problem = "--bisect judges outputs sample by sample, not by a function"
+        raise BadSettings(problem, fix="give --data in place of --evaluate")
     backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
     one, two = Path(reference), Path(other)
     _same_interface(one, two)
