@@ -29,7 +29,7 @@ import onnxruntime as ort
 from tests import sweeps
 
 from benchmarks.options import Case, cases
-from ortune.core.backend import Tensors
+from ortune.core.session import Tensors
 from ortune.core.step import Transform
 from ortune.data import feeds as given
 from ortune.data import synthetic

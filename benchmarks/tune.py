@@ -20,7 +20,7 @@ from tests.real.samples import written
 
 import ortune as ot
 from benchmarks import gates
-from ortune.analysis.tuning.descent import timed
+from ortune.analysis.tuning.descent import whole
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec, spelling
 from ortune.core.trial import Interval
@@ -30,7 +30,7 @@ from ortune.measurement.machine.load import busy
 from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, worker_folder
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort
+from ortune.measurement.timing.pairs import Effort, time_pair
 from ortune.model.analysis import facts
 from ortune.model.io import file
 from ortune.samples import digit_cnn
@@ -124,7 +124,7 @@ def _ratio(
                 for worker in (one, two):
                     worker.ask("load")
                     worker.ask("first")
-                pairs.append(timed(one, two, Effort(seconds=2.5, decide=False)))
+                pairs.append(whole(time_pair(one, two, Effort(seconds=2.5, decide=False))))
     return stats.ratio(pairs)
 
 

@@ -17,8 +17,8 @@ import onnx
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.making import last_line
 from benchmarks.rewrites import outputs, snr
-from ortune.core.backend import Tensors
 from ortune.core.errors import OrtuneError
+from ortune.core.session import Tensors
 from ortune.model.io import file
 
 HERE = Path(__file__).resolve().parent

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ortune.rewrites.user_rule import rule as rule
     from ortune.search.optimize import optimize as optimize
 
-__version__ = "0.1.0"
+from ortune.core.version import __version__ as __version__
 
 _HOME = {
     "Budget": "core.budget",

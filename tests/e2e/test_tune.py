@@ -13,7 +13,8 @@ from benchmarks.gates import write as write_gates
 
 import ortune as ot
 from ortune.cli import main as cli
-from ortune.model.analysis.denormals import denormal, denormals
+from ortune.model.analysis.facts import facts
+from ortune.model.analysis.weight_values import denormal
 from ortune.model.io import file
 from ortune.samples import digit_cnn
 
@@ -99,8 +100,8 @@ def test_denormals_are_told_from_zero_and_from_small_numbers(kind: type[np.float
 
 
 def test_the_share_of_denormal_weights_is_counted(gates: Path) -> None:
-    assert denormals(file.load(gates)) == 1
-    assert denormals(file.load(DIGITS)) == 0
+    assert facts(file.load(gates), read=True).denormals == 1
+    assert facts(file.load(DIGITS), read=True).denormals == 0
 
 
 @pytest.mark.long

@@ -25,8 +25,7 @@ def written(name: str) -> Path:
 
     A changed sample or onnx version writes anew; a broken-off write leaves nothing behind.
     """
-    kind = type(sample(name))
-    key = codec.digest([catalog.source_digest(kind), version("onnx")])
+    key = codec.digest([catalog.source_digest(sample(name)), version("onnx")])
     folder = CACHE / f"{name}-{key}"
     if not folder.is_dir():
         CACHE.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ from ortune.core.budget import Budget
 from ortune.core.facts import Facts, TensorSpec
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS, Recipe
-from ortune.core.study import Job, Stage, Study
+from ortune.core.study import Contribution, Ending, Header, Job, Study
 from ortune.core.trial import (
     Block,
     Burst,
@@ -44,6 +45,7 @@ g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> {
 """
 TUNED = MODEL.replace("b = Identity(a)", "").replace("Relu(b)", "Relu(a)")
 CLEAN = Recipe("clean")
+PARTS = {"calibration": 16, "search": 32, "final": 32}
 
 
 def study(folder: Path, *, backend: Backend | None = None, tuned: str = TUNED) -> Study:
@@ -54,21 +56,34 @@ def study(folder: Path, *, backend: Backend | None = None, tuned: str = TUNED) -
     built = write_model(root / artefact / "toy.onnx", tuned)
     winner = trial("aa11" * 4, Plan(CLEAN, backend or Cpu(threads=1)), 0.5, artefact=artefact)
     finalist = replace(winner, part="final", ratio=Interval(0.52, 0.51, 0.535))
-    made = Study(
-        root=str(root),
-        job=job(source),
-        facts=FACTS,
-        trials=(baseline(), winner, *losers(artefact), finalist),
-        history=(Stage("baseline", "ba5e" * 4), Stage("graph", winner.key)),
-        noise={"load average": "0.10 0.20 0.30", "A/A ratio": "1.001 [0.99, 1.01]"},
-        command="ortune optimize toy.onnx --data samples -o run",
-        samples={"calibration": 16, "search": 32, "final": 32},
-        notes=("the budget was derived",),
-        models={"": str(source)},
+    header = Header(
+        job(source),
+        FACTS,
+        "ortune optimize toy.onnx --data samples -o run",
+        {"": str(source)},
+        {name: tuple(range(n)) for name, n in PARTS.items()},
     )
+    ending = Ending(
+        history=(Contribution("baseline", "ba5e" * 4), Contribution("graph", winner.key)),
+        finished="done",
+        noise={"load average": "0.10 0.20 0.30", "A/A ratio": "1.001 [0.99, 1.01]"},
+        notes=("the budget was derived",),
+    )
+    trials = (baseline(), winner, *losers(artefact), finalist)
+    made = Study(str(root), header, trials, ending)
     write_golden(made, finalist, built)
     write_golden(made, made.baseline, source)
     return made
+
+
+def changed(study: Study, **changes: Any) -> Study:
+    """Return a study with other fields, those of its header and ending among them."""
+    parts: dict[str, Any] = {}
+    for name in ("header", "ending"):
+        held = getattr(study, name)
+        own = {f.name for f in fields(held)} & set(changes)
+        parts[name] = replace(held, **{key: changes.pop(key) for key in own})
+    return replace(study, **parts, **changes)
 
 
 def write_model(path: Path, text: str) -> Path:

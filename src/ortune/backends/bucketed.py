@@ -12,11 +12,13 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Backend, Recording, Session, Tensors
+from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
 from ortune.core.recorded import Recorded
+from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import Workload
 
 
@@ -95,13 +97,17 @@ class Bucketed(Backend):
         """Say what the inner backend misses."""
         return self.inner.missing()
 
-    def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
+    def variants(
+        self, facts: Facts, workload: Workload, capabilities: Capabilities
+    ) -> Iterable[Self]:
         """Yield the inner backend's, bucketed."""
-        return map(self.around, self._served().variants(facts, workload))
+        return map(self.around, self._served().variants(facts, workload, capabilities))
 
-    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+    def coordinates(
+        self, facts: Facts, capabilities: Capabilities
+    ) -> Mapping[str, Sequence[Self]]:
         """Return the inner backend's, bucketed."""
-        found = self._served().coordinates(facts)
+        found = self._served().coordinates(facts, capabilities)
         return {name: [self.around(one) for one in values] for name, values in found.items()}
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:

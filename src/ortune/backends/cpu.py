@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ortune.core.backend import Backend, Recording, Session
+from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.session import Recording, Session
 from ortune.runtimes.onnxruntime import (
     affinity as affinities,
 )
@@ -125,7 +127,9 @@ class Cpu(Backend):
                 op_libraries.demand(self.custom_ops)
         return reason
 
-    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+    def coordinates(
+        self, facts: Facts, capabilities: Capabilities
+    ) -> Mapping[str, Sequence[Self]]:
         """Return neighbours by setting, those that are worth most first.
 
         Spinning, splitting and pinning are of
@@ -133,7 +137,7 @@ class Cpu(Backend):
         several that only spin badly. Denormals are offered first where weights hold them, and
         last where a recurrence may decay into them.
         """
-        cpus = effective_cpus()
+        cpus = capabilities.effective_cpus
         several = min(self.threads or cpus, cpus) > 1
         flush = [replace(self, flush_denormals=True)]
         found: dict[str, list[Self]] = {"flush_denormals": flush if facts.denormals else []}
@@ -146,7 +150,7 @@ class Cpu(Backend):
         if several:
             found["block_base"] = [replace(self, block_base=4)]
             found["parallel"] = [replace(self, parallel=True, inter_threads=cpus)]
-            pinned = affinities.workers(self.threads or cpus)
+            pinned = affinities.workers(self.threads or cpus, capabilities.usable_cpus)
             found["affinity"] = [replace(self, affinity=pinned)] if pinned else []
         found["memory_pattern"] = [replace(self, memory_pattern=False)]
         found["arena"] = [

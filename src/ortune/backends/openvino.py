@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from ortune.core.backend import Backend, Recording, Session
+from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.hardware.cpus import effective_cpus, instruction_sets
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
 from ortune.runtimes.onnxruntime import checks
 from ortune.runtimes.openvino import native, plugin
@@ -79,13 +81,15 @@ class Openvino(Backend):
         self._probe(reason is None)
         return None
 
-    def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
+    def variants(
+        self, facts: Facts, workload: Workload, capabilities: Capabilities
+    ) -> Iterable[Self]:
         """Yield the 16-bit precisions that this CPU computes in, then f32.
 
         f16 is as fast as bf16 and 12-19 dB cleaner, but overflows on some models. Without fp16
         arithmetic the f16 hint runs as bf16.
         """
-        sets = instruction_sets()
+        sets = frozenset(capabilities.instruction_sets)
         if sets & _FP16 or not sets:
             yield replace(self, precision="f16")
         if sets & _BF16 and not sets & _FP16:
@@ -94,12 +98,14 @@ class Openvino(Backend):
         if sets & _BF16 and sets & _FP16:
             yield replace(self, precision="bf16")
 
-    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+    def coordinates(
+        self, facts: Facts, capabilities: Capabilities
+    ) -> Mapping[str, Sequence[Self]]:
         """Return neighbours by setting, those that are worth most first.
 
         Streams are within one session; sessions side by side are the workload's matter.
         """
-        cpus = effective_cpus()
+        cpus = capabilities.effective_cpus
         threads = self.threads or cpus
         return {
             "flush_denormals": [replace(self, flush_denormals=True)] if facts.denormals else [],

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from ortune.core.backend import Backend, Session, Tensors
+from ortune.core.backend import Backend
 from ortune.core.errors import BadModel
+from ortune.core.session import Session, Tensors
 from ortune.runtimes.in_process import InProcess
 
 

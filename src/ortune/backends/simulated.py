@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from numpy.typing import NDArray
 
-from ortune.core.backend import Backend, Session, Tensors
+from ortune.core.backend import Backend
+from ortune.core.session import Session, Tensors
 from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.onnxruntime import session as sessions
 from ortune.runtimes.simulated.kernels import LEFT, OPS, Layer

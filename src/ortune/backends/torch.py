@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ortune.core.backend import Backend, Session
+from ortune.core.backend import Backend
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.session import Session
 from ortune.runtimes import torch as native
 
 

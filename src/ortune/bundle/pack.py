@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ortune import __version__
 from ortune.bundle.arithmetic import arithmetic
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
@@ -19,6 +18,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
+from ortune.core.version import __version__
 from ortune.engine.manifest import (
     EVIDENCE,
     FORMAT,

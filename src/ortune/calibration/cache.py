@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortune.core.atomic_write import write_text
 from ortune.core.observer import Probe
 from ortune.core.plugins import catalog, codec
 
@@ -58,12 +59,8 @@ class Answers:
 
     def store(self) -> None:
         """Write all answers."""
-        beside = self._path.with_name(f"{self._path.name}.part")
-        beside.write_text(
-            json.dumps({"answers": self._answers, "hidden": self._hidden}), encoding="utf-8"
-        )
-        beside.replace(self._path)
+        write_text(self._path, json.dumps({"answers": self._answers, "hidden": self._hidden}))
 
 
 def _name(probe: Probe) -> str:
-    return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(type(probe.observer))}"
+    return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(probe.observer)}"

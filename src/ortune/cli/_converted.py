@@ -28,6 +28,7 @@ def check(
     Raises:
         OrtuneError: It is not what was ordered, or is for the CPU and does not run there.
     """
+    from ortune.measurement.capabilities import capabilities
     from ortune.model.analysis.facts import facts
     from ortune.model.io import file
 
@@ -37,7 +38,7 @@ def check(
     where = "the CPU" if backend.name() == "cpu" else backend.name()
     scores: list[dict[str, object]] = []
     try:
-        if lacking := backend.missing():
+        if lacking := capabilities(backend).missing:
             raise BackendMissing(lacking, fix=f"install {backend.name()}")
         _loads(path, folder, backend)
         scores = _compared(model, path, feeds, backend)

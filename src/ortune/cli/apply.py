@@ -75,7 +75,7 @@ def command(
     """
     import tempfile
 
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
     from ortune.core.step import Recipe
     from ortune.core.steps import step
     from ortune.model.io import file

@@ -73,7 +73,7 @@ def command(
       ortune buckets encoder.onnx --data padded/ --count 8 --seconds 0
     """
     from ortune.analysis.padding.buckets import buckets
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
 
     if data is None:
         raise BadSettings(

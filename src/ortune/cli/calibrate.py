@@ -80,7 +80,7 @@ def command(
       ortune calibrate model.onnx --data samples/ -o ranges.json
       ortune calibrate model.onnx --data samples/ --compare --budget "top1>=base-0.01"
     """
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
 
     if data is None:
         raise BadSettings(

@@ -4,97 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Any
 
-import click
-
-from ortune.cli import shared
-from ortune.cli._figures import interval
+from ortune.analysis.benchmark.requests import Compare
 from ortune.cli.main import DONE, NO
-from ortune.core.errors import OrtuneError
+from ortune.cli.terminal.command import verb
+from ortune.cli.terminal.figures import interval
+from ortune.cli.terminal.output import answer, say, table
+from ortune.core.fields import File
+from ortune.core.request import request
 
 _FEW = 6
 
 
-@shared.verb(shared.Verb)
-@click.argument("files", type=shared.FILE, nargs=-1, required=True)
-@click.option(
-    "--threshold",
-    "thresholds",
-    metavar="[METRIC=]SHARE",
-    multiple=True,
-    help="How much slower is too slow, such as 10% (5% if not given); others are judged if named: "
-    "p99=0.2, memory=10%, size=1%, load=50%.",
-)
-@click.option(
-    "--by",
-    metavar="FIELD,...",
-    default="model,backend,workload,batch",
-    show_default=True,
-    help='What makes two rows the same; "order" pairs them as they come.',
-)
-@click.option("--across-machines", is_flag=True, help="Judge times of different machines too.")
-@click.option("--relative", is_flag=True, help="Judge ratios to the first row, not times.")
-@click.option(
-    "--markdown", type=shared.FILE, metavar="FILE", help="Write the table for a comment."
-)
-def command(
-    files: tuple[Path, ...],
-    thresholds: tuple[str, ...],
-    by: str,
-    across_machines: bool,
-    relative: bool,
-    markdown: Path | None,
-    json_to: str | None,
-    verbose: bool,
-) -> int:
-    """Compare each of FILES with the first, row by row; exit code 1 if one regressed.
+@request
+class _Asked(Compare):
+    """Options of the command line.
 
-    FILES are what `bench --json FILE.json` wrote. A latency regression is a ratio over the
-    threshold whose 99 % interval excludes 1; the interval holds what differs between two
-    occasions. On another machine ratios to a common first row are compared, or nothing is judged.
-
-    \b
-    Example:
-      ortune compare main.json branch.json --threshold 10%
-      ortune compare old.json new.json --threshold memory=5% --markdown comment.md
+    Attributes:
+        markdown: Write the table for a comment.
     """
-    from ortune.analysis.benchmark.compare import compare
 
-    found = compare(
-        files,
-        thresholds=dict(_threshold(text) for text in thresholds),
-        by=() if by == "order" else [part.strip() for part in by.split(",") if part.strip()],
-        across_machines=across_machines,
-        relative=relative,
-    )
-    if markdown is not None:
-        markdown.write_text(_markdown(found), encoding="utf-8")
-    shared.answer(json_to, found, lambda: _show(found))
+    _: KW_ONLY
+    markdown: File | None = None
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Show the rows; exit code 1 when one regressed."""
+    from ortune.analysis.benchmark.compare import run
+
+    found = run(asked)
+    if asked.markdown is not None:
+        Path(asked.markdown).write_text(_markdown(found), encoding="utf-8")
+    answer(found, lambda: _show(found))
     return NO if found["regressions"] else DONE
-
-
-def _threshold(text: str) -> tuple[str, float]:
-    name, given, share = text.rpartition("=")
-    try:
-        limit = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
-    except ValueError:
-        raise OrtuneError(
-            f"cannot read the threshold '{text}'", fix="write 5%, 0.05 or p99=10%"
-        ) from None
-    return name if given else "latency", limit
 
 
 def _show(found: Mapping[str, Any]) -> None:
     for one in found["comparisons"]:
         for line in _head(one):
-            shared.say(line)
+            say(line)
         columns, cells = _table(one, found["thresholds"])
-        shared.table([f"{name}>" if k else name for k, name in enumerate(columns)], cells)
+        table([f"{name}>" if k else name for k, name in enumerate(columns)], cells)
         for line in _tail(one):
-            shared.say(line)
-    shared.say(_total(found))
+            say(line)
+    say(_total(found))
 
 
 def _head(one: Mapping[str, Any]) -> list[str]:

@@ -90,8 +90,9 @@ def command(
       ortune convert model.onnx out.onnx --precision int8 --data samples/
       ortune convert model.onnx out.onnx --precision fp16 --target gpu --opt-level basic
     """
-    from ortune.cli import _converted, _converting, progress
+    from ortune.cli import _converted, _converting
     from ortune.cli.apply import augmented, known_ranges, samples
+    from ortune.cli.terminal import progress
     from ortune.core.event import Note
     from ortune.model.analysis.facts import facts
     from ortune.model.io import file

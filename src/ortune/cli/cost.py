@@ -67,7 +67,7 @@ def command(
       ortune cost bench.json --price "2.50 EUR/h" --load 150/s
     """
     from ortune.analysis.costs.pricing import cost
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
 
     found = cost(
         sources,

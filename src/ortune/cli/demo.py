@@ -51,7 +51,7 @@ def command(
       ortune demo --model minilm --time 3m -o minilm-demo
     """
     from ortune.bundle.pack import pack
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
     from ortune.reporting.write import report
     from ortune.search.optimize import optimize
 

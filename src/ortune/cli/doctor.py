@@ -111,11 +111,12 @@ def _probe(name: str, folder: Path, verbose: bool) -> Found:
 
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
+    from ortune.measurement.capabilities import capabilities
     from ortune.measurement.job import MAIN, WorkerJob
     from ortune.measurement.process import Worker, WorkerFailed
 
     backend = catalog.load(Backend, name)()
-    if reason := backend.missing():
+    if reason := capabilities(backend).missing:
         return Found(name, ABSENT if "pip install" in reason else UNUSABLE, reason)
     with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
         out = folder / name
@@ -131,13 +132,10 @@ def _probe(name: str, folder: Path, verbose: bool) -> Found:
 
 def cpus() -> dict[str, Any]:
     """Return the CPUs of the host, of this process's mask, and those that its quota leaves."""
-    from ortune.core.hardware.cpus import effective_cpus
+    from ortune.core.hardware.cpus import effective_cpus, usable_cpus
 
     host = os.cpu_count() or 1
-    try:
-        mask = len(os.sched_getaffinity(0))
-    except AttributeError:
-        mask = host
+    mask = len(usable_cpus()) or host
     return {"host": host, "affinity": mask, "effective": effective_cpus()}
 
 

@@ -14,29 +14,33 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 import click
 
-from ortune import cli
 from ortune.core.errors import OrtuneError
+from ortune.core.plugins import catalog
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
-_NOT_VERBS = {"main", "shared", "progress"}
+_NOT_VERBS = {"main", "shared"}
 
 
 class Verbs(click.Group):
-    """The verbs of the ``cli`` folder; a file is imported when its verb is used or listed."""
+    """The files of every ``cli`` folder, ours and those of installed plugin packages.
+
+    A file is imported when its verb is used or listed.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs without importing one."""
-        found = [info.name for info in pkgutil.iter_modules(cli.__path__)]
-        return sorted(n for n in found if n not in _NOT_VERBS and not n.startswith("_"))
+        return sorted(_modules())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
-        if cmd_name not in self.list_commands(ctx):
+        module = _modules().get(cmd_name)
+        if module is None:
             return None
-        command: click.Command = importlib.import_module(f"ortune.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(module).command
         return command
 
     def resolve_command(
@@ -57,11 +61,26 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
+@cache
+def _modules() -> dict[str, str]:
+    """Return verb -> module."""
+    found: dict[str, str] = {}
+    for root in catalog.roots():
+        try:
+            folder = importlib.import_module(f"{root}.cli")
+        except ModuleNotFoundError:
+            continue
+        for info in pkgutil.iter_modules(folder.__path__):
+            if not (info.ispkg or info.name in _NOT_VERBS or info.name.startswith("_")):
+                found.setdefault(info.name.replace("_", "-"), f"{folder.__name__}.{info.name}")
+    return found
+
+
 def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from ortune.cli import shared
+        from ortune.cli.terminal.output import version
 
-        click.echo(f"ortune {shared.version()}")
+        click.echo(f"ortune {version()}")
         ctx.exit()
 
 

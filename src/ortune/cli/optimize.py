@@ -136,7 +136,7 @@ def command(
       ortune optimize model.onnx --data samples/ --budget "top1>=base-0.01" -o run
       ortune optimize model.onnx --data samples/ --on cpu,openvino --time 3m --json
     """
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
     from ortune.reporting.write import report
     from ortune.search.optimize import optimize
 

@@ -90,7 +90,7 @@ def command(
     from ortune.analysis.profiling import files as profile_files
     from ortune.analysis.profiling.profile import profile
     from ortune.analysis.profiling.suggestions import evaluate_suggestions, suggest
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
 
     sink = progress.lines(verbose)
     if out is not None:

@@ -192,7 +192,7 @@ def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]
 
 
 def _show(result: dict[str, Any], results: Sequence[dict[str, NDArray[Any]]]) -> None:
-    from ortune.cli._figures import milliseconds
+    from ortune.cli.terminal.figures import milliseconds
 
     placed = ", ".join(f"{n} nodes on {ep}" for ep, n in result["placement"].items())
     rows = [

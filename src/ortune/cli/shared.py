@@ -152,9 +152,10 @@ def _libraries(
         return ()
     from ortune.backends.cpu import Cpu
     from ortune.core.plugins.user_function import is_path
+    from ortune.measurement.capabilities import capabilities
 
     found = tuple(str(Path(text).absolute()) if is_path(text) else text for text in given)
-    Cpu(custom_ops=found).missing()
+    capabilities(Cpu(custom_ops=found))
     return found
 
 
@@ -202,13 +203,14 @@ def equipped(on: str, custom_ops: Sequence[str]) -> str:
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
     from ortune.core.plugins.spelling import parse_list, with_field
+    from ortune.measurement.capabilities import capabilities
 
     if not custom_ops:
         return on
     if on.strip() == "auto":
         kinds = [catalog.load(Backend, name) for name in catalog.names(Backend)]
         fit = [kind for kind in kinds if kind.automatic and _takes_custom_ops(kind)]
-        on = ",".join(kind.name() for kind in fit if kind().missing() is None)
+        on = ",".join(kind.name() for kind in fit if capabilities(kind()).missing is None)
     for backend, _ in parse_list(Backend, on):
         if not _takes_custom_ops(type(backend)):
             raise BadSettings(
@@ -230,7 +232,7 @@ def output(what: str, *, required: bool = False) -> Callable[[F], F]:
 
 def version() -> str:
     """Return the installed version."""
-    from ortune import __version__
+    from ortune.core.version import __version__
 
     return __version__
 

@@ -69,7 +69,7 @@ def command(
       ortune timeline model.onnx --data samples/ --inferences-per-session 500 -o timeline.html
     """
     from ortune.analysis.costs.timeline import timeline
-    from ortune.cli import progress
+    from ortune.cli.terminal import progress
     from ortune.reporting.blocks import Part
     from ortune.reporting.html import page
     from ortune.reporting.terminal import printed

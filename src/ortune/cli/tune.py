@@ -2,97 +2,50 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import KW_ONLY
 from typing import Any
 
-import click
+from ortune.analysis.tuning.requests import Tune
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb
+from ortune.cli.terminal.figures import interval
+from ortune.cli.terminal.files import free
+from ortune.cli.terminal.output import answer, as_json, say, table
+from ortune.core.fields import Out
+from ortune.core.request import request
 
-from ortune.cli import shared
-from ortune.cli._figures import interval
 
+@request
+class _Asked(Tune):
+    """Options of the command line.
 
-@shared.verb(shared.Verb)
-@shared.model
-@shared.data
-@shared.labels
-@shared.budget
-@shared.on("cpu")
-@shared.custom_ops
-@click.option(
-    "--workload",
-    metavar="SPEC",
-    default="latency",
-    show_default=True,
-    help='How it will be used, such as "throughput(sessions=2)".',
-)
-@shared.batch
-@shared.shapes
-@shared.ranges
-@click.option(
-    "--time", metavar="DURATION", default="60s", show_default=True, help="Time for the search."
-)
-@click.option("--beside-load", is_flag=True, help="Keep one core busy meanwhile.")
-@shared.output("Write the settings and all that was measured to this JSON file.")
-@shared.force
-def command(
-    model: Path,
-    data: str | None,
-    labels: str | None,
-    budget: str | None,
-    on: str,
-    custom_ops: tuple[str, ...],
-    workload: str,
-    batch: int,
-    shapes: tuple[str, ...],
-    ranges: tuple[str, ...],
-    time: str,
-    beside_load: bool,
-    out: Path | None,
-    force: bool,
-    json_to: str | None,
-    verbose: bool,
-) -> int:
-    """Find the runtime settings that MODEL runs fastest with on one backend.
-
-    Settings are tried one by one, each in a paired test against the best so far, and kept when
-    the 99 % interval of the ratio excludes 1. Fields given in --on stay as they are. Settings
-    that change numbers must keep the budget. Without --data the inputs are made up.
-
-    \b
-    Example:
-      ortune tune model.onnx --data samples/
-      ortune tune model.onnx --on "cpu(threads=2)" --time 2m --beside-load -o settings.json
+    Attributes:
+        out: Write the settings and all that was measured to this JSON file.
+        force: Overwrite an existing output.
     """
-    from ortune.analysis.tuning.tune import tune
-    from ortune.cli import progress
 
-    target = None if out is None else shared.free(out, force, model)
-    found = tune(
-        model,
-        on=shared.equipped(on, custom_ops),
-        data=data,
-        labels=labels,
-        budget=budget,
-        workload=workload,
-        batch=batch,
-        shapes=shared.shape_map(shapes),
-        ranges=shared.range_map(ranges),
-        seconds=shared.seconds(time),
-        beside_load=int(beside_load),
-        sink=progress.lines(verbose),
-    )
+    _: KW_ONLY
+    out: Out = None
+    force: bool = False
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Show one line a value, then what to paste."""
+    from ortune.analysis.tuning.tune import run
+
+    target = None if asked.out is None else free(asked.out, asked.force, asked.model)
+    found = run(asked)
     if target is not None:
-        text = json.dumps(shared.plain({"ortune": shared.version(), **found}), indent=1)
-        target.write_text(text + "\n", encoding="utf-8")
-    shared.answer(json_to, found, lambda: show(found))
-    return 0
+        target.write_text(as_json(found, indent=1) + "\n", encoding="utf-8")
+    answer(found, lambda: show(found))
+    return DONE
 
 
 def show(found: Mapping[str, Any]) -> None:
     """Print one line a value, then what to paste."""
-    shared.table(
+    table(
         ("setting", "value", "ratio to the best so far [99 %]>", "", "why"),
         [
             (
@@ -106,17 +59,17 @@ def show(found: Mapping[str, Any]) -> None:
         ],
     )
     if found["finished"] == "time":
-        shared.say("time is up: not every setting was tried")
+        say("time is up: not every setting was tried")
     if not found["improved"]:
-        shared.say(f"nothing was faster beyond the noise: stay with --on {quoted(found['start'])}")
+        say(f"nothing was faster beyond the noise: stay with --on {quoted(found['start'])}")
         return
-    shared.say(f"ratio to {found['start']}: {interval(found['ratio'])}, in fresh pairs")
+    say(f"ratio to {found['start']}: {interval(found['ratio'])}, in fresh pairs")
     cpu = found["cpu_ratio"]
     if cpu is not None:
-        shared.say(f"CPU time per inference, spinning included: {cpu['value']:.2f} times")
+        say(f"CPU time per inference, spinning included: {cpu['value']:.2f} times")
     if found["lossy"]:
-        shared.say(f"these settings change numbers; within the budget {found['budget']}")
-    shared.say(f"use: --on {quoted(found['best'])}")
+        say(f"these settings change numbers; within the budget {found['budget']}")
+    say(f"use: --on {quoted(found['best'])}")
 
 
 def quoted(spelling: str) -> str:

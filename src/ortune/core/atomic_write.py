@@ -1,45 +1,96 @@
-"""Write a file beside its place and rename it when it is whole."""
+"""Write a file or a folder beside its place and rename it when it is whole."""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ortune.core.errors import OrtuneError
 
 
 @contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Give the path of a draft, of a file or a folder, that replaces `path` when the block ends.
+
+    Folders above are made. After an error the draft and the folders made for it are removed. The
+    block's own errors pass as they are.
+
+    Raises:
+        OrtuneError: The disk refuses.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    made = [folder for folder in path.absolute().parents if not folder.exists()]
+    try:
+        with reported(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        with reported(path):
+            replace(draft, path)
+    except BaseException:
+        remove(draft)
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file whole or not at all, and return its path.
+
+    Raises:
+        OrtuneError: The disk refuses.
+    """
+    with atomic(path) as draft, reported(path):
+        draft.write_text(text, encoding="utf-8")
+    return path
+
+
+def replace(draft: Path, path: Path) -> None:
+    """Rename a finished file or folder; what was at `path` is gone."""
+    if draft.is_dir():
+        remove(path)
+    draft.replace(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that it holds, if it is there and the system lets go."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def reported(path: Path) -> Iterator[None]:
+    """Turn errors of the system into one that names the file.
+
+    Raises:
+        OrtuneError: The block failed to write.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OrtuneError(
+            f"cannot write '{path}': {error.strerror or error}",
+            fix="free space there, or choose another folder",
+        ) from error
+
+
+@contextmanager
 def replacing(path: Path, *, force: bool = False, sources: Iterable[Path] = ()) -> Iterator[Path]:
-    """Give a draft path; rename it to `path` on success, remove it on failure.
+    """Give a draft for a file that the user named: `atomic`, once it is known to be allowed.
 
     Args:
-        path: Where the file belongs.
+        path: Where the file belongs; its folder must be there.
         force: Whether an existing file may be replaced.
         sources: Files that are never replaced, whatever `force` says.
 
     Raises:
         OrtuneError: `path` is taken, is a source, lies in no folder, or the disk refuses.
     """
-    _check(path, force, sources)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield draft
-        draft.replace(path)
-    except OSError as error:
-        wanted = f" after {draft.stat().st_size / 1e6:.1f} MB" if draft.exists() else ""
-        raise OrtuneError(
-            f"cannot write '{path}'{wanted}: {error.strerror or error}",
-            fix="free space there, or choose another folder",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-
-
-def _check(path: Path, force: bool, sources: Iterable[Path]) -> None:
     if path.is_dir() or not path.name:
         raise OrtuneError(f"'{path}' is a folder", fix="give the name of a file")
     if not path.parent.is_dir():
@@ -50,3 +101,5 @@ def _check(path: Path, force: bool, sources: Iterable[Path]) -> None:
         )
     if path.exists() and not force:
         raise OrtuneError(f"'{path}' exists", fix="give --force (force=True) or another name")
+    with atomic(path) as draft, reported(path):
+        yield draft

@@ -7,47 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
+from typing import ClassVar, Self
 
-from numpy.typing import NDArray
-
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.recorded import Recorded
+from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import Workload
-
-Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-"""Name -> array. The batch dimension, where there is one, comes first."""
-
-
-class Session(Protocol):
-    """A loaded model. Workers and the engine are its only owners."""
-
-    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once and return every output by name."""
-        ...
-
-    def placement(self) -> Mapping[str, int]:
-        """Execution provider -> nodes it took, from the runtime's own record; empty if unknown."""
-        ...
-
-    def clock(self) -> int:
-        """Monotonic time in nanoseconds; a scripted backend brings its own."""
-        ...
-
-    def waited(self) -> int:
-        """Nanoseconds that threads stood in the run queue so far, -1 where unknown."""
-        ...
-
-
-@runtime_checkable
-class Recording(Session, Protocol):
-    """A session whose runtime writes down what every node takes."""
-
-    def recorded(self, runs: int) -> Recorded:
-        """End the recording and return the last `runs` runs; it can be asked once."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -109,18 +76,25 @@ class Backend(Plugin):
         return outputs
 
     def missing(self) -> str | None:
-        """Return why it cannot run on this machine and how to fix that; None when it can."""
+        """Return why it cannot run in this process and how to fix that; None when it can.
+
+        Asked where sessions are opened: in a worker, or by the engine.
+        """
         return None
 
-    def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
+    def variants(
+        self, facts: Facts, workload: Workload, capabilities: Capabilities
+    ) -> Iterable[Self]:
         """Yield the option sets to try with every recipe, the best bet first."""
         yield self
 
-    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+    def coordinates(
+        self, facts: Facts, capabilities: Capabilities
+    ) -> Mapping[str, Sequence[Self]]:
         """Return settings to try one by one: name -> these options with another value of it.
 
         The setting that is worth most comes first, and within it the best bet. None asks for
-        more threads than this process may use. Values that change numbers are `lossy`.
+        more threads than there are effective CPUs. Values that change numbers are `lossy`.
         """
         return {}
 

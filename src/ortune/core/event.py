@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from ortune.core.trial import Edit, Interval, Plan, Trial
+if TYPE_CHECKING:
+    from ortune.core.trial import Edit, Interval, Plan, Trial
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ortune.core.backend import Tensors
+from ortune.core.session import Tensors
 
 
 class Bridge:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
+from ortune.core.errors import BadData
 from ortune.core.plugins.plugin import Plugin
+from ortune.core.session import Tensors
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,19 @@ class Metric(Plugin):
     worst_case: ClassVar[bool] = False
     continuous: ClassVar[bool] = False
 
-    @abstractmethod
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float | Sequence[float]:
+        """Return the number of one sample, or its numbers; NaN when the outputs are broken.
+
+        Args:
+            expected: The baseline's outputs.
+            actual: The candidate's outputs, same names.
+            label: None where there are no labels.
+
+        Raises:
+            BadData: The outputs or the label cannot be scored.
+        """
+        raise NotImplementedError
+
     def records(
         self,
         expected: Sequence[Tensors],
@@ -40,11 +52,16 @@ class Metric(Plugin):
     ) -> NDArray[np.float64]:
         """Return one row of numbers a sample, shape [samples, k].
 
-        Args:
-            expected: The baseline's outputs.
-            actual: The candidate's outputs, same names.
-            labels: One label a sample, or None.
+        Raises:
+            BadData: Labels are needed and not given, or a sample cannot be scored.
         """
+        if labels is None and self.needs_labels:
+            raise BadData(
+                f"{self.name()} needs labels", fix="give an array 'label', or --labels FILE"
+            )
+        given = [None] * len(expected) if labels is None else labels
+        rows = [self.record(*one) for one in zip(expected, actual, given, strict=True)]
+        return np.array(rows, np.float64).reshape(len(rows), -1 if rows else 1)
 
     def aggregate(self, records: NDArray[np.float64]) -> float:
         """Return the score over records [samples, k]; the mean of the first column by default."""

@@ -12,8 +12,7 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.io_change import Bridge
 from ortune.core.observer import Probe, Ranges
-from ortune.core.plugins import codec
-from ortune.core.plugins.plugin import Plugin
+from ortune.core.plugins.plugin import Plugin, digest
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -117,6 +116,8 @@ class Quantizer(Plugin):
 
         Raises:
             Refused: There is nothing it may quantize; the text says why.
+            BadSettings: A pattern matches no node, or a step given as a field does not fit.
+            BadData: The ranges do not serve it.
         """
 
 
@@ -138,7 +139,7 @@ class Recipe:
     @property
     def key(self) -> str:
         """Equal steps, equal key."""
-        return codec.digest(self.steps)
+        return digest(self.steps)
 
     @property
     def quantizer(self) -> Quantizer | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
+from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
 from ortune.core.trial import Interval, Status, Trial, Verdict
 from ortune.core.workload import Workload
@@ -28,6 +29,7 @@ class Job:
         on: The backends that were searched, as asked.
         versions: Distribution -> version of what results depend on.
         machine: CPU model, instruction sets, effective CPUs.
+        environment: Name of the environment that workers run in.
     """
 
     model: str
@@ -40,10 +42,11 @@ class Job:
     versions: Mapping[str, str]
     machine: Mapping[str, str]
     on: str = ""
+    environment: str = HERE
 
 
 @dataclass(frozen=True)
-class Stage:
+class Contribution:
     """One row of the history: what each kind of change brought, measured.
 
     Attributes:
@@ -56,37 +59,123 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Header:
+    """What a run was started with.
+
+    Attributes:
+        command: The command line that repeats it.
+        models: Name -> absolute path of the original.
+        parts: Part of the data -> sample indices.
+        policy: In which order plans were tried, spelled.
+    """
+
+    job: Job
+    facts: Facts
+    command: str = ""
+    models: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    policy: str = "staged"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a run concluded.
+
+    Attributes:
+        history: What each kind of change brought, in order.
+        finished: ``done``, ``time`` (budget used up), ``target`` (target speed-up reached) or
+            ``interrupted``.
+        noise: Readings that say how far the machine could be trusted.
+        notes: What was said while preparing and searching, worth repeating in a report.
+        strict: Only proved accuracy is accepted.
+        advice: What was wrong with the machine meanwhile, and what to change; the worst first.
+        too_noisy: So much was wrong that the verdict does not count.
+    """
+
+    history: tuple[Contribution, ...] = ()
+    finished: str = "interrupted"
+    noise: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    strict: bool = False
+    advice: tuple[str, ...] = ()
+    too_noisy: bool = False
+
+
+@dataclass(frozen=True)
 class Study:
     """Every trial and what follows from them.
 
     Attributes:
         root: The run's folder.
-        finished: ``done``, ``time`` (budget used up), ``target`` (target speed-up reached) or
-            ``interrupted``.
-        noise: Readings that say how far the machine could be trusted.
-        advice: What was wrong with the machine meanwhile, and what to change; the worst first.
-        too_noisy: So much was wrong that the verdict does not count.
-        command: The command line that repeats it.
-        samples: Part of the data -> number of samples.
-        notes: What was said while preparing, worth repeating in a report.
-        models: Name -> absolute path of the original.
-        strict: Only proved accuracy is accepted.
+        header: What was asked.
+        trials: The original first; plans that change nothing are left out.
+        ending: What was concluded.
     """
 
     root: str
-    job: Job
-    facts: Facts
+    header: Header
     trials: tuple[Trial, ...]
-    history: tuple[Stage, ...] = ()
-    finished: str = "done"
-    noise: Mapping[str, str] = field(default_factory=dict)
-    command: str = ""
-    samples: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    models: Mapping[str, str] = field(default_factory=dict)
-    strict: bool = False
-    advice: tuple[str, ...] = ()
-    too_noisy: bool = False
+    ending: Ending = Ending()
+
+    @property
+    def job(self) -> Job:
+        """What makes two searches the same search."""
+        return self.header.job
+
+    @property
+    def facts(self) -> Facts:
+        """Of the original."""
+        return self.header.facts
+
+    @property
+    def command(self) -> str:
+        """The command line that repeats it."""
+        return self.header.command
+
+    @property
+    def models(self) -> Mapping[str, str]:
+        """Name -> absolute path of the original."""
+        return self.header.models
+
+    @property
+    def samples(self) -> Mapping[str, int]:
+        """Part of the data -> number of samples."""
+        return {name: len(part) for name, part in self.header.parts.items()}
+
+    @property
+    def finished(self) -> str:
+        """How it ended; see `Ending`."""
+        return self.ending.finished
+
+    @property
+    def history(self) -> tuple[Contribution, ...]:
+        """What each kind of change brought, in order."""
+        return self.ending.history
+
+    @property
+    def noise(self) -> Mapping[str, str]:
+        """Readings that say how far the machine could be trusted."""
+        return self.ending.noise
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was said while preparing and searching."""
+        return self.ending.notes
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What was wrong with the machine meanwhile, and what to change."""
+        return self.ending.advice
+
+    @property
+    def strict(self) -> bool:
+        """Whether only proved accuracy is accepted."""
+        return self.ending.strict
+
+    @property
+    def too_noisy(self) -> bool:
+        """Whether the machine was too noisy for the verdict to count."""
+        return self.ending.too_noisy
 
     @property
     def budget(self) -> Budget:

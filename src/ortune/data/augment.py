@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.augmentation import Augmentation
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
 from ortune.core.plugins.spelling import parse_list
+from ortune.core.session import Tensors
 from ortune.data import feeds as feeds_module
 from ortune.data import stream
 from ortune.data.feeds import Feeds

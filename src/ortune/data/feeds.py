@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
+from ortune.core.session import Tensors
 from ortune.data import batches, checks, sources, stream
 from ortune.data import labels as label_files
 from ortune.data.batches import Unit

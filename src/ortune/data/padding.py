@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
+from ortune.core.session import Tensors
 
 _FLAGS = "biuf"
 _GIVE = "name the mask: an input [batch, length] that is 1 at real positions and 0 at padded ones"

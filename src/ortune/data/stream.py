@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, overload
@@ -22,8 +21,9 @@ from typing import IO, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
-from ortune.core.errors import BadData, OrtuneError
+from ortune.core.atomic_write import atomic, reported
+from ortune.core.errors import BadData
+from ortune.core.session import Tensors
 
 _MAGIC = b"ortune-stream-1\n"
 _ALIGN = 64
@@ -51,42 +51,20 @@ def writing(path: Path) -> Iterator[Callable[[Tensors], None]]:
         BadData: An array holds Python objects.
         OrtuneError: The file cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    made = [folder for folder in path.absolute().parents if not folder.exists()]
-    try:
-        with _written(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic(path) as draft:
+        with reported(path):
             file = draft.open("wb")
         with file:
             writer = _Writer(file)
 
             def add(sample: Tensors) -> None:
-                with _written(path):
+                with reported(path):
                     writer.add(sample)
 
             yield add
-            with _written(path):
+            with reported(path):
                 writer.close()
                 file.flush()
-        with _written(path):
-            draft.replace(path)
-    except BaseException:
-        for leave in (draft.unlink, *(folder.rmdir for folder in made)):
-            with contextlib.suppress(OSError):
-                leave()
-        raise
-
-
-@contextlib.contextmanager
-def _written(path: Path) -> Iterator[None]:
-    """Say of a failing write which file it was; errors of the caller pass by."""
-    try:
-        yield
-    except OSError as error:
-        raise OrtuneError(
-            f"cannot write {path}: {error.strerror or error}",
-            fix="free space there, or choose another folder",
-        ) from error
 
 
 class Stream(Sequence[dict[str, NDArray[Any]]]):

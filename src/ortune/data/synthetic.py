@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
+from ortune.core.session import Tensors
 from ortune.data import batches, checks, stream
 from ortune.data.feeds import Feeds, digest
 

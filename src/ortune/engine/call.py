@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.backend import Session
 from ortune.core.errors import BadData, OrtuneError
+from ortune.core.session import Session
 from ortune.engine.manifest import Signature
 from ortune.engine.signature import check, wanted
 

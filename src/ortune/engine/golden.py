@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
+from ortune.core.session import Tensors
 from ortune.data.stream import Stream
 from ortune.engine.call import Call
 

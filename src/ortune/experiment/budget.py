@@ -15,7 +15,7 @@ from ortune.data.stream import Stream
 from ortune.experiment.context import Part
 from ortune.experiment.request import Request
 from ortune.experiment.samples import Feeding
-from ortune.metrics.score import Score as ScoreMetric
+from ortune.metrics.score import EvaluateScore
 
 _LOOKED_AT = 64
 
@@ -53,7 +53,7 @@ def choose(request: Request, feeding: Feeding, outputs: Stream | None) -> tuple[
 
 
 def _evaluated(request: Request) -> tuple[Budget, str]:
-    metric = ScoreMetric(path=request.evaluate)
+    metric = EvaluateScore(path=request.evaluate)
     if request.budget is None:
         limit = -0.01 if metric.higher_is_better else 0.01
         return Budget(metric, limit, relative=True), "--evaluate: within 0.01 of the original"

@@ -87,6 +87,7 @@ class Context:
             self.job.workload,
             self.path,
             self.verbose,
+            self.job.environment,
         )
 
 

@@ -9,7 +9,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted
 from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS
-from ortune.core.trial import Interval, Measurement, Plan, Score, Status, Trial, Verdict
+from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.experiment import measure
 from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
@@ -18,6 +18,7 @@ from ortune.experiment.ledger import Ledger
 from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
+from ortune.measurement.timing.turns import ready
 from ortune.model.io import file
 from ortune.recipe.space import trial_key
 
@@ -62,7 +63,7 @@ class Attempts:
             return
         self.sink(TrialStarted(plan, "baseline", 1, 1))
         with measure.start(self.context, self.context.models, plan.backend, "baseline") as worker:
-            load_ns, first_ns, peak, placement = measure.ready(worker)
+            started = ready(worker)
             effort = Effort(min_blocks=6, max_blocks=12, seconds=2, decide=False)
             pair = time_pair(self._live(), worker, effort)
         budget, part = self.context.budget, self.context.parts["search"]
@@ -79,7 +80,7 @@ class Attempts:
                 Interval(1.0, 1.0, 1.0),
                 (score,),
                 sum(map(file.size, self.context.models.values())),
-                Measurement((pair,), load_ns, first_ns, peak, placement),
+                measure.measurement(started, [pair]),
                 artefact="",
                 why=why,
                 stage="baseline",
@@ -162,7 +163,7 @@ class Attempts:
                 self.context, self.context.models, self.context.job.baseline, "baseline"
             )
             self._worker = self.stack.enter_context(worker)
-            measure.ready(worker)
+            ready(worker)
         return self._worker
 
     def _rest(self) -> None:

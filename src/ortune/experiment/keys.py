@@ -18,7 +18,7 @@ def model_digest(models: Mapping[str, Path]) -> str:
 
 def job_key(job: Job) -> str:
     """Digest everything a trial depends on beside its plan; the model's path does not count."""
-    source = catalog.source_digest(type(job.workload))
+    source = catalog.source_digest(job.workload)
     return codec.digest([replace(job, model="", budget_rule=""), source])
 
 
@@ -30,6 +30,7 @@ def different(one: Job, two: Job) -> str:
             ("budget", str(one.budget), str(two.budget)),
             ("baseline", str(one.baseline), str(two.baseline)),
             ("--on", one.on, two.on),
+            ("environment", one.environment, two.environment),
             ("workload", str(one.workload), str(two.workload)),
         )
         if a != b

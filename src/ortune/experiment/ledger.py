@@ -8,46 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
-from ortune.core.facts import Facts
 from ortune.core.plugins import codec
-from ortune.core.study import Job, Stage, Study
+from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import Status, Trial
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a run was started with.
-
-    Attributes:
-        models: Name -> absolute path of the original.
-        parts: Part of the data -> sample indices.
-    """
-
-    job: Job
-    facts: Facts
-    command: str
-    models: Mapping[str, str]
-    parts: Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """What a run concluded."""
-
-    history: tuple[Stage, ...] = ()
-    finished: str = "interrupted"
-    noise: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    strict: bool = False
-    advice: tuple[str, ...] = ()
-    too_noisy: bool = False
 
 
 class Ledger:
@@ -129,7 +99,7 @@ def _read(path: Path) -> list[Trial]:
 
 def write_header(root: Path, header: Header) -> None:
     """Write what was asked."""
-    _write(root / "header.json", header)
+    write_text(root / "header.json", json.dumps(codec.encode(header), indent=1))
 
 
 def read_header(root: Path) -> Header | None:
@@ -140,7 +110,7 @@ def read_header(root: Path) -> Header | None:
 
 def write_ending(root: Path, ending: Ending) -> None:
     """Write what was concluded."""
-    _write(root / "ending.json", ending)
+    write_text(root / "ending.json", json.dumps(codec.encode(ending), indent=1))
 
 
 def read_study(root: Path) -> Study:
@@ -155,34 +125,8 @@ def read_study(root: Path) -> Study:
         raise BadData(f"no run in {root}", fix="give the -o folder of an `ortune optimize`")
     data = _load(root / "ending.json")
     ending = Ending() if data is None else codec.decode(Ending, data)
-    return Study(
-        root=str(root),
-        job=header.job,
-        facts=header.facts,
-        trials=tuple(t for t in trials if t.status is not Status.UNCHANGED),
-        history=ending.history,
-        finished=ending.finished,
-        noise=ending.noise,
-        command=header.command,
-        samples={name: len(part) for name, part in header.parts.items()},
-        notes=ending.notes,
-        models=header.models,
-        strict=ending.strict,
-        advice=ending.advice,
-        too_noisy=ending.too_noisy,
-    )
-
-
-def _write(path: Path, value: object) -> None:
-    beside = path.with_name(f"{path.name}.part")
-    try:
-        beside.write_text(json.dumps(codec.encode(value), indent=1), encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise OrtuneError(
-            f"cannot write {path}: {error.strerror}", fix="free space or choose another -o folder"
-        ) from error
+    found = tuple(t for t in trials if t.status is not Status.UNCHANGED)
+    return Study(str(root), header, found, ending)
 
 
 def _load(path: Path) -> Any | None:

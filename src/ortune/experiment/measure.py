@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -32,7 +33,8 @@ from ortune.measurement.accuracy import Evidence, judge
 from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, time_pair
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs, time_pair
+from ortune.measurement.timing.turns import Started, ready
 
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
@@ -55,17 +57,21 @@ def attempt(
     scores: tuple[Score, ...] = ()
     try:
         with start(context, files.paths, plan.backend, part.name) as worker:
-            measurement = _measure(worker, baseline, effort, sink)
-            low = stats.ratio(measurement.pairs, stats.SEARCHING).low
+            started = ready(worker)
+            pair = time_pair(
+                baseline, worker, effort, lambda found, done: sink(Timing(found, done))
+            )
+            measured = measurement(started, [pair])
+            low = stats.ratio(measured.pairs, stats.SEARCHING).low
             if scored == "always" or (scored == "unless slower" and low < HOPELESS):
                 scores = score(context, worker, plan, part)
+    except BaselineFailed:
+        raise
     except WorkerFailed as error:
-        if error.worker is baseline:
-            raise
         return _died(blank, error.failure, began)
     except OrtuneError as error:
         return _died(blank, Failure(error.what, worker.reproduce), began)
-    return _judged(context, blank, measurement, scores, worker.reproduce, began)
+    return _judged(context, blank, measured, scores, worker.reproduce, began)
 
 
 def finalist(
@@ -75,26 +81,28 @@ def finalist(
     began, blank = time.perf_counter(), _blank(trial.key, trial.plan, "final", files)
     taken: list[Pair] = []
     scores: tuple[Score, ...] = ()
+    fresh = fresh_pairs(
+        lambda: start(context, context.models, context.job.baseline, "baseline"),
+        lambda: start(context, files.paths, trial.plan.backend, "final"),
+        pairs,
+        effort,
+        lambda found, done: sink(Timing(found, done)),
+    )
     try:
-        for turn in range(pairs):
-            with (
-                start(context, context.models, context.job.baseline, "baseline") as baseline,
-                start(context, files.paths, trial.plan.backend, "final") as worker,
-            ):
-                ready(baseline)
-                measurement = _measure(worker, baseline, effort, sink)
-                taken += measurement.pairs
-                if turn == 0:
-                    first = measurement
-                    scores = score(context, worker, trial.plan, *context.evaluation())
+        with closing(fresh):
+            for one in fresh:
+                if not taken:
+                    first = one
+                    scores = score(context, one.candidate, trial.plan, *context.evaluation())
+                taken.append(one.pair)
+    except BaselineFailed:
+        raise
     except WorkerFailed as error:
-        if error.worker is baseline:
-            raise
         return _died(blank, error.failure, began)
     except OrtuneError as error:
-        return _died(blank, Failure(error.what, worker.reproduce), began)
-    measured = replace(first, pairs=tuple(taken))
-    return _judged(context, blank, measured, scores, worker.reproduce, began)
+        return _died(blank, Failure(error.what, first.candidate.reproduce), began)
+    measured = measurement(first.started, taken)
+    return _judged(context, blank, measured, scores, one.candidate.reproduce, began)
 
 
 def _blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
@@ -145,16 +153,11 @@ def _judged(
     )
 
 
-def ready(worker: Worker) -> tuple[int, int, int, Mapping[str, int]]:
-    """Load and run once: load ns, first ns, peak bytes, placement."""
-    loaded, first = worker.ask("load"), worker.ask("first")
-    return loaded["load_ns"], first["first_ns"], first["peak_rss"], loaded["placement"]
-
-
-def _measure(worker: Worker, baseline: Worker, effort: Effort, sink: Sink) -> Measurement:
-    load_ns, first_ns, peak, placement = ready(worker)
-    pair = time_pair(baseline, worker, effort, lambda found, blocks: sink(Timing(found, blocks)))
-    return Measurement((pair,), load_ns, first_ns, peak, placement)
+def measurement(started: Started, pairs: Sequence[Pair]) -> Measurement:
+    """Put together what a plan took to start and its pairs."""
+    return Measurement(
+        tuple(pairs), started.load_ns, started.first_ns, started.peak_rss, started.placement
+    )
 
 
 def score(context: Context, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score, ...]:

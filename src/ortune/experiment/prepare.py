@@ -15,22 +15,21 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
-from ortune.core.study import Job
+from ortune.core.study import Header, Job
 from ortune.core.workload import spread
 from ortune.data.stream import Stream
 from ortune.experiment import budget as budgeting
 from ortune.experiment import samples
 from ortune.experiment.context import Context, Part, together
 from ortune.experiment.keys import different, model_digest
-from ortune.experiment.ledger import Header, read_header, write_header
+from ortune.experiment.ledger import read_header, write_header
 from ortune.experiment.records import table
 from ortune.experiment.request import Request
 from ortune.experiment.samples import CALIBRATION, Feeding
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.model.analysis import facts as model_facts
-from ortune.model.analysis.denormals import denormals
 from ortune.model.io import file
 from ortune.workloads.latency import Latency
 
@@ -95,7 +94,7 @@ def prepare(request: Request, root: Path, sink: Sink) -> Context:
 
 def _facts(path: Path) -> Facts:
     model = file.load(path)
-    return replace(model_facts.facts(model), denormals=denormals(model))
+    return model_facts.facts(model, read=True)
 
 
 class _Loud(Worker):
@@ -181,6 +180,7 @@ def _part(name: str, fed: Feeding, budget: Budget, records: Records | None, work
 
 
 def _job(request: Request, fed: Feeding, budget: Budget, rule: str) -> Job:
+    offered = capabilities(request.baseline)
     return Job(
         model=", ".join(str(path) for path in request.models),
         model_digest=model_digest(request.names),
@@ -190,8 +190,8 @@ def _job(request: Request, fed: Feeding, budget: Budget, rule: str) -> Job:
         workload=request.workload,
         baseline=request.baseline,
         on=request.on,
-        versions=versions(),
-        machine=machine(),
+        versions=offered.versions,
+        machine=offered.machine,
     )
 
 
@@ -220,14 +220,15 @@ def _fed(
 
 def _same_job(root: Path, known: Header, request: Request) -> None:
     """Refuse another job's folder before anything in it is touched."""
+    offered = capabilities(request.baseline)
     asked = replace(
         known.job,
         model_digest=model_digest(request.names),
         workload=request.workload,
         baseline=request.baseline,
         on=request.on,
-        versions=versions(),
-        machine=machine(),
+        versions=offered.versions,
+        machine=offered.machine,
     )
     if request.budget is not None and not request.evaluate:
         asked = replace(asked, budget=Budget.parse(request.budget))

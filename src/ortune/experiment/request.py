@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
-from ortune.core.plugins.spelling import parse
 from ortune.core.plugins.user_function import here_counts, is_function
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN
@@ -107,22 +106,6 @@ class Request:
         files = [_source(name) for name in named]
         texts = [_digest(path) for path in files if path is not None]
         return " ".join([self.evaluate, *texts])
-
-
-def read_workload(text: str | Workload, batch: int = 0) -> Workload:
-    """Read ``--workload`` and put ``--batch`` into it.
-
-    Raises:
-        BadSettings: It cannot be driven here, or says another batch itself.
-    """
-    found = text if isinstance(text, Workload) else parse(Workload, text)
-    if reason := found.missing():
-        raise BadSettings(f"workload '{found.name()}' cannot be driven here", fix=reason)
-    if batch and found.batch not in (0, batch):
-        raise BadSettings(
-            f"--batch {batch} contradicts --workload '{found}'", fix="say it in one place"
-        )
-    return replace(found, batch=batch) if batch else found
 
 
 def _source(name: str) -> Path | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ortune.calibration import reuse
+from ortune.core import atomic_write
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
@@ -49,8 +49,7 @@ class Feeding:
     def settled(self, folder: Path) -> Feeding:
         """Move the samples' folder to its place and return the same samples there."""
         draft = min((p.parent for p in self.streams.values()), key=lambda p: len(p.parts))
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
+        atomic_write.replace(draft, folder)
         materials = {}
         for name, material in self.materials.items():
             if material.feeds is not None:

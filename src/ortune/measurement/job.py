@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE
 from ortune.core.workload import Workload
 from ortune.workloads.latency import Latency
 
@@ -26,6 +27,7 @@ class WorkerJob:
         workload: How timed runs are driven, and how many samples are stacked into one.
         path: Folders put first on the import path, for functions of the user.
         verbose: The runtime logs to stderr.
+        environment: Where the worker runs; see `measurement.environment`.
     """
 
     models: Mapping[str, Path]
@@ -35,6 +37,7 @@ class WorkerJob:
     workload: Workload = field(default_factory=Latency)
     path: tuple[str, ...] = ()
     verbose: bool = False
+    environment: str = HERE
 
 
 @dataclass(frozen=True)

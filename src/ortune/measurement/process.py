@@ -7,7 +7,6 @@ import queue
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -19,8 +18,10 @@ from typing import Any, Self
 import psutil
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
+from ortune.measurement.environment import interpreter
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.workloads.latency import Latency
 
@@ -44,16 +45,16 @@ class Worker:
     def __init__(
         self, job: WorkerJob, *, timeout_s: float = 300, memory_limit: int | None = None
     ) -> None:
+        python = interpreter(job.environment)
         self._timeout_s = timeout_s
         self._limit = memory_limit or int(psutil.virtual_memory().available * 0.9)
-        self._out = job.out
         job.out.mkdir(parents=True, exist_ok=True)
         self._job = job.out / "job.json"
         self._job.write_text(json.dumps(codec.encode(job), indent=1), encoding="utf-8")
         self._commands = job.out / "commands.jsonl"
         self._commands.unlink(missing_ok=True)
         self._log = job.out / "worker.log"
-        command = [sys.executable, "-m", "ortune.measurement.worker", str(self._job)]
+        command = [*python, "-m", "ortune.measurement.worker", str(self._job)]
         self.reproduce = f"{shlex.join(command)} < {shlex.quote(str(self._commands))}"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -190,10 +191,18 @@ def lone(
     root: Path,
     label: str,
     workload: Workload = _LATENCY,
+    environment: str = HERE,
 ) -> WorkerJob:
     """Return the job of a single model: its samples in `stream`, its files below `root`."""
     out = worker_folder(root.resolve() / "workers", label)
-    return WorkerJob({MAIN: model.resolve()}, backend, {MAIN: stream.resolve()}, out, workload)
+    return WorkerJob(
+        {MAIN: model.resolve()},
+        backend,
+        {MAIN: stream.resolve()},
+        out,
+        workload,
+        environment=environment,
+    )
 
 
 def worker_folder(root: Path, label: str) -> Path:

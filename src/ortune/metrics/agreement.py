@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
+from ortune.core.session import Tensors
 from ortune.scoring import outputs
-from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
@@ -29,20 +27,12 @@ class Agreement(Metric):
 
     output: str = ""
 
-    def records(
-        self,
-        expected: Sequence[Tensors],
-        actual: Sequence[Tensors],
-        labels: Sequence[Any] | None,
-    ) -> Floats:
-        """Return one share a sample; NaN when the candidate's outputs are broken.
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
+        """Return the share of agreeing positions.
 
         Raises:
             BadData: No output decides anything.
         """
-        return outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
-
-    def _one(self, expected: Tensors, actual: Tensors) -> float:
         names = outputs.chosen(expected, self.output)
         if outputs.broken(expected, actual, names):
             return float("nan")

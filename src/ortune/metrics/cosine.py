@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ortune.core.backend import Tensors
 from ortune.core.metric import Metric
+from ortune.core.session import Tensors
 from ortune.scoring import outputs
 from ortune.scoring.outputs import Floats
 
@@ -28,16 +27,8 @@ class Cosine(Metric):
 
     output: str = ""
 
-    def records(
-        self,
-        expected: Sequence[Tensors],
-        actual: Sequence[Tensors],
-        labels: Sequence[Any] | None,
-    ) -> Floats:
-        """Return one cosine in [-1, 1] a sample; NaN when the candidate's outputs are broken."""
-        return outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
-
-    def _one(self, expected: Tensors, actual: Tensors) -> float:
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
+        """Return a cosine in [-1, 1]."""
         names = outputs.chosen(expected, self.output)
         if outputs.broken(expected, actual, names):
             return float("nan")

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.metric import Metric
 from ortune.core.plugins import user_function
-from ortune.scoring import user_metric
-from ortune.scoring.outputs import Floats, broken
+from ortune.core.session import Tensors
+from ortune.scoring.outputs import broken
+from ortune.scoring.user_metric import UserMetric
 
 
 @dataclass(frozen=True)
-class Function(Metric):
+class Function(UserMetric):
     """``fn(expected, actual, label)`` scores one sample; the mean counts.
 
     It gets two dicts of arrays by output name and the label or None, and returns a number, or
@@ -29,46 +28,24 @@ class Function(Metric):
         path: ``pkg.module:fn``; importable where ortune runs.
     """
 
-    path: str = ""
-
-    # The direction is the function's, so it is known only when the function is imported.
     @property
-    def higher_is_better(self) -> bool:  # type: ignore[override]
-        """Return the function's attribute of that name; True when it has none.
+    def function(self) -> Callable[..., Any]:
+        """The function.
 
         Raises:
-            BadSettings: The function cannot be imported.
+            BadSettings: None is named, or it cannot be imported.
         """
-        return user_metric.higher_is_better(self._function())
-
-    def records(
-        self,
-        expected: Sequence[Tensors],
-        actual: Sequence[Tensors],
-        labels: Sequence[Any] | None,
-    ) -> Floats:
-        """Return what the function returned, [samples, numbers]; NaN when outputs are broken.
-
-        Raises:
-            BadData: The function fails, or returns something else than numbers.
-        """
-        function = self._function()
-        given = labels if labels is not None else [None] * len(expected)
-        rows = zip(expected, actual, given, strict=True)
-        return np.array([self._call(function, *row) for row in rows], np.float64)
-
-    def aggregate(self, records: Floats) -> float:
-        """Return the mean, or what the function's ``aggregate`` makes of the records."""
-        return user_metric.aggregate(self._function(), records)
-
-    def _function(self) -> Callable[..., Any]:
         if not self.path:
             raise BadSettings("the metric 'function' has no path", fix="write pkg.module:fn>=0.9")
         return user_function.function(self.path)
 
-    def _call(
-        self, function: Callable[..., Any], expected: Tensors, actual: Tensors, label: Any
-    ) -> Floats:
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
+        """Return what the function returned.
+
+        Raises:
+            BadData: The function fails, or returns something else than numbers.
+        """
+        function = self.function
         try:
             given = function(dict(expected), dict(actual), label)
             found = np.asarray(given, np.float64).reshape(-1)
@@ -79,4 +56,5 @@ class Function(Metric):
             ) from error
         if given is None or not len(found):
             raise BadData(f"{self.path} returned {given!r}", fix="return a number a sample")
-        return np.full_like(found, np.nan) if broken(expected, actual, list(expected)) else found
+        is_broken = broken(expected, actual, list(expected))
+        return [float("nan")] * len(found) if is_broken else list(found)

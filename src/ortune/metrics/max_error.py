@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ortune.core.backend import Tensors
 from ortune.core.metric import Metric
+from ortune.core.session import Tensors
 from ortune.scoring import outputs
 from ortune.scoring.outputs import Floats
 
@@ -29,26 +28,18 @@ class MaxError(Metric):
 
     output: str = ""
 
-    def records(
-        self,
-        expected: Sequence[Tensors],
-        actual: Sequence[Tensors],
-        labels: Sequence[Any] | None,
-    ) -> Floats:
-        """Return the largest difference a sample; NaN when outputs are broken or change shape."""
-        return outputs.column([self._one(e, a) for e, a in zip(expected, actual, strict=True)])
-
-    def aggregate(self, records: Floats) -> float:
-        """Return the worst sample's difference."""
-        return float(records[:, 0].max()) if len(records) else float("nan")
-
-    def _one(self, expected: Tensors, actual: Tensors) -> float:
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
+        """Return the largest difference; NaN also where an output changed its shape."""
         names = outputs.chosen(expected, self.output)
         if outputs.broken(expected, actual, names) or not all(
             outputs.alike(expected, actual, name) for name in names
         ):
             return float("nan")
         return max((_difference(expected, actual, name) for name in names), default=0.0)
+
+    def aggregate(self, records: Floats) -> float:
+        """Return the worst sample's difference."""
+        return float(records[:, 0].max()) if len(records) else float("nan")
 
 
 def _difference(expected: Tensors, actual: Tensors, name: str) -> float:

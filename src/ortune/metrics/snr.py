@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ortune.core.backend import Tensors
 from ortune.core.metric import Metric
+from ortune.core.session import Tensors
 from ortune.scoring import outputs
 from ortune.scoring.outputs import Floats
 
@@ -31,33 +30,8 @@ class Snr(Metric):
 
     output: str = ""
 
-    def records(
-        self,
-        expected: Sequence[Tensors],
-        actual: Sequence[Tensors],
-        labels: Sequence[Any] | None,
-    ) -> Floats:
-        """Return signal and noise power a sample, shape [samples, 2]; NaN when outputs are broken.
-
-        An output that changed its shape is all noise.
-        """
-        found = [self._one(e, a) for e, a in zip(expected, actual, strict=True)]
-        return np.array(found, np.float64).reshape(-1, 2)
-
-    def aggregate(self, records: Floats) -> float:
-        """Return dB from the summed powers."""
-        if not len(records):
-            return float("nan")
-        signal, noise = (float(total) for total in records.sum(axis=0))
-        if math.isnan(signal) or math.isnan(noise):
-            return float("nan")
-        if noise == 0:
-            return _CAP
-        if signal == 0:
-            return -_CAP
-        return min(_CAP, max(-_CAP, 10 * (math.log10(signal) - math.log10(noise))))
-
-    def _one(self, expected: Tensors, actual: Tensors) -> tuple[float, float]:
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
+        """Return signal and noise power; an output that changed its shape is all noise."""
         names = outputs.chosen(expected, self.output)
         if outputs.broken(expected, actual, names):
             return float("nan"), float("nan")
@@ -74,6 +48,19 @@ class Snr(Metric):
         if not total:
             return signal, noise
         return (signal, noise + signal * unlike / total) if signal else (total, noise + unlike)
+
+    def aggregate(self, records: Floats) -> float:
+        """Return dB from the summed powers."""
+        if not len(records):
+            return float("nan")
+        signal, noise = (float(total) for total in records.sum(axis=0))
+        if math.isnan(signal) or math.isnan(noise):
+            return float("nan")
+        if noise == 0:
+            return _CAP
+        if signal == 0:
+            return -_CAP
+        return min(_CAP, max(-_CAP, 10 * (math.log10(signal) - math.log10(noise))))
 
 
 def _powers(expected: Tensors, actual: Tensors, name: str) -> tuple[float, float]:

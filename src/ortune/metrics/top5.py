@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ortune.core.backend import Tensors
 from ortune.core.metric import Metric
+from ortune.core.session import Tensors
 from ortune.scoring import top_k
-from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
@@ -24,15 +22,6 @@ class Top5(Metric):
 
     output: str = ""
 
-    def records(
-        self,
-        expected: Sequence[Tensors],
-        actual: Sequence[Tensors],
-        labels: Sequence[Any] | None,
-    ) -> Floats:
-        """Return 0 or 1 a sample, a share where a sample has several labels; NaN when broken.
-
-        Raises:
-            BadData: There are no labels, or they do not fit the output.
-        """
-        return top_k.records(expected, actual, labels, self.output, 5)
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
+        """See `top_k.share`."""
+        return top_k.share(expected, actual, label, self.output, 5)

@@ -1,15 +1,14 @@
-"""What of a tensor ever woke up."""
+"""The range of every channel, for finding those that the samples leave inactive."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.observer import Accumulator, Observer, Range
-from ortune.statistics.extent import Extent
+from ortune.statistics.extent import ChannelExtents, Extent
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,9 @@ class Activity(Observer):
     axis: int = -1
 
     def start(self) -> Accumulator:
-        """Return an accumulator that holds two numbers a channel."""
         return _Activity(self.axis)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of both bounds."""
         inside = -len(shape) <= self.axis < len(shape)
         return 32 * shape[self.axis] if inside else 32
 
@@ -37,27 +34,15 @@ class _Activity:
     def __init__(self, axis: int) -> None:
         self._axis = axis
         self._extent = Extent()
-        self._bounds: NDArray[np.float64] | None = None
-        self._mixed = False
+        self._channels: ChannelExtents | None = ChannelExtents(axis)
 
     def update(self, turn: int, values: NDArray[Any]) -> None:
         self._extent.widen(values)
-        if not values.size or self._mixed:
-            return
-        if values.ndim < 2 or not -values.ndim <= self._axis < values.ndim:
-            self._mixed, self._bounds = True, None
-            return
-        others = tuple(i for i in range(values.ndim) if i != self._axis % values.ndim)
-        found = np.stack([values.min(axis=others), values.max(axis=others)]).astype(np.float64)
-        if self._bounds is None:
-            self._bounds = found
-        elif self._bounds.shape != found.shape:
-            self._mixed, self._bounds = True, None
-        else:
-            low, high = np.minimum(self._bounds, found)[0], np.maximum(self._bounds, found)[1]
-            self._bounds = np.stack([low, high])
+        if values.size and self._channels is not None:
+            fits = values.ndim >= 2 and -values.ndim <= self._axis < values.ndim
+            if not fits or not self._channels.widen(values):
+                self._channels = None
 
     def result(self) -> Range:
         seen = self._extent.range
-        bounds = np.zeros((2, 0)) if self._bounds is None else self._bounds
-        return Range(seen.low, seen.high, tuple((float(a), float(b)) for a, b in bounds.T))
+        return Range(seen.low, seen.high, () if self._channels is None else self._channels.pairs)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.observer import Accumulator, Range
-from ortune.statistics.extent import balanced
 from ortune.statistics.histogram import Binned, Histogram, folded
 
 CANDIDATES = 64
@@ -27,37 +24,14 @@ class Entropy(Binned):
     clipped values at its ends, is compared with itself merged into as many levels as the grid has:
     the smallest Kullback-Leibler divergence wins. Values that are exactly zero, which every grid
     holds, are left out: behind a Relu they would decide everything.
-
-    Attributes:
-        bits: Of the grid that will cover the range.
-        bins: Of the histogram; thresholds are its edges.
-        symmetric: Compare magnitudes, and return a range around zero.
     """
 
-    def start(self) -> Accumulator:
-        """Return an accumulator that holds one histogram."""
-        return _Entropy(self)
-
-
-class _Entropy:
-    def __init__(self, settings: Entropy) -> None:
-        self._levels, self._symmetric = 2**settings.bits, settings.symmetric
-        self._histogram = Histogram(settings.bins, around_zero=True)
-
-    def update(self, turn: int, values: NDArray[Any]) -> None:
-        self._histogram.update(turn, values)
-
-    def result(self) -> Range:
-        found, seen = self._histogram, self._histogram.seen
-        counts, zero = found.nonzero, found.at_zero
-        if not counts.any():
-            return balanced(seen) if self._symmetric else seen
-        if self._symmetric:
-            reach = found.width * threshold(folded(counts, zero), 0, self._levels // 2)
-            top = min(max(0.0 - seen.low, seen.high), reach)
-            return Range(0.0 - top, top)
-        reach = found.width * threshold(counts, zero, self._levels)
-        return Range(max(seen.low, -reach), min(seen.high, reach))
+    def kept(self, found: Histogram) -> tuple[int, int]:
+        counts, zero, levels = found.nonzero, found.at_zero, 2**self.bits
+        if self.symmetric:
+            counts, zero, levels = folded(counts, zero), 0, levels // 2
+        bins = threshold(counts, zero, levels)
+        return bins, bins
 
 
 def threshold(counts: NDArray[np.int64], zero: int, levels: int) -> int:

@@ -23,7 +23,6 @@ class Finite(Observer):
     mask: float = 1e30
 
     def start(self) -> Accumulator:
-        """Return an accumulator that holds two numbers."""
         return _Finite(self.mask)
 
 

@@ -18,7 +18,6 @@ class Magnitude(Observer):
     covers: ClassVar[bool] = False
 
     def start(self) -> Accumulator:
-        """Return an accumulator that holds two numbers."""
         return _Magnitude()
 
 

@@ -28,18 +28,12 @@ class MinMax(Observer):
     symmetric: bool = False
 
     def __post_init__(self) -> None:
-        """Check the weight.
-
-        Raises:
-            BadSettings: It is not within 0 and 1.
-        """
         if not 0 <= self.average <= 1:
             raise BadSettings(
                 f"min-max(average={self.average}) is no weight", fix="use 0 <= average <= 1"
             )
 
     def start(self) -> Accumulator:
-        """Return an accumulator that holds two numbers."""
         return _MinMax(self.average, self.symmetric)
 
 

@@ -47,11 +47,6 @@ class LayerMoments(Observer):
     products: bool = True
 
     def __post_init__(self) -> None:
-        """Check that the fields fit each other.
-
-        Raises:
-            BadSettings: A list has another length than the kernel has, or a number is too small.
-        """
         axes = len(self.kernel)
         for name, wanted in (("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
             if len(getattr(self, name)) not in (0, wanted):
@@ -66,11 +61,9 @@ class LayerMoments(Observer):
             )
 
     def start(self) -> Accumulator:
-        """Return an accumulator that holds one matrix a group."""
         return _LayerMoments(self)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of the matrices, and of one block of vectors."""
         if not shape:
             return 0
         channels = shape[1] if self.kernel and len(shape) > 1 else shape[-1]

@@ -32,20 +32,13 @@ class Percentile(Observer):
     symmetric: bool = False
 
     def __post_init__(self) -> None:
-        """Check the share.
-
-        Raises:
-            BadSettings: It is not above 0 and at most 100.
-        """
         if not 0 < self.p <= 100:
             raise BadSettings(f"percentile(p={self.p}) keeps nothing", fix="use 0 < p <= 100")
 
     def start(self) -> Accumulator:
-        """Return an accumulator that holds one histogram."""
         return _Percentile(self.p, self.symmetric)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of the histogram."""
         return 8 * BINS
 
 

@@ -26,7 +26,6 @@ class Sums(Observer):
     power: int = 1
 
     def start(self) -> Accumulator:
-        """Return an accumulator that holds one number."""
         return _Sums(self.axes or None, self.power)
 
 

@@ -70,7 +70,7 @@ class Spec:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class BlockSteps:
     """The grid of some rows.
 
     Attributes:
@@ -102,7 +102,7 @@ def fold(rows: Array, spec: Spec) -> Array:
     return rows.reshape(count, blocks, spec.block)
 
 
-def nearest(folded: Array, spec: Spec, dtype: Any = np.float32) -> Steps:
+def nearest(folded: Array, spec: Spec, dtype: Any = np.float32) -> BlockSteps:
     """Return the grids that cover each block, zero exactly.
 
     A symmetric grid has one integer more below zero than above: the sign of its step is chosen
@@ -117,10 +117,10 @@ def nearest(folded: Array, spec: Spec, dtype: Any = np.float32) -> Steps:
     if spec.symmetric:
         extreme = np.where(-low > high, low, high)
         scale = usable(extreme / -spec.middle, dtype)
-        return Steps(scale, np.full(scale.shape, spec.middle, scale.dtype))
+        return BlockSteps(scale, np.full(scale.shape, spec.middle, scale.dtype))
     low, high = np.minimum(low, 0), np.maximum(high, 0)
     scale = usable((high - low) / spec.top, dtype)
-    return Steps(scale, np.clip(np.rint(-low / scale), 0, spec.top))
+    return BlockSteps(scale, np.clip(np.rint(-low / scale), 0, spec.top))
 
 
 def usable(scale: Array, dtype: Any) -> Array:
@@ -180,6 +180,6 @@ class Packed:
 
     def dequantize(self) -> NDArray[np.float32]:
         """Return the float32 rows that the runtime multiplies with, shape [rows, width]."""
-        steps = Steps(self.scale.astype(np.float32), self.zeros().astype(np.float32))
+        steps = BlockSteps(self.scale.astype(np.float32), self.zeros().astype(np.float32))
         wide = steps.values(unpack(self.integers, self.spec.bits).astype(np.float32))
         return wide.reshape(len(wide), -1)[:, : self.width]

@@ -38,13 +38,7 @@ class Dynamic:
     """
 
     def __init__(
-        self,
-        graph: ir.Graph,
-        *,
-        kind: Kind,
-        per_channel: bool,
-        reduce_range: bool,
-        min_side: int,
+        self, graph: ir.Graph, *, kind: Kind, per_channel: bool, reduce_range: bool, min_side: int
     ) -> None:
         self.foreign = False
         self._opset = graph.opset_imports.get("", 0)

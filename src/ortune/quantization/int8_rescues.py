@@ -2,71 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer
 from ortune.core.plugins import catalog, codec
 from ortune.core.step import Quantizer, Step, Transform
+from ortune.quantization.roles import Role, find
 
-if TYPE_CHECKING:
-    from ortune.quantizers.int8_static import Int8Static
+Kit: TypeAlias = Sequence[tuple[Role, ...]]
 
-CONVOLUTIONS = (
-    ("adaptive-rounding",),
-    ("cross-layer-equalization", "adaptive-rounding"),
-    ("bias-correction",),
-    ("cross-layer-equalization",),
-    ("clip-weights",),
+CONVOLUTIONS: Kit = (
+    (Role.ROUNDS,),
+    (Role.EQUALIZES, Role.ROUNDS),
+    (Role.CORRECTS,),
+    (Role.EQUALIZES,),
+    (Role.CLIPS,),
 )
 """The accuracy kit in front of convolutions, best bet first: see docs/quantizing.md."""
 
-SMOOTHED = (
-    ("smooth-quant", "adaptive-rounding"),
-    ("smooth-quant", "bias-correction"),
-)
+SMOOTHED: Kit = ((Role.SMOOTHS, Role.ROUNDS), (Role.SMOOTHS, Role.CORRECTS))
 """In front of matrix products whose inputs are smoothed already."""
 
-TRANSFORMERS = (("smooth-quant",), *SMOOTHED, ("adaptive-rounding",))
+TRANSFORMERS: Kit = ((Role.SMOOTHS,), *SMOOTHED, (Role.ROUNDS,))
 """In front of matrix products."""
 
 OBSERVERS = ("percentile", "mse", "entropy")
 
 
-def rescues(step: Int8Static, facts: Facts) -> Iterator[tuple[Step, ...]]:
-    """Yield the accuracy kit in front of a step, then the step on less or with other ranges.
+def convolutions(facts: Facts) -> int:
+    """Return how many convolutions a network has."""
+    return facts.ops.get("Conv", 0) + facts.ops.get("ConvTranspose", 0)
 
-    What prepares weights must be told which step rounds them, and that step must leave them as
-    they are: smoothing is then a step of its own in front. Convolutions beside many products may
-    be what costs accuracy: their weights alone are stored as integers then.
+
+def products(facts: Facts) -> int:
+    """Return how many matrix products a network has."""
+    return facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
+
+
+def prepared(last: Quantizer, facts: Facts, *, smoothed: bool) -> Iterator[tuple[Step, ...]]:
+    """Yield the accuracy kit in front of a static int8 step.
+
+    Args:
+        last: The step; it must leave weights as they are before it rounds them.
+        facts: Of the model.
+        smoothed: Whether the search came from smoothed activations, which the kit then keeps.
     """
-    convolutions = facts.ops.get("Conv", 0) + facts.ops.get("ConvTranspose", 0)
-    products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
-    last = replace(step, smooth=0.0, split=0)
-    smoothed = step.smooth or step.split
-    kit = SMOOTHED if smoothed else CONVOLUTIONS if convolutions >= products else TRANSFORMERS
-    for names in kit:
-        found = [_step(name, last) for name in names]
-        steps = [one for one in found if one is not None]
-        if len(steps) == len(names):
+    plain = convolutions(facts) >= products(facts)
+    for roles in SMOOTHED if smoothed else CONVOLUTIONS if plain else TRANSFORMERS:
+        steps = [one for role in roles if (one := _step(role, last)) is not None]
+        if len(steps) == len(roles):
             yield (*steps, last)
-    if convolutions and products > 1 and step.target == "cpu":
-        rest = codec.build(catalog.load(Quantizer, "int8-weights"), {"fold": True})
-        yield (replace(step, ops=("MatMul", "Gemm")), rest)
-    known = catalog.names(Observer)
+
+
+def stored_weights() -> Iterator[Quantizer]:
+    """Yield the step that stores weights as integers and computes as fast as float."""
+    if (cls := find(Quantizer, Role.WEIGHTS)) is not None:
+        yield codec.build(cls, {"fold": True})
+
+
+def other_observers(observer: Observer) -> Iterator[Observer]:
+    """Yield the observers that clip, less the one in use."""
     for name in OBSERVERS:
-        other = catalog.load(Observer, name)() if name in known else None
-        if other is not None and type(other) is not type(step.observer):
-            yield (replace(step, observer=other),)
+        if name in catalog.names(Observer) and name != observer.name():
+            yield catalog.load(Observer, name)()
 
 
-def _step(name: str, last: Int8Static) -> Step | None:
-    """Return a step of the kit for the step that follows it; None where there is none."""
-    if name in catalog.names(Transform):
-        return catalog.load(Transform, name)()
-    if name not in catalog.names(Quantizer):
-        return None
-    plain = last == type(last)()
-    return codec.build(catalog.load(Quantizer, name), {} if plain else {"before": last})
+def _step(role: Role, last: Quantizer) -> Step | None:
+    """Return a step of the kit for the step that follows it; None where none is installed."""
+    if role is Role.EQUALIZES:
+        equalizer = find(Transform, role)
+        return equalizer() if equalizer is not None else None
+    cls = find(Quantizer, role)
+    fields = {} if last == type(last)() else {"before": last}
+    return codec.build(cls, fields) if cls is not None else None

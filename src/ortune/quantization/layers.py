@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ortune.model.graph import edit
 from ortune.model.graph.uses import is_read
-from ortune.quantization.node_filter import chosen
 
 
 @dataclass(frozen=True)
@@ -139,8 +138,3 @@ def discard_weight(value: ir.Value | None) -> None:
     if source is not value and node is not None and node.graph is not None:
         node.graph.remove(node, safe=True)
     edit.discard(source)
-
-
-def excluded(model: ir.Model, patterns: Sequence[str]) -> frozenset[ir.Node]:
-    """Return the nodes that `exclude` names; see `_chosen.chosen`."""
-    return chosen(model, patterns, "exclude")

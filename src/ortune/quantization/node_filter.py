@@ -51,6 +51,11 @@ def chosen(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[i
     return frozenset(found)
 
 
+def included(model: ir.Model, patterns: Sequence[str]) -> frozenset[ir.Node] | None:
+    """Return the nodes that `include` names, as `chosen`; None, for all, without patterns."""
+    return chosen(model, patterns, "include") if patterns else None
+
+
 def _matcher(pattern: str, option: str) -> re.Pattern[str]:
     if not pattern.startswith("re:"):
         return re.compile(fnmatch.translate(pattern))

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Moments, Probe, Ranges
-from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer
+from ortune.quantization.roles import Role
 from ortune.quantization.rounding.coordinate_descent import descend
 from ortune.quantization.rounding.matrices import biased, moments, put_weight, shift, watch
-from ortune.quantization.rounding.targets import Rounding, roundings
+from ortune.quantization.rounding.targets import Preparation, Rounding, roundings
 
 _INSIDE = np.float32(1 - 2.0**-22)
 """Keeps what is stored as the largest integer from exceeding the value that set the step."""
 
 
 @dataclass(frozen=True)
-class AdaptiveRounding(Quantizer):
+class AdaptiveRounding(Preparation):
     """Puts weights on the grid of the integer step that follows, which finds them there.
 
     Minimises the expected squared change of every layer's output over the calibration data, one
@@ -33,26 +33,19 @@ class AdaptiveRounding(Quantizer):
     integers chosen here. Weights and biases alone change.
 
     Attributes:
-        before: The step that follows, with its settings; int8-static by default.
         sweeps: Times that every weight is looked at; it ends sooner when nothing changes.
         damping: Added to the second moments, as a share of their mean: the less data, the more.
         widest: Layers with more inputs an output are rounded plainly: memory grows with the
             square (8 bytes each).
     """
 
-    needs_opset: ClassVar[int] = 13
+    role: ClassVar[Role] = Role.ROUNDS
 
-    before: Quantizer | None = None
     sweeps: int = 4
     damping: float = 0.01
     widest: int = 4096
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            BadSettings: Nothing would be done, or the moments could be singular.
-        """
         if self.sweeps < 1 or self.damping <= 0:
             raise BadSettings(
                 f"sweeps={self.sweeps}, damping={self.damping} rounds nothing or divides by zero",
@@ -60,20 +53,12 @@ class AdaptiveRounding(Quantizer):
             )
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return the inputs of the layers that will be rounded.
-
-        The exact rewrites of the step that follows are done in place first.
-        """
+        """Return the inputs of the layers; the next step's exact rewrites are done first."""
         found = [r for r in roundings(model, self.before) if self._fits(r)]
         return watch(layer for rounding in found for layer in rounding.layers)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Round in place and return how many weights were.
-
-        Raises:
-            Refused: The step that follows takes no layer, or none whose input was observed.
-            BadSettings: `before` is no step that this one can prepare for.
-        """
+        """Round in place and return how many weights were."""
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
         done = sum(self._round(editor, one, ranges) for one in found if self._fits(one))
@@ -99,11 +84,7 @@ class AdaptiveRounding(Quantizer):
         old, steps = columns.split(array), rounding.steps(array)
         fixed = np.abs(old) >= steps * (rounding.largest - 0.001)
         integers = descend(
-            old / steps,
-            self._objective(seen),
-            fixed,
-            largest=rounding.largest,
-            sweeps=self.sweeps,
+            old / steps, self._objective(seen), fixed, largest=rounding.largest, sweeps=self.sweeps
         )
         new = np.where(fixed, old, integers * (steps * _INSIDE)).astype(np.float32)
         for layer, found in seen:

@@ -13,7 +13,7 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.model.graph import edit
 from ortune.quantization.float16.format import BFLOAT16, Format
-from ortune.quantization.float16.plugin import Sixteen
+from ortune.quantization.float16.narrow import Sixteen
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,6 @@ class Bf16(Sixteen):
     recurrent operators have bfloat16 from opset 22 on, so older models are raised to it.
     onnxruntime's CPU provider has next to no bfloat16 kernels and refuses the file; OpenVINO runs
     it (and computes float32 models in bfloat16 by its option ``precision=bf16``, without a file).
-
-    Attributes:
-        keep_io: Inputs and outputs keep their float32, through a Cast at the border.
-        block: Operators that stay in float32, such as LSTM.
-        include: Node names to convert, all others stay; * and ? match, re: begins a regular
-            expression. Empty for all.
-        exclude: Node names that stay in float32.
-        margin: What was measured may be this many times larger on other data.
-        loss: Largest relative error that one operator may make of the rounding of its inputs.
-        sums: What the runtime adds up products in; where that is bfloat16 long sums of products
-            stay in float32 too.
     """
 
     needs_opset: ClassVar[int] = 22
@@ -51,12 +40,7 @@ class Bf16(Sixteen):
             yield cls()
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Convert the model and return how many nodes became bfloat16.
-
-        Raises:
-            BadSettings: A pattern matches no node.
-            Refused: No node can, or a sequence would have to change its type on the way.
-        """
+        """Convert the model; a note names the operators without a kernel on the CPU."""
         count = super().apply(model, ranges)
         if lacking := lacks(model):
             edit.note(model, f"onnxruntime's CPU provider has no bfloat16 {', '.join(lacking)}")

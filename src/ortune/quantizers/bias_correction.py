@@ -11,52 +11,32 @@ import onnx_ir as ir
 
 from ortune.core.errors import Refused
 from ortune.core.observer import Probe, Ranges
-from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer
+from ortune.quantization.roles import Role
 from ortune.quantization.rounding.matrices import biased, moments, shift, watch
-from ortune.quantization.rounding.targets import Rounding, roundings
+from ortune.quantization.rounding.targets import Preparation, Rounding, roundings
 
 
 @dataclass(frozen=True)
-class BiasCorrection(Quantizer):
+class BiasCorrection(Preparation):
     """Adds ``E[(W - Wq) x]`` to every bias, Wq being W as the step that follows will round it.
 
     After Nagel et al., 2019, section 4.2, with the means observed on the float model over the
     calibration data. Biases alone change. Errors of rounded activations are not looked at: their
     grids are rounded to nearest, without a mean to take up. A MatMul has a bias only where a
     constant is added to it alone.
-
-    Attributes:
-        before: The step that follows, with its settings; int8-static by default.
     """
 
-    needs_opset: ClassVar[int] = 13
-
-    before: Quantizer | None = None
+    role: ClassVar[Role] = Role.CORRECTS
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return the inputs of the layers that have, or may have, a bias.
-
-        The exact rewrites of the step that follows are done in place first.
-        """
-        return watch(
-            (
-                layer
-                for rounding in roundings(model, self.before)
-                for layer in rounding.layers
-                if biased(layer) is not None
-            ),
-            products=False,
-        )
+        """Return the inputs of the layers that have, or may have, a bias."""
+        every = (layer for one in roundings(model, self.before) for layer in one.layers)
+        return watch((layer for layer in every if biased(layer) is not None), products=False)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Correct in place and return how many biases were.
-
-        Raises:
-            Refused: No layer that the step takes has a bias and an observed input.
-            BadSettings: `before` is no step that this one can prepare for.
-        """
+        """Correct in place and return how many biases were."""
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
         count = sum(len(one.layers) for one in found)
@@ -76,5 +56,6 @@ def _correct(editor: edit.Editor, rounding: Rounding, layer: Layer, ranges: Rang
     if seen is None:
         return False
     array = layer.array()
-    lost = rounding.columns.split(array.astype(np.float64) - rounding.rounded(array))
+    grid = rounding.grid(array)
+    lost = rounding.columns.split(array.astype(np.float64) - grid.dequantize(grid.quantize(array)))
     return shift(editor, layer, np.einsum("gcw,gw->gc", lost, seen.mean).reshape(-1))

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Probe, Ranges
-from ortune.core.step import Quantizer
 from ortune.model.graph import edit
+from ortune.quantization.roles import Role
 from ortune.quantization.rounding.matrices import moments, put_weight, shift, watch
-from ortune.quantization.rounding.targets import Rounding, roundings
+from ortune.quantization.rounding.targets import Preparation, Rounding, roundings
 
 
 @dataclass(frozen=True)
-class ClipWeights(Quantizer):
+class ClipWeights(Preparation):
     """Clips the weights of every grid to the bound of least squared rounding error.
 
     The grid of the integer step that follows ends at the largest value, so it becomes the finer
@@ -28,25 +28,18 @@ class ClipWeights(Quantizer):
     change.
 
     Attributes:
-        before: The step that follows, with its settings; int8-static by default.
         weighted: Use calibration data.
         least: The smallest bound tried, as a share of the largest value.
         bounds: How many are tried, the largest value included.
     """
 
-    needs_opset: ClassVar[int] = 13
+    role: ClassVar[Role] = Role.CLIPS
 
-    before: Quantizer | None = None
     weighted: bool = False
     least: float = 0.5
     bounds: int = 26
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            BadSettings: No bound but the largest value would be tried.
-        """
         if self.bounds < 2 or not 0 < self.least < 1:
             raise BadSettings(
                 f"least={self.least}, bounds={self.bounds} clips nothing",
@@ -54,20 +47,12 @@ class ClipWeights(Quantizer):
             )
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return the inputs of the layers that will be rounded, nothing when not weighted.
-
-        The exact rewrites of the step that follows are done in place first.
-        """
+        """Return the inputs of the layers, nothing when not weighted."""
         found = roundings(model, self.before)
         return watch(x for r in found for x in r.layers) if self.weighted else []
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Clip in place and return how many weights changed.
-
-        Raises:
-            Refused: No bound is better than the largest value.
-            BadSettings: `before` is no step that this one can prepare for.
-        """
+        """Clip in place and return how many weights changed."""
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
         done = sum(self._clip(editor, one, ranges) for one in found)

@@ -45,11 +45,7 @@ class FloatConvs(Quantizer):
             yield cls()
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Rewrite the layers and return how many became float.
-
-        Raises:
-            Refused: No layer of `ops` is dynamically quantized in a form known here.
-        """
+        """Rewrite the layers and return how many became float."""
         edit.inline(model)
         wanted = {_INTEGER.get(op, op) for op in self.ops}
         count = 0

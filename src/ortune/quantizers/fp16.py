@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.quantization.float16.format import FLOAT16, Format
-from ortune.quantization.float16.plugin import Sixteen
+from ortune.quantization.float16.narrow import Sixteen
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,6 @@ class Fp16(Sixteen):
     With data every tensor's range is measured, and a node that would overflow, or lose more than
     `loss`, stays in float32 too; the notes name it. onnxruntime's CPU provider computes in float32
     between Casts of its own: no faster there.
-
-    Attributes:
-        keep_io: Inputs and outputs keep their float32, through a Cast at the border.
-        block: Operators that stay in float32, such as LSTM.
-        include: Node names to convert, all others stay; * and ? match, re: begins a regular
-            expression. Empty for all.
-        exclude: Node names that stay in float32.
-        margin: What was measured may be this many times larger on other data.
-        loss: Largest relative error that one operator may make of the rounding of its inputs.
-        sums: What the runtime adds up products in; where that is float16 long or large sums of
-            products stay in float32 too.
     """
 
     format: ClassVar[Format] = FLOAT16

@@ -79,12 +79,7 @@ class Fp8(Quantizer):
         return [Probe(name, self.observer) for name in names]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Write the pairs and return how many layers became float8.
-
-        Raises:
-            BadSettings: A pattern matches no node.
-            Refused: There is no layer to quantize.
-        """
+        """Write the pairs and return how many layers became float8."""
         edit.inline(model)
         found = list(self._layers(model))
         known = [layer for layer in found if _step(ranges.get(str(layer.x.name)))]

@@ -15,7 +15,8 @@ from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.dynamic import Dynamic
-from ortune.quantization.layers import excluded
+from ortune.quantization.node_filter import chosen
+from ortune.quantization.roles import Role
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Int8Dynamic(Quantizer):
     """
 
     needs_opset: ClassVar[int] = 11
+    role: ClassVar[Role] = Role.DYNAMIC
 
     ops: tuple[str, ...] = ("MatMul", "Gemm", "LSTM", "Attention")
     conv: bool = False
@@ -59,14 +61,9 @@ class Int8Dynamic(Quantizer):
             yield cls(ops=("LSTM",))
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Rewrite the layers and return how many became integer.
-
-        Raises:
-            Refused: No layer of `ops` has a constant float32 weight.
-            BadSettings: A pattern of `exclude` matches nothing.
-        """
+        """Rewrite the layers and return how many became integer."""
         edit.inline(model)
-        left = excluded(model, self.exclude)
+        left = chosen(model, self.exclude, "exclude")
         ops = (*self.ops, "Conv") if self.conv else self.ops
         rewriter = Dynamic(
             model.graph,

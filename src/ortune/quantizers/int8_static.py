@@ -26,6 +26,7 @@ from ortune.quantization.qdq.fold_scales import fold
 from ortune.quantization.qdq.insert import Pairs
 from ortune.quantization.qdq.placement import Placement, moved, place
 from ortune.quantization.qdq.smooth import factors, smoothable
+from ortune.quantization.roles import Role
 from ortune.quantization.weights import embeddings as tables
 from ortune.quantization.weights.integer_weights import Packer
 from ortune.rewrites.layers import transposed_conv
@@ -83,6 +84,7 @@ class Int8Static(Quantizer):
     """
 
     needs_opset: ClassVar[int] = 13
+    role: ClassVar[Role] = Role.STATIC
 
     target: runtime_rules.Target = "cpu"
     observer: Observer = _OBSERVER
@@ -105,11 +107,6 @@ class Int8Static(Quantizer):
     split: int = 0
 
     def __post_init__(self) -> None:
-        """Check the observer.
-
-        Raises:
-            BadSettings: Its ranges are not made for a grid.
-        """
         if not self.observer.covers:
             raise BadSettings(
                 f"observer={self.observer} does not say where values lie",
@@ -164,8 +161,19 @@ class Int8Static(Quantizer):
             yield catalog.load(Transform, "depth-to-space-nhwc")()
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
-        """Yield the accuracy kit before this step, then other observers."""
-        return int8_rescues.rescues(self, facts)
+        """Yield the accuracy kit before this step, then less of it, then other observers.
+
+        Convolutions beside products may be what costs accuracy: their weights alone are integers
+        then.
+        """
+        smoothed = bool(self.smooth or self.split)
+        last = replace(self, smooth=0.0, split=0)
+        yield from int8_rescues.prepared(last, facts, smoothed=smoothed)
+        if facts.has("Conv", "ConvTranspose") and int8_rescues.products(facts) > 1:
+            for rest in int8_rescues.stored_weights() if self.target == "cpu" else ():
+                yield (replace(self, ops=("MatMul", "Gemm")), rest)
+        for observer in int8_rescues.other_observers(self.observer):
+            yield (replace(self, observer=observer),)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that get a pair.
@@ -185,12 +193,7 @@ class Int8Static(Quantizer):
         return [Probe(name, observer) for name, observer in found.items()]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Put in the pairs and return how many layers became integer.
-
-        Raises:
-            Refused: No layer of `ops` has a constant float32 weight and a usable range.
-            BadSettings: A pattern of `include`, `exclude` or `wide` matches nothing.
-        """
+        """Put in the pairs and return how many layers became integer."""
         self._prepare(model)
         self._widen(model)
         placements, scope = self._place(model, ranges)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -11,13 +11,17 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
-from ortune.core.observer import Probe, Ranges
-from ortune.core.step import Quantizer
+from ortune.core.observer import Ranges
 from ortune.model.graph import edit
 from ortune.quantization import grid as grids
-from ortune.quantization.block_grid import Spec
-from ortune.quantization.layers import excluded, transposed
-from ortune.quantization.weights.blockwise import Blockwise, Method, included
+from ortune.quantization.block_grid import Bits
+from ortune.quantization.layers import transposed
+from ortune.quantization.node_filter import chosen, included
+from ortune.quantization.qdq.nodes import dequantized
+from ortune.quantization.roles import Role
+from ortune.quantization.weights.blockwise import PACKED, BlockWeights, Method
+from ortune.quantization.weights.embeddings import look_up
+from ortune.quantization.weights.integer_weights import Stored, tables_of
 
 READS = {"Gather": (0,), "LSTM": (1, 2), "GRU": (1, 2), "RNN": (1, 2)}
 """Operator -> inputs that are weights; input 1 of all others."""
@@ -25,9 +29,11 @@ READS = {"Gather": (0,), "LSTM": (1, 2), "GRU": (1, 2), "RNN": (1, 2)}
 AXES = {"Conv": 0, "LSTM": 1, "GRU": 1, "RNN": 1, "ConvTranspose": 1}
 """Operator -> channel axis of its weight; the last axis of all others."""
 
+OPS = "Conv ConvTranspose MatMul Gemm Gather LSTM GRU RNN"
+
 
 @dataclass(frozen=True)
-class Int8Weights(Quantizer):
+class Int8Weights(BlockWeights):
     """Weights of 8 bits, one step a channel or a block; 73-75 % smaller.
 
     An embedding table is looked up in int8 and only the rows found are dequantized. Arithmetic
@@ -39,52 +45,23 @@ class Int8Weights(Quantizer):
     and tables alone.
 
     Attributes:
-        ops: Operators whose weights are stored as int8.
-        min_size: Weights with fewer elements stay in float.
         fold: Write Cast and Mul instead of DequantizeLinear: onnxruntime folds those when it
             loads, and the latency is that of float32 exactly. Of the form ``channel``.
-        form: ``channel``: DequantizeLinear with one step a channel. ``nbits``: MatMulNBits and
-            GatherBlockQuantized, onnxruntime's operators, in blocks. ``qdq``: DequantizeLinear in
-            blocks, of opset 21.
-        block: Weights that share a step in the forms with blocks: 16, 32, 64, 128 or 256.
-        symmetric: Zero points in the middle, not stored; ``channel`` has no other.
-        method: How weights are rounded in blocks: ``rtn``, ``hqq`` or ``gptq``, as in
-            `int4-weights`.
-        accuracy_level: What onnxruntime may round activations to inside a MatMulNBits: 0 and 1
-            float32, 4 int8, the only one with a fast kernel.
-        include: Names of nodes to look at; * and ? match, re: begins a regular expression. Empty
-            looks at all.
-        exclude: Names of nodes to leave in float.
-        damping: For ``gptq``: share of the mean second moment that is added to all inputs'.
-        act_order: For ``gptq``: the weights of large inputs are rounded first.
+        form: ``channel``: DequantizeLinear with one step a channel, symmetric and rounded to the
+            nearest. ``nbits`` and ``qdq``: in blocks, as in `int4-weights`.
     """
 
-    needs_opset: ClassVar[int] = 13
+    role: ClassVar[Role] = Role.WEIGHTS
+    bits: ClassVar[Bits] = 8
 
-    ops: tuple[str, ...] = (
-        "Conv",
-        "ConvTranspose",
-        "MatMul",
-        "Gemm",
-        "Gather",
-        "LSTM",
-        "GRU",
-        "RNN",
-    )
-    min_size: int = 1024
+    ops: tuple[str, ...] = tuple(OPS.split())
     fold: bool = False
     form: Literal["channel", "nbits", "qdq"] = "channel"
     block: int = 128
-    symmetric: bool = True
     method: Method = "rtn"
-    accuracy_level: int = 4
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    damping: float = 0.01
-    act_order: bool = True
 
     def __post_init__(self) -> None:
-        self._blockwise()
+        super().__post_init__()
         if self.form == "channel" and (self.method != "rtn" or not self.symmetric):
             raise BadSettings(
                 "int8-weights with one step a channel is symmetric and rounds to the nearest",
@@ -104,7 +81,7 @@ class Int8Weights(Quantizer):
         the same error. OpenVINO is as fast with blocks of 32, which are 4 dB cleaner.
         """
         alone = facts.has("MatMul") and not facts.has("Conv", "LSTM", "GRU", "RNN")
-        if facts.quantized or facts.has("com.microsoft::MatMulNBits"):
+        if facts.quantized or facts.has(PACKED):
             return
         if "int8-weights" in backend.arithmetic:
             if alone:
@@ -113,24 +90,17 @@ class Int8Weights(Quantizer):
         elif "int8-dynamic" in backend.arithmetic and alone:
             yield cls(form="nbits")
 
-    def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return the inputs of the products, for ``gptq``."""
-        return self._blockwise().probes(model)
-
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Store the weights and return how many constants were replaced.
-
-        Raises:
-            Refused: No operator of `ops` has a large constant float32 weight.
-            BadSettings: A pattern matches no node.
-            BadData: The calibration samples do not serve a layer.
-        """
+        """Store the weights and return how many constants were replaced, as in blocks."""
         if self.form != "channel":
-            return self._blockwise().apply(model, ranges)
+            return super().apply(model, ranges)
         edit.inline(model)
         axes: dict[ir.Value, int] = {}
-        left, allowed = excluded(model, self.exclude), included(model, self.include)
-        for node in _chosen(model, left, allowed):
+        left = chosen(model, self.exclude, "exclude")
+        allowed = included(model, self.include)
+        for node in edit.every_node(model):
+            if node in left or (allowed is not None and node not in allowed):
+                continue
             for source, axis in self._weights(node):
                 # A table's columns, for every reader: a row's step could not follow the look-up.
                 first = axis if node.op_type == "Gather" else axes.get(source, axis)
@@ -144,20 +114,6 @@ class Int8Weights(Quantizer):
         for source, axis in axes.items():
             _store(editor, source, axis, fold=self.fold)
         return len(axes)
-
-    def _blockwise(self) -> Blockwise:
-        return Blockwise(
-            Spec(8, self.block, self.symmetric),
-            self.method,
-            "qdq" if self.form == "qdq" else "nbits",
-            self.accuracy_level,
-            tuple(op for op in self.ops if op in ("MatMul", "Gemm", "Gather")),
-            self.min_size,
-            self.include,
-            self.exclude,
-            self.damping,
-            self.act_order,
-        )
 
     def _weights(self, node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
         """Yield the large constants that a node multiplies or looks up, with their channels."""
@@ -183,14 +139,6 @@ class Int8Weights(Quantizer):
                 yield source, rank - 1
 
 
-def _chosen(
-    model: ir.Model, left: Collection[ir.Node], allowed: Collection[ir.Node] | None
-) -> Iterator[ir.Node]:
-    for node in edit.every_node(model):
-        if node not in left and (allowed is None or node in allowed):
-            yield node
-
-
 def _store(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> None:
     """Replace a float constant by integers, for every reader."""
     array = edit.const_array(source)
@@ -198,21 +146,18 @@ def _store(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> N
     grid = grids.weight_grid(array, axis)
     stem = str(source.name)
     integers = editor.constant(f"{stem}_int", grid.quantize(array))
-    last = axis == array.ndim - 1
-    tables = [n for n, i in source.uses() if n.op_type == "Gather" and i == 0 and last]
-    parts = [] if fold and not tables else _grid_parts(editor, stem, grid)
+    tables = tables_of(source) if axis == array.ndim - 1 else []
+    if tables or not fold:
+        scale = editor.constant(f"{stem}_scale", grid.scale)
+        zero = editor.constant(f"{stem}_zero", grid.zero)
     for node in tables:
-        _look_up(editor, node, [integers, *parts])
-    others = [use for use in source.uses() if use.node not in tables]
-    if others:
+        held = Stored(integers, scale, zero, axis, tuple(range(array.ndim)), grid)
+        look_up(editor, node, held)
+    if others := tuple(source.uses()):
         if fold:
             made = _cast_and_multiply(editor, stem, integers, grid, array.ndim)
         else:
-            made = [
-                editor.node(
-                    "DequantizeLinear", [integers, *parts], {"axis": axis}, name=f"{stem}_dq"
-                )
-            ]
+            made = [dequantized(editor, stem, [integers, scale, zero], axis)]
         wide = made[-1].outputs[0]
         wide.shape, wide.type = source.shape, ir.TensorType(ir.DataType.FLOAT)
         producer = source.producer()
@@ -223,13 +168,6 @@ def _store(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> N
     edit.discard(source)
 
 
-def _grid_parts(editor: edit.Editor, stem: str, grid: grids.Grid) -> list[ir.Value]:
-    return [
-        editor.constant(f"{stem}_scale", grid.scale),
-        editor.constant(f"{stem}_zero", grid.zero),
-    ]
-
-
 def _cast_and_multiply(
     editor: edit.Editor, stem: str, integers: ir.Value, grid: grids.Grid, rank: int
 ) -> list[ir.Node]:
@@ -237,21 +175,3 @@ def _cast_and_multiply(
     cast = editor.node("Cast", [integers], {"to": int(ir.DataType.FLOAT)}, name=f"{stem}_cast")
     scale = editor.constant(f"{stem}_scale", grid.scale.reshape(shape))
     return [cast, editor.node("Mul", [cast.outputs[0], scale], name=f"{stem}_wide")]
-
-
-def _look_up(editor: edit.Editor, node: ir.Node, parts: list[ir.Value]) -> None:
-    """Gather integers, then dequantize what was found: the table is never made float."""
-    output = node.outputs[0]
-    made = editor.node(
-        "DequantizeLinear", [output, *parts[1:]], {"axis": -1}, name=f"{output.name}_dq"
-    )
-    found = made.outputs[0]
-    output.replace_all_uses_with(found, replace_graph_outputs=True)
-    made.replace_input_with(0, output)
-    found.shape, found.type = output.shape, ir.TensorType(ir.DataType.FLOAT)
-    output.type = ir.TensorType(ir.DataType.INT8)
-    node.replace_input_with(0, parts[0])
-    edit.insert_after(node, made)
-    name = output.name
-    output.name = editor.fresh(f"{name}_int")
-    found.name = name

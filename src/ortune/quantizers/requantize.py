@@ -12,9 +12,9 @@ from ortune.core.backend import Backend
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
-from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.quantization.qdq.dequantize import restore
+from ortune.quantization.roles import Role, find, static_int8
 
 _INTEGER = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _PAIRS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
@@ -48,10 +48,11 @@ class Requantize(Quantizer):
             if op not in _PAIRS:
                 ops[_INTEGER.get(op, op)] = ops.get(_INTEGER.get(op, op), 0) + count
         was = replace(facts, ops=ops)
-        for name in ("int8-static", "int8-dynamic"):
-            for offer in catalog.load(Quantizer, name).offers(was, backend):
+        for role in (Role.STATIC, Role.DYNAMIC):
+            quantizer = find(Quantizer, role)
+            offer = next(iter(quantizer.offers(was, backend)), None) if quantizer else None
+            if offer is not None:
                 yield cls(step=offer)
-                break
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that the quantizer needs, after the model is float again."""
@@ -59,11 +60,7 @@ class Requantize(Quantizer):
         return self._inner().probes(model)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Quantize anew and return how many layers were.
-
-        Raises:
-            Refused: There is nothing to quantize, or the model is written in integer operators.
-        """
+        """Quantize anew and return how many layers were."""
         restore(model)
         left = [
             n for n in model.graph.all_nodes() if n.op_type in ("QLinearConv", "QLinearMatMul")
@@ -76,4 +73,4 @@ class Requantize(Quantizer):
         return self._inner().apply(model, ranges)
 
     def _inner(self) -> Quantizer:
-        return self.step or catalog.load(Quantizer, "int8-static")()
+        return self.step or static_int8()

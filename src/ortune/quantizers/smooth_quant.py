@@ -12,17 +12,17 @@ import onnx_ir as ir
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
-from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer
 from ortune.quantization.qdq.absorb_scales import absorb, multiplied
 from ortune.quantization.qdq.smooth import Smoothing, add_product, smoothing
+from ortune.quantization.roles import Role
 from ortune.quantization.rounding.matrices import biased, put_weight
-from ortune.quantization.rounding.targets import roundings
+from ortune.quantization.rounding.targets import Preparation, roundings
 
 
 @dataclass(frozen=True)
-class SmoothQuant(Quantizer):
+class SmoothQuant(Preparation):
     """Divides the channels of matrix products' inputs and multiplies the weights' rows by as much.
 
     ``x @ W == (x / s) @ (s * W)`` with ``s = max|x|^alpha / max|W|^(1 - alpha)`` a channel, after
@@ -37,46 +37,31 @@ class SmoothQuant(Quantizer):
     the weights after it.
 
     Attributes:
-        before: The step that follows, with its settings; int8-static by default.
         alpha: Share of the outliers that moves into the weights, above 0 and up to 1; below 0.6
             embeddings of MiniLM were worse than without.
         split: Channels, at most, that a float product takes.
         fold: Move the division into what makes x where that is exact.
     """
 
-    needs_opset: ClassVar[int] = 13
+    role: ClassVar[Role] = Role.SMOOTHS
 
-    before: Quantizer | None = None
     alpha: float = 0.75
     split: int = 4
     fold: bool = True
 
     def __post_init__(self) -> None:
-        """Check the share.
-
-        Raises:
-            BadSettings: It is not above 0 and at most 1.
-        """
         if not 0 < self.alpha <= 1:
             raise BadSettings(
                 f"smooth-quant(alpha={self.alpha}) moves nothing", fix="use 0 < alpha <= 1"
             )
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return the inputs of the matrix products.
-
-        The exact rewrites of the step that follows are done in place first.
-        """
+        """Return the inputs of the matrix products."""
         channels = catalog.load(Observer, "channels")()
         return [Probe(str(value.name), channels) for value in self._read(model)]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Smooth in place and return how many activations were.
-
-        Raises:
-            Refused: There is no matrix product, or none whose input was observed by channel.
-            BadSettings: `before` is no step that this one can prepare for.
-        """
+        """Smooth in place and return how many activations were."""
         read = self._read(model)
         editor = edit.Editor(model.graph)
         done = folded = beside = 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortune.core.atomic_write import write_text
 from ortune.core.plugins import catalog, codec
 from ortune.core.step import Step
 from ortune.core.trial import Edit
@@ -40,7 +41,7 @@ def steps_key(steps: Sequence[Step], material: str = "") -> str:
         steps: In order.
         material: What else the build depends on, as `Material.key`.
     """
-    texts = [[codec.encode(step), catalog.source_digest(type(step))] for step in steps]
+    texts = [[codec.encode(step), catalog.source_digest(step)] for step in steps]
     return codec.digest([texts, material] if material else texts)
 
 
@@ -57,9 +58,7 @@ def stored(cache: Path, name: str, steps: Sequence[Step], material: str = "") ->
 def store(built: Built, name: str) -> None:
     """Write the record beside the built file; it marks the build as complete."""
     record = built.path.with_name(f"{name}.json")
-    beside = record.with_suffix(".json.part")
-    beside.write_text(json.dumps(codec.encode(Edits(built.edits))), encoding="utf-8")
-    beside.replace(record)
+    write_text(record, json.dumps(codec.encode(Edits(built.edits))))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import psutil
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core.backend import Tensors
+from ortune.core.session import Tensors
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.metrics.snr import Snr

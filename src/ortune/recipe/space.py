@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog, codec
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
@@ -20,11 +21,13 @@ class Target:
     """A backend to search on and the fields that the user pinned.
 
     Attributes:
+        capabilities: What its environment offers it.
         splits: Thread counts that the workload wants tried, best bet first; 0 is all CPUs.
         rules: Steps of the user's own, which the search applies too.
     """
 
     backend: Backend
+    capabilities: Capabilities = field(compare=False)
     pinned: frozenset[str] = frozenset()
     splits: tuple[int, ...] = ()
     rules: tuple[Transform, ...] = ()
@@ -38,7 +41,7 @@ class Target:
 
         Of the splits the best bet and the one on all CPUs; the others are coordinates.
         """
-        found = self.backend.variants(facts, workload)
+        found = self.backend.variants(facts, workload, self.capabilities)
         wanted = dict.fromkeys((*self.splits[:1], *self.splits[-1:]))
         if wanted:
             found = [replace(v, threads=threads) for v in found for threads in wanted]
@@ -52,7 +55,7 @@ class Target:
         """
         split = [replace(backend, threads=threads) for threads in self.splits]
         found: dict[str, list[Backend]] = {"split": split}
-        for name, values in backend.coordinates(facts).items():
+        for name, values in backend.coordinates(facts, self.capabilities).items():
             found[name] = [
                 one if self.allows(one) else replace(backend, threads=one.threads)
                 for one in values
@@ -228,5 +231,5 @@ class Space:
 
 def trial_key(job: str, plan: Plan) -> str:
     """Digest everything a trial's result depends on."""
-    source = catalog.source_digest(type(plan.backend))
+    source = catalog.source_digest(plan.backend)
     return codec.digest([job, steps_key(plan.recipe.steps), codec.encode(plan.backend), source])

@@ -8,9 +8,9 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from ortune import __version__
 from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
 from ortune.core.study import Study
+from ortune.core.version import __version__
 from ortune.reporting import bars, lines, scatter
 from ortune.reporting.beside import profiles
 from ortune.reporting.blocks import Part, gather, numeric

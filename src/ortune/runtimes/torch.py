@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Session, Tensors
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.plugins import user_function
+from ortune.core.session import Session, Tensors
 from ortune.model.io import protobuf
 from ortune.runtimes.in_process import InProcess
 

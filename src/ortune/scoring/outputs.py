@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
+from ortune.core.session import Tensors
 
 Floats = NDArray[np.float64]
 
@@ -71,8 +71,3 @@ def pair(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[Floats, Floats]:
 def mismatches(expected: NDArray[Any], actual: NDArray[Any]) -> int:
     """Count the positions at which two arrays of one shape are not equal."""
     return int(np.count_nonzero(np.asarray(expected != actual)))
-
-
-def column(values: list[float]) -> Floats:
-    """Return one record a sample, shape [samples, 1]."""
-    return np.array(values, np.float64).reshape(-1, 1)

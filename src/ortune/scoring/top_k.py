@@ -1,40 +1,29 @@
-"""Top-k accuracy of one classifier output."""
+"""Top-k accuracy of one classifier output, sample by sample."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
-from ortune.scoring.outputs import Floats, alike, broken, chosen, column, is_exact, numbers
+from ortune.core.session import Tensors
+from ortune.scoring.outputs import Floats, alike, broken, chosen, is_exact, numbers
 
 
-def records(
-    expected: Sequence[Tensors],
-    actual: Sequence[Tensors],
-    labels: Sequence[Any] | None,
-    output: str,
-    k: int,
-) -> Floats:
-    """Return per sample the share of labels whose class is among the k highest scores.
+def share(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:
+    """Return the share of a sample's labels whose class is among the k highest scores.
 
     Scores are [..., classes] with one label a position. Of equal scores the first class ranks
     higher, as argmax has it. NaN where the candidate's scores are broken or NaN.
 
+    Args:
+        output: Name of the scores; empty takes the only output that fits.
+
     Raises:
-        BadData: There are no labels, no output fits, or the labels do not fit the output.
+        BadData: No output fits, or the labels do not fit the output.
     """
-    if labels is None:
-        raise BadData(f"top{k} needs labels", fix="give an array 'label', or --labels FILE")
-    rows = zip(expected, actual, labels, strict=True)
-    return column([_hits(*row, output, k) for row in rows])
-
-
-def _hits(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:
     name = chosen(expected, output)[0] if output else _scores(expected, k)
     shape = expected[name].shape
     if len(shape) < 2 or shape[-1] <= k:

@@ -11,11 +11,11 @@ from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink
 from ortune.core.proposal import Proposal
 from ortune.core.step import Recipe, Transform
-from ortune.core.study import Stage, winner
+from ortune.core.study import Contribution, Ending, winner
 from ortune.core.trial import Plan, Trial
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
-from ortune.experiment.ledger import Ending, write_ending
+from ortune.experiment.ledger import write_ending
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing import stats
@@ -101,7 +101,7 @@ class _Loop:
     aim: Aim
     sink: Sink
     stack: ExitStack
-    history: list[Stage] = field(default_factory=list)
+    history: list[Contribution] = field(default_factory=list)
     readings: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -174,7 +174,7 @@ class _Loop:
         """Measure what each kind of change brought on the way to the winner."""
         best = self._winner()
         first = self.trials[0]
-        self.history.append(Stage("baseline", first.key))
+        self.history.append(Contribution("baseline", first.key))
         if best is None:
             return
         base = self.context.job.baseline
@@ -188,11 +188,11 @@ class _Loop:
             proposal = Proposal(plan, "history", f"what {name} alone brings")
             trial = self.attempts.one(proposal, always_score=True)
             if trial.ratio is not None:
-                self.history.append(Stage(name, trial.key))
+                self.history.append(Contribution(name, trial.key))
         last = "quantization" if best.plan.backend == base else "runtime"
         if not best.plan.recipe.lossy and best.plan.backend == base:
             last = "graph"
-        self.history.append(Stage(last, best.key))
+        self.history.append(Contribution(last, best.key))
 
     # --- judgement --------------------------------------------------------------------------
 

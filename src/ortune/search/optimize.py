@@ -14,19 +14,19 @@ from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, silent
-from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.step import Transform
 from ortune.core.study import Study
-from ortune.core.workload import Workload
+from ortune.core.workload import Workload, read_workload
 from ortune.experiment import golden
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import locked, read_study
 from ortune.experiment.prepare import prepare
-from ortune.experiment.request import Request, read_workload
+from ortune.experiment.request import Request
+from ortune.measurement.capabilities import capabilities, demand
 from ortune.recipe.space import Space, Target
 from ortune.search.loop import Aim, search
 from ortune.search.padding import unpadded
@@ -97,12 +97,11 @@ def optimize(
     began = monotonic()
     driven, tried_by = read_workload(workload, batch), parse(Policy, policy)
     models = (model,) if isinstance(model, (str, Path)) else tuple(model)
-    splits = driven.splits(effective_cpus())
     own = tuple(parse(Transform, text) for text in rules)
-    targets = [replace(target, splits=splits, rules=own) for target in read_targets(on)]
-    for target in targets:
-        if reason := target.backend.missing():
-            raise BackendMissing(f"backend '{target.backend.name()}' cannot run here", fix=reason)
+    targets = [
+        replace(target, splits=driven.splits(target.capabilities.effective_cpus), rules=own)
+        for target in read_targets(on)
+    ]
     request = Request(
         models=tuple(Path(path) for path in models),
         data=data,
@@ -157,19 +156,21 @@ def read_targets(on: str) -> list[Target]:
     """Read ``--on``: backends by comma, or ``auto`` for all that run here.
 
     Raises:
-        BadSettings: One of them does not run the model file.
+        BackendMissing: One of them cannot run here.
+        BadSettings: One of them does not run the model file, or has an unknown setting.
     """
     if on.strip() != "auto":
-        found = [Target(backend, given) for backend, given in parse_list(Backend, on)]
-        if own := next((t.backend for t in found if isinstance(t.backend, Torch)), None):
+        found = parse_list(Backend, on)
+        if own := next((backend for backend, _ in found if isinstance(backend, Torch)), None):
             raise BadSettings(
                 f"{own} runs a module of its own: no recipe for the file changes it",
                 fix="give it by --baseline, or compare by `ortune bench --on`",
             )
-        return found
+        return [Target(backend, demand(backend), given) for backend, given in found]
     every = [catalog.load(Backend, name) for name in catalog.names(Backend)]
     made = [cls() for cls in every if cls.automatic]
-    return [Target(backend) for backend in made if backend.missing() is None]
+    offered = [(backend, capabilities(backend)) for backend in made]
+    return [Target(backend, found) for backend, found in offered if found.missing is None]
 
 
 def read_seconds(text: str | float) -> float:

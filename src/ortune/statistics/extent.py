@@ -40,6 +40,36 @@ class Extent:
         return Range(self._low, self._high) if self._low <= self._high else Range(0.0, 0.0)
 
 
+class ChannelExtents:
+    """Running minimum and maximum at each index of one axis; two numbers a channel.
+
+    Attributes:
+        bounds: float64, shape [2, channels].
+    """
+
+    def __init__(self, axis: int) -> None:
+        self._axis = axis
+        self.bounds = np.zeros((2, 0))
+
+    def widen(self, values: NDArray[Any]) -> bool:
+        """Take values that have the axis and are not empty; False if its length has changed."""
+        others = tuple(i for i in range(values.ndim) if i != self._axis % values.ndim)
+        low, high = values.min(axis=others), values.max(axis=others)
+        if not self.bounds.size:
+            self.bounds = np.stack([low, high]).astype(np.float64)
+        elif self.bounds.shape[1] != len(low):
+            return False
+        else:
+            bottom, top = self.bounds
+            self.bounds = np.stack([np.minimum(bottom, low), np.maximum(top, high)])
+        return True
+
+    @property
+    def pairs(self) -> tuple[tuple[float, float], ...]:
+        """Lowest and highest value of each channel."""
+        return tuple((float(low), float(high)) for low, high in self.bounds.T)
+
+
 def balanced(seen: Range) -> Range:
     """Return the smallest range around zero that holds another."""
     top = max(0.0 - seen.low, seen.high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, ClassVar
@@ -10,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
-from ortune.core.observer import Observer, Range
-from ortune.statistics.extent import Extent
+from ortune.core.observer import Accumulator, Observer, Range
+from ortune.statistics.extent import Extent, balanced
 
 BLOCK = 1 << 16
 """Values counted at a time: what is needed beside them stays in the cache."""
@@ -31,12 +32,9 @@ class Histogram:
     """
 
     def __init__(self, bins: int, *, around_zero: bool = False) -> None:
-        """Begin.
+        """Begin with `bins` empty bins, from 2 on, that end where the values do.
 
-        Args:
-            bins: Their number, from 2 on.
-            around_zero: Let zero be an edge, inside or at an end of the bins, one of which
-                is added for it; otherwise the bins end where the values do.
+        Where `around_zero`, zero is an edge, inside or at an end; one bin is added for it.
         """
         self.counts = np.zeros(bins + around_zero, np.int64)
         self.zeros = 0
@@ -99,12 +97,12 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Binned(Observer):
-    """An observer that chooses a range from a histogram of the values, for a grid of some bits.
+    """An observer that clips by a histogram of the values, for a grid of some bits.
 
     Attributes:
         bits: Of the grid that will cover the range.
-        bins: Of the histogram.
-        symmetric: The range shall lie around zero.
+        bins: Of the histogram; the ends of a range are its edges.
+        symmetric: The best range around zero.
     """
 
     passes: ClassVar[int] = 2
@@ -114,39 +112,46 @@ class Binned(Observer):
     symmetric: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers.
+        """Refuse a histogram of fewer than two bins a step of the grid that it shall place."""
+        bits, bins = self.bits, self.bins
+        if not 2 <= bits <= 16 or bins < 2 << bits:
+            least = 2 << max(2, min(bits, 16))
+            raise BadSettings(
+                f"{self.name()}(bins={bins}, bits={bits}): too few bins for the grid",
+                fix=f"use bits from 2 to 16 and at least {least} bins",
+            )
 
-        Raises:
-            BadSettings: There are too few bins for the grid.
-        """
-        demand(self.name(), self.bins, self.bits)
+    def start(self) -> Accumulator:
+        return _Binned(self)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of the histogram."""
         return 8 * self.bins
 
+    @abstractmethod
+    def kept(self, found: Histogram) -> tuple[int, int]:
+        """Return how many bins to keep below and above zero; two equal ones where symmetric."""
 
-def demand(name: str, bins: int, bits: int) -> None:
-    """Refuse a histogram that is coarser than the grid that it shall place.
 
-    Raises:
-        BadSettings: There are fewer than two bins a step, or the grid has no two steps.
-    """
-    if not 2 <= bits <= 16 or bins < 2 << bits:
-        least = 2 << max(2, min(bits, 16))
-        raise BadSettings(
-            f"{name}(bins={bins}, bits={bits}): too few bins for the grid",
-            fix=f"use bits from 2 to 16 and at least {least} bins",
-        )
+class _Binned:
+    def __init__(self, settings: Binned) -> None:
+        self._settings = settings
+        self._histogram = Histogram(settings.bins, around_zero=True)
+
+    def update(self, turn: int, values: NDArray[Any]) -> None:
+        self._histogram.update(turn, values)
+
+    def result(self) -> Range:
+        found, seen = self._histogram, self._histogram.seen
+        outer = balanced(seen) if self._settings.symmetric else seen
+        if not found.nonzero.any():
+            return outer
+        below, above = self._settings.kept(found)
+        low, high = below * found.width, above * found.width
+        return Range(max(outer.low, 0.0 - low), min(outer.high, high))
 
 
 def folded(counts: NDArray[np.int64], zero: int) -> NDArray[np.int64]:
-    """Return counts of magnitudes.
-
-    Args:
-        counts: Of bins that have an edge at zero.
-        zero: The bin that begins there.
-    """
+    """Return counts of magnitudes, from those of bins of which number `zero` begins at zero."""
     right, left = counts[zero:], counts[:zero][::-1]
     both = np.zeros(max(right.size, left.size), np.int64)
     both[: right.size] += right

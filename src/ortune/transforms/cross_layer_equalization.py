@@ -17,6 +17,7 @@ from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
 from ortune.model.graph.uses import only_reader
 from ortune.model.graph.values import overridable
+from ortune.quantization.roles import Role
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class CrossLayerEqualization(Transform):
 
     stage: ClassVar[Stage] = Stage.FINISH
     automatic: ClassVar[bool] = False
+    role: ClassVar[Role] = Role.EQUALIZES
 
     sweeps: int = 20
     most: float = 100.0

@@ -15,9 +15,9 @@ from ortune.model.graph.spec import dims
 from ortune.model.graph.uses import alone
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.infer import infer
-from ortune.rewrites.layers.affine import ARITHMETIC, UNCHANGED, Affine, Channels, of_node
+from ortune.rewrites.layers.affine import ARITHMETIC, UNCHANGED, Affine, ChannelAxis, of_node
 from ortune.rewrites.layers.fold_affine import Absorber
-from ortune.rewrites.layers.foldable import OPS, Host, host
+from ortune.rewrites.layers.foldable import OPS, FoldableLayer, foldable
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class FuseAffine(Transform):
         count = 0
         for graph in (model.graph, *model.graph.subgraphs()):
             for node in list(graph):
-                found = host(node)
+                found = foldable(node)
                 if found is not None:
                     count += _behind(model, found, absorber, opset)
                     count += _before(model, found, absorber, opset)
@@ -67,7 +67,7 @@ class FuseAffine(Transform):
         return count
 
 
-def _behind(model: ir.Model, at: Host, absorber: Absorber, opset: int) -> int:
+def _behind(model: ir.Model, at: FoldableLayer, absorber: Absorber, opset: int) -> int:
     affine, chain, value = UNCHANGED, [], at.node.outputs[0]
     while (node := reader(value, *ARITHMETIC)) is not None and node.graph is at.node.graph:
         found = of_node(node, value, at.channels, opset)
@@ -87,7 +87,7 @@ def _behind(model: ir.Model, at: Host, absorber: Absorber, opset: int) -> int:
     return len(chain) - left
 
 
-def _before(model: ir.Model, at: Host, absorber: Absorber, opset: int) -> int:
+def _before(model: ir.Model, at: FoldableLayer, absorber: Absorber, opset: int) -> int:
     if not at.convolves:
         return 0
     affine, count, value = UNCHANGED, 0, at.node.inputs[0]
@@ -112,13 +112,15 @@ def _before(model: ir.Model, at: Host, absorber: Absorber, opset: int) -> int:
     return count
 
 
-def _operand(node: ir.Node, at: Host, opset: int) -> tuple[ir.Value | None, Affine | None]:
-    """Return the tensor that arithmetic changes and how; it must have the host's channels."""
+def _operand(
+    node: ir.Node, at: FoldableLayer, opset: int
+) -> tuple[ir.Value | None, Affine | None]:
+    """Return the tensor that arithmetic changes and how; it must have the layer's channels."""
     for x in node.inputs:
         shape = dims(x.shape) if x is not None else None
         if x is None or shape is None or len(shape) != len(at.shape):
             continue
-        found = of_node(node, x, Channels(at.inputs, 1, len(shape)), opset)
+        found = of_node(node, x, ChannelAxis(at.inputs, 1, len(shape)), opset)
         if found is not None:
             each = max(found.scale.size, found.shift.size) == 1 or shape[1] == at.inputs
             return (x, found) if each else (None, None)

@@ -15,7 +15,7 @@ from ortune.model.graph.uses import alone
 from ortune.model.shapes.infer import infer
 from ortune.rewrites.layers.affine import UNCHANGED, Affine, of_batch_norm, of_node
 from ortune.rewrites.layers.fold_affine import Absorber
-from ortune.rewrites.layers.foldable import OPS, Host, host
+from ortune.rewrites.layers.foldable import OPS, FoldableLayer, foldable
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class FuseBatchNorm(Transform):
 def _fuse(model: ir.Model, norm: ir.Node, absorber: Absorber) -> int:
     opset = model.opset_imports.get("", 0)
     found = _before(norm, opset)
-    after = host(reader(norm.outputs[0], "Conv", "ConvTranspose"))
+    after = foldable(reader(norm.outputs[0], "Conv", "ConvTranspose"))
     if found is None and after is None:
         return 0
     line = of_batch_norm(norm, opset)
@@ -82,14 +82,14 @@ def _fuse(model: ir.Model, norm: ir.Node, absorber: Absorber) -> int:
     return 1
 
 
-def _before(norm: ir.Node, opset: int) -> tuple[Host, list[ir.Node], Affine] | None:
+def _before(norm: ir.Node, opset: int) -> tuple[FoldableLayer, list[ir.Node], Affine] | None:
     """Return the layer that makes the input, and the Add of its bias if it is a MatMul."""
     node, add = maker(norm.inputs[0], *OPS), maker(norm.inputs[0], "Add")
     chain: list[ir.Node] = []
     if add is not None:
         node = next((m for v in add.inputs if (m := maker(v, "MatMul")) is not None), None)
         chain = [add]
-    at = host(node)
+    at = foldable(node)
     if at is None or any(one.graph is not norm.graph for one in (at.node, *chain)):
         return None
     # The channels of a BatchNormalization are axis 1: of a product's only when it is a matrix.

@@ -15,8 +15,8 @@ from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.replace import forward, remove
 from ortune.rewrites.layers.affine import constant
-from ortune.rewrites.layers.foldable import Host, host
-from ortune.rewrites.layers.siblings import branch, one_branch
+from ortune.rewrites.layers.foldable import FoldableLayer, foldable
+from ortune.rewrites.layers.siblings import branch, grouped
 from ortune.rewrites.simplify.constants import LARGE_BYTES
 
 
@@ -53,7 +53,7 @@ class GroupConvs(Transform):
                 if node.op_type == "Concat" and not node.domain:
                     count += _join(model, editor, node)
             for node in list(graph):
-                at = host(node) if node.op_type == "Conv" else None
+                at = foldable(node) if node.op_type == "Conv" else None
                 count += _sparse(editor, at) if at is not None else 0
         if count:
             prune.drop_dead(model)
@@ -67,7 +67,7 @@ def _join(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int:
     branches = [one for one in found if one is not None]
     if len(branches) < len(found):
         return 0
-    reads = [one.at.node.inputs[0] for one in branches]
+    reads = [one.layer.node.inputs[0] for one in branches]
     split = reads[0].producer() if reads[0] is not None else None
     if split is None or split.op_type != "Split" or split.domain or split.inputs[0] is None:
         return 0
@@ -76,10 +76,10 @@ def _join(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int:
     if any(len(value.uses()) > 1 or value.is_graph_output() for value in split.outputs):
         edit.refuse(model, concat, "a share of the channels is read elsewhere too")
         return 0
-    if len({(one.kind, one.at.shape) for one in branches}) > 1:
+    if len({one.kind for one in branches}) > 1:
         edit.refuse(model, concat, "the convolutions of the shares differ")
         return 0
-    made = one_branch(editor, branches, concat, grouped=split.inputs[0])
+    made = grouped(editor, branches, split.inputs[0], concat)
     if isinstance(made, str):
         edit.refuse(model, concat, made)
         return 0
@@ -90,7 +90,7 @@ def _join(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int:
     return len(branches)
 
 
-def _sparse(editor: edit.Editor, at: Host) -> int:
+def _sparse(editor: edit.Editor, at: FoldableLayer) -> int:
     tensor = edit.const_tensor(at.node.inputs[1])
     if at.group != 1 or tensor is None or tensor.nbytes > LARGE_BYTES or 0 in at.shape:
         return 0

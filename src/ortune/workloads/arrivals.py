@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ortune.core.backend import Backend
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
 from ortune.load_generation.percentiles import tails
@@ -56,7 +55,7 @@ class Arrivals(Workload):
         self.demand(0 < self.seconds < math.inf, "seconds", "more than 0")
         self.demand(self.seed >= 0, "seed", "0 or more")
 
-    def lanes(self, backend: Backend) -> int:
+    def lanes(self, threads: int) -> int:
         """Return the sessions asked for."""
         return self.sessions
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ortune.core.backend import Backend
 from ortune.core.workload import Driven, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
 from ortune.load_generation import mlperf
@@ -71,7 +70,7 @@ class Loadgen(Workload):
             return 'pip install "ortune[loadgen]", or mlcommons-loadgen'
         return None
 
-    def lanes(self, backend: Backend) -> int:
+    def lanes(self, threads: int) -> int:
         """Return the sessions asked for."""
         return self.sessions
 

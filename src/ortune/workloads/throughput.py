@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ortune.core.backend import Backend
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
@@ -41,10 +40,10 @@ class Throughput(Workload):
         super().__post_init__()
         self.demand(self.sessions >= 0, "sessions", "0 or more; 0 is as many as fit")
 
-    def lanes(self, backend: Backend) -> int:
+    def lanes(self, threads: int) -> int:
         """Return the sessions asked for, or as many as fit."""
         cpus = effective_cpus()
-        return self.sessions or max(1, cpus // (backend.threads or cpus))
+        return self.sessions or max(1, cpus // (threads or cpus))
 
     def splits(self, cpus: int) -> tuple[int, ...]:
         """Return one thread a session first, then two, four and so on, and 0: all CPUs."""

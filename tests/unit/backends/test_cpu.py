@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import pytest
 
-from ortune.backends import cpu
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
@@ -218,58 +218,57 @@ def test_openvino_is_asked_for_its_properties(model: Path) -> None:
 # --- coordinates and the CPU limit ----------------------------------------------------------
 
 
+def on_cpus(count: int) -> Capabilities:
+    return Capabilities(effective_cpus=count, usable_cpus=tuple(range(count)))
+
+
 @pytest.mark.parametrize("cpus", [1, 2, 3, 8])
 @pytest.mark.parametrize("backend", [Cpu(), Cpu(threads=1), Openvino()])
 def test_no_candidate_asks_for_more_threads_than_there_are_cpus(
-    backend: Backend, cpus: int, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, cpus: int
 ) -> None:
-    for module in ("ortune.backends.cpu", "ortune.backends.openvino"):
-        monkeypatch.setattr(f"{module}.effective_cpus", lambda: cpus)
-    found = [one for values in backend.coordinates(FACTS).values() for one in values]
+    coordinates = backend.coordinates(FACTS, on_cpus(cpus))
+    found = [one for values in coordinates.values() for one in values]
     assert all(one.threads <= cpus for one in found)
     assert all(getattr(one, "inter_threads", 0) <= cpus for one in found)
     wanted = {1, cpus} - {backend.threads or cpus}
-    offered = [one.threads for one in backend.coordinates(FACTS)["threads"]]
+    offered = [one.threads for one in coordinates["threads"]]
     assert wanted <= {count or cpus for count in offered}
     assert cpus not in offered, "all CPUs are spelled 0, as in the defaults: one plan, not two"
 
 
-def test_one_thread_neither_spins_nor_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "effective_cpus", lambda: 8)
-    assert {"spin", "affinity", "block_base"} <= set(Cpu(threads=4).coordinates(FACTS))
-    assert not {"spin", "affinity", "block_base"} & set(Cpu(threads=1).coordinates(FACTS))
+def test_one_thread_neither_spins_nor_is_pinned() -> None:
+    eight = on_cpus(8)
+    assert {"spin", "affinity", "block_base"} <= set(Cpu(threads=4).coordinates(FACTS, eight))
+    assert not {"spin", "affinity", "block_base"} & set(Cpu(threads=1).coordinates(FACTS, eight))
     bound = Cpu(threads=4, spin=False, affinity="2;3;4", block_base=4)
-    assert Cpu(threads=1) in bound.coordinates(FACTS)["threads"]
+    assert Cpu(threads=1) in bound.coordinates(FACTS, eight)["threads"]
 
 
-def test_a_pinned_spin_leaves_the_number_of_threads_to_be_tried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cpu, "effective_cpus", lambda: 4)
+def test_a_pinned_spin_leaves_the_number_of_threads_to_be_tried() -> None:
+    four = on_cpus(4)
     start = Cpu(spin=False)
-    found = Target(start, frozenset({"spin"})).coordinates(start, FACTS)
+    found = Target(start, four, frozenset({"spin"})).coordinates(start, FACTS)
     assert found["threads"] == [Cpu(threads=1, spin=False), Cpu(threads=2, spin=False)]
     assert found["spin"] == []
-    both = Target(start, frozenset({"spin", "threads"})).coordinates(start, FACTS)
+    both = Target(start, four, frozenset({"spin", "threads"})).coordinates(start, FACTS)
     assert both["threads"] == []
 
 
 def test_denormals_are_offered_first_where_weights_hold_them() -> None:
-    seeded = Cpu().coordinates(replace(FACTS, denormals=0.1))
+    seeded = Cpu().coordinates(replace(FACTS, denormals=0.1), on_cpus(2))
     assert next(iter(seeded)) == "flush_denormals"
     assert seeded["flush_denormals"] == [Cpu(flush_denormals=True)]
-    assert not Cpu().coordinates(replace(FACTS, denormals=0.0)).get("flush_denormals")
+    assert not Cpu().coordinates(replace(FACTS, denormals=0.0), on_cpus(2)).get("flush_denormals")
     recurrent = replace(FACTS, ops={"LSTM": 1}, denormals=0.0)
-    assert list(Cpu().coordinates(recurrent))[-1] == "flush_denormals"
+    assert list(Cpu().coordinates(recurrent, on_cpus(2)))[-1] == "flush_denormals"
 
 
-def test_an_affinity_gives_each_worker_a_cpu_that_may_be_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
-    assert affinity.workers(3) == "6;8"
+def test_an_affinity_gives_each_worker_a_cpu_that_may_be_used() -> None:
+    usable = (3, 5, 7)
+    assert affinity.workers(3, usable) == "6;8"
     assert affinity.parse("6;7-8") == [{5}, {6, 7}]
-    assert affinity.workers(4) == affinity.workers(1) == ""
+    assert affinity.workers(4, usable) == affinity.workers(1, usable) == ""
 
 
 LIMITED = """
@@ -277,8 +276,9 @@ from ortune.runtimes.onnxruntime import session
 from ortune.backends.cpu import Cpu
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.facts import Facts
+from ortune.measurement.capabilities import capabilities
 facts = Facts({}, 0, 0, 0, {}, 17, 8, (), ())
-threads = [one.threads for one in Cpu().coordinates(facts)["threads"]]
+threads = [one.threads for one in Cpu().coordinates(facts, capabilities(Cpu()))["threads"]]
 made = session.options(0, "all", verbose=False)
 print(effective_cpus(), made.intra_op_num_threads, max(threads, default=1))
 """
@@ -329,10 +329,10 @@ def quota() -> Iterator[str]:
 def test_graph_optimizers_are_left_out_one_by_one_on_top_of_each_other() -> None:
     ops = {"LayerNormalization": 2, "Softmax": 1, "MatMul": 4}
     facts = Facts(ops, 7, 0, 0, {}, 20, 10, (), ())
-    found = Cpu().coordinates(facts)
+    found = Cpu().coordinates(facts, on_cpus(2))
     assert [c.disable for c in found["without SkipLayerNormFusion"]] == [("SkipLayerNormFusion",)]
     assert found["without BiasGeluFusion"] == []
-    after = found["without SkipLayerNormFusion"][0].coordinates(facts)
+    after = found["without SkipLayerNormFusion"][0].coordinates(facts, on_cpus(2))
     assert after["without SkipLayerNormFusion"] == []
     assert [c.disable for c in after["without MatMulScaleFusion"]] == [
         ("SkipLayerNormFusion", "MatMulScaleFusion")

@@ -208,7 +208,7 @@ def test_another_answer_on_the_same_machine_is_an_error(study: Study, tmp_path: 
 def test_another_answer_on_another_machine_is_a_warning(study: Study, tmp_path: Path) -> None:
     studies.write_model(Path(study.root) / "artefacts/0123/toy.onnx", WRONG)
     job = replace(study.job, machine={**study.job.machine, "cpu": "An Older CPU"})
-    path = pack(replace(study, job=job), tmp_path / "moved.ortune")
+    path = pack(studies.changed(study, job=job), tmp_path / "moved.ortune")
     with pytest.warns(RuntimeWarning, match="cpu: An Older CPU then") as caught:
         load(path).close()
     assert len(caught) == 1
@@ -383,7 +383,7 @@ def test_external_data_travels(study: Study, tmp_path: Path) -> None:
     source = external(tmp_path / "source" / "toy.onnx", studies.MODEL)
     external(Path(study.root) / "artefacts/0123/toy.onnx", studies.TUNED)
     assert (source.parent / "weights.bin").stat().st_size == 16
-    path = pack(replace(study, job=studies.job(source)), tmp_path / "x.ortune")
+    path = pack(studies.changed(study, job=studies.job(source)), tmp_path / "x.ortune")
     assert read(path).manifest.models == {"": "models/toy/toy.onnx"}
     for file in (source.parent, Path(study.root) / "artefacts"):
         (file / "weights.bin").unlink(missing_ok=True)
@@ -394,7 +394,7 @@ def test_external_data_travels(study: Study, tmp_path: Path) -> None:
 def test_several_models(study: Study, tmp_path: Path) -> None:
     names = ("encoder", "decoder")
     sources = [studies.write_model(tmp_path / f"{name}.onnx", studies.MODEL) for name in names]
-    made = replace(
+    made = studies.changed(
         study,
         job=studies.job(*sources, names=names),
         models=dict(zip(names, map(str, sources), strict=True)),

@@ -15,7 +15,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.step import AS_IS, Recipe
-from ortune.core.study import Job, Study
+from ortune.core.study import Ending, Header, Job, Study
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.metrics.cosine import Cosine
 from ortune.workloads.latency import Latency
@@ -32,7 +32,7 @@ LIKELY = replace(FAST, part="search", scores=(replace(SCORE, verdict=Verdict.LIK
 
 
 def study(*trials: Trial, finished: str = "done") -> Study:
-    return Study("run", JOB, FACTS, (BASE, *trials), finished=finished)
+    return Study("run", Header(JOB, FACTS), (BASE, *trials), Ending(finished=finished))
 
 
 @pytest.mark.parametrize(

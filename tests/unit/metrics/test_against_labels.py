@@ -14,7 +14,7 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.metrics.function import Function
-from ortune.metrics.score import Score
+from ortune.metrics.score import EvaluateScore
 from ortune.metrics.top1 import Top1
 from ortune.metrics.top5 import Top5
 
@@ -170,7 +170,7 @@ def test_broken_outputs_and_nan_never_pass(module: str) -> None:
     metric = Function(path=f"{module}:share")
     record = metric.records([Y], [{"y": np.array([1.0, np.nan])}], None)
     assert math.isnan(metric.aggregate(record))
-    own = Score(path=f"{module}:middle")
+    own = EvaluateScore(path=f"{module}:middle")
     assert math.isnan(own.aggregate(np.array([[1.0], [math.nan], [1.0]])))
 
 
@@ -197,9 +197,9 @@ def test_an_import_that_fails_is_two_lines(module: str, suffix: str) -> None:
 
 def test_score_takes_its_records_from_elsewhere(module: str) -> None:
     with pytest.raises(BadData, match="--evaluate"):
-        Score().records([Y], [Y], None)
-    assert Score().aggregate(np.array([[1.0], [0.0]])) == 0.5
-    own = Score(path=f"{module}:middle")
+        EvaluateScore().records([Y], [Y], None)
+    assert EvaluateScore().aggregate(np.array([[1.0], [0.0]])) == 0.5
+    own = EvaluateScore(path=f"{module}:middle")
     assert own.aggregate(np.array([[1.0], [1.0], [7.0]])) == 1
     assert not own.higher_is_better
-    assert Score().higher_is_better
+    assert EvaluateScore().higher_is_better

@@ -12,7 +12,7 @@ from tests.unit.quantizing import normal, snr, unchecked
 from ortune.core.errors import BadData, BadSettings
 from ortune.quantization.block_grid import Packed, Spec, fold, nearest, pack, unpack
 from ortune.quantization.rounding import gptq, hqq
-from ortune.quantization.weights.blockwise import Blockwise
+from ortune.quantization.weights.blockwise import pack_rows
 from ortune.quantization.weights.matmuls import Rows
 
 SPECS = st.builds(
@@ -22,11 +22,10 @@ SPECS = st.builds(
 
 def packed(rows: np.ndarray, spec: Spec, method: str = "rtn", second=None) -> Packed:  # type: ignore[no-untyped-def]
     """Pack rows as the quantizers do."""
-    work = Blockwise(spec, method, "nbits", 0, (), 1, (), (), 0.01, True)  # type: ignore[arg-type]
     order = None if second is None else gptq.order(second, 0.01, act_order=True)
     value = ir.val("w", const_value=ir.tensor(rows))
     ir.Graph([], [], nodes=[], initializers=[value], name="g")
-    return work.pack(Rows(value, turned=False), order)
+    return pack_rows(Rows(value, turned=False), spec, method, order)  # type: ignore[arg-type]
 
 
 def kernel(x: np.ndarray, held: Packed) -> np.ndarray:

@@ -18,7 +18,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
 from ortune.core.section import Point, Scatter, Table
 from ortune.core.step import Recipe
-from ortune.core.study import Stage, Study
+from ortune.core.study import Contribution, Study
 from ortune.core.trial import Plan
 from ortune.reporting.blocks import numeric
 from ortune.reporting.html import render
@@ -36,14 +36,14 @@ def hostile(study: Study) -> Study:
     bad = studies.trial("bad0" * 4, Plan(Recipe(HOSTILE), Cpu()), 0.9, why=HOSTILE)
     bad = replace(bad, error=HOSTILE, reproduce=HOSTILE)
     good = studies.trial("bad1" * 4, Plan(Recipe(HOSTILE), Cpu()), 0.4)
-    return replace(
+    return studies.changed(
         study,
         trials=(*study.trials, bad, good),
         job=replace(study.job, model=f"{HOSTILE}.onnx", budget_rule=HOSTILE),
         noise={HOSTILE: HOSTILE},
         notes=(HOSTILE,),
         command=HOSTILE,
-        history=(Stage("baseline", study.baseline.key), Stage(HOSTILE, good.key)),
+        history=(Contribution("baseline", study.baseline.key), Contribution(HOSTILE, good.key)),
     )
 
 
@@ -231,7 +231,7 @@ def test_places_that_are_refused(study: Study, tmp_path: Path) -> None:
         report(study, tmp_path / "none" / "r.html")
     original = tmp_path / "model.html"
     original.write_text("a model")
-    made = replace(study, models={"": str(original)})
+    made = studies.changed(study, models={"": str(original)})
     with pytest.raises(OrtuneError, match="never overwritten"):
         report(made, original, force=True)
     assert original.read_text() == "a model"

@@ -31,12 +31,13 @@ from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.spelling import parse
 from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS, Quantizer, Transform
-from ortune.core.study import Job
+from ortune.core.study import Header, Job
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.core.workload import Workload
 from ortune.experiment.context import Context
-from ortune.experiment.ledger import Header, Ledger, read_study, write_header
+from ortune.experiment.ledger import Ledger, read_study, write_header
 from ortune.measurement.job import Failure
+from ortune.measurement.machine.offered import offered
 from ortune.measurement.process import WorkerFailed
 from ortune.policies.staged import Staged
 from ortune.search import loop as searching
@@ -91,7 +92,7 @@ def _drive(scenario: Scenario, root: Path, log: dict[str, Any], patch: pytest.Mo
     targets = [replace(t, splits=splits, rules=own) for t in read_targets(scenario.on)]
     budget, base = Budget.parse("cosine>=0.99"), parse(Backend, scenario.baseline)
     job = Job("toy.onnx", "m", "d", budget, "", workload, base, {}, {}, scenario.on)
-    write_header(root, Header(job, scenario.facts, "", {}, {}))
+    write_header(root, Header(job, scenario.facts))
     context = Context(root, job, scenario.facts, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
     aim = searching.Aim(scenario.seconds, BEGAN, scenario.target, scenario.strict, clock)
     patch.setattr(optimizing, "unpadded", lambda context, note: cut)
@@ -119,12 +120,16 @@ def machine(scenario: Scenario, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(cpus, "groups", lambda *_: [])
         patch.setattr(cpus, "CPUINFO", flags)
         patch.setattr(catalog, "names", listed)
+        for name in ("capabilities", "demand"):  # a worker would not pretend
+            patch.setattr(optimizing, name, offered)
         patch.setattr(os, "fsync", lambda _: None)  # nothing here must outlive a power cut
         cpus.instruction_sets.cache_clear()
+        cpus.cpu_model.cache_clear()
         try:
             yield patch
         finally:
             cpus.instruction_sets.cache_clear()
+            cpus.cpu_model.cache_clear()
 
 
 @dataclass

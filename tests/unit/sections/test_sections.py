@@ -11,7 +11,7 @@ from tests.unit import studies
 from ortune.backends.cpu import Cpu
 from ortune.core.plugins import catalog
 from ortune.core.section import Block, Heading, Scatter, Section, Table, Text
-from ortune.core.study import Stage, Study
+from ortune.core.study import Contribution, Ending, Header, Study
 from ortune.core.trial import Edit, Interval, Plan, Score, Status, Verdict
 from ortune.core.wording import megabytes, milliseconds, number
 from ortune.reporting.blocks import gather
@@ -25,14 +25,10 @@ def study() -> Study:
     winner = studies.trial("aa11" * 4, Plan(studies.CLEAN, Cpu(threads=1)), 0.5)
     finalist = replace(winner, part="final", ratio=Interval(0.52, 0.51, 0.535))
     job = replace(studies.job(names=()), model=str(source))
-    return Study(
-        root="run",
-        job=job,
-        facts=studies.FACTS,
-        trials=(studies.baseline(), winner, *studies.losers(""), finalist),
-        command="ortune optimize toy.onnx -o run",
-        samples={"search": 32},
-    )
+    command = "ortune optimize toy.onnx -o run"
+    header = Header(job, studies.FACTS, command, parts={"search": tuple(range(32))})
+    trials = (studies.baseline(), winner, *studies.losers(""), finalist)
+    return Study("run", header, trials, Ending(finished="done"))
 
 
 def blocks(name: str, study: Study) -> list[Block]:
@@ -103,7 +99,7 @@ def test_nothing_tried(study: Study) -> None:
 
 
 def test_an_interrupted_search_claims_less(study: Study) -> None:
-    cut = replace(study, trials=study.trials[:2], finished="interrupted")
+    cut = studies.changed(study, trials=study.trials[:2], finished="interrupted")
     assert "measured once and not yet confirmed" in first_line(cut)
     assert blocks("verdict", cut)[0] == Text(first_line(cut), "warn")
     said = [block.text for block in blocks("verdict", cut) if isinstance(block, Text)]
@@ -128,11 +124,12 @@ def test_original_and_winner_side_by_side(study: Study) -> None:
 
 def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
     final = (Score("cosine", 0.96, 0.97, 0.95, 0.97, 800, Verdict.PROVED),)
-    made = replace(with_final(study, scores=final), samples={"search": 32, "final": 800})
+    parts = {"search": tuple(range(32)), "final": tuple(range(800))}
+    made = studies.changed(with_final(study, scores=final), parts=parts)
     found = {row[0]: row[1:] for row in table("verdict", made).rows}
     assert found["score"] == ("cosine 0.97", "cosine 0.96")
-    stages = (Stage("baseline", made.baseline.key), Stage("graph", made.best.key))
-    rows = table("history", replace(made, history=stages)).rows
+    stages = (Contribution("baseline", made.baseline.key), Contribution("graph", made.best.key))
+    rows = table("history", studies.changed(made, history=stages)).rows
     assert [row[4] for row in rows] == ["1", "0.9995"]
     plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
     assert {point.y for point in plot.points if point.tone == "win"} == {0.9995}
@@ -191,12 +188,16 @@ def test_a_score_that_is_not_a_number_is_not_plotted(study: Study) -> None:
 
 def test_history_needs_a_change(study: Study) -> None:
     first, winner = study.trials[0].key, study.best.key
-    made = replace(study, history=(Stage("baseline", first), Stage("runtime", winner)))
+    made = studies.changed(
+        study, history=(Contribution("baseline", first), Contribution("runtime", winner))
+    )
     assert [row[:2] for row in table("history", made).rows] == [
         ("baseline", "1.000"),
         ("runtime settings", "0.5000"),
     ]
-    assert not blocks("history", replace(study, history=(Stage("baseline", first),)))
+    assert not blocks(
+        "history", studies.changed(study, history=(Contribution("baseline", first),))
+    )
 
 
 def test_steps_say_what_was_done_and_undone(study: Study) -> None:

@@ -12,7 +12,8 @@ from tests.unit.rewriting import Arrays, model_of, normal, ops, run
 
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings, OrtuneError, Refused
-from ortune.core.plugins.spelling import parse, spell
+from ortune.core.plugins.plugin import spell
+from ortune.core.plugins.spelling import parse
 from ortune.core.step import Recipe, Transform
 from ortune.data import synthetic
 from ortune.model.analysis.facts import facts

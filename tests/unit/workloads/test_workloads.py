@@ -20,12 +20,12 @@ from tests.unit.studies import FACTS
 from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins.spelling import parse
-from ortune.core.workload import Workload
+from ortune.core.workload import Workload, read_workload
 from ortune.data import stream
 from ortune.experiment.keys import different, job_key
-from ortune.experiment.request import read_workload
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.worker import workload as driving
 from ortune.measurement.worker.workbench import Workbench
@@ -103,9 +103,9 @@ def test_throughput_counts_samples_of_a_batch(folder: Path) -> None:
 
 def test_as_many_sessions_as_fit_follow_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput_file, "effective_cpus", lambda: 8)
-    fits = {threads: Throughput().lanes(Cpu(threads=threads)) for threads in (0, 1, 2, 3, 8, 16)}
+    fits = {threads: Throughput().lanes(threads) for threads in (0, 1, 2, 3, 8, 16)}
     assert fits == {0: 1, 1: 8, 2: 4, 3: 2, 8: 1, 16: 1}
-    assert Throughput(sessions=5).lanes(Cpu(threads=8)) == 5
+    assert Throughput(sessions=5).lanes(8) == 5
     assert Throughput().splits(8) == (1, 2, 4, 0)
     assert Throughput().splits(6) == (1, 2, 4, 0)
     assert Throughput().splits(1) == (0,)
@@ -287,11 +287,11 @@ def test_bad_fields_are_two_lines(text: str, said: str) -> None:
 
 
 def test_a_search_tries_the_best_split_and_all_cpus_with_every_recipe() -> None:
-    target = Target(Cpu(), splits=(1, 2, 4, 0))
+    target = Target(Cpu(), Capabilities(), splits=(1, 2, 4, 0))
     assert target.variants(FACTS, Throughput()) == [Cpu(threads=1), Cpu()]
     pinned = replace(target, backend=Cpu(threads=3), pinned=frozenset({"threads"}))
     assert pinned.variants(FACTS, Throughput()) == [Cpu(threads=3)]
-    assert Target(Cpu()).variants(FACTS, Latency()) == [Cpu()]
+    assert Target(Cpu(), Capabilities()).variants(FACTS, Latency()) == [Cpu()]
 
 
 def test_the_batch_may_be_said_beside_the_workload() -> None:

@@ -12,19 +12,22 @@ from ortune.analysis.benchmark import matrix, rows
 from ortune.analysis.benchmark.allocations import allocated
 from ortune.analysis.benchmark.crossover import crossovers
 from ortune.analysis.benchmark.interleave import Contestant, Row, contest, pairs, ratio, winner
+from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.runtime_floor import floor
+from ortune.core import custom_ops
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.facts import Facts
+from ortune.core.fields import paths
 from ortune.core.plugins import codec
+from ortune.core.request import verb
 from ortune.core.trial import Interval
-from ortune.core.workload import Workload
+from ortune.core.workload import Workload, read_workload
 from ortune.data import given
-from ortune.experiment.request import read_workload
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
-from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.timing import stats
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
@@ -32,63 +35,24 @@ from ortune.model.io import file
 ONE = Interval(1.0, 1.0, 1.0)
 
 
-def bench(
-    models: str | Path | Sequence[str | Path],
-    *,
-    on: str | Sequence[str] = "cpu",
-    data: str | Path | Callable[[], Any] | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    batch: int = 0,
-    batches: Sequence[int] = (),
-    threads: Sequence[int] = (),
-    levels: Sequence[str] = (),
-    workload: str | Workload = "latency",
-    self_check: bool = False,
-    memory_by_node: bool = False,
-    seconds: float = 10,
-    sets: int = stats.PAIRS,
-    sink: Sink = silent,
-) -> dict[str, Any]:
-    """Time models x backends x levels x threads, at every batch, in one interleaved run.
-
-    Args:
-        models: Model files.
-        on: Backends in plugin spelling.
-        data: Samples; made up when None.
-        shapes: Shapes of made-up inputs.
-        ranges: Values of made-up inputs.
-        batch: Samples stacked into one run; 0 takes them as they come.
-        batches: Several of these; rows are compared within one.
-        threads: Thread counts to time every backend at.
-        levels: Graph levels to time every backend at that has levels.
-        workload: How runs are driven.
-        self_check: Time the first row against itself too.
-        memory_by_node: Let the runtime record memory by node, in processes of their own.
-        seconds: Time for timing.
-        sets: Sets of fresh processes; fewer are quicker, and intervals wider.
-        sink: Receives notes.
-
-    Returns:
-        ``rows`` (raw nanoseconds included), ``ratios`` of each row's latency to that of the first
-        row of its batch (value, low, high at 99 %), ``winner``: index of the fastest, null inside
-        the noise or with several batches, ``winners``: the same for every batch.
-
-    Raises:
-        OrtuneError: A model, an option or the data cannot be used, or a first row does not run.
-    """
-    paths = [Path(models)] if isinstance(models, (str, Path)) else [Path(path) for path in models]
-    chosen = matrix.backends(on, threads, levels, sink)
-    driven = matrix.batched(read_workload(workload, batch), batches)
+def run(asked: Bench) -> dict[str, Any]:
+    """Time models x backends x levels x threads, at every batch, in one interleaved run."""
+    on = (asked.on,) if isinstance(asked.on, str) else asked.on
+    equipped = [custom_ops.equipped(one, asked.custom_ops) for one in on]
+    chosen = matrix.backends(equipped, asked.threads, asked.levels, asked.sink)
+    driven = matrix.batched(read_workload(asked.workload, asked.batch), asked.batches)
     return _run(
-        matrix.contestants(paths, chosen, driven),
-        _Feeding(data, shapes or {}, ranges or {}, max(one.batch for one in driven)),
-        seconds=seconds,
-        sets=sets,
-        self_check=self_check,
-        memory_by_node=memory_by_node,
-        sink=sink,
+        matrix.contestants(paths(asked.models), chosen, driven),
+        _Feeding(asked.data, asked.shapes, asked.ranges, max(one.batch for one in driven)),
+        seconds=asked.seconds,
+        sets=asked.sets,
+        self_check=asked.self_check,
+        memory_by_node=asked.memory_by_node,
+        sink=asked.sink,
     )
+
+
+bench = verb(Bench, run)
 
 
 def race(
@@ -214,6 +178,7 @@ def _result(
         }
         for start, place in zip(starts, fastest, strict=True)
     ]
+    offered = capabilities(groups[0][0].contestant.backend)
     crossings = [] if told or len(groups) < 2 else crossovers(made)
     return {
         "rows": made,
@@ -233,8 +198,8 @@ def _result(
         "self_check": None
         if equal is None
         else {"row": again, "ratio": codec.encode(equal), "equal": not _differs(equal)},
-        "machine": machine(),
-        "versions": versions(),
+        "machine": offered.machine,
+        "versions": offered.versions,
         "noise": record.readings(),
         "judgement": {
             "too_noisy": judged.too_noisy,

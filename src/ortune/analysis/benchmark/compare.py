@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.analysis.benchmark.across_runs import direct, related
+from ortune.analysis.benchmark.requests import Compare
 from ortune.analysis.benchmark.results_file import (
     FIELDS,
     Saved,
@@ -18,7 +19,9 @@ from ortune.analysis.benchmark.results_file import (
     read,
 )
 from ortune.core.errors import BadData, BadSettings
+from ortune.core.fields import paths
 from ortune.core.plugins import codec
+from ortune.core.request import verb
 from ortune.core.trial import Interval
 
 METRICS = ("latency", "p99", "memory", "size", "load")
@@ -45,40 +48,22 @@ class _Judging:
     times: bool
 
 
-def compare(
-    files: Sequence[str | Path],
-    *,
-    thresholds: Mapping[str, float] | None = None,
-    by: Sequence[str] = FIELDS,
-    across_machines: bool = False,
-    relative: bool = False,
-) -> dict[str, Any]:
-    """Compare saved runs of `bench` or `loadtest` with the first of them, row by row.
+def run(asked: Compare) -> dict[str, Any]:
+    """Compare saved runs with the first of them, row by row.
 
     A latency regression is an estimate over 1 + threshold whose 99 % interval excludes 1. On the
     same machine latencies are compared directly. On another machine no time is judged, unless
     both runs hold the same first row: then a row's ratio to it is compared, which holds across
     machines. Nor is a time of a run whose machine was too noisy for a verdict.
-
-    Args:
-        files: Two or more; the first is the reference.
-        thresholds: Metric -> share by which it may grow; latency 0.05 when not given. Other
-            metrics are judged only if given.
-        by: Fields by which rows are matched; with none, by their order.
-        across_machines: Judge latencies of different machines directly.
-        relative: Judge ratios to the first row on the same machine too.
-
-    Returns:
-        ``thresholds``, ``files``, ``comparisons`` (one for every file after the first) and
-        ``regressions``: how many rows regressed.
-
-    Raises:
-        OrtuneError: A file cannot be read, an option is wrong, or no row matches.
     """
-    limits = {**THRESHOLDS, **(thresholds or {})}
+    limits, by = {**THRESHOLDS, **asked.thresholds}, asked.by
+    files = paths(asked.files)
     _check(limits, by, files)
-    runs = [read(Path(path)) for path in files]
-    found = [_comparison(runs[0], run, limits, by, across_machines, relative) for run in runs[1:]]
+    runs = [read(path) for path in files]
+    found = [
+        _comparison(runs[0], run, limits, by, asked.across_machines, asked.relative)
+        for run in runs[1:]
+    ]
     return {
         "thresholds": limits,
         "files": [
@@ -95,7 +80,7 @@ def compare(
     }
 
 
-def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[str | Path]) -> None:
+def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[Path]) -> None:
     if len(files) < 2:
         raise BadData("one run has nothing to be compared with", fix="give two files or more")
     for name, limit in limits.items():
@@ -243,3 +228,6 @@ def _verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -
         return "faster"
     over = latency.value > 1 + judging.limits["latency"]
     return "over the threshold, inside the noise" if over else "no difference"
+
+
+compare = verb(Compare, run)

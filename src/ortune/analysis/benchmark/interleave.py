@@ -1,16 +1,13 @@
-"""Several contestants timed in turns: processes start in sets, bursts go A B C C B A.
-
-The next block begins with B, and so on: who runs twice in a row meets warm caches the second time.
-"""
+"""The contestants of a benchmark, timed in turns by sets of fresh processes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel
@@ -19,9 +16,11 @@ from ortune.core.workload import Span, Workload
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import burst, join, pace, warm
+from ortune.measurement.timing.turns import blocks, burst, pace, ready, warm
 
 _BLOCKS = (4, 30)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -124,12 +123,6 @@ def winner(rows: Sequence[Row]) -> int | None:
     return best if beaten else None
 
 
-def rotated(order: Sequence[int], turn: int) -> list[int]:
-    """Return the order of a block's first half: each turn begins with the next."""
-    first = turn % len(order)
-    return [*order[first:], *order[:first]]
-
-
 class _Set:
     """Live processes, one a row. A row whose process fails keeps the reason and drops out."""
 
@@ -142,35 +135,39 @@ class _Set:
 
     def run(self, seconds: float) -> None:
         """Start a process for every row, one by one, and time all in turns until time is up."""
-        alive = [index for index, row in enumerate(self._rows) if not row.error]
-        self._each(alive, self._start)
-        quick: dict[int, int] = {}
-        self._each(alive, lambda index: quick.update({index: self._warm(index)}))
-        size = pace(max(quick.values()), min(quick.values()))
-        self._blocks(size, seconds)
-        self._each(alive, self._leave)
+        self._each(self._start)
+        quickest = self._each(self._warm)
+        self._blocks(pace(*quickest), seconds)
+        self._each(self._leave)
 
-    def _each(self, indices: Iterable[int], act: Callable[[int], None]) -> None:
-        """Act on rows that live.
+    @property
+    def _alive(self) -> list[int]:
+        return [index for index, row in enumerate(self._rows) if not row.error]
+
+    def _each(self, act: Callable[[int], T]) -> list[T]:
+        """Act on every row that runs, in order, and return what those that still run gave."""
+        found = [self._guarded(act, index) for index in self._alive]
+        return [one for one in found if one is not None]
+
+    def _guarded(self, act: Callable[[int], T], index: int) -> T | None:
+        """Act on a row; where its process fails, keep the reason and return None.
 
         Raises:
             BadModel: The first row failed, the measure of the others.
         """
-        for index in indices:
-            if self._rows[index].error:
-                continue
-            try:
-                act(index)
-            except WorkerFailed as error:
-                self._rows[index].error = error.failure.reason
-                if index == 0:
-                    one = self._rows[0].contestant
-                    raise BadModel(
-                        f"{one.model} does not run on {one.backend}: {error.failure.reason}",
-                        fix="leave the batch out: the model may take one sample a run"
-                        if one.workload.batch > 1
-                        else error.failure.fix or "check the model, the data and the backend",
-                    ) from None
+        try:
+            return act(index)
+        except WorkerFailed as error:
+            self._rows[index].error = error.failure.reason
+            if index:
+                return None
+            one = self._rows[0].contestant
+            raise BadModel(
+                f"{one.model} does not run on {one.backend}: {error.failure.reason}",
+                fix="leave the batch out: the model may take one sample a run"
+                if one.workload.batch > 1
+                else error.failure.fix or "check the model, the data and the backend",
+            ) from None
 
     def _start(self, index: int) -> None:
         """Load and run once, while no other process starts."""
@@ -178,10 +175,10 @@ class _Set:
         who = row.contestant
         job = lone(who.model, who.backend, row.stream, self._root, "bench", who.workload)
         worker = self._live[index] = self._stack.enter_context(Worker(job))
-        loaded, first = worker.ask("load"), worker.ask("first")
-        row.load_ns.append(loaded["load_ns"])
-        row.first_ns.append(first["first_ns"])
-        row.placement = loaded["placement"]
+        started = ready(worker)
+        row.load_ns.append(started.load_ns)
+        row.first_ns.append(started.first_ns)
+        row.placement = started.placement
 
     def _warm(self, index: int) -> int:
         """Run until latencies settle; what the workload tells of it is dropped."""
@@ -199,24 +196,15 @@ class _Set:
         until = time.monotonic() + seconds
         for row in self._rows:
             row.turns.append([])
-        for turn in range(most):
-            if turn >= fewest and time.monotonic() > until:
+
+        def timed(index: int, at: int) -> Burst | None:
+            return self._guarded(lambda index: self._metered(index, size, at), index)
+
+        for turn, found in enumerate(blocks(self._alive, size, timed, rotate=True), 1):
+            for index, joined in found.items():
+                self._rows[index].turns[-1].append(joined)
+            if turn >= most or (turn >= fewest and time.monotonic() > until):
                 break
-            at = 2 * size.total * turn
-            order = rotated(list(self._live), turn)
-            up = self._half(order, size, at)
-            down = self._half(order[::-1], size, at + size.total)
-            for index in up.keys() & down.keys():
-                self._rows[index].turns[-1].append(join(up[index], down[index]))
-
-    def _half(self, order: Sequence[int], size: Span, at: int) -> dict[int, Burst]:
-        found: dict[int, Burst] = {}
-
-        def act(index: int) -> None:
-            found[index] = self._metered(index, size, at)
-
-        self._each(order, act)
-        return found
 
     def _metered(self, index: int, size: Span, at: int) -> Burst:
         """Run a burst and add up what it used; return when its threads no longer spin."""

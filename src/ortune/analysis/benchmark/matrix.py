@@ -10,10 +10,11 @@ from typing import Any
 
 from ortune.analysis.benchmark.interleave import Contestant
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadSettings
+from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.workload import Workload
+from ortune.measurement.capabilities import demand
 
 
 def backends(
@@ -29,8 +30,7 @@ def backends(
     """
     found = parse_list(Backend, on if isinstance(on, str) else ",".join(on))
     for backend, given in found:
-        if reason := backend.missing():
-            raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
+        demand(backend)
         for name, values in (("threads", threads), ("level", levels)):
             if values and name in given:
                 option = "levels" if name == "level" else name

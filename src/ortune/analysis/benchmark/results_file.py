@@ -21,20 +21,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-import msgspec
-
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, OrtuneError
+from ortune.core.plugins import codec
 from ortune.core.trial import Burst
 
 FIELDS = ("model", "backend", "workload", "batch")
 """What makes two rows the same contestant; a model counts by its file's name."""
 Key: TypeAlias = tuple[str, ...]
+_Blocks: TypeAlias = Sequence[Sequence[Sequence[float]]]
 _PARTS = 12
 """Parts of a row that holds nothing but `latency_ns`."""
 
 
-class _Row(msgspec.Struct):
-    """One row as a file has it; unknown keys are left alone."""
+@dataclass(frozen=True)
+class _Row:
+    """One row as a file has it."""
 
     model: str
     backend: str
@@ -43,24 +44,26 @@ class _Row(msgspec.Struct):
     digest: str | None = None
     again: bool = False
     error: str | None = None
-    latency_ns: list[float] = []
-    turns: list[list[list[float]]] = []
-    waited: list[list[list[float]]] = []
-    runs_each: list[int] = []
+    latency_ns: tuple[float, ...] = ()
+    turns: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    waited: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    runs_each: tuple[int, ...] = ()
     p99_ns: float | None = None
     peak_rss: int | None = None
     size: int | None = None
-    load_ns: list[float] = []
+    load_ns: tuple[float, ...] = ()
 
 
-class _Judgement(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class _Judgement:
     too_noisy: bool = False
 
 
-class _File(msgspec.Struct):
-    rows: list[_Row]
-    machine: dict[str, str] = {}
-    versions: dict[str, str] = {}
+@dataclass(frozen=True)
+class _File:
+    rows: tuple[_Row, ...]
+    machine: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
     judgement: _Judgement = _Judgement()
 
 
@@ -121,11 +124,11 @@ def read(path: Path) -> Saved:
     fix = "give a file that `ortune bench --json FILE.json` wrote"
     try:
         text = path.read_text(encoding="utf-8")
-        found = msgspec.convert(json.loads(text), _File)
+        found = codec.decode(_File, json.loads(text), known_only=True)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise BadData(f"{path} is not JSON: {error}", fix=fix) from None
-    except msgspec.ValidationError as error:
-        raise BadData(f"{path} is no saved run: {error}", fix=fix) from None
+    except OrtuneError as error:
+        raise BadData(f"{path} is no saved run: {error.what}", fix=fix) from None
     rows = [_row(path, k, row) for k, row in enumerate(found.rows) if not row.again]
     if not rows:
         raise BadData(f"{path} holds no row", fix=fix)
@@ -189,8 +192,8 @@ def _row(path: Path, index: int, row: _Row) -> SavedRow:
 
 
 def _sets(path: Path, index: int, row: _Row) -> tuple[tuple[Burst, ...], ...]:
-    turns = row.turns or [_divided(row.latency_ns)]
-    waited = row.waited or [[[0.0] * len(block) for block in turn] for turn in turns]
+    turns: _Blocks = row.turns or [_divided(row.latency_ns)]
+    waited: _Blocks = row.waited or [[[0.0] * len(block) for block in turn] for turn in turns]
     each = row.runs_each or [1] * len(turns)
     fits = [[len(block) for block in turn] for turn in turns] == [
         [len(block) for block in turn] for turn in waited
@@ -210,7 +213,7 @@ def _sets(path: Path, index: int, row: _Row) -> tuple[tuple[Burst, ...], ...]:
     )
 
 
-def _divided(entries: list[float]) -> list[list[float]]:
+def _divided(entries: Sequence[float]) -> list[Sequence[float]]:
     """Return consecutive parts, which stand for blocks: their spread is the error of the whole."""
     count = min(_PARTS, len(entries))
     edges = [k * len(entries) // count for k in range(count + 1)] if count else []

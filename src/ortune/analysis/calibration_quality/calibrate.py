@@ -12,20 +12,20 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortune import __version__
 from ortune.analysis.calibration_quality import stability
 from ortune.analysis.calibration_quality.probes import Asked, probes, settled
 from ortune.analysis.calibration_quality.stability import Stability
 from ortune.calibration import ranges_file, tensorrt_cache
 from ortune.calibration.activity import Idle, idle, watching
 from ortune.calibration.calibrate import Calibrated, calibrate_groups
-from ortune.core.atomic_write import replacing
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import codec
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer
+from ortune.core.version import __version__
 from ortune.core.workload import spread
 from ortune.data import augment as augmenting
 from ortune.data import feeds as feeds_module
@@ -95,9 +95,7 @@ class Calibration(TableResult):
 
     def save(self, path: str | Path) -> Path:
         """Write the ranges as JSON; see `ortune.calibration.ranges_file`."""
-        with replacing(Path(path), force=True) as draft:
-            draft.write_text(json.dumps(self.document, indent=1) + "\n", encoding="utf-8")
-        return Path(path)
+        return write_text(Path(path), json.dumps(self.document, indent=1) + "\n")
 
     def save_tensorrt(self, path: str | Path, version: str = TENSORRT) -> Path:
         """Write a TensorRT calibration cache of every float tensor.
@@ -110,10 +108,7 @@ class Calibration(TableResult):
                 "only the quantizer's tensors were calibrated, TensorRT needs all",
                 fix="calibrate with every=True",
             )
-        text = tensorrt_cache.text(self.every, version)
-        with replacing(Path(path), force=True) as draft:
-            draft.write_text(text, encoding="utf-8")
-        return Path(path)
+        return write_text(Path(path), tensorrt_cache.text(self.every, version))
 
     def result(self) -> dict[str, Any]:
         """Return what ``--json`` shows; see ``docs/cli.md``."""

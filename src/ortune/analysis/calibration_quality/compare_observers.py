@@ -21,7 +21,7 @@ from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, noting, silent
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
@@ -36,8 +36,10 @@ from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import Request
 from ortune.measurement.accuracy import judge
+from ortune.measurement.capabilities import demand
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.turns import ready
 from ortune.metrics.snr import Snr
 from ortune.recipe.build import Material, build_in
 
@@ -126,7 +128,8 @@ def compare_observers(
     """
     steps = {text: settled(quantizer, text) for text in observers}
     copies = {augment: augmenting.read(augment)} if augment else {}
-    backend = _backend(on)
+    backend = parse(Backend, on)
+    demand(backend)
     cpu, data_of = Cpu(custom_ops=backend.custom_ops), (data, labels, calibration)
     request = Request((Path(model),), *data_of, budget=budget, baseline=cpu, seconds=_SECONDS)
     notes: list[str] = []
@@ -150,13 +153,6 @@ def compare_observers(
         overlap=calibration is None and bool(contest.scored & set(observed)),
         notes=tuple(notes),
     )
-
-
-def _backend(on: str) -> Backend:
-    backend = parse(Backend, on)
-    if reason := backend.missing():
-        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
-    return backend
 
 
 def _calibrated(
@@ -240,6 +236,6 @@ class _Contest:
         metrics: list[Metric] = [self._context.budget.metric, Snr()]
         paths = dict.fromkeys(self._context.models, path)
         with measure.start(self._context, paths, self._backend, "observer") as worker:
-            measure.ready(worker)
+            ready(worker)
             found = [measure.records(self._context, worker, metrics, part) for part in self.parts]
         return [np.concatenate(rows) for rows in zip(*found, strict=True)]

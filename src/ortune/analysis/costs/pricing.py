@@ -113,24 +113,25 @@ def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[Option, ...]:
 
 
 def _assumptions(terms: Terms, options: Sequence[Option], measured: int) -> tuple[str, ...]:
-    """Say what the table takes for granted."""
-    measured_all = measured >= terms.processes
-    linear = "linear scaling is assumed"
-    every = {
-        f"{terms.processes} processes are assumed to do {terms.processes} times what one does; not "
-        "measured (--measure does, up to this machine's CPUs)": not measured_all and measured <= 1,
-        f"measured with {measured} processes at once, as many as this machine has CPUs; from there "
-        f"to {terms.processes} {linear}": not measured_all and measured > 1,
-        f"1 to {max(terms.devices)} GPUs: {linear}, not measured": max(terms.devices) > 1,
-        "the overhead is taken as given, the same for every row and however many run": bool(
-            terms.overhead_s
-        ),
-        "machines are counted at full use; a queue that stays short needs some spare": (
-            terms.load_per_s is not None
-        ),
-        "rows without an interval were timed in another run than the first row": any(
-            option.ratio is None for option in options
-        ),
-        "costs a million and per 1,000 FPS-hours are those of a machine that is always busy": True,
-    }
-    return tuple(text for text, holds in every.items() if holds)
+    """Return what was not measured, in sentences."""
+    found = []
+    if terms.processes > 1 and measured <= 1:
+        found.append(
+            f"{terms.processes} processes are assumed to do {terms.processes} times what one "
+            "does; not measured (--measure does, up to this machine's CPUs)"
+        )
+    elif terms.processes > measured > 1:
+        found.append(
+            f"measured with {measured} processes at once, as many as this machine has CPUs; "
+            f"from there to {terms.processes} linear scaling is assumed"
+        )
+    if max(terms.devices) > 1:
+        found.append(f"1 to {max(terms.devices)} GPUs: linear scaling is assumed, not measured")
+    if terms.overhead_s:
+        found.append("the overhead is taken as given, the same for every row and however many run")
+    if terms.load_per_s is not None:
+        found.append("machines are counted at full use; a queue that stays short needs some spare")
+    if any(option.ratio is None for option in options):
+        found.append("rows without an interval were timed in another run than the first row")
+    always = "costs a million and per 1,000 FPS-hours are those of a machine that is always busy"
+    return (*found, always)

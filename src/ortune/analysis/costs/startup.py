@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from ortune.analysis.costs.variants import Subject, Variant
 from ortune.core.errors import BadModel
-from ortune.core.trial import Interval, Pair
+from ortune.core.trial import Interval
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, time_pair
+from ortune.measurement.timing.pairs import Effort, fresh_pairs
+from ortune.measurement.timing.turns import ready
 
 ONE = Interval(1.0, 1.0, 1.0)
 PAIRS = 3
@@ -48,8 +49,9 @@ class Clock:
                 try:
                     with self._worker(one) as worker:
                         imports.append(worker.ask("prepare")["import_ns"])
-                        found[one.name].load_ns.append(worker.ask("load")["load_ns"])
-                        found[one.name].first_ns.append(worker.ask("first")["first_ns"])
+                        started = ready(worker)
+                        found[one.name].load_ns.append(started.load_ns)
+                        found[one.name].first_ns.append(started.first_ns)
                 except WorkerFailed as error:
                     self._drop(one, error.failure.reason)
         return found, imports
@@ -70,7 +72,8 @@ class Clock:
                 self._drop(one, f"'{one.against}' is not there")
                 continue
             try:
-                pairs = [self._pair(other, one, effort) for _ in range(PAIRS)]
+                starts = partial(self._worker, other), partial(self._worker, one)
+                pairs = [fresh.pair for fresh in fresh_pairs(*starts, PAIRS, effort)]
             except WorkerFailed as error:
                 self._drop(one, error.failure.reason)
                 continue
@@ -79,14 +82,6 @@ class Clock:
                 blocks = [block for pair in pairs for block in pair.blocks]
                 base += [ns for block in blocks for ns in block.baseline.latency_ns]
         return found, round(median(base))
-
-    def _pair(self, one: Variant, two: Variant, effort: Effort) -> Pair:
-        with ExitStack() as stack:
-            workers = [stack.enter_context(self._worker(v)) for v in (one, two)]
-            for worker in workers:
-                worker.ask("load")
-                worker.ask("first")
-            return time_pair(workers[0], workers[1], effort)
 
     def _worker(self, one: Variant) -> Worker:
         root = self._subject.root

@@ -21,7 +21,7 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval
 from ortune.data import given
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.timing.rank_sum import differ
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
@@ -162,6 +162,7 @@ def timeline(
         clock = Clock(list(variants(subject)), subject, fed.stream)
         found, imports = clock.starts(starts)
         rows = _rows(clock.variants, found, *clock.ratios(seconds))
+    offered = capabilities(backend)
     return Timeline(
         model=str(model),
         rows=rows,
@@ -170,8 +171,8 @@ def timeline(
         import_ns=tuple(imports),
         quantizer="" if quantizer is None else str(quantizer),
         notes=tuple(notes),
-        machine=machine(),
-        versions=versions(),
+        machine=offered.machine,
+        versions=offered.versions,
     )
 
 

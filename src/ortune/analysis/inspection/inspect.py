@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,7 +17,6 @@ from ortune.core.plugins.spelling import parse_list
 from ortune.core.result import TableResult
 from ortune.model.analysis import facts as model_facts
 from ortune.model.analysis.dataflow import Origin
-from ortune.model.analysis.denormals import denormals
 from ortune.model.analysis.largest import (
     Body,
     LocalFunction,
@@ -29,6 +28,7 @@ from ortune.model.analysis.largest import (
 from ortune.model.analysis.node_costs import Account, Sum, accounts, intensity, sums
 from ortune.model.analysis.regions import regions
 from ortune.model.analysis.saturation import Saturable, saturable
+from ortune.model.analysis.weight_values import weight_values
 from ortune.model.graph import edit
 from ortune.model.graph.spec import type_name
 from ortune.model.io import file, names
@@ -125,14 +125,13 @@ def inspect(
     read = size < READ_BELOW if weights is None else weights
     known = shaped(loaded, shapes)
     names.unique(known[0])
-    facts = model_facts.facts(loaded, known)
-    if read:
-        facts = replace(facts, denormals=denormals(loaded))
+    values = list(weight_values(loaded)) if read else None
+    facts = model_facts.facts(loaded, known, values=values)
     parts = regions(Origin(known[0]))
     every = accounts(known[0], parts.of)
     moved = sum(one.moved or 0 for one in every)
-    odd = lint(loaded, known[0], file.outline(path), weights=read)
-    values = (v for node in known[0].graph.all_nodes() for v in node.outputs if v.name)
+    odd = lint(loaded, known[0], file.outline(path), values)
+    made = (v for node in known[0].graph.all_nodes() for v in node.outputs if v.name)
     return Inspection(
         model=path,
         digest=file.digest(path) if read else None,
@@ -144,7 +143,7 @@ def inspect(
         moved=moved,
         intensity=intensity(facts.flops, moved),
         unknown=sum(one.flops is None or one.moved is None for one in every),
-        activations=dict(Counter(type_name(value.type) for value in values).most_common()),
+        activations=dict(Counter(type_name(value.type) for value in made).most_common()),
         nodes=tuple(every),
         regions=tuple(sums(known[0], every)),
         tensors=tuple(tensors(loaded, known[0], _TENSORS)),

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortune.analysis.profiling.profile import labelled
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 
@@ -46,7 +47,7 @@ def placed(path: Path, backend: Backend) -> Placed:
         BadModel: The file cannot be read.
     """
     try:
-        reason = backend.missing()
+        reason = capabilities(backend).missing
     except OrtuneError as error:
         return Placed(str(backend), problem=error.what, fix=error.fix)
     if reason is not None:

@@ -17,7 +17,7 @@ from ortune.analysis.padding.proof import LEAST_DB, Proof, prove
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadData, BadModel, BadSettings, Refused
+from ortune.core.errors import BadData, BadModel, BadSettings, Refused
 from ortune.core.event import Note, Sink, silent
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
@@ -27,6 +27,7 @@ from ortune.core.workload import spread
 from ortune.data import feeds, stream
 from ortune.data.padding import Padding, find
 from ortune.data.stream import Stream
+from ortune.measurement.capabilities import demand
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
@@ -99,8 +100,7 @@ def buckets(
     path, backend = Path(model), parse(Backend, on)
     if count < 1 or multiple < 1:
         raise BadSettings(f"{count} buckets of multiples of {multiple}", fix="give 1 or more")
-    if reason := backend.missing():
-        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=reason)
+    demand(backend)
     facts = model_facts.facts(file.load(path))
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ortune.backends.bucketed import Bucketed
-from ortune.core.backend import Backend, Tensors
+from ortune.core.backend import Backend
 from ortune.core.errors import Refused
+from ortune.core.session import Tensors
 from ortune.core.workload import spread
 from ortune.data.padding import Padding
 from ortune.data.stream import Stream

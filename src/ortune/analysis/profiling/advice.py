@@ -16,6 +16,7 @@ from ortune.core.action import NO_STEP, Action
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.profile import Kernel, Profile
+from ortune.measurement.capabilities import capabilities
 from ortune.recipe.space import clean
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _threads(profile: Profile, backend: Backend) -> Iterator[Action]:
 def _denormals(facts: Facts, backend: Backend) -> Iterator[Action]:
     flushed = [
         one
-        for group in backend.coordinates(facts).values()
+        for group in backend.coordinates(facts, capabilities(backend)).values()
         for one in group
         if getattr(one, "flush_denormals", False) and not getattr(backend, "flush_denormals", True)
     ]

@@ -21,7 +21,7 @@ from ortune.core.profile import Ceilings, Profile
 from ortune.core.recorded import Operand, Recorded
 from ortune.data import given
 from ortune.measurement import peaks as roofs
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.capabilities import capabilities, demand
 from ortune.measurement.process import lone
 from ortune.measurement.worker.profile import Runs, profiled
 from ortune.model.analysis import facts as model_facts
@@ -116,6 +116,7 @@ def explained(
     parts = regions(origin)
     times = kernels.times(recorded, found.plain_ns)
     every, folded = kernels.kernels(recorded, traced, parts, origin, times, backend, known)
+    offered = capabilities(backend)
     return Profile(
         model=str(path),
         backend=str(backend),
@@ -127,7 +128,7 @@ def explained(
         folded=folded,
         ceilings=ceilings,
         notes=(*notes, *recorded.notes, *_remarks(found, traced)),
-        machine=machine() | versions(),
+        machine={**offered.machine, **offered.versions},
         regions=parts.all,
         placement={name: len(taken) for name, taken in recorded.placement.items()},
         fallbacks={k.name: k.note for k in every if kernels.fell_back(k.provider, backend)},
@@ -175,8 +176,7 @@ def _backend(on: str | Backend) -> Backend:
         if len(found) != 1:
             raise BadSettings(f"'{on}' is not one backend", fix="profile one backend at a time")
         on = found[0]
-    if reason := on.missing():
-        raise BackendMissing(f"backend '{on.name()}' cannot run here", fix=reason)
+    demand(on)
     return on
 
 

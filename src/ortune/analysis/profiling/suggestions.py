@@ -22,7 +22,6 @@ from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.model.analysis import facts as model_facts
-from ortune.model.analysis.denormals import denormals
 from ortune.model.graph import edit
 from ortune.model.io import file, names
 from ortune.recipe.build import build
@@ -40,7 +39,7 @@ def suggest(profile: Profile) -> tuple[Action, ...]:
     model = file.load(Path(profile.model))
     edit.inline(model)
     names.unique(model)
-    known = replace(model_facts.facts(model), denormals=denormals(model))
+    known = model_facts.facts(model, read=True)
     return actions(profile, model, known, _backend(profile.backend))
 
 

@@ -30,11 +30,8 @@ def trace(profile: Profile) -> dict[str, Any]:
         events.append(_named("thread_name", _KERNELS + track, name))
     for one, taken_ns, track in placed:
         kernel = profile.kernels[one.index]
-        details = {
-            key: value for key, value in kernel.record(1.0).items() if value not in ("", None)
-        }
-        for key in ("name", "share", "op_type"):
-            details.pop(key, None)
+        row, left = kernel.record(1.0), ("name", "share", "op_type")
+        details = {k: v for k, v in row.items() if v not in ("", None) and k not in left}
         place = _KERNELS + track
         events.append(_slice(place, kernel.name, kernel.op_type, one.start_ns, taken_ns, details))
     other = {"plain_ns": profile.plain_ns, "profiled_ns": profile.profiled_ns}

@@ -7,18 +7,20 @@ here, where other comparisons drop them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from statistics import fmean
 
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.plugins.spelling import spell_value
+from ortune.core.plugins.plugin import spell
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, time_pair
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
+from ortune.measurement.timing.turns import live
 from ortune.recipe.space import Target, walk
 
 WORTH = 0.99
@@ -130,7 +132,7 @@ class Descent:
 
     def _round(self) -> None:
         with ExitStack() as stack:
-            live = stack.enter_context(self._live(self.best))
+            ((best, _),) = stack.enter_context(live(partial(self.tools.start, self.best)))
             tried = {attempt.backend for attempt in self.attempts}
             for setting, candidate in walk(lambda: self.best, self.target, self.facts):
                 if candidate in tried:
@@ -138,13 +140,13 @@ class Descent:
                 if self._late():
                     self.finished = "time"
                     return
-                attempt = self._attempt(live, setting, candidate)
+                attempt = self._attempt(best, setting, candidate)
                 self.attempts.append(attempt)
                 self.tools.tell(attempt)
                 if attempt.kept:
                     self.best = candidate
                     stack.close()
-                    live = stack.enter_context(self._live(self.best))
+                    ((best, _),) = stack.enter_context(live(partial(self.tools.start, candidate)))
 
     def _late(self) -> bool:
         """Whether what is left of the time belongs to the final pairs, if there will be any."""
@@ -156,50 +158,47 @@ class Descent:
     def _spent(self) -> float:
         return time.monotonic() - self._began
 
-    def _attempt(self, live: Worker, setting: str, candidate: Backend) -> Attempt:
+    def _attempt(self, best: Worker, setting: str, candidate: Backend) -> Attempt:
         """Time a candidate in pairs until the answer is clear; compare its outputs once.
 
         The first pair is against the live process of the best, each further one is fresh.
         """
         tried = Attempt(setting, changed(self.best, candidate), candidate, None, False, "")
         pairs: list[Pair] = []
-        base = live
+        # What one process of the best is quicker or slower by would be in all pairs.
+        fresh = fresh_pairs(
+            partial(self.tools.start, self.best),
+            partial(self.tools.start, candidate),
+            _MOST,
+            Effort(seconds=self.pair_seconds),
+            first=best,
+        )
+        began = time.monotonic()
         try:
-            while len(pairs) < _MOST:
-                began = time.monotonic()
-                with ExitStack() as stack:
-                    # What one process of the best is quicker or slower by would be in all pairs.
-                    base = stack.enter_context(self._live(self.best)) if pairs else live
-                    worker = stack.enter_context(self._live(candidate))
-                    effort = Effort(seconds=self.pair_seconds)
-                    pairs.append(timed(base, worker, effort))
+            with closing(fresh):
+                for one in fresh:
+                    pairs.append(whole(one.pair))
                     ratio = stats.ratio(pairs)
                     tried = replace(tried, ratio=ratio)
                     self._noisy = disturbed(pairs[-1])
                     if ratio.low > 1 or ratio.value > (PROMISING if len(pairs) > 1 else WORTH):
                         break
-                    if tried.answers is None:
-                        tried = replace(tried, answers=self.tools.compare(worker, candidate))
-                self._costs.append(time.monotonic() - began)
-                if tried.answers is not None and not tried.answers.fine:
-                    return replace(tried, why=f"faster, but {tried.answers.said}")
-                if len(pairs) > 1 and (ratio.high < 1 or self._late()):
-                    break
+                    answers = tried.answers or self.tools.compare(one.candidate, candidate)
+                    tried = replace(tried, answers=answers)
+                    self._costs.append(time.monotonic() - began)
+                    if not answers.fine:
+                        return replace(tried, why=f"faster, but {answers.said}")
+                    if len(pairs) > 1 and (ratio.high < 1 or self._late()):
+                        break
+                    began = time.monotonic()
+        except BaselineFailed:
+            raise
         except WorkerFailed as error:
-            if error.worker in (live, base):
-                raise
             return replace(tried, why=f"does not run: {error.failure.reason}")
         if reason := _not_faster(ratio):
             return replace(tried, answers=None, why=reason)
         said = tried.answers.said if tried.answers else ""
         return replace(tried, kept=True, why=f"{_gain(ratio)}, {said}")
-
-    @contextmanager
-    def _live(self, backend: Backend) -> Iterator[Worker]:
-        with self.tools.start(backend) as worker:
-            worker.ask("load")
-            worker.ask("first")
-            yield worker
 
     def judged(self) -> tuple[Interval, Interval]:
         """Return latency and CPU time of the best over those of the start, in fresh pairs.
@@ -210,28 +209,31 @@ class Descent:
         pairs: list[Pair] = []
         costs: list[tuple[int, int]] = []
         effort = Effort(max_blocks=20, seconds=self.pair_seconds, decide=False)
-        for turn in range(self._finals):
-            if turn >= _FINAL[0] and self._spent() > _OVER * self.seconds:
-                break
-            with self._live(self.target.backend) as base, self._live(self.best) as worker:
-                pairs.append(timed(base, worker, effort))
+        fresh = fresh_pairs(
+            partial(self.tools.start, self.target.backend),
+            partial(self.tools.start, self.best),
+            self._finals,
+            effort,
+        )
+        with closing(fresh):
+            for one in fresh:
+                pairs.append(whole(one.pair))
                 runs = _runs(pairs[-1])
-                costs.append((cpu_ns(base, runs), cpu_ns(worker, runs)))
+                costs.append((cpu_ns(one.baseline, runs), cpu_ns(one.candidate, runs)))
+                if len(pairs) >= _FINAL[0] and self._spent() > _OVER * self.seconds:
+                    break
         shares = sorted(new / max(1, old) for old, new in costs)
         return stats.ratio(pairs), Interval(shares[len(shares) // 2], shares[0], shares[-1])
 
 
-def timed(baseline: Worker, candidate: Worker, effort: Effort) -> Pair:
-    """Time a pair in which every entry counts, waiting included.
+def whole(pair: Pair) -> Pair:
+    """Return a pair in which every entry counts, waiting included.
 
     Where most entries waited, a run takes either its own time or a neighbour's time slice more:
     the mean of a burst then says what its median hides.
     """
-    pair = time_pair(baseline, candidate, effort)
-    whole = _mean if stats.disturbed([pair]) > 0.5 else _entries
-    return Pair(
-        tuple(Block(whole(block.baseline), whole(block.candidate)) for block in pair.blocks)
-    )
+    side = _mean if stats.disturbed([pair]) > 0.5 else _entries
+    return Pair(tuple(Block(side(block.baseline), side(block.candidate)) for block in pair.blocks))
 
 
 def _entries(burst: Burst) -> Burst:
@@ -246,7 +248,7 @@ def _mean(burst: Burst) -> Burst:
 
 
 def disturbed(pair: Pair) -> bool:
-    """Whether `timed` took the means."""
+    """Whether `whole` took the means."""
     return all(len(block.baseline.latency_ns) == 1 for block in pair.blocks)
 
 
@@ -268,7 +270,7 @@ def cpu_ns(worker: Worker, runs: int) -> int:
 def changed(base: Backend, other: Backend) -> str:
     """Return the fields in which a backend differs, as they are spelled."""
     return ", ".join(
-        f"{f.name}={spell_value(getattr(other, f.name))}"
+        f"{f.name}={spell(getattr(other, f.name))}"
         for f in fields(other)
         if getattr(base, f.name) != getattr(other, f.name)
     )

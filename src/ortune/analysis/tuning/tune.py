@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,29 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.analysis.tuning.descent import Answers, Attempt, Descent, Tools, changed
+from ortune.analysis.tuning.requests import Tune
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.errors import BackendMissing, BadModel
-from ortune.core.event import Note, Sink, silent
-from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.errors import BadModel
+from ortune.core.event import Note
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_given
+from ortune.core.request import verb
 from ortune.core.trial import Interval, Verdict
-from ortune.core.workload import Workload, spread
+from ortune.core.workload import Workload, read_workload, spread
 from ortune.data import derive, given
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.experiment.request import read_workload
 from ortune.measurement.accuracy import EXACT_DB, judge
+from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.load import busy
-from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
 from ortune.model.analysis import facts as model_facts
-from ortune.model.analysis.denormals import denormals
 from ortune.model.io import file
 from ortune.recipe.space import Target
 
@@ -44,71 +43,36 @@ _COMPARED = 32
 Records = NDArray[np.float64]
 
 
-def tune(
-    model: str | Path,
-    *,
-    on: str = "cpu",
-    data: str | Path | Callable[[], Any] | None = None,
-    labels: str | Path | None = None,
-    budget: str | None = None,
-    workload: str | Workload = "latency",
-    batch: int = 0,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    seconds: float = 60,
-    beside_load: int = 0,
-    sink: Sink = silent,
-) -> dict[str, Any]:
-    """Descend over a backend's settings by paired tests; the model is left as it is.
+def run(asked: Tune) -> dict[str, Any]:
+    """Descend over a backend's settings by paired tests.
 
     Fields given in `on` are pinned. What changes numbers must keep the budget; all else must give
     the same outputs.
-
-    Args:
-        model: The model file.
-        on: One backend in plugin spelling.
-        data: Samples; made up when None.
-        labels: In the samples' order.
-        budget: For settings that change numbers; derived from the outputs when None.
-        workload: How it will be used: the best settings depend on it.
-        batch: Samples stacked into one run.
-        shapes: Shapes of made-up inputs.
-        ranges: Values of made-up inputs.
-        seconds: Time for timing, starts of processes included.
-        beside_load: Cores to keep busy meanwhile.
-        sink: Receives a note for each value tried.
-
-    Returns:
-        See ``docs/cli.md``, `tune`.
-
-    Raises:
-        OrtuneError: The model, the backend, the data or the budget cannot be used.
     """
-    origin, pinned = parse_given(Backend, on)
-    if reason := origin.missing():
-        raise BackendMissing(f"backend '{origin.name()}' cannot run here", fix=reason)
-    path, driven = Path(model), read_workload(workload, batch)
+    origin, pinned = parse_given(Backend, asked.backends)
+    offered = demand(origin)
+    path, driven = Path(asked.model), read_workload(asked.workload, asked.batch)
     loaded = file.load(path)
-    facts = replace(model_facts.facts(loaded), denormals=denormals(loaded))
+    facts = model_facts.facts(loaded, read=True)
     before = noise.snapshot()
-    with TemporaryDirectory(prefix="ortune-") as folder, busy(beside_load):
+    with TemporaryDirectory(prefix="ortune-") as folder, busy(int(asked.beside_load)):
         fed = given.samples(
-            data,
+            asked.data,
             facts.inputs,
             Path(folder),
-            labels=labels,
+            labels=asked.labels,
             batch=driven.batch,
-            shapes=shapes,
-            ranges=ranges,
+            shapes=asked.shapes,
+            ranges=asked.ranges,
         )
         for text in fed.notes:
-            sink(Note(text))
+            asked.sink(Note(text))
         case = _Case(path, driven, fed, Path(folder))
         try:
-            truth = _truth(case, origin, budget)
-            tools = Tools(case.start, truth.compare, lambda tried: sink(Note(line(tried))))
-            target = Target(origin, pinned, driven.splits(effective_cpus()))
-            descent = Descent(target, facts, tools, seconds)
+            truth = _truth(case, origin, asked.budget)
+            tools = Tools(case.start, truth.compare, lambda tried: asked.sink(Note(line(tried))))
+            target = Target(origin, offered, pinned, driven.splits(offered.effective_cpus))
+            descent = Descent(target, facts, tools, asked.seconds)
             descent.run()
             ratio, cpu = _judged(descent)
         except WorkerFailed as error:
@@ -121,17 +85,20 @@ def tune(
     return found | {
         "model": str(path),
         "workload": str(driven),
-        "cpus": effective_cpus(),
+        "cpus": offered.effective_cpus,
         "denormals": facts.denormals,
         "budget": str(truth.budget),
         "budget_rule": truth.rule,
         "samples": len(truth.indices),
         "synthetic": fed.synthetic,
-        "beside_load": beside_load,
-        "machine": machine(),
-        "versions": versions(),
+        "beside_load": int(asked.beside_load),
+        "machine": offered.machine,
+        "versions": offered.versions,
         "noise": record.readings(),
     }
+
+
+tune = verb(Tune, run)
 
 
 def line(attempt: Attempt) -> str:

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from ortune.analysis.verification.hybrids import Hybrids, Region
 from ortune.analysis.verification.tensors import closeness, values, write_samples
+from ortune.core.atomic_write import atomic, reported
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
@@ -245,7 +246,8 @@ class _Search:
         backends = (models.oracle, self._backend)
         order = range(len(indices))
         found = closeness(pieces, ends, recorded, order, backends)
-        _replace(draft, self._out)
+        with atomic(self._out) as whole, reported(self._out):
+            shutil.copytree(draft, whole)
         return self._out, min(found.values(), default=None)
 
 
@@ -270,14 +272,3 @@ def _said(error: Exception) -> str:
     if isinstance(error, WorkerFailed):
         return error.failure.reason
     return error.what if isinstance(error, OrtuneError) else str(error)
-
-
-def _replace(draft: Path, out: Path) -> None:
-    """Copy a folder beside its place, then rename it: what is there is whole."""
-    beside = out.with_name(f".{out.name}.part")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(beside, ignore_errors=True)
-    shutil.copytree(draft, beside)
-    if out.exists():
-        shutil.rmtree(out)
-    beside.rename(out)

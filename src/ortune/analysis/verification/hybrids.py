@@ -15,7 +15,7 @@ from ortune.core.backend import Backend
 from ortune.model.graph import edit
 from ortune.model.graph.edit import const_tensor
 from ortune.model.parts.extract import extract, upstream
-from ortune.model.parts.splice import graft
+from ortune.model.parts.splice import splice
 from ortune.model.shapes.infer import infer
 
 _OTHER_MEANING_DB = 6.0
@@ -66,14 +66,14 @@ class Hybrids:
 
     def transplanted(self, piece: ir.Model) -> ir.Model:
         """Return the good model with what a piece makes taken from it."""
-        return graft(self.good, piece)
+        return splice(self.good, piece)
 
     def mixed(self, taken: Collection[str]) -> ir.Model:
         """Return the good model with all tensors of `taken` from the bad one."""
         stops = {self._good[name] for name in taken}
         met = upstream(self.good.graph.outputs, stops)
         ends = [str(value.name) for value in met if value in stops]
-        return graft(self.good, extract(self.bad, (), ends))
+        return splice(self.good, extract(self.bad, (), ends))
 
     def region(self, tensor: str, before: Sequence[str]) -> Region:
         """Return what makes a tensor, from the tensors before on, in both models."""

@@ -28,6 +28,7 @@ from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import Request
 from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 
@@ -171,7 +172,7 @@ def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]
     plan = Plan(Recipe(model.name, ()), backend)
     try:
         with measure.start(context, paths, backend, "verify") as worker:
-            measure.ready(worker)
+            ready(worker)
             return measure.score(context, worker, plan, part)
     except WorkerFailed as error:
         raise BadModel(

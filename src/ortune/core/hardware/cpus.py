@@ -15,12 +15,19 @@ def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc
     over the process's own cgroup and its parents (v2 ``cpu.max``, v1 ``cpu.cfs_quota_us``).
     Elsewhere than on Linux: the CPU count.
     """
-    try:
-        cpus = len(os.sched_getaffinity(0))
-    except AttributeError:
+    cpus = len(usable_cpus())
+    if not cpus:
         return os.cpu_count() or 1
     quotas = [math.ceil(q) for folder in groups(root, proc) if (q := _quota(folder)) is not None]
     return max(1, min([cpus, *quotas]))
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """Return the CPUs that this process may run on, counted from 0; empty where unknown."""
+    try:
+        return tuple(sorted(os.sched_getaffinity(0)))
+    except AttributeError:
+        return ()
 
 
 @cache

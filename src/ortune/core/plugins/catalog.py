@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
 import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Iterable
+from dataclasses import fields
 from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import TypeVar
 
 from ortune.core.errors import UnknownPlugin
-from ortune.core.plugins import user_file
-from ortune.core.plugins.plugin import Plugin
+from ortune.core.plugins import sources, user_file
+from ortune.core.plugins.plugin import Plugin, digest
 
 P = TypeVar("P", bound=Plugin)
 
@@ -43,7 +42,7 @@ def roots() -> tuple[str, ...]:
 
 def names(base: type[P]) -> list[str]:
     """Return every entry of a folder, without importing one of them."""
-    return sorted(_modules(base.folder))
+    return sorted(modules(base.folder))
 
 
 def load(base: type[P], name: str) -> type[P]:
@@ -54,11 +53,11 @@ def load(base: type[P], name: str) -> type[P]:
     """
     if user_file.names_file(name):
         return user_file.load(base, name)
-    modules = _modules(base.folder)
-    if name not in modules:
-        close = difflib.get_close_matches(name, modules, n=3) or sorted(modules)
+    known = modules(base.folder)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3) or sorted(known)
         raise UnknownPlugin(f"no '{name}' in {base.folder}", fix=f"use one of: {', '.join(close)}")
-    module = importlib.import_module(modules[name])
+    module = importlib.import_module(known[name])
     found = [
         item
         for item in vars(module).values()
@@ -75,7 +74,7 @@ def load(base: type[P], name: str) -> type[P]:
     return found[0]
 
 
-def find(path: str, fields: Iterable[str] = ()) -> type[Plugin]:
+def find(path: str, given: Iterable[str] = ()) -> type[Plugin]:
     """Return the class behind a stored path such as ``quantizers/int8-static``.
 
     Files of the user's are not run: a stand-in with these fields answers for what is in them.
@@ -83,7 +82,7 @@ def find(path: str, fields: Iterable[str] = ()) -> type[Plugin]:
     folder, _, name = path.partition("/")
     base = base_of(folder)
     return (
-        user_file.stand_in(base, name, fields) if user_file.names_file(name) else load(base, name)
+        user_file.stand_in(base, name, given) if user_file.names_file(name) else load(base, name)
     )
 
 
@@ -96,21 +95,37 @@ def base_of(folder: str) -> type[Plugin]:
     return base
 
 
-@cache
-def source_digest(cls: type[Plugin]) -> str:
-    """Digest a plugin's file and the private ones beside it: results of older texts are stale."""
-    if cls.origin:
-        return user_file.digest(cls)
-    path = inspect.getsourcefile(cls)
-    if path is None:
-        return ""
-    shared = sorted(Path(path).parent.glob("_[!_]*.py"))
-    texts = b"".join(file.read_bytes() for file in (Path(path), *shared))
-    return hashlib.sha256(texts).hexdigest()[:16]
+def source_digest(plugin: Plugin) -> str:
+    """Digest the code of a plugin and of those in its fields: results of other code are stale.
+
+    That is all they import from their own distribution and from ortune; of a plugin in a file of
+    the user's, that file.
+    """
+    found = [code_digest(type(plugin))]
+    for field in fields(plugin):
+        value = getattr(plugin, field.name)
+        items = value if isinstance(value, tuple) else (value,)
+        found += [source_digest(item) for item in items if isinstance(item, Plugin)]
+    return found[0] if len(found) == 1 else digest(found)
 
 
 @cache
-def _modules(folder: str) -> dict[str, str]:
+def code_digest(cls: type[Plugin]) -> str:
+    """Digest the code of one class; what its fields hold is left out."""
+    return user_file.digest(cls) if cls.origin else sources.digest(cls.__module__, _named)
+
+
+def _named(plugin: str) -> list[str]:
+    return [path for folder in BASES for name, path in modules(folder).items() if name == plugin]
+
+
+@cache
+def modules(folder: str) -> dict[str, str]:
+    """Return name -> module of every entry of a folder of ortune's and of third parties'.
+
+    An entry is a module without an underscore in front; none is imported. Of two of one name
+    ortune's counts.
+    """
     found: dict[str, str] = {}
     for root in roots():
         try:

@@ -1,13 +1,28 @@
-"""The one rule of extension: a plugin is a frozen dataclass in a file that bears its name."""
+"""The one rule of extension, and how a plugin is written as JSON and on the command line.
+
+What reads it back (`codec`, `spelling`) knows the catalog of plugins; what writes it does not.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import hashlib
+import json
+import re
 from abc import ABC
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+WORD = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w.:/-]*")
+"""What is spelled without quotes."""
+
+CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
+"""Words that are values of their own."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Plugin(ABC):
     """Fields are the whole configuration: equality, hash, JSON and CLI spelling follow.
 
@@ -26,6 +41,42 @@ class Plugin(ABC):
 
     def __str__(self) -> str:
         """Return the command-line spelling; fields at their defaults are left out."""
-        from ortune.core.plugins.spelling import spell
+        parts = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.default is dataclasses.MISSING or value != field.default:
+                parts.append(f"{field.name}={spell(value)}")
+        return f"{self.name()}({', '.join(parts)})" if parts else self.name()
 
-        return spell(self)
+
+def spell(value: object) -> str:
+    """Write one field's value so that `spelling.parse` reads it back."""
+    if isinstance(value, Plugin):
+        return Plugin.__str__(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(spell, value))}]"
+    if isinstance(value, str):
+        plain = WORD.fullmatch(value) and value not in CONSTANTS
+        return str(value) if plain else json.dumps(value)
+    return json.dumps(encode(value))
+
+
+def encode(value: object) -> Any:
+    """Turn a value of the core types into plain JSON data; a plugin is its name and its fields."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        data = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        tag = {"is": f"{value.folder}/{value.name()}"} if isinstance(value, Plugin) else {}
+        return tag | data
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [encode(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def digest(value: object) -> str:
+    """Return 16 hex digits: equal values, equal names, on every machine."""
+    text = json.dumps(encode(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -22,14 +22,12 @@ from typing import Any, TypeVar
 
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import catalog, codec
-from ortune.core.plugins.plugin import Plugin
+from ortune.core.plugins.plugin import CONSTANTS, WORD, Plugin, spell
 
 P = TypeVar("P", bound=Plugin)
 
-_WORD = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w.:/-]*")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?(?![\w.])")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_NAMES = {"true": True, "false": False, "null": None, "none": None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +78,7 @@ def with_field(text: str, field: str, value: object) -> str:
         start = reader.at
         call = reader.call()
         said = text[start : reader.at].strip()
-        extra = f"{field}={spell_value(value)}"
+        extra = f"{field}={spell(value)}"
         if not call.bare:
             said = said[:-1].rstrip().rstrip(",")
             extra = f"{', ' if call.fields else ''}{extra})"
@@ -96,29 +94,6 @@ def make(base: type[P], call: Call) -> P:
     hints = typing.get_type_hints(cls)
     fields = {key: _resolve(hints.get(key), value) for key, value in call.fields.items()}
     return codec.build(cls, fields)
-
-
-def spell(plugin: Plugin) -> str:
-    """Write a plugin so that `parse` reads it back; fields at their defaults are left out."""
-    parts = []
-    for field in dataclasses.fields(plugin):
-        value = getattr(plugin, field.name)
-        if field.default is not dataclasses.MISSING and value == field.default:
-            continue
-        parts.append(f"{field.name}={spell_value(value)}")
-    return f"{plugin.name()}({', '.join(parts)})" if parts else plugin.name()
-
-
-def spell_value(value: object) -> str:
-    """Write one field's value."""
-    if isinstance(value, Plugin):
-        return spell(value)
-    if isinstance(value, (tuple, list)):
-        return f"[{', '.join(spell_value(item) for item in value)}]"
-    if isinstance(value, str):
-        plain = _WORD.fullmatch(value) and value not in _NAMES
-        return str(value) if plain else json.dumps(value)
-    return json.dumps(codec.encode(value))
 
 
 def _resolve(hint: Any, value: Any) -> Any:
@@ -150,12 +125,12 @@ class _Reader:
         self.at = 0
 
     def call(self) -> Call:
-        name = self._match(_WORD) or self._fail("a name")
+        name = self._match(WORD) or self._fail("a name")
         if not self.take("("):
             return Call(name, {}, bare=True)
         fields: dict[str, Any] = {}
         while not self.take(")"):
-            key = (self._match(_WORD) or self._fail("a field name")).replace("-", "_")
+            key = (self._match(WORD) or self._fail("a field name")).replace("-", "_")
             if not self.take("="):
                 self._fail("'='")
             if key in fields:
@@ -195,7 +170,7 @@ class _Reader:
         if number := self._match(_NUMBER):
             return json.loads(number)
         call = self.call()
-        return _NAMES[call.name] if call.bare and call.name in _NAMES else call
+        return CONSTANTS[call.name] if call.bare and call.name in CONSTANTS else call
 
     def _match(self, pattern: re.Pattern[str]) -> str | None:
         self._skip()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.core.hardware.cpus import groups
+from ortune.core.hardware.cpus import groups, usable_cpus
 
 _BUSY = (0, 1, 2, 5, 6)
 """Fields of /proc/stat that count work: user, nice, system, irq, softirq (man 5 proc_stat)."""
@@ -82,7 +82,7 @@ class Snapshot:
 
 def snapshot(roots: Roots = LIVE) -> Snapshot:
     """Read everything once; takes a few milliseconds."""
-    mask = allowed()
+    mask = frozenset(usable_cpus())
     busy, stolen, total = _cpu_seconds(roots, mask)
     load: tuple[float, ...] = ()
     with suppress(OSError, AttributeError):
@@ -101,14 +101,6 @@ def snapshot(roots: Roots = LIVE) -> Snapshot:
         celsius(roots.sys),
         load,
     )
-
-
-def allowed() -> frozenset[int]:
-    """Return the CPUs that this process may run on; empty where that is not known."""
-    try:
-        return frozenset(os.sched_getaffinity(0))
-    except AttributeError:
-        return frozenset()
 
 
 def own_seconds(proc: Path) -> float:

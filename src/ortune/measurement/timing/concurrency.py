@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import Worker
-from ortune.measurement.timing.pairs import warm
+from ortune.measurement.timing.turns import live, warm
 
 _BURST_NS = 300_000_000
 
@@ -31,14 +31,9 @@ def slowdown(job: WorkerJob, processes: int, out: Path, rounds: int = 5) -> floa
     Raises:
         WorkerFailed: One of them does not run.
     """
-    with ExitStack() as stack, ThreadPoolExecutor(processes) as pool:
-        workers = [
-            stack.enter_context(Worker(replace(job, out=out / str(place))))
-            for place in range(processes)
-        ]
-        for worker in workers:
-            worker.ask("load")
-            worker.ask("first")
+    starts = [partial(Worker, replace(job, out=out / str(place))) for place in range(processes)]
+    with live(*starts) as started, ThreadPoolExecutor(processes) as pool:
+        workers = [worker for worker, _ in started]
         runs = max(4, _BURST_NS // max(1, max(warm(worker) for worker in workers)))
         found = []
         for _ in range(rounds):

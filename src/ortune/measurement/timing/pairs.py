@@ -1,22 +1,20 @@
-"""Paired timing: two live workers, asked for bursts in the order A B B A; nothing else runs."""
+"""Paired timing: two live workers, asked for bursts in the order A B B A."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ortune.core.trial import Block, Burst, Interval, Pair
-from ortune.core.workload import Span
-from ortune.measurement.process import Worker
+from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
+from ortune.measurement.timing.turns import Started, blocks, burst, live, pace, ready, warm
 
-_BURST_NS = 60_000_000
-_WARM_NS = 150_000_000
-_ENTRY_NS = 1_000_000
-"""Runs shorter than this are averaged in groups: the clock and the loop cost about 1 us."""
-_DROP_NS = 20_000_000
-"""After the other process ran, the first run is cold; it is dropped when runs are short."""
+
+class BaselineFailed(WorkerFailed):
+    """The side that the other is measured against failed."""
 
 
 @dataclass(frozen=True)
@@ -36,75 +34,127 @@ class Effort:
     decide: bool = True
 
 
-def warm(worker: Worker) -> int:
-    """Run until latencies settle; return the quickest run in ns."""
-    answer = worker.ask("burst", at=0, runs=2)
-    quick, spent = min(answer["latency_ns"]), answer["spent_ns"]
-    while spent < _WARM_NS:
-        runs = max(2, min(500, _WARM_NS // 4 // max(quick, 1)))
-        answer = worker.ask("burst", at=0, runs=runs)
-        quick, spent = min(quick, *answer["latency_ns"]), spent + answer["spent_ns"]
-    return int(quick)
+@dataclass(frozen=True)
+class LivePair:
+    """A timed pair whose processes still run.
+
+    Attributes:
+        started: What the candidate's process took to start.
+    """
+
+    baseline: Worker
+    candidate: Worker
+    started: Started
+    pair: Pair
 
 
-def pace(base: int, candidate: int) -> Span:
-    """Size bursts so that the slower side takes about 60 ms, or two runs of a slow model."""
-    slow, fast = max(base, candidate, 1), max(1, min(base, candidate))
-    each = max(1, _ENTRY_NS // fast)
-    runs = max(2, _BURST_NS // (slow * each))
-    return Span(0, runs, each, 1 if slow < _DROP_NS else 0)
+Progress = Callable[[Interval, int], None]
+"""Receives the ratio so far and the number of blocks behind it."""
 
 
 def time_pair(
     baseline: Worker,
     candidate: Worker,
     effort: Effort,
-    progress: Callable[[Interval, int], None] = lambda ratio, blocks: None,
+    progress: Progress = lambda ratio, done: None,
 ) -> Pair:
     """Time blocks A B B A until the effort is spent or the answer is clear.
 
     A side begins when the other's threads have stopped spinning: they would take its CPUs.
 
     Raises:
-        WorkerFailed: One of them died.
+        BaselineFailed: The baseline died.
+        WorkerFailed: The candidate died.
     """
-    size = pace(warm(baseline), warm(candidate))
-    candidate.ask("rest")
-    blocks: list[Block] = []
-    until = time.monotonic() + effort.seconds
-    while len(blocks) < effort.max_blocks:
-        at = 2 * size.total * len(blocks)
-        a1 = burst(baseline, size, at)
-        baseline.ask("rest")
-        b1, b2 = burst(candidate, size, at), burst(candidate, size, at + size.total)
-        candidate.ask("rest")
-        a2 = burst(baseline, size, at + size.total)
-        blocks.append(Block(join(a1, a2), join(b1, b2)))
-        if len(blocks) < 3:
-            continue
-        found = stats.ratio([Pair(tuple(blocks))], stats.SEARCHING)
-        progress(found, len(blocks))
-        if effort.decide and found.low > 1.3:
-            break
-        late = time.monotonic() - until
-        if len(blocks) < effort.min_blocks and late < effort.seconds:
-            continue
-        if late > 0 or (effort.decide and _clear(found)):
-            break
-    return Pair(tuple(blocks))
+    with _blaming(baseline):
+        size = pace(warm(baseline), warm(candidate))
+        last = candidate
+
+        def timed(worker: Worker, at: int) -> Burst:
+            nonlocal last
+            if worker is not last:
+                last.ask("rest")
+            last = worker
+            return burst(worker, size, at)
+
+        taken: list[Block] = []
+        until = time.monotonic() + effort.seconds
+        for found in blocks((baseline, candidate), size, timed):
+            taken.append(Block(found[baseline], found[candidate]))
+            if len(taken) > 2:
+                ratio = stats.ratio([Pair(tuple(taken))], stats.SEARCHING)
+                progress(ratio, len(taken))
+                if _enough(ratio, len(taken), time.monotonic() - until, effort):
+                    break
+            if len(taken) >= effort.max_blocks:
+                break
+    return Pair(tuple(taken))
 
 
-def _clear(found: Interval) -> bool:
+def fresh_pairs(
+    baseline: Callable[[], Worker],
+    candidate: Callable[[], Worker],
+    count: int,
+    effort: Effort,
+    progress: Progress = lambda ratio, done: None,
+    *,
+    first: Worker | None = None,
+) -> Generator[LivePair]:
+    """Time pairs of fresh processes: a process has an effect of its own on its latency.
+
+    The processes of a pair live until the next pair is asked for; close the iterator to end the
+    last one's.
+
+    Args:
+        baseline: Start its process.
+        candidate: Start its process.
+        count: Pairs.
+        effort: Of each pair.
+        progress: Receives each pair's ratio so far.
+        first: A baseline that runs already, for the first pair; it is left running.
+
+    Raises:
+        BaselineFailed: The baseline does not run.
+        WorkerFailed: The candidate does not run.
+    """
+    for turn in range(count):
+        with ExitStack() as stack:
+            base = first
+            if turn or base is None:
+                base = stack.enter_context(baseline())
+                with _blaming(base):
+                    ready(base)
+            ((worker, started),) = stack.enter_context(live(candidate))
+            pair = time_pair(base, worker, effort, progress)
+            yield LivePair(base, worker, started, pair)
+
+
+def _enough(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
+    """Whether a pair of some blocks needs no more.
+
+    Args:
+        ratio: Of the blocks so far.
+        done: Their number.
+        late: Seconds beyond the effort's; negative before.
+        effort: The limits.
+    """
+    if effort.decide and ratio.low > 1.3:
+        return True
+    if done < effort.min_blocks and late < effort.seconds:
+        return False
+    return late > 0 or (effort.decide and _clear(ratio))
+
+
+def _clear(ratio: Interval) -> bool:
     """The side is known and the estimate is worth 4 %."""
-    return (found.high < 1 or found.low > 1.02) and found.high / found.low < 1.08
+    return (ratio.high < 1 or ratio.low > 1.02) and ratio.high / ratio.low < 1.08
 
 
-def burst(worker: Worker, size: Span, at: int) -> Burst:
-    """Ask for a burst of a size, from a position of the timing cycle."""
-    answer = worker.ask("burst", at=at, runs=size.runs, each=size.each, drop=size.drop)
-    return Burst(tuple(answer["latency_ns"]), tuple(answer["waited"]), size.each)
-
-
-def join(one: Burst, two: Burst) -> Burst:
-    """Put two bursts of one side together."""
-    return Burst(one.latency_ns + two.latency_ns, one.waited + two.waited, one.runs_each)
+@contextmanager
+def _blaming(baseline: Worker) -> Iterator[None]:
+    try:
+        yield
+    except WorkerFailed as error:
+        if error.worker is baseline:
+            raise BaselineFailed(error.failure, baseline) from error
+        raise

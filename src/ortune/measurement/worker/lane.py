@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from ortune.core.backend import Session, Tensors
+from ortune.core.session import Session, Tensors
 
 _NEAR_NS = 150_000
 """A sleep ends this much too late at times: the rest of a wait is spent yielding."""

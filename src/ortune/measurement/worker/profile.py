@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ortune.core.backend import Recording
 from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.plugins import codec
 from ortune.core.recorded import Recorded
+from ortune.core.session import Recording
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.worker.workbench import Workbench

@@ -21,6 +21,7 @@ from ortune.measurement.machine.memory import peak_rss
 from ortune.measurement.worker import observers, profile, roofline
 from ortune.measurement.worker import placement as placing
 from ortune.measurement.worker.allocations import arena, nodes
+from ortune.measurement.worker.capabilities import capabilities
 from ortune.measurement.worker.imports import prepare
 from ortune.measurement.worker.usage import footprint, rest, usage
 from ortune.measurement.worker.workbench import Workbench
@@ -144,6 +145,7 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "evaluate": evaluate,
     "describe": describe,
     "optimize": optimize_offline,
+    "capabilities": capabilities,
     **observers.TASKS,
     **placing.TASKS,
     **profile.TASKS,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Recording, Session, Tensors
 from ortune.core.errors import BadData
+from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import spread
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
@@ -80,7 +80,7 @@ class Workbench:
         """The loaded sessions as the first lane, and as many more as the workload asks for."""
         if not self._lanes:
             self._lanes.append(Lane(self.sessions, self.round))
-        while len(self._lanes) < self.job.workload.lanes(self.job.backend):
+        while len(self._lanes) < self.job.workload.lanes(self.job.backend.threads):
             self._lanes.append(self._stack.enter_context(self.fresh()))
         return self._lanes
 

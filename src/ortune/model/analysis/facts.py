@@ -1,32 +1,51 @@
-"""Read a model's facts in one pass, without reading its weights."""
+"""Read a model's facts in one pass."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.model.analysis.flops import flops
+from ortune.model.analysis.weight_values import WeightValues, denormal_share, weight_values
 from ortune.model.graph import edit, spec
+from ortune.model.graph.values import named_weights
 from ortune.model.shapes.infer import infer, unknown
 
+_LIMIT = 1 << 27
+"""Weights that are read: a second of work, however large the model is."""
 
-def facts(model: ir.Model, known: tuple[ir.Model, str] | None = None) -> Facts:
+
+def facts(
+    model: ir.Model,
+    known: tuple[ir.Model, str] | None = None,
+    *,
+    values: Sequence[WeightValues] | None = None,
+    read: bool = False,
+) -> Facts:
     """Describe a model; it is left as it is.
 
-    Missing shapes are inferred on a copy, or taken from `known`, what `shaped` returned for it.
-    Weights are initializers and Constant nodes, counted once where they are stored, as they are
-    stored (4-bit ones as half a byte).
+    Missing shapes are inferred on a copy. Weights are initializers and Constant nodes, counted
+    once where they are stored, as they are stored (4-bit ones as half a byte).
+
+    Args:
+        model: Its weights are read only where `read` says so.
+        known: What `shaped` returned for it.
+        values: Of its weights, for the share of denormals.
+        read: Count that share; of more than 134 million weights an even part is looked at.
     """
     nodes = list(model.graph.all_nodes())
-    weights = _weights(model)
+    weights = [tensor for _, tensor in named_weights(model)]
     precisions: Counter[str] = Counter()
     for tensor in weights:
         precisions[spec.dtype_name(tensor.dtype)] += tensor.nbytes
     inputs = spec.inputs(model)
     dynamic = [d for one in inputs for d in one.shape or () if isinstance(d, str)]
     shaped, rung = known or _shaped(model)
+    if read and values is None:
+        values = list(weight_values(model, _LIMIT))
     return Facts(
         ops=dict(Counter(_label(node) for node in nodes).most_common()),
         nodes=len(nodes),
@@ -41,6 +60,7 @@ def facts(model: ir.Model, known: tuple[ir.Model, str] | None = None) -> Facts:
         subgraphs=sum(1 for _ in model.graph.subgraphs()),
         functions=len(model.functions),
         flops=flops(shaped),
+        denormals=None if values is None else denormal_share(values),
         shapes_from=rung,
         metadata=dict(model.metadata_props),
     )
@@ -48,7 +68,7 @@ def facts(model: ir.Model, known: tuple[ir.Model, str] | None = None) -> Facts:
 
 def weight_bytes(model: ir.Model) -> int:
     """Return the bytes of all weights as they are stored; none is read."""
-    return sum(tensor.nbytes for tensor in _weights(model))
+    return sum(tensor.nbytes for _, tensor in named_weights(model))
 
 
 def _shaped(model: ir.Model) -> tuple[ir.Model, str]:
@@ -62,15 +82,3 @@ def _shaped(model: ir.Model) -> tuple[ir.Model, str]:
 
 def _label(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-
-
-def _weights(model: ir.Model) -> list[ir.TensorProtocol]:
-    found = []
-    for graph in edit.every_graph(model):
-        if isinstance(graph, ir.Graph):
-            found += [v.const_value for v in graph.initializers.values() if v.const_value]
-        for node in graph:
-            if node.op_type == "Constant" and not node.domain:
-                tensor = edit.const_tensor(node.outputs[0])
-                found += [tensor] if tensor is not None else []
-    return found

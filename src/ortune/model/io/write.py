@@ -11,6 +11,7 @@ from typing import IO
 import onnx
 import onnx_ir as ir
 
+from ortune.core.atomic_write import atomic, reported
 from ortune.core.errors import OrtuneError
 from ortune.model.io import external
 from ortune.model.io.protobuf import HELD, SMALL, delimited, tag, varint
@@ -29,11 +30,14 @@ def write(model: ir.Model, path: Path, external_above: int) -> Path:
     data = path.with_name(f"{path.name}.data")
     outside = weight_bytes(model) > external_above
     _refuse_sources(model, path, *([data] if outside else []))
-    part, data_part = (p.with_name(f".{p.name}.{os.getpid()}.part") for p in (path, data))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    # The data file takes its place first: a model in its place is whole.
+    with (
+        atomic(path) as part,
+        atomic(data) if outside else contextlib.nullcontext() as beside,
+        reported(path),
+    ):
         with held(model, everywhere=outside) as tensors:
-            places = stream(tensors, data_part) if outside else None
+            places = None if beside is None else stream(tensors, beside)
             proto = ir.serde.serialize_model(model)
         proto.ir_version = max(4, min(proto.ir_version, NEWEST_IR))
         with part.open("wb") as out:
@@ -42,18 +46,6 @@ def write(model: ir.Model, path: Path, external_above: int) -> Path:
             else:
                 _point(proto, places, data.name)
                 out.write(proto.SerializeToString())
-        if places is not None:
-            data_part.replace(data)
-        part.replace(path)
-    except OSError as error:
-        raise OrtuneError(
-            f"cannot write {path}: {error.strerror or error}",
-            fix="free space, or give a path that can be written",
-        ) from error
-    finally:
-        for left in (part, data_part):
-            with contextlib.suppress(OSError):
-                left.unlink(missing_ok=True)
     return path
 
 

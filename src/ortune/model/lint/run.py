@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 import onnx_ir as ir
 
+from ortune.model.analysis.weight_values import WeightValues
 from ortune.model.io.check import faults
 from ortune.model.lint import graph, names, types
 from ortune.model.lint import weights as lint_weights
@@ -16,7 +17,10 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
 def lint(
-    model: ir.Model, shaped: ir.Model, proto: onnx.ModelProto | None, *, weights: bool
+    model: ir.Model,
+    shaped: ir.Model,
+    proto: onnx.ModelProto | None,
+    values: Sequence[WeightValues] | None,
 ) -> tuple[Finding, ...]:
     """Apply every rule; errors come first, then warnings, then notes.
 
@@ -24,13 +28,13 @@ def lint(
         model: As loaded.
         shaped: The same with shapes and without functions; see `ortune.model.shapes.copy`.
         proto: The file itself, for its names; None where there is none.
-        weights: Apply the rules that read all weights.
+        values: Of all weights, for the rules about them; None where they were not read.
     """
     found: list[Finding | None] = [*_faults(model)]
     found += names.findings(proto) if proto is not None else []
     found += graph.findings(model)
     found += types.findings(model, shaped)
-    found += lint_weights.findings(model) if weights else []
+    found += lint_weights.findings(model, values) if values is not None else []
     return ordered([one for one in found if one is not None])
 
 

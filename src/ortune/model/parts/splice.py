@@ -9,19 +9,19 @@ from ortune.model.graph import edit, prune
 from ortune.model.graph.replace import forward
 from ortune.model.io import names
 
-_MARK = "graft/"
+_MARK = "splice/"
 
 
-def graft(host: ir.Model, piece: ir.Model) -> ir.Model:
-    """Return `host` with the outputs of `piece` in the place of its values of the same names.
+def splice(model: ir.Model, piece: ir.Model) -> ir.Model:
+    """Return a model with the outputs of `piece` in the place of its values of the same names.
 
-    What the piece takes it reads from the host's values of these names. Both are left as they are
+    What the piece takes it reads from the model's values of these names. Both are left as they are
     and share their weights with the result. Functions are inlined.
 
     Raises:
-        BadModel: Opsets differ, or the host has no value of such a name.
+        BadModel: Opsets differ, or the model has no value of such a name.
     """
-    model, part = host.clone(), piece.clone()
+    model, part = model.clone(), piece.clone()
     edit.inline(model)
     edit.inline(part)
     for domain, version in part.opset_imports.items():
@@ -56,7 +56,7 @@ def _values(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def _move(source: ir.Graph, graph: ir.Graph) -> None:
-    """Hand nodes and weights over, under names of their own."""
+    """Move nodes and weights over, under names of their own."""
     weights = list(source.initializers.values())
     nodes = list(source)
     source.initializers.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -21,39 +21,17 @@ CONTROL = ("If", "Loop", "Scan")
 BIASED = ("BatchNormalization", "Conv", "ConvTranspose", "Gemm", "LayerNormalization")
 """Operators whose inputs from the third on are added: tiny ones may become zero."""
 
-FIXED = frozenset(
-    {
-        "Bernoulli",
-        "BitCast",
-        "BlackmanWindow",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "EyeLike",
-        "HammingWindow",
-        "HannWindow",
-        "MelWeightMatrix",
-        "Multinomial",
-        "QuantizeLinear",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
+_FIXED_TEXT = (
+    "Bernoulli BitCast BlackmanWindow DequantizeLinear DynamicQuantizeLinear EyeLike "
+    "HammingWindow HannWindow MelWeightMatrix Multinomial QuantizeLinear RandomNormal "
+    "RandomNormalLike RandomUniform RandomUniformLike"
 )
+FIXED = frozenset(_FIXED_TEXT.split())
 """Operators whose numbers, not only their precision, depend on the type."""
 
 
-@dataclass(frozen=True)
-class Wish:
-    """Whether each input is read, and each output written, in half; None where it is not float."""
-
-    inputs: tuple[bool | None, ...]
-    outputs: tuple[bool | None, ...]
-
-    @property
-    def half(self) -> bool:
-        """Whether anything of the node is half."""
-        return any(self.inputs) or any(self.outputs)
+Halves: TypeAlias = Sequence[bool | None]
+"""Whether each value of a node is to be in half; None where it is not float."""
 
 
 class Halver:
@@ -107,28 +85,29 @@ class Halver:
         self._nodes(graph)
         for index, value in enumerate(list(graph.outputs)):
             if self._kinds.get(value) is Kind.FLOAT and value not in self._halves:
-                graph.outputs[index] = self._cast_at_end(graph, value, self._format.dtype)
+                graph.outputs[index] = self._cast(value, self._format.dtype, before=graph)
 
     def _nodes(self, graph: ir.Graph, *, open_to_half: bool = True) -> None:
         for node in list(graph):
             if node.op_type == "Constant" and not node.domain:
                 continue
-            wish = self._wish(node, open_to_half=open_to_half)
+            inputs, outputs = self._wanted(node, open_to_half=open_to_half)
             for body in edit.bodies(node):
                 self._body(body, open_to_half=node.op_type in CONTROL)
-            for index, half in enumerate(wish.inputs):
+            for index, half in enumerate(inputs):
                 value = node.inputs[index]
                 if half is not None and value is not None:
                     node.replace_input_with(index, self._as(value, node, half=half))
-            for value, half in zip(node.outputs, wish.outputs, strict=True):
+            for value, half in zip(node.outputs, outputs, strict=True):
                 if half:
                     self._make_half(value)
-            self.count += wish.half
-            self.kept += not wish.half and any(x is not None for x in wish.outputs)
-            if any(wish.outputs):
+            converted = any(inputs) or any(outputs)
+            self.count += converted
+            self.kept += not converted and any(x is not None for x in outputs)
+            if any(outputs):
                 self._attributes(node)
 
-    def _wish(self, node: ir.Node, *, open_to_half: bool) -> Wish:
+    def _wanted(self, node: ir.Node, *, open_to_half: bool) -> tuple[Halves, Halves]:
         given = [None if v is None else self._kinds.get(v, Kind.OTHER) for v in node.inputs]
         inputs = [kind in (Kind.FLOAT, Kind.FLOATS) for kind in given]
         outputs = [self._kinds[v] is not Kind.OTHER for v in node.outputs]
@@ -138,7 +117,7 @@ class Halver:
             allowed_in, allowed_out = [True] * len(inputs), [True] * len(outputs)
         else:
             allowed_in, allowed_out = self._allowed(node)
-        return Wish(_where(inputs, allowed_in), _where(outputs, allowed_out))
+        return _where(inputs, allowed_in), _where(outputs, allowed_out)
 
     def _allowed(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
         """Say of each input and output whether the type is allowed and the constants fit."""
@@ -182,9 +161,7 @@ class Halver:
         to = self._format.dtype if half else FLOAT
         key = (value, to, node.graph)
         if key not in self._casts:
-            made = self._cast(value, to)
-            edit.insert_before(node, made)
-            self._casts[key] = made.outputs[0]
+            self._casts[key] = self._cast(value, to, before=node)
         return self._casts[key]
 
     def _constant(self, value: ir.Value) -> ir.Value:
@@ -195,15 +172,15 @@ class Halver:
             self._constants[value] = self._editor.constant(f"{value.name}_half", narrow)
         return self._constants[value]
 
-    def _cast(self, value: ir.Value, to: ir.DataType) -> ir.Node:
+    def _cast(self, value: ir.Value, to: ir.DataType, *, before: ir.Node | ir.Graph) -> ir.Value:
+        """Cast a value in front of a node, or at the end of a graph."""
         suffix = "float" if to == FLOAT else "half"
         made = self._editor.node("Cast", [value], {"to": int(to)}, name=f"{value.name}_{suffix}")
         made.outputs[0].shape, made.outputs[0].type = value.shape, ir.TensorType(to)
-        return made
-
-    def _cast_at_end(self, graph: ir.Graph, value: ir.Value, to: ir.DataType) -> ir.Value:
-        made = self._cast(value, to)
-        graph.append(made)
+        if isinstance(before, ir.Graph):
+            before.append(made)
+        else:
+            edit.insert_before(before, made)
         return made.outputs[0]
 
     def _border(self, graph: ir.Graph, index: int, value: ir.Value, *, half: bool) -> None:
@@ -213,7 +190,7 @@ class Halver:
         if value.is_graph_input() or value.is_initializer():
             return
         name = str(value.name)
-        cast = self._cast_at_end(graph, value, self._format.dtype if half else FLOAT)
+        cast = self._cast(value, self._format.dtype if half else FLOAT, before=graph)
         graph.outputs[index] = cast
         value.name = self._editor.fresh(f"{name}_inner")
         cast.name = name
@@ -277,8 +254,8 @@ def _moves_batch(node: ir.Node) -> bool:
     return rank > 2 and order[:-2] == list(range(1, rank - 1)) and 0 in order[-2:]
 
 
-def _where(floats: Sequence[bool], allowed: Sequence[bool]) -> tuple[bool | None, ...]:
-    return tuple(ok if is_float else None for is_float, ok in zip(floats, allowed, strict=True))
+def _where(floats: Sequence[bool], allowed: Sequence[bool]) -> Halves:
+    return [ok if is_float else None for is_float, ok in zip(floats, allowed, strict=True)]
 
 
 def _in_variables(

@@ -60,9 +60,5 @@ class Format:
 
 FLOAT16 = Format(ir.DataType.FLOAT16, np.float16, 65504.0, 2.0**-14, 2.0**-11)
 BFLOAT16 = Format(
-    ir.DataType.BFLOAT16,
-    ml_dtypes.bfloat16,
-    (2 - 2.0**-7) * 2.0**127,
-    2.0**-126,
-    2.0**-8,
+    ir.DataType.BFLOAT16, ml_dtypes.bfloat16, (2 - 2.0**-7) * 2.0**127, 2.0**-126, 2.0**-8
 )

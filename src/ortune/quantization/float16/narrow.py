@@ -1,15 +1,17 @@
-"""The conversion to a 16-bit format, with the nodes that must stay in float32 found first."""
+"""What the 16-bit formats share: fields, what must stay in float32, and the conversion."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ortune.core.errors import Refused
 from ortune.core.observer import Probe, Ranges
+from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.float16 import overflow
 from ortune.quantization.float16.casts import clean
@@ -20,7 +22,7 @@ from ortune.quantization.node_filter import chosen
 from ortune.quantization.types import Kind, kinds
 
 CARRIERS = ("Add", "Concat", "Max", "Min", "Pad", "Sub", "Where")
-"""Operators that hand a large constant on as it is."""
+"""Operators that forward a large constant as it is."""
 
 CAST_OPSET = 13
 """Opset of the Casts in a model that has no standard operators yet."""
@@ -33,44 +35,56 @@ HEAVY = ("Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", 
 
 
 @dataclass(frozen=True)
-class Narrowing:
-    """What to convert, and how strictly measured values are judged.
+class Sixteen(Quantizer):
+    """Weights and activations in a 16-bit floating-point format.
 
     Attributes:
-        block: Operators that stay in float32.
-        include: Patterns of node names; only these are converted. All when empty.
-        exclude: Patterns of node names that stay in float32.
+        keep_io: Inputs and outputs keep their float32, through a Cast at the border.
+        block: Operators that stay in float32, such as LSTM.
+        include: Node names to convert, all others stay; * and ? match, re: begins a regular
+            expression. Empty for all.
+        exclude: Node names that stay in float32.
+        margin: What was measured may be this many times larger on other data.
+        loss: Largest relative error that one operator may make of the rounding of its inputs.
+        sums: What the runtime adds up products in; where that is the 16-bit format, long or large
+            sums of products stay in float32 too.
     """
 
-    rules: Rules
+    needs_data: ClassVar[bool] = False
+    format: ClassVar[Format]
+
     keep_io: bool = True
     block: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    margin: float = 2.0
+    loss: float = 0.03
+    sums: str = "float32"
+
+    @property
+    def keeps_io(self) -> bool:
+        """As the field says."""
+        return self.keep_io
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return what to measure: every float32 tensor between nodes that may be converted."""
+        """Return every float32 tensor between nodes that may be converted."""
         _prepare(model)
         found = kinds(model)
         return overflow.probes(list(self._open(model, found)), found)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Convert the model and return how many nodes became 16-bit; notes say what did not.
-
-        Raises:
-            BadSettings: A pattern matches no node.
-            Refused: No node can, or a sequence would have to change its type on the way.
-        """
-        name = self.rules.format.name
+        """Convert the model and return how many nodes became 16-bit; notes say what did not."""
+        rules = Rules(self.format, self.margin, self.loss, wide_sums=self.sums == "float32")
+        name = self.format.name
         _prepare(model)
         found = kinds(model)
         nodes = list(self._open(model, found))
-        pins = overflow.pins(nodes, found, ranges, self.rules) if ranges else []
+        pins = overflow.pins(nodes, found, ranges, rules) if ranges else []
         stay = self._named(model) | {pin.node for pin in pins}
-        stay |= frozenset() if ranges else carried(nodes, self.rules.format)
+        stay |= frozenset() if ranges else carried(nodes, self.format)
         stay |= _between(model, found, stay, self.block, keep_io=self.keep_io)
         model.opset_imports.setdefault("", CAST_OPSET)
-        halver = Halver(model, found, self.rules.format, self.block, stay)
+        halver = Halver(model, found, self.format, self.block, stay)
         halver.main(model.graph, keep_io=self.keep_io)
         if not halver.count:
             raise Refused(f"no float32 operator can be {name}", fix=f"leave {name} out")
@@ -78,7 +92,7 @@ class Narrowing:
         _drop_unread(model)
         if halver.kept:
             edit.note(model, f"{halver.kept} nodes stay in float32")
-        edit.note(model, _told(pins) if ranges else "ranges were not measured: no data")
+        edit.note(model, _reasons(pins) if ranges else "ranges were not measured: no data")
         if model.functions:
             edit.note(model, f"{len(model.functions)} local functions stay in float32")
         return halver.count
@@ -139,7 +153,7 @@ def _prepare(model: ir.Model) -> None:
             )
 
 
-def _told(pins: Sequence[Pin]) -> str:
+def _reasons(pins: Sequence[Pin]) -> str:
     if not pins:
         return "no measured range forbids it"
     more = f" and {len(pins) - NAMED} more" if len(pins) > NAMED else ""

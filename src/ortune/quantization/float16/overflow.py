@@ -36,23 +36,14 @@ from ortune.quantization.float16.format import Format
 from ortune.quantization.layers import Layer, layers
 from ortune.quantization.types import Kind
 
-SUMS = (
-    "GlobalAveragePool",
-    "ReduceL1",
-    "ReduceLogSum",
-    "ReduceMean",
-    "ReduceSum",
-)
+SUMS = ("GlobalAveragePool", "ReduceL1", "ReduceLogSum", "ReduceMean", "ReduceSum")
 """Operators that add up what they read."""
 
-SQUARES = (
-    "GlobalLpPool",
-    "InstanceNormalization",
-    "LpNormalization",
-    "MeanVarianceNormalization",
-    "ReduceL2",
-    "ReduceSumSquare",
+_SQUARES_TEXT = (
+    "GlobalLpPool InstanceNormalization LpNormalization MeanVarianceNormalization ReduceL2 "
+    "ReduceSumSquare"
 )
+SQUARES = tuple(_SQUARES_TEXT.split())
 """Operators that add up squares. LayerNormalization and its like do so in float32, by the standard
 (``stash_type``)."""
 
@@ -62,17 +53,8 @@ STEPS = ("Ceil", "Cos", "Floor", "LogSoftmax", "Mod", "Round", "Sin", "Softmax",
 PRECISE = ("cancel", "divisor", "step")
 """Rules by which what makes the inputs stays in float32 with the node."""
 
-MOVERS = (
-    "Expand",
-    "Flatten",
-    "Gather",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+_MOVERS_TEXT = "Expand Flatten Gather Identity Reshape Slice Squeeze Transpose Unsqueeze"
+MOVERS = tuple(_MOVERS_TEXT.split())
 """Operators that move values and compute nothing."""
 
 DIVIDED = {"Div": 1, "Log": 0, "Reciprocal": 0, "Sqrt": 0}
@@ -81,12 +63,7 @@ DIVIDED = {"Div": 1, "Log": 0, "Reciprocal": 0, "Sqrt": 0}
 
 @dataclass(frozen=True)
 class Pin:
-    """A node that stays in float32, and why.
-
-    Attributes:
-        value: What was measured.
-        rule: A word of the list above.
-    """
+    """A node that stays in float32: what was measured, and which of the rules it breaks."""
 
     node: ir.Node
     value: float
@@ -112,15 +89,15 @@ class Rules:
     wide_sums: bool
 
     def large(self, value: float) -> bool:
-        """Say whether a value may overflow."""
+        """A value may overflow."""
         return self.margin * value > self.format.largest
 
     def small(self, value: float) -> bool:
-        """Say whether a value that is not zero loses its leading digits."""
+        """A value that is not zero loses its leading digits."""
         return 0 < value * self.loss < self.format.smallest * self.format.roundoff
 
     def magnified(self, factor: float) -> bool:
-        """Say whether rounding errors grow too large when multiplied by this."""
+        """Rounding errors grow too large when multiplied by this."""
         return factor * self.format.roundoff > self.loss
 
 

@@ -23,10 +23,7 @@ class _Part:
 
 
 def absorb(
-    editor: edit.Editor,
-    value: ir.Value,
-    factor: NDArray[np.float32],
-    readers: Collection[ir.Node],
+    editor: edit.Editor, value: ir.Value, factor: NDArray[np.float32], readers: Collection[ir.Node]
 ) -> bool:
     """Multiply a value's last axis by moving the factors upwards, and say whether it was done.
 

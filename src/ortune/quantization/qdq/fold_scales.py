@@ -11,7 +11,7 @@ from ortune.model.graph import edit, prune
 from ortune.model.graph.uses import only_reader
 from ortune.rewrites.layers.affine import UNCHANGED, Affine, of_batch_norm, of_node
 from ortune.rewrites.layers.fold_affine import Absorber
-from ortune.rewrites.layers.foldable import Host, host
+from ortune.rewrites.layers.foldable import FoldableLayer, foldable
 
 
 def fold(model: ir.Model) -> int:
@@ -25,7 +25,7 @@ def fold(model: ir.Model) -> int:
     count = 0
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
-            at = host(node)
+            at = foldable(node)
             weight = edit.const_tensor(node.inputs[1]) if at is not None else None
             if at is not None and weight is not None and at.convolves:
                 floats = weight.dtype == ir.DataType.FLOAT and weight.size > 0
@@ -35,7 +35,7 @@ def fold(model: ir.Model) -> int:
     return count
 
 
-def _fold_behind(absorber: Absorber, at: Host, opset: int) -> int:
+def _fold_behind(absorber: Absorber, at: FoldableLayer, opset: int) -> int:
     affine, chain, value = UNCHANGED, [], at.node.outputs[0]
     while (node := only_reader(value)) is not None and node.graph is at.node.graph:
         found = _affine(node, value, at, opset)
@@ -47,7 +47,7 @@ def _fold_behind(absorber: Absorber, at: Host, opset: int) -> int:
     return len(chain) if chain and absorber.behind(at, affine, chain) is None else 0
 
 
-def _affine(node: ir.Node, value: ir.Value, at: Host, opset: int) -> Affine | None:
+def _affine(node: ir.Node, value: ir.Value, at: FoldableLayer, opset: int) -> Affine | None:
     """Say what a node does to a convolution's output, None when that is no affine map."""
     if node.domain:
         return None

@@ -165,14 +165,7 @@ def _cuda() -> Iterator[Rule]:
 def _directml() -> Iterator[Rule]:
     for op in ("Conv", "MatMul"):
         yield Rule(op, Gives.INTEGER, _SELECTORS, "directml")
-    for op in (
-        "Add",
-        "AveragePool",
-        "Concat",
-        "GlobalAveragePool",
-        "LeakyRelu",
-        "Sigmoid",
-    ):
+    for op in ("Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Sigmoid"):
         yield Rule(op, Gives.INTEGER, _SELECTORS, "directml")
     yield Rule("Mul", Gives.FLOAT, _SELECTORS, "directml")
     for op in (*MOVING, "Tile"):

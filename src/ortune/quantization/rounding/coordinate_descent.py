@@ -89,10 +89,7 @@ def _loss(error: NDArray[np.float32], upper: NDArray[np.float32]) -> NDArray[np.
 
 
 def _planes(
-    values: NDArray[np.float32],
-    upper: NDArray[np.float32],
-    fixed: NDArray[np.bool_],
-    largest: int,
+    values: NDArray[np.float32], upper: NDArray[np.float32], fixed: NDArray[np.bool_], largest: int
 ) -> NDArray[np.float32]:
     width = values.shape[2]
     error = np.zeros_like(values)

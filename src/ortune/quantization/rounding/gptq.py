@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortune.core.errors import BadData
-from ortune.quantization.block_grid import Array, Spec, Steps, fold
+from ortune.quantization.block_grid import Array, BlockSteps, Spec, fold
 
 LAZY = 128
 """Columns whose errors are gathered before the rest of the matrix is updated."""
@@ -71,7 +71,7 @@ def order(second: Array, damping: float, *, act_order: bool) -> Order:
     )
 
 
-def round_rows(rows: Array, steps: Steps, found: Order, spec: Spec) -> Array:
+def round_rows(rows: Array, steps: BlockSteps, found: Order, spec: Spec) -> Array:
     """Round rows to whole floats in 0..top, shape [rows, blocks, block].
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ortune.quantization.block_grid import Array, Spec, Steps, usable
+from ortune.quantization.block_grid import Array, BlockSteps, Spec, usable
 
 STARTS = (1.0, 1.05, 0.95, 0.9, 0.85, 0.8)
 """Factors of the covering step: a smaller one clips the largest weights of a block."""
@@ -26,7 +26,7 @@ CHUNK = 1 << 17
 """Weights refined at a time: what is worked on stays in the CPU's cache."""
 
 
-def refine(folded: Array, start: Steps, spec: Spec, dtype: Any = np.float32) -> Steps:
+def refine(folded: Array, start: BlockSteps, spec: Spec, dtype: Any = np.float32) -> BlockSteps:
     """Return grids whose squared rounding error is at most that of `start`, block by block.
 
     Args:
@@ -39,26 +39,26 @@ def refine(folded: Array, start: Steps, spec: Spec, dtype: Any = np.float32) -> 
     step = max(1, CHUNK // max(1, folded[0].size)) if len(folded) else 1
     for first in range(0, len(folded), step):
         part = slice(first, first + step)
-        found = _refine(folded[part], Steps(scale[part], zero[part]), spec, dtype)
+        found = _refine(folded[part], BlockSteps(scale[part], zero[part]), spec, dtype)
         scale[part], zero[part] = found.scale, found.zero
-    return Steps(scale, zero)
+    return BlockSteps(scale, zero)
 
 
-def _refine(folded: Array, start: Steps, spec: Spec, dtype: Any) -> Steps:
+def _refine(folded: Array, start: BlockSteps, spec: Spec, dtype: Any) -> BlockSteps:
     size = np.maximum(np.abs(folded).max(axis=-1, keepdims=True), 1e-30)
     best = np.full(start.scale.shape, np.inf, folded.dtype)
-    kept = Steps(start.scale.copy(), start.zero.copy())
+    kept = BlockSteps(start.scale.copy(), start.zero.copy())
     for factor in STARTS:
         scale = start.scale if factor == 1.0 else usable(start.scale * np.float32(factor), dtype)
-        steps = Steps(scale, start.zero)
+        steps = BlockSteps(scale, start.zero)
         integers, error = _keep(folded, steps, spec, best, kept)
         solved = _solve(folded, steps, spec, integers, _shrink(error / size) * size)
-        _keep(folded, Steps(usable(solved.scale, dtype), solved.zero), spec, best, kept)
+        _keep(folded, BlockSteps(usable(solved.scale, dtype), solved.zero), spec, best, kept)
     return kept
 
 
 def _keep(
-    folded: Array, steps: Steps, spec: Spec, best: Array, kept: Steps
+    folded: Array, steps: BlockSteps, spec: Spec, best: Array, kept: BlockSteps
 ) -> tuple[Array, Array]:
     """Round, keep the grids that err less than the best so far, return integers and errors."""
     integers = steps.integers(folded, spec)
@@ -71,7 +71,9 @@ def _keep(
     return integers, error
 
 
-def _solve(folded: Array, steps: Steps, spec: Spec, integers: Array, sparse: Array) -> Steps:
+def _solve(
+    folded: Array, steps: BlockSteps, spec: Spec, integers: Array, sparse: Array
+) -> BlockSteps:
     """Return the grids that fit the weights less their sparse errors best, integers given."""
     wanted = np.subtract(folded, sparse, out=sparse)
     zero = steps.zero
@@ -81,7 +83,7 @@ def _solve(folded: Array, steps: Steps, spec: Spec, integers: Array, sparse: Arr
     integers -= zero[..., None]
     square = np.einsum("rbk,rbk->rb", integers, integers)
     product = np.einsum("rbk,rbk->rb", integers, wanted)
-    return Steps(np.where(square > 0, product / np.maximum(square, 1), steps.scale), zero)
+    return BlockSteps(np.where(square > 0, product / np.maximum(square, 1), steps.scale), zero)
 
 
 def _shrink(error: Array) -> Array:

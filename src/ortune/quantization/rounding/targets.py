@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings, Refused
-from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.layers import Layer, transposed
+from ortune.quantization.roles import static_int8
 from ortune.quantization.rounding.matrices import Columns
 
 
+@dataclass(frozen=True)
+class Preparation(Quantizer):
+    """A step that edits float weights for the integer step that follows.
+
+    Attributes:
+        before: The step that follows, with its settings; int8-static by default.
+    """
+
+    needs_opset: ClassVar[int] = 13
+
+    before: Quantizer | None = None
+
+
 @runtime_checkable
-class Target(Protocol):
+class RoundingTarget(Protocol):
     """A step that rounds weights onto symmetric grids of the largest value."""
 
     @property
@@ -45,8 +58,6 @@ class Rounding:
     Attributes:
         layers: At least one; all read the same constant.
         columns: How the weight lies in memory.
-        per_channel: One step an output channel instead of one a tensor.
-        reduce_range: 7 bits instead of 8.
     """
 
     layers: tuple[Layer, ...]
@@ -63,11 +74,6 @@ class Rounding:
         """Return the grid that the integer step finds for a weight."""
         axis = self.layers[0].axis if self.per_channel else None
         return grids.weight_grid(array, axis, reduce_range=self.reduce_range)
-
-    def rounded(self, array: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the values that the integers will stand for."""
-        grid = self.grid(array)
-        return grid.dequantize(grid.quantize(array))
 
     def steps(self, array: NDArray[Any]) -> NDArray[np.float32]:
         """Return the steps of `grid` beside the matrices of `columns`."""
@@ -87,8 +93,8 @@ def roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
         BadSettings: The step is none that rounds weights onto such grids as they are.
         Refused: It will take no layer with a matrix for a weight.
     """
-    step = before or catalog.load(Quantizer, "int8-static")()
-    if not isinstance(step, Target):
+    step = before or static_int8()
+    if not isinstance(step, RoundingTarget):
         raise BadSettings(
             f"{step.name()} does not store weights on the grid of their largest value",
             fix="give the step that follows, such as before=int8-static(per_channel=false)",

@@ -2,47 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from ortune.core.errors import BadData, BadSettings, Refused
 from ortune.core.observer import Moments, Observer, Probe, Ranges
 from ortune.core.plugins import catalog
+from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.model.shapes.infer import infer
-from ortune.quantization.block_grid import SLAB, Array, Packed, Spec, Steps, fold, nearest, pack
-from ortune.quantization.layers import excluded
-from ortune.quantization.node_filter import chosen
+from ortune.quantization.block_grid import SLAB, Bits, Packed, Spec, fold, nearest, pack
+from ortune.quantization.node_filter import chosen, included
 from ortune.quantization.rounding import gptq, hqq
-from ortune.quantization.weights.matmuls import UNKNOWN_RANK, Found, Product, Rows, Table, find
+from ortune.quantization.weights.matmuls import (
+    UNKNOWN_RANK,
+    BlockableWeights,
+    Product,
+    Rows,
+    TableLookup,
+    find,
+)
+from ortune.quantization.weights.write import Writer
 from ortune.rewrites.opset.raise_version import raise_to
 
 Method: TypeAlias = Literal["rtn", "hqq", "gptq"]
-Form: TypeAlias = Literal["nbits", "qdq"]
 
 BLOCK_OPSET = 21
 """DequantizeLinear has blocks and 4-bit types from here on."""
 
+PACKED = "com.microsoft::MatMulNBits"
+"""In a model that arrived with weights in blocks."""
+
 
 @dataclass(frozen=True)
-class Blockwise:
-    """What is to be done; the fields are those of `int4-weights` and `int8-weights`."""
+class BlockWeights(Quantizer):
+    """Weights of few bits, one step for every block of a row; activations stay float.
 
-    spec: Spec
-    method: Method
-    form: Form
-    accuracy_level: int
-    ops: tuple[str, ...]
-    min_size: int
-    include: tuple[str, ...]
-    exclude: tuple[str, ...]
-    damping: float
-    act_order: bool
+    Attributes:
+        ops: Operators whose weights are stored.
+        min_size: Weights with fewer elements stay in float.
+        form: ``nbits``: MatMulNBits and GatherBlockQuantized, onnxruntime's operators; OpenVINO
+            reads them too. ``qdq``: block-wise DequantizeLinear of opset 21, standard, which
+            onnxruntime turns into MatMulNBits when it loads the file.
+        block: Weights that share a step: 16, 32, 64, 128 or 256. Smaller is more exact and
+            larger: with 4 bits, 5 bits a weight at 32 and 4.25 at 128.
+        symmetric: Zero points in the middle, not stored.
+        method: How weights are rounded. ``rtn``: each to the nearest. ``hqq``: on grids that are
+            refined first, without data. ``gptq``: on these grids, later weights making up for the
+            errors of earlier ones; needs calibration data.
+        accuracy_level: What onnxruntime may round activations to inside a MatMulNBits: 0 and 1
+            float32, 4 int8, which is faster. For ``qdq`` the session key
+            ``session.qdq_matmulnbits_accuracy_level`` says it, 4 unless set.
+        include: Names of nodes to look at; * and ? match, re: begins a regular expression. Empty
+            looks at all.
+        exclude: Names of nodes to leave in float.
+        damping: For ``gptq``: share of the mean second moment that is added to all inputs'.
+        act_order: For ``gptq``: the weights of large inputs are rounded first.
+    """
+
+    needs_opset: ClassVar[int] = 13
+    bits: ClassVar[Bits]
+
+    ops: tuple[str, ...] = ("MatMul", "Gemm", "Gather")
+    min_size: int = 1024
+    form: str = "nbits"
+    block: int = 32
+    symmetric: bool = True
+    method: Method = "hqq"
+    accuracy_level: int = 4
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    damping: float = 0.01
+    act_order: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.accuracy_level <= 4:
@@ -52,9 +87,15 @@ class Blockwise:
             )
         if self.damping <= 0:
             raise BadSettings(f"damping={self.damping} is not positive", fix="0.01 is usual")
+        _ = self.spec
+
+    @property
+    def spec(self) -> Spec:
+        """The kind of grid."""
+        return Spec(self.bits, self.block, self.symmetric)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return the inputs of the products where errors are spread by their moments."""
+        """Return the inputs of the products, for ``gptq``."""
         if self.method != "gptq":
             return []
         edit.inline(model)
@@ -63,21 +104,13 @@ class Blockwise:
         return [Probe(name, observer) for name in names]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Pack the weights and return how many were.
-
-        Raises:
-            Refused: There is none; the text counts why.
-            BadSettings: A pattern matches no node.
-            BadData: A layer's inputs were not seen, or are not finite.
-        """
-        from ortune.quantization.weights.write import Writer
-
+        """Pack the weights and return how many were."""
         edit.inline(model)
         found = self._find(model)
         if UNKNOWN_RANK in found.skipped and infer(model):
             found = self._find(model)
         if not found.products and not found.tables:
-            why = found.reasons() or f"no {', '.join(self.ops)} reads one"
+            why = found.reasons() or f"no {', '.join(self.taken or self.ops)} reads one"
             convolutions = sum("Conv" in node.op_type for node in edit.every_node(model))
             if convolutions:
                 why += f"; {convolutions} convolutions have no kernel for weights in blocks"
@@ -85,83 +118,86 @@ class Blockwise:
                 f"no weight to store in {self.spec.bits} bits: {why}",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
-        if self.form == "qdq" and model.opset_imports.get("", 0) < BLOCK_OPSET:
+        standard = self.form == "qdq"
+        if standard and model.opset_imports.get("", 0) < BLOCK_OPSET:
             raise_to(model, BLOCK_OPSET)
             found = self._find(model)
-        writer = Writer(model, self.form, self.accuracy_level)
-        groups = _grouped(found)
-        if self.form == "qdq":
-            groups = _apart(groups)
+        writer = Writer(model, self.accuracy_level, standard=standard)
+        groups = _apart(_grouped(found)) if standard else _grouped(found)
         orders = _Orders(ranges, self.damping, self.act_order)
         for rows, products, tables in groups:
             order = orders.of(products) if self.method == "gptq" else None
             if order is None and products and self.method == "gptq":
                 edit.note(model, f"no sample reaches '{products[0].node.name}': rounded by hqq")
-            writer.write(self.pack(rows, order), rows, products, tables)
+            packed = pack_rows(rows, self.spec, self.method, order)
+            writer.write(packed, rows, products, tables)
         if found.skipped:
             edit.note(model, f"left in float: {found.reasons()}")
         return len(groups)
 
-    def pack(self, rows: Rows, order: gptq.Order | None = None) -> Packed:
-        """Round and pack one weight, some rows at a time.
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """Those of `ops` whose weights may be stored in blocks."""
+        return tuple(op for op in self.ops if op in ("MatMul", "Gemm", "Gather"))
 
-        Args:
-            rows: The weight.
-            order: For `gptq`; None rounds as `hqq` (tables that are only looked up have none).
-        """
-        spec, dtype = self.spec, rows.dtype.numpy()
-        count, width = rows.shape
-        blocks = spec.blocks(width)
-        integers = np.empty((count, blocks, spec.block * spec.bits // 8), np.uint8)
-        scale = np.empty((count, blocks), dtype)
-        zero = None
-        if not spec.symmetric:
-            zero = np.empty((count, -(-blocks * spec.bits // 8)), np.uint8)
-        for part, slab in rows.slabs(SLAB):
-            whole, steps = self._round(slab, order, dtype)
-            integers[part] = pack(whole, spec.bits)
-            scale[part] = steps.scale
-            if zero is not None:
-                zero[part] = pack(steps.zero, spec.bits)
-        return Packed(spec, width, integers, scale, zero)
-
-    def _round(
-        self, slab: NDArray[np.float32], order: gptq.Order | None, dtype: object
-    ) -> tuple[Array, Steps]:
-        folded = fold(slab, self.spec)
-        steps = nearest(folded, self.spec, dtype)
-        if self.method != "rtn":
-            steps = hqq.refine(folded, steps, self.spec, dtype)
-        if order is None:
-            return steps.integers(folded, self.spec), steps
-        return gptq.round_rows(slab, steps, order, self.spec), steps
-
-    def _find(self, model: ir.Model) -> Found:
+    def _find(self, model: ir.Model) -> BlockableWeights:
         return find(
             model,
-            self.ops,
+            self.taken,
             min_size=self.min_size,
             whole=self.spec.block if self.form == "qdq" else 1,
             allowed=included(model, self.include),
-            left=excluded(model, self.exclude),
+            left=chosen(model, self.exclude, "exclude"),
         )
 
 
-def _grouped(found: Found) -> list[tuple[Rows, list[Product], list[Table]]]:
+def pack_rows(rows: Rows, spec: Spec, method: Method, order: gptq.Order | None = None) -> Packed:
+    """Round and pack one weight, some rows at a time.
+
+    Args:
+        rows: The weight.
+        spec: The kind of grid.
+        method: How to round.
+        order: For `gptq`; None rounds as `hqq` (tables that are only looked up have none).
+    """
+    dtype = rows.dtype.numpy()
+    count, width = rows.shape
+    blocks = spec.blocks(width)
+    integers = np.empty((count, blocks, spec.block * spec.bits // 8), np.uint8)
+    scale = np.empty((count, blocks), dtype)
+    zero = None if spec.symmetric else np.empty((count, -(-blocks * spec.bits // 8)), np.uint8)
+    for part, slab in rows.slabs(SLAB):
+        folded = fold(slab, spec)
+        steps = nearest(folded, spec, dtype)
+        if method != "rtn":
+            steps = hqq.refine(folded, steps, spec, dtype)
+        if order is None:
+            whole = steps.integers(folded, spec)
+        else:
+            whole = gptq.round_rows(slab, steps, order, spec)
+        integers[part], scale[part] = pack(whole, spec.bits), steps.scale
+        if zero is not None:
+            zero[part] = pack(steps.zero, spec.bits)
+    return Packed(spec, width, integers, scale, zero)
+
+
+Group: TypeAlias = tuple[Rows, list[Product], list[TableLookup]]
+"""A weight with the nodes that read it."""
+
+
+def _grouped(found: BlockableWeights) -> list[Group]:
     """Return who reads each weight: what several read is packed once."""
-    groups: dict[Rows, tuple[list[Product], list[Table]]] = {}
+    groups: dict[Rows, Group] = {}
     for product in found.products:
-        groups.setdefault(product.rows, ([], []))[0].append(product)
+        groups.setdefault(product.rows, (product.rows, [], []))[1].append(product)
     for table in found.tables:
-        groups.setdefault(table.rows, ([], []))[1].append(table)
-    return [(rows, products, tables) for rows, (products, tables) in groups.items()]
+        groups.setdefault(table.rows, (table.rows, [], []))[2].append(table)
+    return list(groups.values())
 
 
-def _apart(
-    groups: Sequence[tuple[Rows, list[Product], list[Table]]],
-) -> list[tuple[Rows, list[Product], list[Table]]]:
+def _apart(groups: Sequence[Group]) -> list[Group]:
     """Give every product a weight of its own: onnxruntime 1.31.1 fuses one reader of a weight."""
-    found: list[tuple[Rows, list[Product], list[Table]]] = []
+    found: list[Group] = []
     for rows, products, tables in groups:
         found.append((rows, products[:1], tables))
         found += [(rows, [product], []) for product in products[1:]]
@@ -204,12 +240,3 @@ class _Orders:
         for moments in seen:
             second += moments.count / count * moments.second[0]
         return gptq.order(second, self._damping, act_order=self._act_order)
-
-
-def included(model: ir.Model, patterns: Sequence[str]) -> Collection[ir.Node] | None:
-    """Return the nodes that `include` names; None without patterns.
-
-    Raises:
-        BadSettings: A pattern matches no node of the model.
-    """
-    return chosen(model, patterns, "include") if patterns else None

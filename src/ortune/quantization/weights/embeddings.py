@@ -1,4 +1,4 @@
-"""Embedding tables in integers: rows are looked up as they are stored, and only those made float.
+"""Embedding tables in integers: rows are looked up as stored, and only those made float.
 
 A DequantizeLinear in front of the Gather would make the whole table float in every run.
 """
@@ -58,7 +58,7 @@ def store_tables(
             continue
         held = stored.get(source) or _own(editor, source)
         for node in wanted:
-            _look_up(editor, node, held)
+            look_up(editor, node, held)
         edit.discard(source)
         count += 1
     return count
@@ -73,7 +73,7 @@ def _own(editor: edit.Editor, source: ir.Value) -> Stored:
     return Stored(made[0], made[1], made[2], 1, (0, 1), grid)
 
 
-def _look_up(editor: edit.Editor, node: ir.Node, held: Stored) -> None:
+def look_up(editor: edit.Editor, node: ir.Node, held: Stored) -> None:
     """Gather integers and make those float that were found."""
     output = node.outputs[0]
     stem, home = str(output.name), node.graph

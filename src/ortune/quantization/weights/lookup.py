@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from ortune.model.graph import edit
 from ortune.quantization.block_grid import Packed
-from ortune.quantization.weights.matmuls import Table
+from ortune.quantization.weights.matmuls import TableLookup
 
 
 def look_up(
-    editor: edit.Editor, table: Table, packed: Packed, parts: Sequence[ir.Value]
+    editor: edit.Editor, table: TableLookup, packed: Packed, parts: Sequence[ir.Value]
 ) -> ir.Value:
     """Gather packed rows, widen those found, and return them; nodes stand before the Gather.
 
@@ -28,7 +28,7 @@ def look_up(
 
 
 class _Chain:
-    def __init__(self, editor: edit.Editor, table: Table, packed: Packed) -> None:
+    def __init__(self, editor: edit.Editor, table: TableLookup, packed: Packed) -> None:
         self._editor, self._table, self._packed = editor, table, packed
         self._dtype = table.rows.dtype
 

@@ -82,7 +82,7 @@ class Product:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class TableLookup:
     """A look-up in a constant.
 
     Attributes:
@@ -99,7 +99,7 @@ class Table:
 
 
 @dataclass
-class Found:
+class BlockableWeights:
     """What a model holds.
 
     Attributes:
@@ -109,7 +109,7 @@ class Found:
     """
 
     products: list[Product] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[TableLookup] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
 
     def reasons(self) -> str:
@@ -125,7 +125,7 @@ def find(
     whole: int = 1,
     allowed: Collection[ir.Node] | None = None,
     left: Collection[ir.Node] = (),
-) -> Found:
+) -> BlockableWeights:
     """List the weights of the main graph and of all bodies.
 
     Args:
@@ -136,7 +136,7 @@ def find(
         allowed: Nodes to look at; None for all.
         left: Nodes to leave.
     """
-    found = Found()
+    found = BlockableWeights()
     for node in [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]:
         if node.domain or node.op_type not in ops:
             continue
@@ -150,7 +150,7 @@ def find(
         count, width = made.rows.shape
         if count * width < min_size:
             found.skipped[f"weights under {min_size} elements"] += 1
-        elif isinstance(made, Table):
+        elif isinstance(made, TableLookup):
             found.tables.append(made)
         elif width % whole:
             found.skipped[f"weights whose inputs are no multiple of block={whole}"] += 1
@@ -184,7 +184,7 @@ def _product(node: ir.Node) -> Product | str:
     return Product(node, x, rows, bias, float(edit.attribute(node, "beta", 1.0)))
 
 
-def _table(node: ir.Node) -> Table | str:
+def _table(node: ir.Node) -> TableLookup | str:
     """Read a Gather; an empty text is none worth a word: shapes are looked up all the time."""
     data, indices = node.inputs[:2]
     if data is None or indices is None:
@@ -198,7 +198,11 @@ def _table(node: ir.Node) -> Table | str:
     if swapped or edit.attribute(node, "axis", 0) not in (0, -2):
         return "Gather of columns"
     rank = _rank(node, indices)
-    return UNKNOWN_RANK if rank is None else Table(node, indices, Rows(base, turned=False), rank)
+    return (
+        UNKNOWN_RANK
+        if rank is None
+        else TableLookup(node, indices, Rows(base, turned=False), rank)
+    )
 
 
 def _rank(node: ir.Node, indices: ir.Value) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +12,7 @@ from ortune.model.graph import edit
 from ortune.model.graph.uses import is_read
 from ortune.quantization.block_grid import SLAB, Packed, pack, unpack
 from ortune.quantization.weights.lookup import look_up
-from ortune.quantization.weights.matmuls import Product, Rows, Table, origin
+from ortune.quantization.weights.matmuls import Product, Rows, TableLookup, origin
 
 MICROSOFT = "com.microsoft"
 
@@ -27,16 +27,20 @@ class Writer:
     look-ups are of standard operators, so a table that is also multiplied is stored twice.
     """
 
-    def __init__(self, model: ir.Model, form: Literal["nbits", "qdq"], level: int) -> None:
-        self._model, self._form, self._level = model, form, level
+    def __init__(self, model: ir.Model, level: int, *, standard: bool) -> None:
+        self._model, self._standard, self._level = model, standard, level
         self._editor = edit.Editor(model.graph)
 
     def write(
-        self, packed: Packed, rows: Rows, products: Sequence[Product], tables: Sequence[Table]
+        self,
+        packed: Packed,
+        rows: Rows,
+        products: Sequence[Product],
+        tables: Sequence[TableLookup],
     ) -> None:
         """Let all readers of a weight read its packed form."""
         stem = str(rows.base.name)
-        foreign = self._form == "nbits"
+        foreign = not self._standard
         if products and not foreign:
             self._dequantized(packed, stem, products)
         fused = foreign and not products and packed.width % packed.spec.block == 0
@@ -123,7 +127,7 @@ class Writer:
         times.outputs[0].type = node.outputs[0].type
         return None, times.outputs[0]
 
-    def _gather(self, table: Table, packed: Packed, parts: Sequence[ir.Value]) -> None:
+    def _gather(self, table: TableLookup, packed: Packed, parts: Sequence[ir.Value]) -> None:
         node = table.node
         made = self._editor.node(
             "GatherBlockQuantized",

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core import preprocess
-from ortune.core.backend import Tensors
 from ortune.core.errors import BadData
 from ortune.core.io_change import Bridge
+from ortune.core.session import Tensors
 from ortune.rewrites.images.preprocessing import Picture
 
 _RESIZED = 30.0

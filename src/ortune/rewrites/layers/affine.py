@@ -53,7 +53,7 @@ UNCHANGED = Affine(np.ones(1), np.zeros(1))
 
 
 @dataclass(frozen=True)
-class Channels:
+class ChannelAxis:
     """Where a tensor has its channels.
 
     Attributes:
@@ -67,7 +67,7 @@ class Channels:
     rank: int | None
 
 
-def of_node(node: ir.Node, value: ir.Value, at: Channels, opset: int) -> Affine | None:
+def of_node(node: ir.Node, value: ir.Value, at: ChannelAxis, opset: int) -> Affine | None:
     """Return what Add, Sub, Mul, Div with a constant does to `value`; None when not affine.
 
     The constant must hold one number, or one a channel, and may not widen the tensor. A division
@@ -127,7 +127,7 @@ def constant(node: ir.Node, index: int) -> NDArray[Any] | None:
 
 
 def _by_channel(
-    node: ir.Node, value: ir.Value | None, at: Channels, opset: int
+    node: ir.Node, value: ir.Value | None, at: ChannelAxis, opset: int
 ) -> NDArray[np.float64] | None:
     array = None if overridable(value) else const_array(value)
     if array is None or array.dtype.kind in "iub":

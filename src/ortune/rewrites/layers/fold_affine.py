@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ortune.model.graph.edit import Editor, attribute, const_tensor, insert_before
 from ortune.model.graph.replace import forward, remove
 from ortune.rewrites.layers.affine import Affine, constant
-from ortune.rewrites.layers.foldable import Host, spread_in, spread_out
+from ortune.rewrites.layers.foldable import FoldableLayer, spread_in, spread_out
 from ortune.rewrites.simplify.constants import LARGE_BYTES
 
 
@@ -28,16 +28,16 @@ class Absorber:
     editor: Editor
     _made: dict[tuple[Any, ...], ir.Value] = field(default_factory=dict)
 
-    def behind(self, at: Host, affine: Affine, chain: Sequence[ir.Node]) -> str | None:
-        """Let a host compute what the end of a chain behind it did.
+    def behind(self, at: FoldableLayer, affine: Affine, chain: Sequence[ir.Node]) -> str | None:
+        """Let a layer compute what the end of a chain behind it did.
 
         ``f (W x + b) + t = (f W) x + (f b + t)``. Gemm is ``alpha A B + beta C``: C becomes
         ``f beta C + t`` and beta 1. MatMul has no bias: an Add takes the shift.
 
         Args:
-            at: The host; the chain alone reads it.
-            affine: What the whole chain does, in channels of the host's output.
-            chain: The nodes, in order; all of the host's graph and each read by the next alone.
+            at: The layer; the chain alone reads it.
+            affine: What the whole chain does, in channels of the layer's output.
+            chain: The nodes, in order; all of the layer's graph and each read by the next alone.
         """
         affine = affine.over(at.outputs)
         node, has_bias = at.node, at.node.op_type != "MatMul"
@@ -63,7 +63,7 @@ class Absorber:
         result.name = name
         return None
 
-    def before(self, at: Host, affine: Affine, x: ir.Value) -> str | None:
+    def before(self, at: FoldableLayer, affine: Affine, x: ir.Value) -> str | None:
         """Let a convolution read `x` where it read ``affine(x)``.
 
         ``W (s x + t) + b = (W s) x + (W t + b)``, the shift summed over all that an output reads.
@@ -86,7 +86,7 @@ class Absorber:
         at.node.replace_input_with(0, x)
         return None
 
-    def _weight(self, at: Host, factor: NDArray[np.float64]) -> ir.Value | str:
+    def _weight(self, at: FoldableLayer, factor: NDArray[np.float64]) -> ir.Value | str:
         value = at.node.inputs[1]
         tensor = const_tensor(value)
         if value is None or tensor is None:
@@ -106,7 +106,7 @@ class Absorber:
             self._made[key] = self.editor.constant(f"{at.node.name}_weight_scaled", made)
         return self._made[key]
 
-    def _bias(self, at: Host, affine: Affine) -> NDArray[Any] | str | None:
+    def _bias(self, at: FoldableLayer, affine: Affine) -> NDArray[Any] | str | None:
         held = constant(at.node, 2)
         beta = attribute(at.node, "beta", 1.0) if at.node.op_type == "Gemm" else 1.0
         if held is None and not affine.shifts:
@@ -114,7 +114,7 @@ class Absorber:
         old = np.zeros(1) if held is None else beta * held.astype(np.float64)
         return _stored(at, affine.scale * old + affine.shift)
 
-    def _shifted(self, at: Host, affine: Affine) -> NDArray[Any] | str:
+    def _shifted(self, at: FoldableLayer, affine: Affine) -> NDArray[Any] | str:
         weight, held = constant(at.node, 1), constant(at.node, 2)
         if weight is None:
             return "its weight is not constant"
@@ -129,7 +129,7 @@ class Absorber:
         if node.op_type == "Gemm":
             node.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
 
-    def _add(self, at: Host, shift: NDArray[np.float64], end: ir.Node) -> ir.Value:
+    def _add(self, at: FoldableLayer, shift: NDArray[np.float64], end: ir.Node) -> ir.Value:
         tensor = const_tensor(at.node.inputs[1])
         dtype = np.float32 if tensor is None else tensor.dtype.numpy()
         bias = self.editor.constant(f"{at.node.name}_bias", shift.astype(dtype))
@@ -140,7 +140,7 @@ class Absorber:
         return value
 
 
-def _stored(at: Host, numbers: NDArray[np.float64]) -> NDArray[Any] | str:
+def _stored(at: FoldableLayer, numbers: NDArray[np.float64]) -> NDArray[Any] | str:
     tensor = const_tensor(at.node.inputs[1])
     if tensor is None:
         return "its weight is not constant"

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from ortune.model.graph.edit import attribute, const_tensor
 from ortune.model.graph.spec import dims
 from ortune.model.graph.values import overridable
-from ortune.rewrites.layers.affine import Channels
+from ortune.rewrites.layers.affine import ChannelAxis
 
 OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True)
-class Host:
+class FoldableLayer:
     """A layer with a constant weight, and with a constant bias or none.
 
     Attributes:
@@ -61,15 +61,15 @@ class Host:
         return self.shape[0]
 
     @property
-    def channels(self) -> Channels:
+    def channels(self) -> ChannelAxis:
         """Where its output has its channels."""
         if self.convolves:
-            return Channels(self.outputs, 1, len(self.shape))
+            return ChannelAxis(self.outputs, 1, len(self.shape))
         if self.node.op_type == "Gemm":
-            return Channels(self.outputs, -1, 2)
+            return ChannelAxis(self.outputs, -1, 2)
         x = self.node.inputs[0]
         shape = dims(x.shape) if x is not None else None
-        return Channels(self.outputs, -1, None if shape is None else len(shape))
+        return ChannelAxis(self.outputs, -1, None if shape is None else len(shape))
 
     @property
     def padded(self) -> bool:
@@ -80,8 +80,8 @@ class Host:
         return not valid and any(attribute(self.node, "pads", ()))
 
 
-def host(node: ir.Node | None) -> Host | None:
-    """Return a node as a host; None when it is none of `OPS` or its weight may change."""
+def foldable(node: ir.Node | None) -> FoldableLayer | None:
+    """Return a node as a layer; None when it is none of `OPS` or its weight may change."""
     if node is None or node.domain or node.op_type not in OPS or len(node.inputs) < 2:
         return None
     weight, bias = [*node.inputs, None][1:3]
@@ -93,10 +93,10 @@ def host(node: ir.Node | None) -> Host | None:
     shape = tuple(int(size) for size in tensor.shape.numpy())
     if len(shape) < 2 or (node.op_type in ("Gemm", "MatMul") and len(shape) != 2):
         return None
-    return Host(node, shape)
+    return FoldableLayer(node, shape)
 
 
-def spread_out(at: Host, factor: NDArray[np.float64]) -> NDArray[np.float64]:
+def spread_out(at: FoldableLayer, factor: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return factors in a shape that multiplies the weights along their output channels."""
     taps = (1,) * (len(at.shape) - 2)
     match at.node.op_type:
@@ -112,7 +112,7 @@ def spread_out(at: Host, factor: NDArray[np.float64]) -> NDArray[np.float64]:
             return factor.reshape(1, -1)
 
 
-def spread_in(at: Host, factor: NDArray[np.float64]) -> NDArray[np.float64]:
+def spread_in(at: FoldableLayer, factor: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return factors in a shape that multiplies a convolution's weights along its inputs."""
     taps = (1,) * (len(at.shape) - 2)
     if at.node.op_type == "ConvTranspose":

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.model.graph import edit
 from ortune.rewrites.layers.affine import constant
-from ortune.rewrites.layers.foldable import Host, host
+from ortune.rewrites.layers.foldable import FoldableLayer, foldable
 
 
 def widen_groups(model: ir.Model, channels: int, left: Collection[ir.Node] = ()) -> int:
@@ -23,7 +23,7 @@ def widen_groups(model: ir.Model, channels: int, left: Collection[ir.Node] = ())
     count = 0
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
-            at = host(node) if node.op_type == "Conv" and node not in left else None
+            at = foldable(node) if node.op_type == "Conv" and node not in left else None
             if at is None or at.group == 1 or 0 in at.shape or at.shape[1] >= channels:
                 continue
             if at.shape[1] > 1 or at.shape[0] > at.group:
@@ -31,7 +31,7 @@ def widen_groups(model: ir.Model, channels: int, left: Collection[ir.Node] = ())
     return count
 
 
-def _widen(editor: edit.Editor, at: Host, channels: int) -> int:
+def _widen(editor: edit.Editor, at: FoldableLayer, channels: int) -> int:
     weight = constant(at.node, 1)
     factors = (f for f in range(2, at.group + 1) if at.group % f == 0)
     joined = next((f for f in factors if at.shape[1] * f >= channels), at.group)

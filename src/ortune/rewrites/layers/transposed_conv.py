@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit
 from ortune.model.graph.uses import only_reader
 from ortune.rewrites.layers.affine import constant
-from ortune.rewrites.layers.foldable import Host, host
+from ortune.rewrites.layers.foldable import FoldableLayer, foldable
 
 _ORDERED = 11
 """Opset from which DepthToSpace knows two orders of channels."""
@@ -100,7 +100,7 @@ def split_transposed(model: ir.Model, left: Collection[ir.Node] = ()) -> int:
 
 
 def _split(editor: edit.Editor, node: ir.Node, opset: int) -> str | None:
-    at = host(node)
+    at = foldable(node)
     weight = constant(node, 1)
     if at is None or weight is None or weight.size == 0:
         return "its weight or bias is not constant"
@@ -127,7 +127,7 @@ def _split(editor: edit.Editor, node: ir.Node, opset: int) -> str | None:
     return None
 
 
-def _axes(at: Host, opset: int) -> list[Taps] | str:
+def _axes(at: FoldableLayer, opset: int) -> list[Taps] | str:
     """Return the equal convolution axis by axis, or why there is none."""
     node, space = at.node, len(at.shape) - 2
     pad = edit.attribute(node, "auto_pad", "NOTSET")

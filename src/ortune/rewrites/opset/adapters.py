@@ -2,95 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import ArrayLike
 
-from ortune.model.graph.edit import Attributes, Editor, attribute, const_array, discard
-from ortune.model.graph.replace import forward
+from ortune.model.graph.edit import attribute, const_array, discard
 from ortune.model.graph.spec import dims
 from ortune.model.graph.uses import is_read
 from ortune.model.graph.values import overridable
-
-Adapted: TypeAlias = Sequence[ir.Node] | str | None
-"""New nodes in the place of the old; why there is no way; or None: the node itself was changed."""
-
-
-class Lowering:
-    """What adapters work with.
-
-    Attributes:
-        editor: Of the main graph.
-        version: The opset that is wanted.
-        notes: What a person should know.
-    """
-
-    def __init__(self, editor: Editor, version: int) -> None:
-        self.editor, self.version = editor, version
-        self.notes: list[str] = []
-
-    def replace(self, node: ir.Node, made: Sequence[ir.Node]) -> Sequence[ir.Node]:
-        """Put nodes in the place of one; the last ones make its outputs, one each."""
-        graph = node.graph
-        if graph is None:
-            raise ValueError(f"node '{node.name}' is in no graph")
-        graph.insert_before(node, made)
-        named = list(node.outputs)
-        for old, new in zip(named, made[-len(named) :], strict=True):
-            value = new.outputs[0]
-            value.type, value.shape = old.type, old.shape
-            forward(old, value)
-        parts = list(node.inputs)
-        graph.remove(node, safe=True)
-        for part in parts:
-            discard(part)
-        return made
-
-    def make(
-        self,
-        node: ir.Node,
-        op: str,
-        *inputs: ir.Value | None,
-        attributes: Attributes | None = None,
-    ) -> ir.Node:
-        """Make a node named after the one it stands for."""
-        return self.editor.node(op, inputs, attributes, name=f"{node.name}_{op}")
-
-    def constant(self, node: ir.Node, label: str, array: ArrayLike, dtype: Any) -> ir.Value:
-        """Make a constant named after a node."""
-        return self.editor.constant(f"{node.name}_{label}", np.asarray(array, dtype))
-
-
-Adapter: TypeAlias = Callable[[Lowering, ir.Node], Adapted]
-
-
-def _into_attribute(index: int, name: str, *, scalar: bool = False) -> Adapter:
-    """Turn a constant input into an attribute; the inputs behind it must be gone already."""
-
-    def adapt(work: Lowering, node: ir.Node) -> Adapted:
-        if len(node.inputs) <= index:
-            return None
-        value = node.inputs[index]
-        if value is not None:
-            array = const_array(value)
-            if array is None or overridable(value):
-                return f"its {name} are computed, and were fixed there"
-            kind = array.dtype.kind
-            if scalar:
-                one = array.reshape(-1)[0].item()
-                made = ir.AttrFloat32(name, one) if kind == "f" else ir.AttrInt64(name, one)
-            else:
-                made = ir.AttrInt64s(name, [int(x) for x in array.reshape(-1)])
-            node.attributes.add(made)
-        node.resize_inputs(index)
-        if value is not None:
-            discard(value)
-        return None
-
-    return adapt
+from ortune.rewrites.opset.lowering import (
+    Adapted,
+    Adapter,
+    Lowering,
+    dropped,
+    into_attribute,
+    values,
+    without,
+    written,
+)
 
 
 def _reduce(work: Lowering, node: ir.Node) -> Adapted:
@@ -106,7 +37,7 @@ def _reduce(work: Lowering, node: ir.Node) -> Adapted:
     if empty and axes is not None:
         node.resize_inputs(1)
         return None
-    return _into_attribute(1, "axes")(work, node)
+    return into_attribute(1, "axes")(work, node)
 
 
 _ALTERING = ("ReduceSumSquare", "ReduceLogSum", "ReduceL1", "ReduceL2", "ReduceLogSumExp")
@@ -231,50 +162,6 @@ def _grid_modes(work: Lowering, node: ir.Node) -> Adapted:
     return None
 
 
-def _values(name: str, *allowed: str) -> Adapter:
-    """Refuse a value of a text attribute that the older operator does not know."""
-
-    def adapt(work: Lowering, node: ir.Node) -> Adapted:
-        found = attribute(node, name, allowed[0])
-        return None if found in allowed else f"it has no {name} {found} there"
-
-    return adapt
-
-
-def _written(name: str, default: Any, older: Any) -> Adapter:
-    """Refuse where the older operator means another default."""
-
-    def adapt(work: Lowering, node: ir.Node) -> Adapted:
-        same = attribute(node, name, default) == older
-        return None if same else f"it has no {name} {attribute(node, name, default)} there"
-
-    return adapt
-
-
-def _without(*names: str) -> Adapter:
-    """Refuse attributes that change what is computed, unless they are 0 or absent."""
-
-    def adapt(work: Lowering, node: ir.Node) -> Adapted:
-        for name in names:
-            if attribute(node, name, 0):
-                return f"it has no {name} there"
-            node.attributes.pop(name, None)
-        return None
-
-    return adapt
-
-
-def _dropped(*names: str) -> Adapter:
-    """Drop what says something of types only that are not there."""
-
-    def adapt(work: Lowering, node: ir.Node) -> Adapted:
-        for name in names:
-            node.attributes.pop(name, None)
-        return None
-
-    return adapt
-
-
 def _allow_zero(work: Lowering, node: ir.Node) -> Adapted:
     """Zeros are sizes of empty tensors alone: a computed target has none for any other."""
     to = const_array(node.inputs[1])
@@ -377,8 +264,8 @@ def _third(work: Lowering, node: ir.Node) -> Adapted:
     return None
 
 
-_AXES = (13, _into_attribute(1, "axes"))
-_MODE_10 = _values("coordinate_transformation_mode", "asymmetric")
+_AXES = (13, into_attribute(1, "axes"))
+_MODE_10 = values("coordinate_transformation_mode", "asymmetric")
 ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
     "Squeeze": (_AXES,),
     "Unsqueeze": (_AXES,),
@@ -387,25 +274,25 @@ ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
         f"Reduce{kind}": ((18, _reduce),)
         for kind in ("Max", "Min", "Mean", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
     },
-    "Split": ((18, _parts), (13, _into_attribute(1, "split"))),
+    "Split": ((18, _parts), (13, into_attribute(1, "split"))),
     "Softmax": ((13, _softmax),),
     "LogSoftmax": ((13, _softmax),),
     "Hardmax": ((13, _softmax),),
     "Shape": ((15, _shape),),
     "LayerNormalization": ((17, _layer_norm),),
     "Dropout": ((12, _dropout),),
-    "Cast": ((24, _dropped("round_mode")), (19, _dropped("saturate"))),
+    "Cast": ((24, dropped("round_mode")), (19, dropped("saturate"))),
     "Reshape": ((14, _allow_zero),),
     "AveragePool": ((19, _undilated),),
     "CastLike": ((15, _cast_like),),
     "GridSample": ((20, _grid_modes),),
     "RoiAlign": (
-        (16, _written("coordinate_transformation_mode", "half_pixel", "output_half_pixel")),
+        (16, written("coordinate_transformation_mode", "half_pixel", "output_half_pixel")),
     ),
     "Resize": (
         (
             19,
-            _values(
+            values(
                 "coordinate_transformation_mode",
                 "half_pixel",
                 "pytorch_half_pixel",
@@ -414,29 +301,29 @@ ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
                 "tf_crop_and_resize",
             ),
         ),
-        (18, _without("antialias")),
+        (18, without("antialias")),
         (18, _full_axes),
         (13, _full_inputs),
         (11, lambda work, node: "it computed another position for each pixel"),
     ),
     "Pad": (
-        (19, _values("mode", "constant", "reflect", "edge")),
+        (19, values("mode", "constant", "reflect", "edge")),
         (18, _full_pads),
-        (11, _into_attribute(2, "value", scalar=True)),
-        (11, _into_attribute(1, "pads")),
+        (11, into_attribute(2, "value", scalar=True)),
+        (11, into_attribute(1, "pads")),
     ),
     "Clip": (
-        (11, _into_attribute(2, "max", scalar=True)),
-        (11, _into_attribute(1, "min", scalar=True)),
+        (11, into_attribute(2, "max", scalar=True)),
+        (11, into_attribute(1, "min", scalar=True)),
     ),
-    "TopK": ((10, _into_attribute(1, "k", scalar=True)),),
+    "TopK": ((10, into_attribute(1, "k", scalar=True)),),
     "ScatterElements": (
-        (18, _values("reduction", "none", "add", "mul")),
-        (16, _values("reduction", "none")),
+        (18, values("reduction", "none", "add", "mul")),
+        (16, values("reduction", "none")),
     ),
     "ScatterND": (
-        (18, _values("reduction", "none", "add", "mul")),
-        (16, _values("reduction", "none")),
+        (18, values("reduction", "none", "add", "mul")),
+        (16, values("reduction", "none")),
     ),
     "Constant": ((12, _constant),),
     "Gemm": ((11, _third),),

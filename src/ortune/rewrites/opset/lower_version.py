@@ -1,7 +1,7 @@
 """Lower the version of the default domain, node by node.
 
 A node whose operator did not change stays. One that only lost types or optional attributes stays
-where it uses none of them. `lowered.ADAPTERS` rewrites what is spelled otherwise below; an
+where it uses none of them. `adapters.ADAPTERS` rewrites what is spelled otherwise below; an
 operator that does not exist below gives way to its function body, as the standard defines it,
 which is lowered in turn. Anything else is refused by name.
 """
@@ -19,8 +19,9 @@ from ortune.model.io import names
 from ortune.model.shapes.infer import infer
 from ortune.model.shapes.known_values import Known
 from ortune.model.shapes.node import infer_node
-from ortune.rewrites.opset.adapters import ADAPTERS, Lowering
+from ortune.rewrites.opset.adapters import ADAPTERS
 from ortune.rewrites.opset.function_body import body_of
+from ortune.rewrites.opset.lowering import Lowering
 
 _OLDEST = 7
 """Below, element-wise operators broadcast by an attribute."""
@@ -100,7 +101,7 @@ def _expand(work: Lowering, node: ir.Node, old: int, why: str = "") -> int:
 
 
 def _lower_all(work: Lowering, made: Sequence[ir.Node], opset: int) -> None:
-    """Lower new nodes, whose types are told first."""
+    """Lower new nodes, whose types are inferred first."""
     known = Known()
     for node in made:
         infer_node(node, {"": opset}, known)

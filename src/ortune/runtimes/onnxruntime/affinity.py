@@ -7,10 +7,11 @@ are counted from 1, threads are separated by semicolons, and the calling thread 
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Sequence
 
 from ortune.core.errors import BadSettings
+from ortune.core.hardware.cpus import usable_cpus
 
 _TEXT = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*(;\d+(-\d+)?(,\d+(-\d+)?)*)*")
 
@@ -53,7 +54,7 @@ def check(text: str, threads: int) -> None:
             "the caller's",
             fix="give one entry for each thread but the first, separated by ;",
         )
-    usable = _usable()
+    usable = usable_cpus()
     if usable and (foreign := sorted(set().union(*wanted) - set(usable))):
         raise BadSettings(
             f'affinity="{text}" names CPU {foreign[0] + 1}, which this process may not use',
@@ -61,19 +62,11 @@ def check(text: str, threads: int) -> None:
         )
 
 
-def workers(threads: int) -> str:
+def workers(threads: int, usable: Sequence[int]) -> str:
     """Return an affinity that gives each thread but the caller's a CPU of its own.
 
-    Empty where that cannot be done: too few CPUs, or a system that does not tell them.
+    Empty where that cannot be done: too few usable CPUs, or a system that does not tell them.
     """
-    usable = _usable()
     if threads < 2 or len(usable) < threads:
         return ""
     return ";".join(str(cpu + 1) for cpu in usable[1:threads])
-
-
-def _usable() -> list[int]:
-    try:
-        return sorted(os.sched_getaffinity(0))
-    except AttributeError:
-        return []

@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.backend import Tensors
 from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.session import Tensors
 from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 

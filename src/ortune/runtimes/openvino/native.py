@@ -11,8 +11,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.backend import Session, Tensors
 from ortune.core.errors import BadModel
+from ortune.core.session import Session, Tensors
 from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.onnxruntime import session as ort
 

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ortune.core.backend import Recording, Session
 from ortune.core.errors import BackendMissing
+from ortune.core.session import Recording, Session
 from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime import session as ort
 

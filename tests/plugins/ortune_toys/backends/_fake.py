@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.backend import Session, Tensors
+from ortune.core.session import Session, Tensors
 
 
 class Fake:

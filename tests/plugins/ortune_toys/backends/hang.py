@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ortune.core.backend import Backend, Session
+from ortune.core.backend import Backend
+from ortune.core.session import Session
 from ortune_toys.backends._fake import fake
 
 

@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Self
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core.backend import Backend, Session, Tensors
+from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
+from ortune.core.session import Session, Tensors
 from ortune.core.workload import Workload
 
 
@@ -33,10 +35,14 @@ class Scripted(Backend):
     def arithmetic(self) -> frozenset[str]:
         return frozenset({"int8", "int8-dynamic", "int8-weights"})
 
-    def variants(self, facts: Facts, workload: Workload) -> Iterable[Self]:
+    def variants(
+        self, facts: Facts, workload: Workload, capabilities: Capabilities
+    ) -> Iterable[Self]:
         yield self
 
-    def coordinates(self, facts: Facts) -> Mapping[str, Sequence[Self]]:
+    def coordinates(
+        self, facts: Facts, capabilities: Capabilities
+    ) -> Mapping[str, Sequence[Self]]:
         return {"slow": [replace(self, slow=self.slow * by) for by in (0.9, 1.05)]}
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:

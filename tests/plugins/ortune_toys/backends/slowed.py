@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core.backend import Backend, Session, Tensors
+from ortune.core.backend import Backend
+from ortune.core.session import Session, Tensors
 
 
 @dataclass(frozen=True)

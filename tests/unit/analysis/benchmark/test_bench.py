@@ -16,16 +16,17 @@ from rich.console import Console
 import ortune as ot
 from ortune.analysis.benchmark import matrix, rows
 from ortune.analysis.benchmark.bench import _result, race
-from ortune.analysis.benchmark.interleave import Contestant, Row, rotated
+from ortune.analysis.benchmark.interleave import Contestant, Row
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.backends.cpu import Cpu
-from ortune.cli import _benching, shared
 from ortune.cli.main import main
+from ortune.cli.terminal import bench_tables, output
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note
 from ortune.core.trial import Burst
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.machine.noise import Record
+from ortune.measurement.timing.turns import rotated
 from ortune.workloads.arrivals import Arrivals
 from ortune.workloads.latency import Latency
 from ortune.workloads.throughput import Throughput
@@ -236,7 +237,7 @@ def test_a_failed_self_check_is_told_and_exits_with_1(
         row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
-        "ortune.analysis.benchmark.bench.bench", lambda models, **k: asked.update(k) or answer
+        "ortune.analysis.benchmark.bench.run", lambda given: asked.update(vars(given)) or answer
     )
     words = ["--on", "cpu", "--on", "openvino", "--threads", "1,2", "--batches", "1, 8"]
     more = ["--levels", "basic,all", "--workload", "throughput", "--self-check", "--wide"]
@@ -258,8 +259,8 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
         row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
     told = {}
     for width in (160, 60):
-        monkeypatch.setattr(shared, "console", lambda width=width: Console(width=width))
-        _benching.show(answer, wide=False)
+        monkeypatch.setattr(output, "console", lambda width=width: Console(width=width))
+        bench_tables.show(answer, wide=False)
         told[width] = capsys.readouterr().out
     assert "peak MB" in told[160] and "left out" not in told[160]
     assert "left out, the terminal is narrow: p90 ms, CPU ms" in told[60]

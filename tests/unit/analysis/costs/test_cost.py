@@ -23,10 +23,10 @@ from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import codec
-from ortune.core.study import Study
+from ortune.core.study import Ending, Study
 from ortune.core.trial import Interval, Status, Trial
 from ortune.data import stream
-from ortune.experiment.ledger import Ending, Header, Ledger, write_ending, write_header
+from ortune.experiment.ledger import Ledger, write_ending, write_header
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.timing.concurrency import slowdown
 
@@ -254,7 +254,7 @@ def test_what_is_no_bench_is_refused(
 def write_run(folder: Path) -> tuple[Study, Path]:
     made = study(folder)
     root = Path(made.root)
-    write_header(root, Header(made.job, made.facts, made.command, made.models, {}))
+    write_header(root, made.header)
     ledger = Ledger(root)
     for trial in made.trials:
         ledger.append(trial)

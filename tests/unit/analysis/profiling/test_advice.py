@@ -19,6 +19,7 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.profile import Kernel, Profile
 from ortune.core.workload import Workload
+from ortune.measurement.capabilities import capabilities
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.facts import facts
 from ortune.recipe.space import Target, recipes
@@ -37,11 +38,15 @@ CONV = """g (float[1,16,32,32] x) => (float[1,32,32,32] y)
 def in_space(action: Action, known: Facts, backend: Backend, workload: Workload) -> bool:
     """Say whether the search has a plan with the action's steps, or tries its setting."""
     if action.steps:
-        sides = Target(backend).variants(known, workload)
+        sides = Target(backend, capabilities(backend)).variants(known, workload)
         offered = (one for side in sides for one in recipes(known, side))
         wanted = set(action.steps)
         return any(wanted <= {str(step) for step in recipe.steps} for recipe in offered)
-    settings = (one for group in backend.coordinates(known).values() for one in group)
+    settings = (
+        one
+        for group in backend.coordinates(known, capabilities(backend)).values()
+        for one in group
+    )
     return bool(action.backend) and action.backend in {str(one) for one in settings}
 
 

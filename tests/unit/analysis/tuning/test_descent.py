@@ -9,11 +9,12 @@ import pytest
 from ortune_toys.backends.scripted import Scripted
 from tests.unit.studies import FACTS
 
-from ortune.analysis.tuning import descent
 from ortune.analysis.tuning.descent import Answers, Descent, Tools
 from ortune.analysis.tuning.tune import _judged
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.measurement.timing import pairs
 from ortune.recipe.space import Target
 
 
@@ -30,18 +31,18 @@ class Process:
         pass
 
     def ask(self, do: str, **_: Any) -> dict[str, Any]:
-        return {}
+        return {"load_ns": 1, "first_ns": 1, "peak_rss": 1, "placement": {}}
 
 
-def scripted_pair(one: Process, two: Process, effort: object) -> Pair:
+def scripted_pair(one: Process, two: Process, *_: object) -> Pair:
     bursts = (Burst((side.ns,) * 4, (0.0,) * 4) for side in (one, two))
     return Pair((Block(*bursts),) * 6)
 
 
 def descended(start: Callable[[Backend], Process], monkeypatch: pytest.MonkeyPatch) -> Descent:
-    monkeypatch.setattr(descent, "timed", scripted_pair)
+    monkeypatch.setattr(pairs, "time_pair", scripted_pair)
     tools: Any = Tools(start, lambda worker, b: Answers(True, "", 99, 0), lambda tried: None)
-    made = Descent(Target(Scripted(), frozenset({"threads"})), FACTS, tools, 60)
+    made = Descent(Target(Scripted(), Capabilities(), frozenset({"threads"})), FACTS, tools, 60)
     made.run()
     return made
 
@@ -70,7 +71,7 @@ def test_one_slow_process_of_the_best_makes_no_setting_faster(
 
 
 def test_a_gain_that_fresh_pairs_do_not_show_is_none() -> None:
-    found: Any = Descent(Target(Scripted()), FACTS, None, 60)  # type: ignore[arg-type]
+    found: Any = Descent(Target(Scripted(), Capabilities()), FACTS, None, 60)  # type: ignore[arg-type]
     found.best = Scripted(slow=0.5)
     for ratio, kept in ((Interval(0.9, 0.85, 0.95), True), (Interval(0.98, 0.9, 1.1), False)):
         found.judged = lambda ratio=ratio: (ratio, Interval(1.2, 1.1, 1.3))

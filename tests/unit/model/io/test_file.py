@@ -300,7 +300,7 @@ def test_nothing_is_left_of_a_save_that_fails(tmp_path: Path) -> None:
     for above in (0, 10**9):
         with pytest.raises(OrtuneError, match="No space left on device"):
             file.save(model, tmp_path / "o" / "n.onnx", external_above=above)
-        assert list((tmp_path / "o").iterdir()) == []
+        assert not (tmp_path / "o").exists()
     assert model.graph.initializers["w"].const_value is full
 
 

@@ -12,7 +12,8 @@ import pytest
 from onnx import numpy_helper
 
 from ortune.core.errors import OrtuneError
-from ortune.model.analysis.denormals import denormals
+from ortune.model.analysis.facts import facts
+from ortune.model.analysis.weight_values import weight_values
 from ortune.model.io import file
 from ortune.model.lint.finding import Finding, finding
 from ortune.model.lint.run import lint
@@ -33,7 +34,8 @@ def linted(
     path = folder / "m.onnx"
     path.write_bytes(proto.SerializeToString())
     model = file.load(path)
-    return list(lint(model, shaped(model)[0], file.outline(path), weights=weights))
+    values = list(weight_values(model)) if weights else None
+    return list(lint(model, shaped(model)[0], file.outline(path), values))
 
 
 def rules(found: list[Finding]) -> dict[str, Finding]:
@@ -141,7 +143,7 @@ def test_shares_of_denormals_agree(tmp_path: Path) -> None:
     text = HEAD + "g (float[n, 4] x) => (float[n, 4] y) { [mul] y = Mul(x, w) }"
     found = rules(linted(text, tmp_path, w=np.array([1, 1e-40, 2, 3], np.float32)))
     assert "25.00%" in found["denormal-weights"].what
-    assert denormals(file.load(tmp_path / "m.onnx")) == 0.25
+    assert facts(file.load(tmp_path / "m.onnx"), read=True).denormals == 0.25
 
 
 def test_copies_of_weights_are_found_when_they_are_large(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_names_with_blanks(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(proto, path)
     model = file.load(path)
-    found = lint(model, shaped(model)[0], file.outline(path), weights=True)
+    found = lint(model, shaped(model)[0], file.outline(path), list(weight_values(model)))
     assert [(one.rule, one.places) for one in found] == [("odd-names", ("'my node'",))]
 
 
@@ -220,10 +222,7 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_the_page_lists_every_rule() -> None:
     root = Path(__file__).parents[4]
     package = root / "src/ortune"
-    sources = [
-        *(package / "model/lint").glob("*.py"),
-        package / "analysis/inspection/inspect.py",
-    ]
+    sources = [*package.glob("model/lint/*.py"), package / "analysis/inspection/inspect.py"]
     text = "".join(path.read_text(encoding="utf-8") for path in sources)
     every = set(re.findall(r'finding\(\s*"([a-z0-9-]+)"', text))
     page = (root / "docs" / "looking.md").read_text(encoding="utf-8")

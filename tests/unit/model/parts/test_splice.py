@@ -9,7 +9,7 @@ from tests.unit.rewriting import model_of, run
 from ortune.core.errors import BadModel
 from ortune.model.io.check import check, signature
 from ortune.model.parts.extract import extract
-from ortune.model.parts.splice import graft
+from ortune.model.parts.splice import splice
 
 HOST = """<ir_version: 8, opset_import: ["": 17]>
 g (float[2] x, bool c) => (float[2] y, float[2] a) <float[2] w = {1, 2}> {
@@ -33,8 +33,8 @@ def test_values_come_from_where_they_are_said_to(
     flag: bool, starts: list[str], ends: list[str], low: float, high: float
 ) -> None:
     host, other = model_of(HOST), model_of(OTHER)
-    mixed = graft(host, extract(other, starts, ends))
-    check(mixed, signature(host), "graft")
+    mixed = splice(host, extract(other, starts, ends))
+    check(mixed, signature(host), "splice")
     y, a = run(mixed, {"x": X, "c": np.array(flag)})
     w = np.array([1, 2], np.float32)
     first = X + low * w
@@ -48,8 +48,8 @@ def test_other_opsets_and_other_tensors_are_refused() -> None:
     host = model_of(HOST)
     newer = model_of(OTHER.replace(": 17]", ": 20]"))
     with pytest.raises(BadModel, match="opset 20"):
-        graft(host, extract(newer, (), ["a"]))
+        splice(host, extract(newer, (), ["a"]))
     renamed = model_of(OTHER.replace("a = Add", "z = Add").replace("(a, w)", "(z, w)")
                        .replace("float[2] a)", "float[2] z)"))  # fmt: skip
     with pytest.raises(BadModel, match="no tensor 'z'"):
-        graft(host, extract(renamed, (), ["z"]))
+        splice(host, extract(renamed, (), ["z"]))

@@ -1,4 +1,4 @@
-"""Layers side by side become one: convolutions that meet, shares of channels, products."""
+"""Shares of channels become groups of one convolution, and groups wider ones."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.unit.quantizing import quantize
-from tests.unit.rewriting import loaded, model_of, normal, ops, transformed
+from tests.unit.rewriting import loaded, normal, ops, transformed
 
 from ortune.core.errors import BadSettings
-from ortune.core.step import Transform
 from ortune.model.graph.edit import attribute, take_notes
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.group_convs import GroupConvs
-from ortune.transforms.merge_convs import MergeConvs
-from ortune.transforms.merge_products import MergeProducts
 from ortune.transforms.widen_groups import WidenGroups
 
 
@@ -45,92 +42,6 @@ def network(
 
 def one_of(nodes: object, op: str) -> object:
     return next(n for n in nodes if n.op_type == op)  # type: ignore[attr-defined]
-
-
-HELD = {
-    "u": normal(3, 4, 3, 3),
-    "v": normal(5, 4, 3, 3, seed=1),
-    "p": normal(2, 4, 1, 1, seed=2),
-    "bu": normal(3),
-    "bv": normal(5),
-    "top": np.array(6, np.float32),
-    "low": np.array(0, np.float32),
-}
-
-
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("activation", [None, "Relu", "Clip"])
-def test_neighbours_in_a_concat(biased: bool, activation: str | None) -> None:
-    limits = ("low", "top") if activation == "Clip" else ()
-    nodes = [
-        node("Conv", "x", "u", *(["bu"] if biased else []), to="cu", pads=[1] * 4),
-        node("Conv", "x", "v", *(["bv"] if biased else []), to="cv", pads=[1] * 4),
-        node("Conv", "x", "p", to="cp"),
-    ]
-    ends = ["cu", "cv"]
-    if activation:
-        nodes += [node(activation, end, *limits, to=f"r{end}") for end in ends]
-        ends = [f"r{end}" for end in ends]
-    nodes.append(node("Concat", "cp", *ends, to="y", axis=1))
-    given = [{"x": normal(n, 4, h, h)} for n, h in ((1, 1), (2, 5), (0, 4))]
-    model = loaded(network(nodes, ["n", 4, "h", "w"], HELD))
-    after, count = transformed(model, MergeConvs(), given, tolerance=1e-5)
-    wanted = {"Conv": 2, "Concat": 1} | ({activation: 1} if activation else {})
-    assert count == 1 and ops(after) == wanted
-    whole = loaded(
-        network([*nodes[:2], node("Concat", "cu", "cv", to="y", axis=1)], [1, 4, 5, 5], HELD)
-    )
-    after, count = transformed(whole, MergeConvs(), [{"x": normal(1, 4, 5, 5)}], tolerance=1e-5)
-    assert count == 1 and ops(after) == {"Conv": 1}
-
-
-@pytest.mark.parametrize(
-    ("one", "two", "ends"),
-    [
-        ({"pads": [1] * 4}, {"strides": [1, 1]}, "cu cv"),
-        ({"strides": [2, 2]}, {"strides": [2, 1], "pads": [0, 0, 0, 0]}, "cu cv"),
-        ({"dilations": [2, 2], "pads": [1] * 4}, {}, "cu cv"),
-        ({}, {}, "cu cp cv"),
-        ({}, {}, "cu cu"),
-    ],
-)
-def test_what_differs_or_is_no_neighbour_stays(one: dict, two: dict, ends: str) -> None:
-    nodes = [
-        node("Conv", "x", "u", to="cu", **one),
-        node("Conv", "x", "v", to="cv", **two),
-        node("AveragePool", "x", to="cp", kernel_shape=[3, 3]),
-        node("Concat", *ends.split(), to="y", axis=1),
-    ]
-    assert MergeConvs().apply(loaded(network(nodes, [1, 4, 6, 6], HELD))) == 0
-
-
-def test_what_something_else_reads_stays() -> None:
-    nodes = [
-        node("Conv", "x", "u", to="cu"),
-        node("Conv", "x", "v", to="cv"),
-        node("Concat", "cu", "cv", to="y", axis=1),
-    ]
-    model = loaded(network(nodes, [1, 4, 6, 6], HELD, outputs=("y", "cv")))
-    assert MergeConvs().apply(model) == 0
-    shared = [nodes[0], node("Conv", "x", "u", to="cv"), nodes[2]]
-    model = loaded(network(shared, [1, 4, 6, 6], HELD))
-    assert MergeConvs().apply(model) == 0 and "read elsewhere" in take_notes(model)
-
-
-@pytest.mark.parametrize("opset", [11, 13, 17])
-def test_separate_convolutions_are_split_behind(opset: int) -> None:
-    nodes = [
-        node("Conv", "x", "u", to="y"),
-        node("Conv", "x", "v", to="cv"),
-        node("Relu", "cv", to="z"),
-    ]
-    model = loaded(network(nodes, [1, 4, 6, 6], HELD, outputs=("y", "z"), opset=opset))
-    assert MergeConvs().apply(model.clone()) == 0
-    given = [{"x": normal(1, 4, 6, 6)}]
-    after, count = transformed(
-        model, MergeConvs(separate=True), given, tolerance=1e-5, may_grow=True
-    )
-    assert count == 1 and ops(after) == {"Conv": 1, "Split": 1, "Relu": 1}
 
 
 @pytest.mark.parametrize("inner", [1, 2])
@@ -227,47 +138,3 @@ def test_a_dense_kernel_that_does_not_fall_apart_stays() -> None:
     dense[0, 3] = dense[1, 0] = dense[2, 2] = 1
     nodes = [node("Conv", "x", "w", to="y")]
     assert GroupConvs().apply(loaded(network(nodes, [1, 4, 5, 5], {"w": dense}))) == 0
-
-
-@pytest.mark.parametrize("biased", [0, 1, 3])
-def test_three_products_become_one(biased: int) -> None:
-    held = {f"w{i}": normal(4, 2 + i, seed=i) for i in range(3)}
-    held |= {f"b{i}": normal(2 + i, seed=i) for i in range(3)}
-    nodes = [node("MatMul", "x", f"w{i}", to=f"p{i}") for i in range(3)]
-    nodes += [node("Add", f"b{i}", f"p{i}", to=f"a{i}") for i in range(biased)]
-    ends = tuple(f"a{i}" if i < biased else f"p{i}" for i in range(3))
-    given = [{"x": normal(*shape)} for shape in ((2, 3, 4), (0, 3, 4), (1, 1, 4))]
-    model = loaded(network(nodes, ["n", "t", 4], held, outputs=ends))
-    step: Transform = MergeProducts()
-    after, count = transformed(model, step, given, tolerance=1e-5, may_grow=True)
-    adds = {"Add": 1 if biased == 3 else biased} if biased else {}
-    assert count == 2 and ops(after) == {"MatMul": 1, "Split": 1} | adds
-
-
-@pytest.mark.parametrize("turned", [0, 1])
-def test_gemms_become_one(turned: int) -> None:
-    held = {f"w{i}": normal(3 + i, 4, seed=i) if turned else normal(4, 3 + i) for i in range(2)}
-    held |= {"b0": normal(3), "b1": normal(1)}
-    nodes = [
-        node("Gemm", "x", f"w{i}", f"b{i}", to=f"y{i}", transB=turned, alpha=0.5, beta=2.0)
-        for i in range(2)
-    ]
-    model = loaded(network(nodes, ["n", 4], held, outputs=("y0", "y1")))
-    given = [{"x": normal(2, 4)}]
-    after, count = transformed(model, MergeProducts(), given, tolerance=1e-5, may_grow=True)
-    assert count == 1 and ops(after) == {"Gemm": 1, "Split": 1}
-
-
-def test_products_in_a_body() -> None:
-    model = model_of("""
-        <ir_version: 8, opset_import: ["" : 17]>
-        g (bool c, float[2,1] x) => (float[2,1] y) <float[1,1] a = {3}, float[1,1] b = {2}> {
-            y = If (c) <
-                then_branch = t () => (float[2,1] s)
-                    { p = MatMul(x, a)  q = MatMul(x, b)  s = Add(p, q) },
-                else_branch = e () => (float[2,1] n) { n = Identity(x) }>
-        }
-    """)
-    feeds = [{"c": np.array(c), "x": normal(2, 1)} for c in (True, False)]
-    after, count = transformed(model, MergeProducts(), feeds, may_grow=True)
-    assert count == 1 and ops(after)["Split"] == 1

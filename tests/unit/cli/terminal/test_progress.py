@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ortune.backends.cpu import Cpu
-from ortune.cli import progress
+from ortune.cli.terminal import progress
 from ortune.core.event import Event, Note, StepDone, Timing, TrialDone, TrialStarted
 from ortune.core.step import AS_IS, Recipe
 from ortune.core.trial import Edit, Interval, Plan, Score, Status, Trial, Verdict

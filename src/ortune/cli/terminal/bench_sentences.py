@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ortune.cli._figures import interval
+from ortune.cli.terminal.figures import interval
 
 Row: TypeAlias = Mapping[str, Any]
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from ortune.cli import shared
-from ortune.cli._concluding import sentences
-from ortune.cli._figures import figure, interval, megabytes, milliseconds
-from ortune.core.errors import OrtuneError
+from ortune.cli.terminal import output
+from ortune.cli.terminal.bench_sentences import sentences
+from ortune.cli.terminal.figures import figure, interval, megabytes, milliseconds, size
 
 _MOST_NODES = 10
 _DROPPED = ("p90 ms>", "CPU ms>", "size>", "peak MB>", "runs/s>", "samples/s>")
@@ -21,35 +20,17 @@ Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
 
 
-def counts(text: str | None, option: str) -> tuple[int, ...]:
-    """Read ``1,8``.
-
-    Raises:
-        OrtuneError: A part is no number.
-    """
-    parts = words(text)
-    for part in parts:
-        if not part.isdecimal():
-            raise OrtuneError(f"'{part}' in {option} is no number", fix=f"write {option} 1,8")
-    return tuple(int(part) for part in parts)
-
-
-def words(text: str | None) -> tuple[str, ...]:
-    """Read words by comma."""
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
-
-
 def show(found: Mapping[str, Any], *, wide: bool) -> None:
     """Print the rows, then what follows from them."""
     rows = [{**row, "ratio": r} for row, r in zip(found["rows"], found["ratios"], strict=True)]
     names, same = _names(rows)
     if same:
-        shared.say(", ".join(same))
+        output.say(", ".join(same))
     columns = [*names, *_main(rows)]
     kept = columns if wide else _fitting(columns, rows)
     _table((*kept, ("", _error)), rows)
     if left := [name.rstrip(">") for name, _ in columns if name not in dict(kept)]:
-        shared.say(f"left out, the terminal is narrow: {', '.join(left)} (--wide)")
+        output.say(f"left out, the terminal is narrow: {', '.join(left)} (--wide)")
     if wide:
         _table((*names, *_LATENCY), rows, "latency, ms, over all samples of all processes")
         _table(
@@ -59,19 +40,19 @@ def show(found: Mapping[str, Any], *, wide: bool) -> None:
         _table((*names, *_COST), rows, "cost of a run")
         for why in dict.fromkeys(row["joules"].get("why") for row in rows):
             if why:
-                shared.say(f"energy is not measured: {why}")
+                output.say(f"energy is not measured: {why}")
     _reported(names, rows)
     for row in rows:
         _shapes(row)
         _nodes(row)
     for line in sentences(found, rows):
-        shared.say(line)
+        output.say(line)
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> None:
     cells = [[write(row) for _, write in columns] for row in rows]
     kept = [k for k, (name, _) in enumerate(columns) if name or any(line[k] for line in cells)]
-    shared.table([columns[k][0] for k in kept], [[line[k] for k in kept] for line in cells], title)
+    output.table([columns[k][0] for k in kept], [[line[k] for k in kept] for line in cells], title)
 
 
 def _fitting(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
@@ -79,7 +60,7 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
     kept = list(columns)
     for name in _DROPPED:
         widths = [max(len(title), *(len(write(row)) for row in rows)) for title, write in kept]
-        if sum(widths) + _GAP * len(widths) <= shared.console().width:
+        if sum(widths) + _GAP * len(widths) <= output.console().width:
             break
         kept = [one for one in kept if one[0] != name]
     return kept
@@ -121,7 +102,7 @@ def _main(rows: Sequence[Row]) -> list[Column]:
         ("peak MB>", lambda row: megabytes(row.get("peak_rss"))),
     ]
     if len({row["size"] for row in rows}) > 1:
-        columns.append(("size>", lambda row: shared.size(row["size"])))
+        columns.append(("size>", lambda row: size(row["size"])))
     if len(rows) > 1:
         columns.append(("ratio [99 %]>", lambda row: interval(row["ratio"])))
     return columns
@@ -175,7 +156,7 @@ _MEMORY: tuple[Column, ...] = (
     ("USS MB>", lambda row: megabytes(row["uss"])),
     ("arena MB>", lambda row: megabytes(_arena(row, "held"))),
     ("of which used>", lambda row: megabytes(_arena(row, "peak"))),
-    ("file>", lambda row: shared.size(row["size"])),
+    ("file>", lambda row: size(row["size"])),
 )
 _COST: tuple[Column, ...] = (
     ("CPU ms>", _ms("cpu_ns")),
@@ -205,7 +186,7 @@ def _shapes(row: Row) -> None:
     parts = row["reported"].get("per_shape")
     if parts:
         keys = list(next(iter(parts.values())))
-        shared.table(
+        output.table(
             ("shape", *(f"{_heading(key)}>" for key in keys)),
             [(shape, *(_written(key, one[key]) for key in keys)) for shape, one in parts.items()],
             f"by shape: {Path(row['model']).name} on {row['backend']}",
@@ -219,11 +200,11 @@ def _nodes(row: Row) -> None:
         return
     title = f"memory by node: {Path(row['model']).name} on {row['backend']}"
     if recorded["nodes"] is None:
-        shared.say(f"{title}: not measured, {recorded['why']['nodes']}")
+        output.say(f"{title}: not measured, {recorded['why']['nodes']}")
         return
     keys = ("outputs", "temporary", "inputs")
     biggest = recorded["nodes"][:_MOST_NODES]
-    shared.table(
+    output.table(
         ("node", "outputs MB>", "scratch MB>", "reads MB, weights too>"),
         [(n["name"], *(megabytes(n[key] or None) for key in keys)) for n in biggest],
         f"{title}, the biggest of {len(recorded['nodes'])}",

@@ -1,0 +1,128 @@
+"""What `bench` and `compare` are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated, Any
+
+from ortune.core.errors import BadSettings
+from ortune.core.fields import Counts, Field, Files, Option, Words
+from ortune.core.request import CustomOpsRequest, DataRequest, Request, request
+from ortune.core.workload import Workload
+
+
+@request
+class Bench(CustomOpsRequest, DataRequest):
+    """Time MODELS on backends side by side: in turns, in fresh processes, raw samples kept.
+
+    Every model is timed on every backend, at every level and thread count, at every batch. Ratios
+    are to the first row of a batch. A row is called the fastest only if the 99 % intervals of its
+    ratios to all others exclude 1. Without --data the inputs are made up.
+
+    Exit code 1 if --self-check finds that the first row differs from itself.
+
+    Example:
+        ortune bench model.onnx --on cpu,openvino --threads 1,2
+        ortune bench before.onnx after.onnx --data samples/ --json out.json
+        ortune bench model.onnx --batches 1,8 --levels basic,all --self-check --wide
+
+    Attributes:
+        models: Model files.
+        on: Where to run: backends by comma, such as "cpu(threads=2),openvino"; may be repeated.
+        threads: Time every backend at these thread counts.
+        levels: Time at these graph levels, where a backend has levels.
+        batch: Samples stacked into one run; 0 takes them as they come.
+        batches: Time at these batches; rows of one are compared.
+        workload: How runs are driven: "throughput(sessions=2)", "arrivals(rate=50)".
+        self_check: Time the first row against itself too: an A/A.
+        memory_by_node: List the nodes that take most memory, measured in processes of their own.
+        seconds: Time for timing; more where many rows need it.
+        sets: Sets of fresh processes; fewer are quicker, and intervals wider.
+
+    Raises:
+        OrtuneError: A model, an option or the data cannot be used, or a first row does not run.
+    """
+
+    models: Files
+    _: KW_ONLY
+    on: Annotated[str | Sequence[str], Option("BACKENDS")] = "cpu"
+    threads: Counts = Counts(())
+    levels: Words = Words((), Option("LEVEL,..."))
+    batch: Annotated[int, Option(low=0)] = 0
+    batches: Counts = Counts(())
+    workload: Annotated[str | Workload, Option("SPEC")] = "latency"
+    self_check: bool = False
+    memory_by_node: bool = False
+    seconds: Annotated[float, Option(low=0.1)] = 10.0
+    sets: Annotated[int, Option(low=1)] = 5
+
+
+class Thresholds(Field[Mapping[str, float], Sequence[str] | None]):
+    """Metric -> share by which it may grow, or texts such as ``10%``, ``p99=0.2``."""
+
+    metavar = "[METRIC=]SHARE"
+    several = True
+
+    def read(self, value: Any) -> Mapping[str, float]:
+        """Convert to a mapping; a share without a metric is that of the latency."""
+        if isinstance(value, Mapping):
+            return dict(value)
+        texts = (value,) if isinstance(value, str) else value or ()
+        return dict(map(self._one, texts))
+
+    def _one(self, text: str) -> tuple[str, float]:
+        name, given, share = text.rpartition("=")
+        try:
+            limit = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
+        except ValueError:
+            raise BadSettings(
+                f"cannot read the threshold '{text}'", fix="write 5%, 0.05 or p99=10%"
+            ) from None
+        return name if given else "latency", limit
+
+    def spell(self, value: Mapping[str, float]) -> list[str]:
+        """Write one text a metric."""
+        return [f"{name}={share!r}" for name, share in value.items()]
+
+
+class MatchFields(Words):
+    """Fields by which rows are paired; "order" pairs them as they come."""
+
+    metavar = "FIELD,..."
+
+    def read(self, value: Any) -> tuple[str, ...]:
+        """Convert to a tuple, empty for "order"."""
+        return () if value == "order" else super().read(value)
+
+
+@request
+class Compare(Request):
+    """Compare each of FILES with the first, row by row; exit code 1 if one regressed.
+
+    FILES are what `bench --json FILE.json` wrote. A latency regression is a ratio over the
+    threshold whose 99 % interval excludes 1; the interval holds what differs between two
+    occasions. On another machine ratios to a common first row are compared, or nothing is judged.
+
+    Example:
+        ortune compare main.json branch.json --threshold 10%
+        ortune compare old.json new.json --threshold memory=5% --markdown comment.md
+
+    Attributes:
+        files: Two or more; the first is the reference.
+        thresholds: How much slower is too slow, such as 10% (5% if not given); others are judged
+            if named: p99=0.2, memory=10%, size=1%, load=50%.
+        by: What makes two rows the same; "order" pairs them as they come.
+        across_machines: Judge times of different machines too.
+        relative: Judge ratios to the first row, not times.
+
+    Raises:
+        OrtuneError: A file cannot be read, an option is wrong, or no row matches.
+    """
+
+    files: Files
+    _: KW_ONLY
+    thresholds: Thresholds = Thresholds((), Option("[METRIC=]SHARE", "--threshold"))
+    by: MatchFields = MatchFields(("model", "backend", "workload", "batch"))
+    across_machines: bool = False
+    relative: bool = False

@@ -1,0 +1,47 @@
+"""What `tune` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated
+
+from ortune.core.fields import Duration, File, Option
+from ortune.core.request import BackendRequest, DataRequest, request
+from ortune.core.workload import Workload
+
+
+@request
+class Tune(BackendRequest, DataRequest):
+    """Find the runtime settings that MODEL runs fastest with on one backend.
+
+    Settings are tried one by one, each in a paired test against the best so far, and kept when
+    the 99 % interval of the ratio excludes 1. Fields given in --on stay as they are. Settings
+    that change numbers must keep the budget. Without --data the inputs are made up.
+
+    Example:
+        ortune tune model.onnx --data samples/
+        ortune tune model.onnx --on "cpu(threads=2)" --time 2m --beside-load -o settings.json
+
+    Attributes:
+        model: The model file.
+        labels: Labels in the samples' order (.npy or .csv).
+        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; for
+            settings that change numbers.
+        workload: How it will be used, such as "throughput(sessions=2)".
+        batch: Samples stacked into one run; 0 takes them as they come.
+        seconds: Time for the search, starts of processes included.
+        beside_load: Keep one core busy meanwhile; in Python, so many.
+
+    Raises:
+        OrtuneError: The model, the backend, the data or the budget cannot be used.
+    """
+
+    model: str | Path
+    _: KW_ONLY
+    labels: File | None = None
+    budget: Annotated[str | None, Option("BUDGET")] = None
+    workload: Annotated[str | Workload, Option("SPEC")] = "latency"
+    batch: Annotated[int, Option(low=0)] = 0
+    seconds: Duration = Duration("60s", Option("DURATION", "--time"))
+    beside_load: bool | int = False

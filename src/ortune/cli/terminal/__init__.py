@@ -1,0 +1,1 @@
+"""What verbs share: commands made of requests, settings files, tables, progress."""

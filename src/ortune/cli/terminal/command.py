@@ -1,0 +1,202 @@
+"""A click command out of a request class."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ortune.cli.terminal import files, settings
+from ortune.cli.terminal.output import JSON, STDOUT
+from ortune.core.errors import BadSettings
+from ortune.core.fields import Libraries
+from ortune.core.request import Request, RequestField, parameters, text
+
+R = TypeVar("R", bound=Request)
+
+_GIVEN = "ortune.given"
+_VERBOSE = "ortune.verbose"
+
+
+def verb(kind: type[R]) -> Callable[[Callable[[R], int]], click.Command]:
+    """Make a command of a function that takes a request and returns the exit code.
+
+    The request's notes go to stderr unless the function replaces the sink.
+    """
+
+    def made(function: Callable[[R], int]) -> click.Command:
+        def callback(more: bool, json_to: str | None, **given: Any) -> int:
+            from ortune.cli.terminal import progress
+
+            meta = click.get_current_context().meta
+            meta[JSON], meta[_VERBOSE] = json_to, more
+            return function(kind(**given, sink=progress.lines(more)))
+
+        body, example = text(kind)
+        lines = "\n".join(f"  {line}" for line in example.splitlines())
+        return Verb(
+            name=function.__module__.rpartition(".")[2],
+            callback=callback,
+            params=[*_always(), *map(_parameter, parameters(kind))],
+            help=f"{body}\n\n\b\nExample:\n{lines}",
+        )
+
+    return made
+
+
+class Verb(click.Command):
+    """A command that takes a settings file in place of its arguments, and ``--json``.
+
+    ``--json`` takes a file only if the next word ends in ``.json``.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read a settings file, and bind the optional value of ``--json``."""
+        ctx.meta.setdefault(_GIVEN, list(args))
+        if args and args[0].endswith(".toml"):
+            given = settings.read(
+                Path(args[0]), [name for one in self.params if (name := one.name)]
+            )
+            held = [
+                given.pop(one.name, ()) for one in self.params if isinstance(one, click.Argument)
+            ]
+            ctx.default_map = given
+            args = [*args[1:], *(word for one in held for word in _words(one))]
+        words: list[str] = []
+        rest = list(args)
+        while rest:
+            word = rest.pop(0)
+            if word == "--":
+                words += [word, *rest]
+                break
+            if word == "--json":
+                word = f"--json={rest.pop(0) if rest and rest[0].endswith('.json') else STDOUT}"
+            words.append(word)
+        return super().parse_args(ctx, words)
+
+
+def verbose() -> bool:
+    """Whether the present command was given ``-v``."""
+    return bool(click.get_current_context().meta[_VERBOSE])
+
+
+def repeat() -> str:
+    """Return the command line that repeats the present one."""
+    ctx = click.get_current_context()
+    return shlex.join(["ortune", ctx.info_name or "", *ctx.meta.get(_GIVEN, [])])
+
+
+class Number(click.FloatRange):
+    """A number within limits; NaN and infinity are none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read it, or complain as click does."""
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return found
+
+
+def _words(value: Any) -> Iterable[str]:
+    return map(str, value if isinstance(value, (list, tuple)) else [value])
+
+
+def _always() -> list[click.Parameter]:
+    return [
+        click.Option(["-v", "--verbose", "more"], is_flag=True, help="Say more on stderr."),
+        click.Option(
+            ["--json", "json_to"],
+            metavar="[FILE.json]",
+            callback=_writable,
+            help="Print one JSON object and nothing else, or write it to FILE.json.",
+        ),
+    ]
+
+
+def _writable(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    """Refuse a file that cannot be written before the work begins, not after it."""
+    if given not in (None, STDOUT):
+        files.free(Path(given or ""), force=True)
+    return given
+
+
+def _parameter(one: RequestField) -> click.Parameter:
+    """Return the argument or option of a field."""
+    option = one.option
+    several = one.reader.several if one.reader else not one.kinds.isdisjoint((Sequence, tuple))
+    if one.positional and not option.word:
+        return click.Argument(
+            [one.name],
+            type=_type(one),
+            required=one.required,
+            nargs=-1 if several else 1,
+            metavar=option.metavar or None,
+            callback=_reading(one),
+        )
+    word = option.word or f"--{one.name.replace('_', '-')}"
+    flag = bool in one.kinds
+    if flag and one.default is not False and not option.word:
+        word = f"{word}/--no-{word[2:]}"
+    default = _default(one, several)
+    note = f"  [default: {option.shown}]" if option.shown else ""
+    return click.Option(
+        [*word.split(), one.name],
+        type=None if flag else _type(one),
+        is_flag=flag,
+        default=default,
+        required=one.required,
+        multiple=several,
+        metavar=option.metavar or None,
+        show_default=not note and default not in (None, False, 0, "", ()),
+        help=one.help + note,
+        callback=_reading(one),
+    )
+
+
+def _default(one: RequestField, several: bool) -> Any:
+    if one.required:
+        return None
+    if one.reader is not None and not (several or isinstance(one.default, str | None)):
+        return one.reader.spell(one.reader.read(one.default)) or None
+    return (one.default,) if several and isinstance(one.default, str) else one.default
+
+
+def _type(one: RequestField) -> click.ParamType[Any]:
+    low, high = one.option.low, one.option.high
+    bounded = low is not None or high is not None
+    if one.reader is not None:
+        return click.STRING
+    if one.choices:
+        return click.Choice([str(choice) for choice in one.choices])
+    if float in one.kinds:
+        return Number(low, high) if bounded else click.FLOAT
+    if int in one.kinds:
+        return click.IntRange(low, high) if bounded else click.INT  # type: ignore[arg-type]
+    if Path in one.kinds and Callable not in one.kinds:
+        return click.Path(path_type=Path)
+    return click.STRING
+
+
+def _reading(one: RequestField) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return the callback that converts a value, so that errors name the option."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        if one.reader is None:
+            return value
+        try:
+            found = one.reader.read(value)
+        except BadSettings as error:
+            raise BadSettings(f"{param.opts[0]}: {error.what}", fix=error.fix) from None
+        if found and isinstance(one.reader, Libraries):
+            from ortune.backends.cpu import Cpu
+
+            Cpu(custom_ops=found).missing()
+        return found
+
+    return read

@@ -1,0 +1,110 @@
+"""The answer of a verb: one JSON object, lines and tables on stdout, remarks on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ortune.cli.terminal.figures import sides
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from ortune.core.facts import TensorSpec
+
+STDOUT = "-"
+JSON = "ortune.json"
+"""Where the context of a command keeps what ``--json`` was given."""
+
+
+def version() -> str:
+    """Return the installed version."""
+    from ortune import __version__
+
+    return __version__
+
+
+def answer(result: Mapping[str, object], show: Callable[[], None]) -> None:
+    """Give the result by `show`, as one JSON object, or both when that goes to a file."""
+    json_to = click.get_current_context().meta[JSON]
+    if json_to == STDOUT:
+        click.echo(as_json(result))
+        return
+    if json_to is not None:
+        Path(json_to).write_text(as_json(result) + "\n", encoding="utf-8")
+    show()
+
+
+def as_json(result: Mapping[str, object], indent: int = 2) -> str:
+    """Write a result as JSON, with the version that made it."""
+    return json.dumps(plain({"ortune": version(), **result}), indent=indent, allow_nan=False)
+
+
+def plain(value: object) -> Any:
+    """Turn core values, arrays' numbers and NaN into what JSON has; NaN and infinity are null."""
+    from ortune.core.plugins import codec
+
+    value = codec.encode(value)
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+        return plain(value) if isinstance(value, list) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def say(text: str) -> None:
+    """Write a line of the answer to stdout."""
+    click.echo(text)
+
+
+def remark(text: str) -> None:
+    """Write a line about the work to stderr."""
+    click.echo(text, err=True)
+
+
+def console() -> Console:
+    """Return a console on stdout; wide where no terminal sets a width, so that nothing is cut."""
+    from rich.console import Console
+
+    return Console(
+        file=sys.stdout,
+        width=None if sys.stdout.isatty() else 160,
+        soft_wrap=False,
+        highlight=False,
+    )
+
+
+def show(*items: RenderableType) -> None:
+    """Print rich renderables to stdout."""
+    out = console()
+    for item in items:
+        out.print(item)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+    """Print a table; columns whose name ends in ``>`` are set to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        right = name.endswith(">")
+        made.add_column(name.rstrip(">"), justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(str(cell)) for cell in row))
+    show(made)
+
+
+def specs(kind: str, given: Sequence[TensorSpec]) -> None:
+    """Print names, types and shapes under the heading `kind`."""
+    table((kind, "dtype", "shape"), [(one.name, one.dtype, sides(one.shape)) for one in given])

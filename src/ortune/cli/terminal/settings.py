@@ -1,0 +1,61 @@
+"""A request as a settings file, and back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from ortune.core.errors import OrtuneError
+from ortune.core.plugins import user_file
+from ortune.core.request import Request, RequestField, parameters
+
+
+def read(path: Path, known: Collection[str]) -> dict[str, Any]:
+    """Read a settings file.
+
+    Raises:
+        OrtuneError: It is not TOML, or has a key that is not known.
+    """
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OrtuneError(f"{path} is not TOML: {error}", fix="correct that line") from None
+    if unknown := sorted(found.keys() - known):
+        names = ", ".join(sorted(set(known) - {"json_to"}))
+        raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=f"use {names}")
+    return found
+
+
+def write(request: Request, but: Collection[str] = ()) -> str:
+    """Write the settings of a request; paths absolute, so that the file works from anywhere.
+
+    Args:
+        request: What was asked.
+        but: Fields to leave out.
+    """
+    lines = []
+    for one in parameters(type(request)):
+        value = getattr(request, one.name)
+        if one.name in but or value is None or value is False or callable(value):
+            continue
+        spelled = one.reader.spell(value) if one.reader else value
+        if spelled not in ((), [], "", {}):
+            lines.append(f"{one.name} = {json.dumps(_portable(one, spelled))}")
+    return "\n".join(lines) + "\n"
+
+
+def _portable(one: RequestField, value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_portable(one, item) for item in value]
+    if not isinstance(value, (str, Path)):
+        return value if isinstance(value, (int, float)) else str(value)
+    text = str(value)
+    path = (
+        isinstance(value, Path)
+        or (Path in one.kinds and Path(text).exists())
+        or user_file.names_file(text.partition("(")[0])
+    )
+    return str(Path(text).absolute()) if path else text

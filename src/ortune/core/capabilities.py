@@ -1,0 +1,38 @@
+"""What an environment offers a backend: answered by a worker that runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HERE = "here"
+"""The environment of this process's own interpreter."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """The installation and the CPUs that a backend's sessions will have.
+
+    Attributes:
+        missing: Why the backend cannot run there and how to fix that; None when it can.
+        effective_cpus: CPUs that threads should be sized by.
+        usable_cpus: CPUs that threads may be bound to, counted from 0; empty where unknown.
+        instruction_sets: The CPU's flags in Linux' spelling; empty where unknown.
+        providers: Execution providers of the installed onnxruntime.
+        devices: Provider -> devices that it offers, such as ``CPU``.
+        versions: Distribution -> version of what results depend on.
+        machine: CPU model, instruction sets, effective CPUs, system.
+    """
+
+    missing: str | None = None
+    effective_cpus: int = 1
+    usable_cpus: tuple[int, ...] = ()
+    instruction_sets: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, *sets: str) -> bool:
+        """Whether the CPU has one of these instruction sets."""
+        return any(name in self.instruction_sets for name in sets)

@@ -1,0 +1,289 @@
+"""Kinds of request fields: how each is given in Python, on the command line and in a file."""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    overload,
+)
+
+from ortune.core.errors import BadSettings
+from ortune.core.plugins.user_function import is_path
+
+T = TypeVar("T")
+G = TypeVar("G")
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the command line needs to know of a field beyond its name and type.
+
+    Attributes:
+        metavar: Stands for the value in the help.
+        word: The option where it is not the field's name; a positional field with one is an
+            option on the command line.
+        shown: The default in the help where it is not the field's.
+        low: Smallest number allowed.
+        high: Largest number allowed.
+    """
+
+    metavar: str = ""
+    word: str = ""
+    shown: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    def check(self, name: str, value: object) -> None:
+        """Check a number.
+
+        Raises:
+            BadSettings: It is not finite, or out of bounds.
+        """
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return
+        low, high = self.low, self.high
+        if not math.isfinite(value):
+            raise BadSettings(f"{name}: {value} is no finite number", fix="give a number")
+        if low is not None and value < low:
+            raise BadSettings(f"{name}: {value:g} is too small", fix=f"give {low:g} or more")
+        if high is not None and value > high:
+            raise BadSettings(f"{name}: {value:g} is too large", fix=f"give {high:g} or less")
+
+
+File: TypeAlias = Annotated[str | Path, Option("FILE")]
+Files: TypeAlias = Annotated[str | Path | Sequence[str | Path], Option()]
+Out: TypeAlias = Annotated[str | Path | None, Option("PATH", "-o --out")]
+Source: TypeAlias = Annotated[str | Path | Callable[[], Any] | None, Option("SOURCE")]
+
+
+def paths(given: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
+    """Return one or several files as paths."""
+    return (Path(given),) if isinstance(given, (str, Path)) else tuple(map(Path, given))
+
+
+class Field(Generic[T, G]):
+    """A field that holds a `T` and may be given as a `T` or spelled as a `G`.
+
+    It is the default of its own annotation: ``time: Duration = Duration("3m")``. The value is
+    converted when the request is made, so type checkers see `T | G` in the signature and `T` in
+    the instance.
+
+    Attributes:
+        metavar: Stands for the value in the help, unless the field's option says otherwise.
+        several: The option may be repeated.
+    """
+
+    metavar: ClassVar[str] = ""
+    several: ClassVar[bool] = False
+    name: str
+
+    def __init__(self, default: T | G = _REQUIRED, option: Option | None = None) -> None:
+        self.default = default
+        self.option = option or Option(self.metavar)
+
+    @classmethod
+    def forms(cls) -> tuple[Any, Any]:
+        """Return the types `T` and `G` of a subclass."""
+        base: Any = cls.__dict__.get("__orig_bases__", cls.__bases__)[0]
+        held, given = get_args(base) if get_origin(base) is Field else base.forms()
+        return held, given
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, request: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, request: object, owner: type) -> T: ...
+    def __get__(self, request: object | None, owner: type) -> Any:
+        if request is not None:
+            return request.__dict__[self.name]
+        if self.default is _REQUIRED:
+            raise AttributeError(self.name)
+        return self.default
+
+    def __set__(self, request: object, value: T | G) -> None:
+        try:
+            request.__dict__[self.name] = self.read(value)
+        except BadSettings as error:
+            raise BadSettings(f"{self.name}: {error.what}", fix=error.fix) from None
+
+    @abstractmethod
+    def read(self, value: Any) -> T:
+        """Convert a value.
+
+        Raises:
+            BadSettings: It cannot be read.
+        """
+
+    def spell(self, value: T) -> Any:
+        """Write a value as a settings file has it; None leaves it out."""
+        return value
+
+
+class Duration(Field[float, str]):
+    """Seconds, or ``90s``, ``3m``, ``1h30m``."""
+
+    metavar = "DURATION"
+    _FORM: ClassVar[str] = "".join(rf"(?:(\d+\.?\d*|\.\d+){unit})?" for unit in ("h", "m", "s?"))
+
+    def read(self, value: Any) -> float:
+        """Convert to seconds."""
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            total = float(value)
+        else:
+            found = re.fullmatch(self._FORM, str(value).strip())
+            parts = found.groups() if found else ()
+            total = sum(float(x or 0) * n for x, n in zip(parts, (3600, 60, 1), strict=False))
+        if not 0 < total < math.inf:
+            raise BadSettings(f"cannot read the duration '{value}'", fix="write 60s, 3m or 1h30m")
+        return total
+
+    def spell(self, value: float) -> str:
+        """Write minutes where they are whole."""
+        return f"{value / 60:g}m" if value % 60 == 0 else f"{value:g}s"
+
+
+class ByteSize(Field[int | None, str]):
+    """Bytes, or ``500M``, ``4G`` in units of 1024."""
+
+    metavar = "SIZE"
+
+    def read(self, value: Any) -> int | None:
+        """Convert to bytes."""
+        if value is None:
+            return None
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+        if found is None:
+            raise BadSettings(f"cannot read the size '{value}'", fix="write 500M or 4G")
+        return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
+
+
+class Shapes(Field[Mapping[str, tuple[int, ...]], Sequence[str] | None]):
+    """Input name -> shape, or texts such as ``x:1x3x320x320``; ``x:`` is a scalar."""
+
+    metavar = "INPUT:DIMS"
+    several = True
+
+    def read(self, value: Any) -> Mapping[str, tuple[int, ...]]:
+        """Convert to a mapping."""
+        if isinstance(value, Mapping):
+            return {str(name): tuple(map(int, shape)) for name, shape in value.items()}
+        return _once(map(self._one, _texts(value)), "shape")
+
+    def _one(self, text: str) -> tuple[str, tuple[int, ...]]:
+        name, sign, dims = text.rpartition(":")
+        if not name or not sign or not re.fullmatch(r"(\d+(x\d+)*)?", dims):
+            raise BadSettings(f"cannot read shape '{text}'", fix="write input:1x3x320x320")
+        return name, tuple(int(dim) for dim in dims.split("x")) if dims else ()
+
+    def spell(self, value: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """Write one text an input."""
+        return [f"{name}:{'x'.join(map(str, shape))}" for name, shape in value.items()]
+
+
+class Ranges(Field[Mapping[str, tuple[float, float]], Sequence[str] | None]):
+    """Input name -> (low, high), or texts such as ``ids:0..30521`` and ``rate:16000``."""
+
+    metavar = "INPUT:LO..HI"
+    several = True
+
+    def read(self, value: Any) -> Mapping[str, tuple[float, float]]:
+        """Convert to a mapping; both ends are included for integers."""
+        if isinstance(value, Mapping):
+            return {str(name): (low, high) for name, (low, high) in value.items()}
+        return _once(map(self._one, _texts(value)), "range")
+
+    def _one(self, text: str) -> tuple[str, tuple[float, float]]:
+        match = re.fullmatch(rf"(.+):({_NUMBER})(?:\.\.({_NUMBER}))?", text)
+        if match is None:
+            raise BadSettings(f"cannot read range '{text}'", fix="write input:0..30521")
+        low = float(match[2])
+        high = float(match[3]) if match[3] else low
+        if low > high:
+            raise BadSettings(f"range '{text}' ends before it begins", fix="write low..high")
+        return match[1], (low, high)
+
+    def spell(self, value: Mapping[str, tuple[float, float]]) -> list[str]:
+        """Write one text an input."""
+        return [f"{name}:{low!r}..{high!r}" for name, (low, high) in value.items()]
+
+
+class Words(Field[tuple[str, ...], Sequence[str] | None]):
+    """Texts, or one with commas."""
+
+    metavar = "WORD,..."
+
+    def read(self, value: Any) -> tuple[str, ...]:
+        """Convert to a tuple."""
+        return _words(value)
+
+    def spell(self, value: tuple[str, ...]) -> str:
+        """Write them with commas."""
+        return ",".join(value)
+
+
+class Counts(Field[tuple[int, ...], Sequence[int] | str | None]):
+    """Whole numbers, or a text such as ``1,8``."""
+
+    metavar = "N,..."
+
+    def read(self, value: Any) -> tuple[int, ...]:
+        """Convert to a tuple."""
+        parts = [str(part) for part in _words(value)]
+        for part in parts:
+            if not part.isdecimal():
+                raise BadSettings(f"'{part}' is no number", fix="write 1,8")
+        return tuple(map(int, parts))
+
+    def spell(self, value: tuple[int, ...]) -> str:
+        """Write them with commas."""
+        return ",".join(map(str, value))
+
+
+class Libraries(Field[tuple[str, ...], Sequence[str]]):
+    """Shared libraries, or Python modules that give one; files by their absolute paths."""
+
+    metavar = "LIB"
+    several = True
+
+    def read(self, value: Any) -> tuple[str, ...]:
+        """Convert to a tuple."""
+        texts = map(str, _texts(value))
+        return tuple(str(Path(text).absolute()) if is_path(text) else text for text in texts)
+
+
+def _texts(value: Any) -> tuple[Any, ...]:
+    return () if value is None else (value,) if isinstance(value, str) else tuple(value)
+
+
+def _words(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return _texts(value)
+
+
+def _once(pairs: Iterable[tuple[str, T]], what: str) -> Mapping[str, T]:
+    found: dict[str, T] = {}
+    for name, value in pairs:
+        if name in found:
+            raise BadSettings(f"two {what}s for input '{name}'", fix="give one")
+        found[name] = value
+    return found

@@ -1,0 +1,121 @@
+"""Digest the code behind a module: its own, and all that it imports from its own distribution."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import resolve_name
+from pathlib import Path
+
+_OWN = "ortune"
+_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
+_LOADED = re.compile(r'\bcatalog\.load\(\s*\w+,\s*"([\w-]+)"')
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is read off one module's file.
+
+    Attributes:
+        code: Digest of its syntax tree without docstrings; comments and layout do not count.
+        imports: Modules, and members of modules, that it imports, wherever in the file; not those
+            that only a type checker sees.
+        loads: Names of plugins that it takes from the catalog.
+    """
+
+    code: str
+    imports: frozenset[str]
+    loads: frozenset[str]
+
+
+def digest(module: str, plugins: Callable[[str], list[str]]) -> str:
+    """Digest a module and what it imports from its own distribution and from ortune, at any depth.
+
+    The ``__init__`` of the packages above it runs first and counts too, but for ortune's own,
+    which is a list of names. Empty where the module has no source file.
+
+    Args:
+        module: Its full name.
+        plugins: Name of a plugin -> the modules that it may stand for.
+    """
+    homes = {_OWN, module.partition(".")[0]}
+    seen, rest = {_OWN}, [module]
+    codes = set()
+    while rest:
+        name = rest.pop()
+        if name in seen or name.partition(".")[0] not in homes:
+            continue
+        seen.add(name)
+        rest.append(name.rpartition(".")[0])
+        if (file := locate(name)) is not None:
+            source = read(file, name)
+            codes.add(source.code)
+            rest += source.imports
+            rest += [found for plugin in source.loads for found in plugins(plugin)]
+    return hashlib.sha256("".join(sorted(codes)).encode()).hexdigest()[:16] if codes else ""
+
+
+@cache
+def locate(module: str) -> Path | None:
+    """Return a module's file without importing it; None for what is no module, such as a class."""
+    top, *below = module.split(".")
+    package = importlib.import_module(top)
+    if not below:
+        return Path(package.__file__) if package.__file__ else None
+    for home in getattr(package, "__path__", ()):
+        stem = Path(home, *below)
+        for file in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+@cache
+def read(file: Path, module: str) -> Source:
+    """Read a module's file, once in a process: what runs is what it held when it was imported."""
+    text = file.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    imports = frozenset(
+        name for statement in _imports(tree) for name in _targets(statement, package)
+    )
+    code = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return Source(code, imports, frozenset(_LOADED.findall(text)))
+
+
+def _imports(block: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports of a block at any depth, and drop its docstrings on the way."""
+    for field in _BLOCKS:
+        kept = [one for one in getattr(block, field, ()) if not _is_docstring(one)]
+        if kept and isinstance(kept, list):
+            setattr(block, field, kept)
+        for one in kept:
+            if isinstance(one, (ast.Import, ast.ImportFrom)):
+                yield one
+            elif isinstance(one, ast.If) and ast.unparse(one.test).endswith("TYPE_CHECKING"):
+                one.body = []
+                yield from _imports(one)
+            else:
+                yield from _imports(one)
+
+
+def _is_docstring(statement: ast.AST) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _targets(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:
+    if isinstance(statement, ast.Import):
+        return [alias.name for alias in statement.names]
+    module = statement.module or ""
+    if statement.level:
+        module = resolve_name("." * statement.level + module, package)
+    return [f"{module}.{alias.name}" for alias in statement.names]

@@ -1,0 +1,40 @@
+"""What quantizers are to each other: found by the role that they declare, never by name."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+from ortune.core.plugins import catalog
+from ortune.core.step import Quantizer, Transform
+
+S = TypeVar("S", Quantizer, Transform)
+
+
+class Role(Enum):
+    """Declared by a plugin as its class variable ``role``."""
+
+    STATIC = "integer arithmetic with calibrated activation ranges"
+    DYNAMIC = "integer arithmetic with activation ranges found at run time"
+    WEIGHTS = "integer weights, float arithmetic"
+    EQUALIZES = "prepares weights: ranges of neighbouring layers' channels alike"
+    SMOOTHS = "prepares weights: activation outliers moved into them"
+    ROUNDS = "prepares weights: rounded for the least change of outputs"
+    CORRECTS = "prepares weights: biases take up the mean error of rounding"
+    CLIPS = "prepares weights: largest values clipped for finer steps"
+
+
+def find(kind: type[S], role: Role) -> type[S] | None:
+    """Return the first plugin by name that declares a role itself; None where there is none."""
+    for name in catalog.names(kind):
+        cls = catalog.load(kind, name)
+        if vars(cls).get("role") is role:
+            return cls
+    return None
+
+
+def static_int8() -> Quantizer:
+    """Return the integer step that is meant where none is given, with its defaults."""
+    cls = find(Quantizer, Role.STATIC)
+    assert cls is not None
+    return cls()

@@ -1,0 +1,51 @@
+"""A file or folder appears whole or not at all, and a failure leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ortune.core.atomic_write import atomic, remove, replacing, write_text
+from ortune.core.errors import OrtuneError
+
+
+def test_a_failing_block_leaves_what_was_there_and_no_folders(tmp_path: Path) -> None:
+    kept = write_text(tmp_path / "kept", "old")
+    for path in (kept, tmp_path / "new" / "deep" / "file"):
+        with pytest.raises(ZeroDivisionError), atomic(path) as draft:
+            draft.write_text("half")
+            raise ZeroDivisionError
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert kept.read_text() == "old"
+
+
+def test_folders_are_replaced_as_a_whole(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        with atomic(tmp_path / "out") as draft:
+            draft.mkdir()
+            (draft / name).write_text(name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "two"]
+    remove(tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_errors_of_the_system_name_the_file_and_those_of_the_block_pass(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OrtuneError, match=r"cannot write '.*new': .*\n  fix: free space"):
+        write_text(tmp_path / "file" / "new", "")
+    with pytest.raises(FileNotFoundError), atomic(tmp_path / "out"):
+        (tmp_path / "missing").read_text()
+
+
+def test_a_named_file_is_replaced_only_when_that_is_allowed(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "report.md", "old")
+    for options, said in (
+        ({}, "exists"),
+        ({"force": True, "sources": [path]}, "never overwritten"),
+    ):
+        with pytest.raises(OrtuneError, match=said), replacing(path, **options):
+            pass
+    with replacing(path, force=True) as draft:
+        draft.write_text("new")
+    assert path.read_text() == "new"

@@ -1,0 +1,144 @@
+"""A request is converted and checked once; signature, help and options are made of it."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import tomllib
+from dataclasses import KW_ONLY, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+import ortune as ot
+from ortune.cli.terminal import settings
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.fields import ByteSize, Counts, Duration, Option
+from ortune.core.request import BackendRequest, DataRequest, parameters, request, text, verb
+
+
+@request
+class Toast(BackendRequest, DataRequest):
+    """Toast BREAD.
+
+    Both sides at once.
+
+    Example:
+        ortune toast bread.onnx
+
+    Attributes:
+        bread: What is toasted.
+        time: How long; a minute is
+            usual.
+        levels: Of heat.
+        memory: Of the toaster.
+        form: Of the slices.
+        share: Of the crust.
+
+    Raises:
+        OrtuneError: It burns.
+    """
+
+    bread: str | Path
+    _: KW_ONLY
+    time: Duration = Duration("1m")
+    levels: Counts = Counts((), Option("N,...", "--level"))
+    memory: ByteSize = ByteSize(None)
+    form: Literal["round", "square"] | None = None
+    share: Annotated[float, Option(low=0, high=1)] = 0.5
+
+
+def run(asked: Toast) -> Toast:
+    """Return what was asked."""
+    return asked
+
+
+toast = verb(Toast, run)
+
+
+def test_values_are_given_natively_or_spelled() -> None:
+    spelled = toast("b", time="90s", levels="1, 8", memory="4k", shapes=["x:1x3"], ranges="x:0..1")
+    native = toast(
+        "b", time=90, levels=[1, 8], memory=4096, shapes={"x": [1, 3]}, ranges={"x": (0, 1)}
+    )
+    assert spelled == native
+    assert spelled.time == 90 and spelled.levels == (1, 8) and spelled.memory == 4096
+    assert replace(spelled, share=0.1).time == 90
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"time": "soon"}, "time: cannot read the duration 'soon'"),
+        ({"time": -1}, "time: "),
+        ({"share": 2}, "share: 2 is too large"),
+        ({"share": float("nan")}, "share: nan is no finite number"),
+        ({"form": "oval"}, "form: 'oval' is not allowed"),
+        ({"levels": "1,a"}, "levels: 'a' is no number"),
+        ({"shapes": ["x:1", "x:2"]}, "shapes: two shapes for input 'x'"),
+        ({"memory": "lots"}, "memory: cannot read the size 'lots'"),
+    ],
+)
+def test_an_error_names_the_field(given: dict[str, object], said: str) -> None:
+    with pytest.raises(BadSettings) as error:
+        toast("b", **given)  # type: ignore[arg-type]
+    assert error.value.what.startswith(said) and error.value.fix
+
+
+def test_the_function_has_the_signature_and_the_words_of_the_request() -> None:
+    found = inspect.signature(toast)
+    assert next(iter(found.parameters)) == "bread" and "sink" in found.parameters
+    assert found.parameters["time"].default == "1m"
+    assert found.parameters["time"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert toast.__name__ == "toast" and toast.__module__ == __name__
+    words = inspect.getdoc(toast) or ""
+    assert words.startswith("Toast BREAD.\n\nBoth sides") and "OrtuneError: It burns." in words
+    assert "    time: How long; a minute is usual.\n" in words and "Example" not in words
+    assert text(Toast) == ("Toast BREAD.\n\nBoth sides at once.", "ortune toast bread.onnx")
+
+
+def test_a_request_is_written_and_read_as_a_settings_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    asked = Toast(Path("b"), data="data", time=180, shapes={"x": (1, 3)}, levels=[1, 2])
+    found = tomllib.loads(settings.write(asked, but={"on"}))
+    assert found == {
+        "bread": str(tmp_path / "b"),
+        "data": str(tmp_path / "data"),
+        "time": "3m",
+        "shapes": ["x:1x3"],
+        "levels": "1,2",
+        "share": 0.5,
+    }
+    again = Toast(found.pop("bread"), **found)
+    assert again == replace(asked, bread=again.bread, data=again.data)
+
+
+def test_an_unknown_key_of_a_settings_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text("spam = 1\n")
+    with pytest.raises(OrtuneError, match="spam"):
+        settings.read(path, [one.name for one in parameters(Toast)])
+
+
+VERBS = [getattr(ot, name) for name in ("bench", "compare", "tune")]
+
+
+@pytest.mark.parametrize("function", VERBS, ids=lambda one: str(one.__name__))
+def test_every_field_has_a_line_in_the_docstring(function: object) -> None:
+    words = inspect.getdoc(function) or ""
+    for name in inspect.signature(function).parameters:  # type: ignore[arg-type]
+        entry = next(line for line in words.splitlines() if line.startswith(f"    {name}: "))
+        assert len(entry) > len(name) + 8
+
+
+def test_requests_are_read_without_a_heavy_package() -> None:
+    modules = ("analysis.benchmark.requests", "analysis.tuning.requests")
+    code = "import sys\n" + "\n".join(f"import ortune.{one}" for one in modules)
+    code += "\nsys.exit(','.join({'numpy', 'onnx_ir', 'rich', 'click'} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
