@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from ortune.analysis.verification.extract import extract as extract
     from ortune.analysis.verification.verify import verify as verify
     from ortune.bundle.pack import pack as pack
+    from ortune.conversion.apply import apply as apply
+    from ortune.conversion.convert import convert as convert
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
     from ortune.core.profile import Profile as Profile
+    from ortune.core.reading import step as step
     from ortune.core.step import Recipe as Recipe
     from ortune.core.step import Stage as Stage
     from ortune.core.step import Transform as Transform
-    from ortune.core.steps import step as step
     from ortune.core.study import Study as Study
     from ortune.core.trial import Plan as Plan
     from ortune.core.trial import Trial as Trial
@@ -56,11 +58,13 @@ _HOME = {
     "Study": "core.study",
     "Transform": "core.step",
     "Trial": "core.trial",
+    "apply": "conversion.apply",
     "bench": "analysis.benchmark.bench",
     "build": "recipe.build",
     "calibrate": "analysis.calibration_quality.calibrate",
     "compare": "analysis.benchmark.compare",
     "compare_observers": "analysis.calibration_quality.compare_observers",
+    "convert": "conversion.convert",
     "cost": "analysis.costs.pricing",
     "evaluate_suggestions": "analysis.profiling.suggestions",
     "extract": "analysis.verification.extract",
@@ -72,7 +76,7 @@ _HOME = {
     "read_study": "experiment.ledger",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
-    "step": "core.steps",
+    "step": "core.reading",
     "suggest": "analysis.profiling.suggestions",
     "timeline": "analysis.costs.timeline",
     "tune": "analysis.tuning.tune",

@@ -10,9 +10,9 @@ from ortune.analysis.tuning.requests import Tune
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import interval
-from ortune.cli.terminal.files import free
 from ortune.cli.terminal.output import answer, as_json, say, table
 from ortune.core.fields import Out
+from ortune.core.outputs import free
 from ortune.core.request import request
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ortune.core.recorded import Operand, Slice
 from ortune.core.result import TableResult
+from ortune.core.session import Operand, Slice
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from ortune.core.event import Note, Sink, silent
 from ortune.core.facts import Facts
 from ortune.core.fields import paths
 from ortune.core.plugins import codec
+from ortune.core.reading import read_workload
 from ortune.core.request import verb
 from ortune.core.trial import Interval
-from ortune.core.workload import Workload, read_workload
+from ortune.core.workload import Workload
 from ortune.data import given
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.machine import noise

@@ -130,8 +130,15 @@ def compare_observers(
     copies = {augment: augmenting.read(augment)} if augment else {}
     backend = parse(Backend, on)
     demand(backend)
-    cpu, data_of = Cpu(custom_ops=backend.custom_ops), (data, labels, calibration)
-    request = Request((Path(model),), *data_of, budget=budget, baseline=cpu, seconds=_SECONDS)
+    request = Request(
+        model,
+        data=data,
+        labels=labels,
+        calibration=calibration,
+        budget=budget,
+        baseline=Cpu(custom_ops=backend.custom_ops),
+        time=_SECONDS,
+    )
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
@@ -216,7 +223,7 @@ class _Contest:
         found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
         ranges = found.ranges[0]
         kept = ranges_file.entries(ranges, asked.probes, str(asked.observer))
-        known = ranges_file.Saved(
+        known = ranges_file.SavedRanges(
             row.observer,
             f"{row.observer}{row.augment}",
             {entry.name: entry for entry in kept},

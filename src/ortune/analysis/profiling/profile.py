@@ -18,7 +18,7 @@ from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.profile import Ceilings, Profile
-from ortune.core.recorded import Operand, Recorded
+from ortune.core.session import Operand, Recorded
 from ortune.data import given
 from ortune.measurement import peaks as roofs
 from ortune.measurement.capabilities import capabilities, demand

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ortune.core.profile import Ceilings, Kernel, Profile
-from ortune.core.recorded import Operand
+from ortune.core.session import Operand
 
 Bound: TypeAlias = Literal["compute", "bandwidth", "cache", "overhead", "unknown"]
 BOUNDS: tuple[Bound, ...] = ("compute", "bandwidth", "cache", "overhead", "unknown")

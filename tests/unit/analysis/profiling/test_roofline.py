@@ -8,7 +8,7 @@ import pytest
 
 from ortune.analysis.profiling.roofline import BOUNDS, arithmetic, by_bound, roofs, verdicts
 from ortune.core.profile import Ceilings, Kernel, Profile
-from ortune.core.recorded import Operand
+from ortune.core.session import Operand
 
 MB = 2**20
 CEILINGS = Ceilings(

@@ -5,18 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
 
 from ortune.core.errors import BadData, BadSettings
-
-if TYPE_CHECKING:
-    from ortune.core.step import Step
-
-F = TypeVar("F", bound=Callable[..., Any])
+from ortune.core.plugins import codec
+from ortune.core.step import Step
 
 THRESHOLD = 0.01
 
@@ -24,25 +18,8 @@ _COSTS = ("accuracy_cost", "cost")
 _FIX = 'give a sensitivity file: [{"nodes": ["name", ...], "accuracy_cost": 0.02}, ...]'
 
 
-def options(command: F) -> F:
-    """Add --exclude-from and --threshold."""
-    command = click.option(
-        "--threshold",
-        type=float,
-        metavar="COST",
-        help=f"Highest accuracy cost of a region that is quantized.  [default: {THRESHOLD}]",
-    )(command)
-    return click.option(
-        "--exclude-from",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Leave nodes in float whose region costs more accuracy than --threshold: "
-        "a JSON list of regions with nodes and accuracy_cost.",
-    )(command)
-
-
 def leave_out(
-    steps: Sequence[Step], file: Path | None, threshold: float | None
+    steps: Sequence[Step], file: str | Path | None, threshold: float | None
 ) -> tuple[Step, ...]:
     """Return the steps with the sensitive nodes among what they exclude.
 
@@ -57,7 +34,7 @@ def leave_out(
                 fix="add --exclude-from FILE, or leave --threshold out",
             )
         return tuple(steps)
-    names = sensitive(file, THRESHOLD if threshold is None else threshold)
+    names = sensitive(Path(file), THRESHOLD if threshold is None else threshold)
     if not any(map(_excludes, steps)):
         raise BadSettings(
             "--exclude-from: no step here can leave nodes out",
@@ -97,8 +74,6 @@ def literally(name: str) -> str:
 
 
 def _without(step: Step, patterns: Sequence[str]) -> Step:
-    from ortune.core.plugins import codec
-
     fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
     return codec.build(type(step), fields | {"exclude": (*fields["exclude"], *patterns)})
 

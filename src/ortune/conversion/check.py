@@ -3,75 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ortune.cli import _precisions
+from ortune.analysis.verification.verify import verify
+from ortune.conversion import precisions
+from ortune.conversion.requests import Convert
+from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, OrtuneError
-from ortune.core.event import Note, Sink
-
-if TYPE_CHECKING:
-    from ortune.cli._converting import Order
-    from ortune.core.backend import Backend
-    from ortune.core.facts import Facts
-    from ortune.data.feeds import Feeds
+from ortune.core.event import Note
+from ortune.core.facts import Facts
+from ortune.data.feeds import Feeds
+from ortune.data.stream import Stream
+from ortune.measurement.capabilities import capabilities
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.process import WorkerFailed, ask_once
+from ortune.model.analysis.facts import facts
+from ortune.model.io import file
 
 SAMPLES = 64
 """Compared after a conversion; `ortune verify` takes all."""
 
 
 def check(
-    model: Path, path: Path, order: Order, feeds: Feeds | None, folder: Path, sink: Sink
+    asked: Convert, path: Path, feeds: Feeds | None, folder: Path
 ) -> tuple[Mapping[str, int], list[dict[str, object]]]:
     """Check types, loading and answers of a converted file; return its weights and scores.
 
     Raises:
         OrtuneError: It is not what was ordered, or is for the CPU and does not run there.
     """
-    from ortune.measurement.capabilities import capabilities
-    from ortune.model.analysis.facts import facts
-    from ortune.model.io import file
 
     found = facts(file.load(path))
-    check_types(order, found)
-    backend = _precisions.checker(order.precision, order.custom_ops)
+    check_types(asked, found)
+    backend = precisions.checker(asked.precision, asked.custom_ops)
     where = "the CPU" if backend.name() == "cpu" else backend.name()
     scores: list[dict[str, object]] = []
     try:
         if lacking := capabilities(backend).missing:
             raise BackendMissing(lacking, fix=f"install {backend.name()}")
         _loads(path, folder, backend)
-        scores = _compared(model, path, feeds, backend)
+        scores = _compared(Path(asked.model), path, feeds, backend)
     except OrtuneError as error:
-        if order.target == "cpu" and backend.name() == "cpu":
+        if asked.target == "cpu" and backend.name() == "cpu":
             raise
-        sink(Note(f"not checked on {where}: {error.what}", warning=True))
+        asked.sink(Note(f"not checked on {where}: {error.what}", warning=True))
     if any(score["value"] != score["value"] for score in scores):
-        sink(Note("the result answers with NaN: the values overflow this precision", warning=True))
+        asked.sink(
+            Note("the result answers with NaN: the values overflow this precision", warning=True)
+        )
     return found.precisions, scores
 
 
-def check_types(order: Order, found: Facts) -> None:
+def check_types(asked: Convert, found: Facts) -> None:
     """Check that the file holds the precision that was ordered.
 
     Raises:
         BadModel: It does not.
     """
-    folded = order.folds and found.has("Cast") and found.has("Mul")
-    wanted = order.precision
-    if wanted is not None and not _precisions.holds(wanted, found, folded=folded):
+    folded = asked.folds and found.has("Cast") and found.has("Mul")
+    wanted = asked.precision
+    if wanted is not None and not precisions.holds(wanted, found, folded=folded):
         sizes = found.precisions.items()
         weights = ", ".join(f"{size} bytes of {name}" for name, size in sizes)
         raise BadModel(
-            f"the result is not {order.precision}: it holds {weights or 'no weights'}",
+            f"the result is not {asked.precision}: it holds {weights or 'no weights'}",
             fix="see `ortune inspect`; another --precision may suit this model",
         )
 
 
 def _loads(path: Path, folder: Path, backend: Backend) -> None:
     """Load a file in a worker."""
-    from ortune.measurement.job import MAIN, WorkerJob
-    from ortune.measurement.process import WorkerFailed, ask_once
 
     try:
         ask_once(WorkerJob({MAIN: path.resolve()}, backend, {}, (folder / "load").resolve()))
@@ -87,10 +89,6 @@ def _compared(
     model: Path, path: Path, feeds: Feeds | None, backend: Backend
 ) -> list[dict[str, object]]:
     """Score the result against the source on a few samples; empty when nothing can be run."""
-    from itertools import islice
-
-    from ortune.analysis.verification.verify import verify
-    from ortune.data.stream import Stream
 
     if feeds is None:
         return []

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from ortune.cli._excluding import leave_out, literally, sensitive
+from ortune.conversion.exclusions import leave_out, literally, sensitive
 from ortune.core.errors import BadData, BadSettings
 from ortune.quantization.node_filter import chosen
 from ortune.quantizers.int8_static import Int8Static

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import click
 
 from ortune.core.errors import BadSettings
-
-if TYPE_CHECKING:
-    from ortune.core.event import Sink
-    from ortune.core.step import Step
-
-FORMATS = ("qdq", "qoperator")
-
-option = click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    help="How static int8 is written: pairs around float operators, or integer operators.",
-)
+from ortune.core.event import Note, Sink
+from ortune.core.plugins import catalog
+from ortune.core.step import Quantizer, Step
+from ortune.model.analysis.saturation import saturable
+from ortune.model.io import file
 
 
 def refuse(form: str | None, precision: str | None, *, static: bool) -> None:
@@ -41,8 +30,6 @@ def refuse(form: str | None, precision: str | None, *, static: bool) -> None:
 
 def written(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]:
     """Return the steps, with the one that rewrites to the form at the end."""
-    from ortune.core.plugins import catalog
-    from ortune.core.step import Quantizer
 
     last = (catalog.load(Quantizer, "qoperator")(),) if form == "qoperator" else ()
     return (*steps, *last)
@@ -50,9 +37,6 @@ def written(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]:
 
 def warn(path: Path, before: Path, sink: Sink) -> None:
     """Say where the integers of a new model saturate that its source did not have."""
-    from ortune.core.event import Note
-    from ortune.model.analysis.saturation import saturable
-    from ortune.model.io import file
 
     old = {layer.node for layer in saturable(file.load(before)) if layer.risky}
     layers = saturable(file.load(path))

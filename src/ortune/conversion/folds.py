@@ -3,61 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
-from ortune.cli import shared
+from ortune.conversion.requests import ConversionRequest
+from ortune.core import preprocess
 from ortune.core.errors import BadData, BadSettings
-
-if TYPE_CHECKING:
-    from ortune.core.event import Sink
-    from ortune.core.step import Transform
-    from ortune.data.feeds import Feeds
-    from ortune.recipe.built import Built
-
-F = TypeVar("F", bound=Callable[..., Any])
+from ortune.core.event import Sink
+from ortune.core.plugins import catalog, codec
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Recipe, Transform
+from ortune.data.feeds import Feeds
+from ortune.recipe.build import build
+from ortune.recipe.built import Built
 
 _SIZE = re.compile(r"(\d+)x(\d+)")
 _CALL = re.compile(r"\s*([a-z0-9-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
-def options(function: F) -> F:
-    """Add the options that fold pre- and postprocessing into a model, behind all steps."""
-    for option in (_after, _size, _before):
-        function = option(function)
-    return function
-
-
-_before = click.option(
-    "--fold-preprocess",
-    type=shared.FILE,
-    metavar="FILE.toml",
-    help="The model takes uint8 NHWC pictures and does what preprocess.toml says itself.",
-)
-_size = click.option(
-    "--picture-size", metavar="HxW", help="Of all pictures, such as 480x640; any if not given."
-)
-_after = click.option(
-    "--fold-postprocess",
-    multiple=True,
-    metavar="WHAT",
-    help='An output gives uint8, argmax, softmax or "top-k(k=5, output=logits)".',
-)
-
-
-def folds(before: Path | None, size: str | None, after: Sequence[str]) -> list[Transform]:
+def folds(asked: ConversionRequest) -> list[Transform]:
     """Return the steps, in order.
 
     Raises:
         OrtuneError: The file, the size or a text cannot be read.
     """
+    before, size = asked.fold_preprocess, asked.picture_size
     if before is None and size is not None:
         raise BadSettings("--picture-size is of --fold-preprocess", fix="give that too")
-    first = [] if before is None else [_preprocess(before, size)]
-    return [*first, *map(_postprocess, after)]
+    first = [] if before is None else [_preprocess(Path(before), size)]
+    return [*first, *map(_postprocess, asked.fold_postprocess)]
 
 
 def folded(
@@ -72,16 +46,11 @@ def folded(
         feeds: Samples of the model to compare on.
         sink: Receives the steps that are done.
     """
-    from ortune.core.step import Recipe
-    from ortune.recipe.build import build
 
     return build(path, Recipe("fold", tuple(steps)), out, feeds=feeds, sink=sink)
 
 
 def _preprocess(path: Path, size: str | None) -> Transform:
-    from ortune.core import preprocess
-    from ortune.core.plugins import catalog, codec
-    from ortune.core.step import Transform
 
     if not path.is_file():
         raise BadData(f"{path} is not there", fix="give a preprocess.toml, as for --data")
@@ -104,8 +73,6 @@ def _preprocess(path: Path, size: str | None) -> Transform:
 
 
 def _postprocess(text: str) -> Transform:
-    from ortune.core.plugins.spelling import parse
-    from ortune.core.step import Transform
 
     found = _CALL.fullmatch(text)
     if found is None:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
 from ortune.core.errors import BadSettings
-
-if TYPE_CHECKING:
-    from ortune.backends.cpu import Cpu
-    from ortune.backends.openvino import Openvino
-    from ortune.core.facts import Facts
-
-PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "int4")
+from ortune.core.facts import Facts
 
 CALIBRATED = ("fp16", "bf16", "fp8", "int8", "int4")
 """Precisions that do something with samples."""
 
 RANGED = ("fp8", "int8")
 """Precisions whose steps take the ranges of a file."""
-
-PORTABLE = ("fp16", "bf16", "fp8", "int4")
-"""Precisions whose files onnxruntime's offline rewrites would widen or bind to the CPU."""
 
 _INTEGER = re.compile(r"Quant|QLinear|Integer|QAttention|QGemm|DequantizeLinear")
 """Operators that make or take integers, standard and onnxruntime's."""
@@ -77,8 +69,6 @@ def checker(precision: str | None, custom_ops: tuple[str, ...] = ()) -> Cpu | Op
     onnxruntime's CPU provider has no bfloat16 products, and its integer rewrites, from level
     extended on, refuse float8.
     """
-    from ortune.backends.cpu import Cpu
-    from ortune.backends.openvino import Openvino
 
     match precision:
         case "bf16":

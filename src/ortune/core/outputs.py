@@ -7,7 +7,7 @@ from pathlib import Path
 from ortune.core.errors import BadData, OrtuneError
 
 
-def free(path: str | Path, force: bool, *sources: str | Path) -> Path:
+def free(path: str | Path, force: bool = False, *sources: str | Path) -> Path:
     """Return `path` if it may be written.
 
     Raises:
@@ -17,7 +17,8 @@ def free(path: str | Path, force: bool, *sources: str | Path) -> Path:
     for source in map(Path, sources):
         if path.exists() and source.exists() and path.samefile(source):
             raise OrtuneError(
-                f"{path} is the source itself", fix="give another name for the output"
+                f"{path} is the source itself, which is never overwritten",
+                fix="give another name for the output",
             )
     if path.is_dir():
         raise OrtuneError(f"{path} is a folder", fix="give the name of a file")
@@ -25,7 +26,7 @@ def free(path: str | Path, force: bool, *sources: str | Path) -> Path:
         raise OrtuneError(f"{path} exists", fix="give another name, or --force to overwrite it")
     if not path.absolute().parent.is_dir():
         raise OrtuneError(
-            f"no folder {path.absolute().parent}", fix="make it first, or write elsewhere"
+            f"there is no folder {path.absolute().parent}", fix="make it first, or write elsewhere"
         )
     return path
 
