@@ -130,18 +130,10 @@ def compare_observers(
     copies = {augment: augmenting.read(augment)} if augment else {}
     backend = parse(Backend, on)
     demand(backend)
-    request = Request(
-        model,
-        data=data,
-        labels=labels,
-        calibration=calibration,
-        budget=budget,
-        baseline=Cpu(custom_ops=backend.custom_ops),
-        time=_SECONDS,
-    )
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
+        request = _request(model, data, labels, calibration, budget, backend)
         context = prepare(request, folder, noting(notes, sink))
         calibrated = _calibrated(context, samples, copies, folder)
         contest = _Contest(Path(model), context, backend, sink)
@@ -159,6 +151,25 @@ def compare_observers(
         scored=len(contest.scored),
         overlap=calibration is None and bool(contest.scored & set(observed)),
         notes=tuple(notes),
+    )
+
+
+def _request(
+    model: str | Path,
+    data: Any,
+    labels: str | Path | None,
+    calibration: Any,
+    budget: str | None,
+    backend: Backend,
+) -> Request:
+    return Request(
+        model,
+        data=data,
+        labels=labels,
+        calibration=calibration,
+        budget=budget,
+        baseline=Cpu(custom_ops=backend.custom_ops),
+        time=_SECONDS,
     )
 
 

@@ -70,28 +70,22 @@ def evaluate_suggestions(
     source, origin = Path(profile.model), _backend(profile.backend)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        inputs = model_facts.facts(file.load(source)).inputs
-        found = given.samples(
-            data, inputs, folder / "data", shapes=shapes, ranges=ranges, count=_SAMPLES
-        )
-        done, places, contestants = list(every), [], [(source, origin)]
+        takes, out = model_facts.facts(file.load(source)).inputs, folder / "data"
+        found = given.samples(data, takes, out, shapes=shapes, ranges=ranges, count=_SAMPLES)
+        done, built = list(every), {}
         for place, action in enumerate(every):
             if not (action.steps or action.backend):
                 continue
             sink(Note(f"trying {action.does}"))
             try:
                 out = folder / f"{place}.onnx"
-                made = _built(source, action, found, out, origin.custom_ops)
+                built[place] = _built(source, action, found, out, origin)
             except OrtuneError as error:
                 done[place] = replace(action, note=f"not built: {error.what}")
-                continue
-            places.append(place)
-            chosen = _backend(action.backend) if action.backend else origin
-            contestants.append((made, chosen))
-        if not places:
+        if not built:
             return tuple(done)
         answer = race(
-            contestants,
+            [(source, origin), *built.values()],
             data=data,
             shapes=shapes,
             ranges=ranges,
@@ -99,7 +93,7 @@ def evaluate_suggestions(
             seconds=seconds,
             sink=sink,
         )
-    for place, ratio, row in zip(places, answer["ratios"][1:], answer["rows"][1:], strict=True):
+    for place, ratio, row in zip(built, answer["ratios"][1:], answer["rows"][1:], strict=True):
         if ratio:
             measured = Interval(ratio["value"], ratio["low"], ratio["high"])
             done[place] = replace(every[place], measured=measured)
@@ -109,16 +103,18 @@ def evaluate_suggestions(
 
 
 def _built(
-    source: Path, action: Action, found: Feeds, out: Path, custom_ops: tuple[str, ...]
-) -> Path:
+    source: Path, action: Action, found: Feeds, out: Path, origin: Backend
+) -> tuple[Path, Backend]:
+    """Return the model with the action's steps, and the backend with its setting."""
+    backend = _backend(action.backend) if action.backend else origin
     if not action.steps:
-        return source
+        return source, backend
     recipe = Recipe("try", tuple(_step(text) for text in action.steps))
     feeds = replace(found, synthetic=False)
-    made = build(source, recipe, out, feeds=feeds, custom_ops=custom_ops)
+    made = build(source, recipe, out, feeds=feeds, custom_ops=origin.custom_ops)
     if not made.changed:
         raise OrtuneError(f"{action.does} changes nothing", fix="leave it out")
-    return made.path
+    return made.path, backend
 
 
 def _step(text: str) -> Step:
