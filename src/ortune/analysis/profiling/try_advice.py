@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ortune.analysis.benchmark.bench import race
+from ortune.analysis.benchmark.result import BenchResult
 from ortune.analysis.profiling.advice import actions
 from ortune.core.action import Action
 from ortune.core.backend import Backend
@@ -18,7 +19,6 @@ from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.profile import Profile
 from ortune.core.step import Quantizer, Recipe, Step, Transform
-from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.model.analysis import facts as model_facts
@@ -89,7 +89,7 @@ def tried(
             chosen = _backend(action.backend) if action.backend else origin
             contestants.append((made, chosen))
         if not places:
-            return _told(every, {}, {}, notes)
+            return _told(every, None, {}, notes)
         answer = race(
             contestants,
             data=data,
@@ -104,7 +104,7 @@ def tried(
 
 def _told(
     every: Sequence[Action],
-    answer: Mapping[str, Any],
+    answer: BenchResult | None,
     places: Mapping[int, int],
     notes: Mapping[int, str],
 ) -> tuple[Action, ...]:
@@ -112,12 +112,11 @@ def _told(
     told = []
     for place, action in enumerate(every):
         at = places.get(place)
-        ratio = answer["ratios"][at] if at is not None else None
+        ratio = answer.ratios[at] if answer is not None and at is not None else None
         if ratio:
-            interval = Interval(ratio["value"], ratio["low"], ratio["high"])
-            told.append(replace(action, measured=interval))
-        elif at is not None:
-            told.append(replace(action, note=f"does not run: {answer['rows'][at]['error']}"))
+            told.append(replace(action, measured=ratio))
+        elif answer is not None and at is not None:
+            told.append(replace(action, note=f"does not run: {answer.rows[at]['error']}"))
         else:
             told.append(replace(action, note=notes.get(place, "")))
     return tuple(told)
