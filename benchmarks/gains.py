@@ -27,8 +27,8 @@ from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec
+from ortune.core.reading import step
 from ortune.core.step import Recipe
-from ortune.core.steps import step
 from ortune.data.feeds import load
 from ortune.measurement.machine.machine import machine, versions
 from ortune.model.analysis.facts import facts

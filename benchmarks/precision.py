@@ -325,7 +325,7 @@ def run(name: str, case: Case, seconds: float) -> dict[str, Any]:
 def _build(model: Path, steps: tuple[str, ...], calibration: Path, path: Path) -> list[str]:
     import tempfile
 
-    from ortune.core.steps import step
+    from ortune.core.reading import step
 
     path.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
     from ortune.core.profile import Profile as Profile
+    from ortune.core.reading import step as step
     from ortune.core.step import Recipe as Recipe
     from ortune.core.step import Stage as Stage
     from ortune.core.step import Transform as Transform
-    from ortune.core.steps import step as step
     from ortune.core.study import Study as Study
     from ortune.core.trial import Plan as Plan
     from ortune.core.trial import Trial as Trial
@@ -76,7 +76,7 @@ _HOME = {
     "read_study": "experiment.ledger",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
-    "step": "core.steps",
+    "step": "core.reading",
     "suggested": "analysis.profiling.try_advice",
     "to_dataframe": "analysis.profiling.files",
     "timeline": "analysis.costs.timeline",

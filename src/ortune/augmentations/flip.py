@@ -24,16 +24,9 @@ class Flip(Augmentation):
 
     Attributes:
         layout: auto, NCHW or NHWC.
-        inputs: Names; every float input of rank 4 if none is given.
     """
 
     layout: Literal["auto", "NCHW", "NHWC"] = "auto"
-    inputs: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The inputs it was told to alter."""
-        return self.inputs
 
     def takes(self, values: NDArray[Any]) -> bool:
         """Say whether the array is an image.

@@ -11,7 +11,7 @@ from ortune.core.trial import Trial
 
 
 @dataclass(frozen=True)
-class Evidence:
+class BundleEvidence:
     """Enough to judge the packed plan again, raw samples included.
 
     Attributes:
@@ -34,9 +34,9 @@ class Evidence:
     command: str = ""
 
 
-def evidence(study: Study, trial: Trial) -> Evidence:
+def evidence(study: Study, trial: Trial) -> BundleEvidence:
     """Collect the evidence of one trial's plan."""
-    return Evidence(
+    return BundleEvidence(
         study.job,
         study.facts,
         study.baseline,

@@ -1,7 +1,7 @@
-"""What never woke up on the samples: tensors and channels that stayed at zero, branches unseen.
+"""Inactive tensors and channels: at zero on every sample, or of a branch never taken.
 
-Put `watching`'s probes beside those of the calibration, then read `idle` off the answers: there
-is no extra run.
+Put `activity_probes` beside those of the calibration, then read `inactive` off the answers:
+there is no extra run.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ortune.observers.activity import Activity
 
 
 @dataclass(frozen=True)
-class Idle:
-    """A tensor that the samples never exercised, all of it or some of its channels.
+class Inactive:
+    """A tensor that the samples left inactive, all of it or some of its channels.
 
     Attributes:
         tensor: Its name.
         op: Operator that makes it; empty for an input.
         value: The only value it ever had, 0 for most; None when it never held a value at all
-            (a branch that was never taken) or when only `channels` of it are idle.
-        channels: Those that were never anything but zero; empty when all of it is idle.
-        of: Number of its channels; 0 when they were not told apart.
+            (a branch that was never taken) or when only `channels` of it are inactive.
+        channels: Those that were never anything but zero; empty when all of it is inactive.
+        of: Number of its channels; 0 where they were not observed one by one.
         seen: Whether it held any value.
     """
 
@@ -38,7 +38,7 @@ class Idle:
     seen: bool = True
 
 
-def watching(model: ir.Model, tensors: Sequence[str]) -> list[Probe]:
+def activity_probes(model: ir.Model, tensors: Sequence[str]) -> list[Probe]:
     """Return one probe a tensor; its answer's key is the tensor's name and ``|activity``.
 
     Channels are the second axis of what flows between convolutions, the last one of all else.
@@ -50,8 +50,8 @@ def watching(model: ir.Model, tensors: Sequence[str]) -> list[Probe]:
     ]
 
 
-def idle(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> list[Idle]:
-    """Return what never woke up, by the answers to `watching`'s probes; others are passed over.
+def inactive(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> list[Inactive]:
+    """Return what is inactive, by the answers to `activity_probes`; others do not count.
 
     Args:
         model: The one that was watched.
@@ -67,14 +67,14 @@ def idle(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> list[
         op = node.op_type if node is not None else ""
         seen = answers.get(f"{name}{_KEY}")
         if seen is None:
-            found.append(Idle(name, op, None, seen=False))
+            found.append(Inactive(name, op, None, seen=False))
             continue
         if seen.low == seen.high:
-            found.append(Idle(name, op, seen.low, of=len(seen.channels)))
+            found.append(Inactive(name, op, seen.low, of=len(seen.channels)))
             continue
-        asleep = tuple(i for i, ends in enumerate(seen.channels) if ends == (0.0, 0.0))
-        if asleep:
-            found.append(Idle(name, op, None, asleep, len(seen.channels)))
+        zero = tuple(i for i, ends in enumerate(seen.channels) if ends == (0.0, 0.0))
+        if zero:
+            found.append(Inactive(name, op, None, zero, len(seen.channels)))
     return found
 
 

@@ -12,7 +12,7 @@ from ortune.core.observer import Probe
 from ortune.core.plugins import catalog, codec
 
 
-class Answers:
+class RangeCache:
     """Answers by samples, observer and tensor; read at the start, written by `store`.
 
     All of a folder are of one model and one stream of samples. An answer is what `packed` made,

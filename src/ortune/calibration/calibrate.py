@@ -7,7 +7,7 @@ Three calls, for whoever needs ranges:
   observers of its own. Lists may overlap; a sample is run once a pass, however many lists it is
   in. ``calibrate_groups(..., [indices, *halves(indices)], ...)`` is the answer and its split-half
   stability for the price of one calibration.
-- `ortune.calibration.activity` makes probes that tell what never woke up, to be put beside others.
+- `ortune.calibration.activity` makes probes that find inactive channels, to be put beside others.
 
 Answers are keyed by `Probe.key`. A probe has no answer, and a note says why, when its tensor
 cannot be exposed (it is a constant, or in a body that cannot hand it out) or when it never held a
@@ -25,7 +25,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortune.backends.cpu import Cpu
-from ortune.calibration.cache import Answers
+from ortune.calibration.cache import RangeCache
 from ortune.core.errors import BadData, BadModel
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins import codec
@@ -121,7 +121,7 @@ def calibrate_groups(
     """
     started = time.monotonic()
     groups = [list(indices) for indices in groups]
-    known = Answers(folder, groups)
+    known = RangeCache(folder, groups)
     missing = known.missing(probes)
     peak = cpu = parts = 0
     if missing:
@@ -153,7 +153,7 @@ class _Run:
     memory: int
     custom_ops: tuple[str, ...]
 
-    def answers(self, known: Answers) -> Iterator[Mapping[str, Any]]:
+    def answers(self, known: RangeCache) -> Iterator[Mapping[str, Any]]:
         """Put the answers of each part into `known`; yield the worker's own, with what it took."""
         with watched(self.model, self.folder) as files:
             shapes, found, hidden = files.showing(self._tensors(self.probes), shapes=True)
@@ -181,7 +181,7 @@ class _Run:
         return extents
 
     def _part(
-        self, worker: Worker, files: Watched, part: Sequence[Probe], known: Answers
+        self, worker: Worker, files: Watched, part: Sequence[Probe], known: RangeCache
     ) -> Mapping[str, Any]:
         path, found, _ = files.showing(self._tensors(part))
         keep = self.folder.resolve() / "moments" / codec.digest([list(part), self.groups])
@@ -244,7 +244,9 @@ def _failed(error: WorkerFailed) -> BadData | BadModel:
     )
 
 
-def _notes(known: Answers, probes: Sequence[Probe], ranges: Sequence[Ranges]) -> tuple[str, ...]:
+def _notes(
+    known: RangeCache, probes: Sequence[Probe], ranges: Sequence[Ranges]
+) -> tuple[str, ...]:
     """Name what has no answer, a few tensors for each reason."""
     reasons: dict[str, list[str]] = {}
     for probe in probes:

@@ -1,4 +1,4 @@
-"""Ranges that were found before, in a file: ortune's own JSON or a TensorRT calibration cache.
+"""Saved ranges, in a file: ortune's own JSON or a TensorRT calibration cache.
 
 The JSON, version 1::
 
@@ -9,8 +9,8 @@ The JSON, version 1::
      "tensors": [{"name": "x", "low": -1.0, "high": 1.0}, ...], "unanswered": ["y", ...]}
 
 A tensor that another observer than the file's was asked about has ``observer``, and ``channels``
-[[low, high], ...] where it told them apart. ``unanswered`` were asked for and held no value, such
-as those of a branch that was never taken. Numbers are read back exactly as they were.
+[[low, high], ...] where it observed them one by one. ``unanswered`` were asked for and held no
+value, such as those of a branch that was never taken. Numbers are read back exactly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIX = "write it with `ortune calibrate M --data D -o FILE`"
 
 @dataclass(frozen=True)
 class Entry:
-    """What the file says of a tensor.
+    """A tensor's range in the file.
 
     Attributes:
         observer: Spelled; empty when it is the file's.
@@ -67,7 +67,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedRanges:
     """A file of ranges.
 
     Attributes:
@@ -105,8 +105,8 @@ def entries(ranges: Ranges, probes: Sequence[Probe], observer: str) -> tuple[Ent
         if seen is None or probe.name or seen.moments is not None:
             continue
         own = str(probe.observer)
-        said = "" if own == observer else own
-        found.append(Entry(probe.tensor, seen.low, seen.high, said, seen.channels))
+        other = "" if own == observer else own
+        found.append(Entry(probe.tensor, seen.low, seen.high, other, seen.channels))
     return tuple(found)
 
 
@@ -135,7 +135,7 @@ def document(
     }
 
 
-def read(path: Path) -> Saved:
+def read(path: Path) -> SavedRanges:
     """Read a file of either format.
 
     Raises:
@@ -155,11 +155,11 @@ def read(path: Path) -> Saved:
     if tensorrt_cache.is_cache(text):
         ranges = tensorrt_cache.parse(text, str(path))
         held = {name: Entry(name, seen.low, seen.high) for name, seen in ranges.items()}
-        return Saved(str(path), digest, held, symmetric=True)
+        return SavedRanges(str(path), digest, held, symmetric=True)
     return _decoded(path, digest, text)
 
 
-def _decoded(path: Path, digest: str, text: str) -> Saved:
+def _decoded(path: Path, digest: str, text: str) -> SavedRanges:
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -174,7 +174,7 @@ def _decoded(path: Path, digest: str, text: str) -> Saved:
         )
     try:
         held = [codec.decode(Entry, item) for item in data["tensors"]]
-        return Saved(
+        return SavedRanges(
             str(path),
             digest,
             {entry.name: entry for entry in held},

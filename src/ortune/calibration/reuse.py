@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.calibration import ranges_file
-from ortune.calibration.ranges_file import Entry, Saved
+from ortune.calibration.ranges_file import Entry, SavedRanges
 from ortune.core.errors import BadData
 from ortune.core.observer import Probe, Range
 from ortune.core.plugins.spelling import parse
@@ -20,7 +20,7 @@ from ortune.model.io import file, names
 _SHOWN = 4
 
 
-def load(path: Path, model: Path) -> tuple[Saved, tuple[str, ...]]:
+def load(path: Path, model: Path) -> tuple[SavedRanges, tuple[str, ...]]:
     """Read a file of ranges for a model; return it and what a person should know.
 
     A file that was made for another model file is taken only if the quantizer that it was made for
@@ -48,7 +48,7 @@ def load(path: Path, model: Path) -> tuple[Saved, tuple[str, ...]]:
 
 
 def answers(
-    found: Saved, model: ir.Model, step: Quantizer, probes: Sequence[Probe]
+    found: SavedRanges, model: ir.Model, step: Quantizer, probes: Sequence[Probe]
 ) -> dict[str, Range]:
     """Return the ranges that the file has for these probes, by the probes' keys.
 
@@ -75,13 +75,13 @@ def named(tensors: Sequence[str]) -> str:
     return ", ".join(tensors[:_SHOWN]) + more
 
 
-def _answers(found: Saved, entry: Entry, probe: Probe, step: Quantizer) -> bool:
+def _answers(found: SavedRanges, entry: Entry, probe: Probe, step: Quantizer) -> bool:
     if getattr(step, "observer", None) == probe.observer:
         return not entry.observer or bool(entry.channels)
     return str(probe.observer) == (entry.observer or found.observer)
 
 
-def _unlike(found: Saved, path: Path) -> str:
+def _unlike(found: SavedRanges, path: Path) -> str:
     """Return how the tensors differ from those that a model's quantizer asks for, or nothing."""
     model = file.load(path)
     names.unique(model)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ortune.analysis.calibration_quality.calibrate import Calibration, Tensor
     from ortune.analysis.calibration_quality.compare_observers import Ranking
     from ortune.analysis.calibration_quality.ranking import Row
-    from ortune.calibration.activity import Idle
+    from ortune.calibration.activity import Inactive
 
 _ROWS = 10
 _NAMED = 5
@@ -81,7 +81,7 @@ def _show_idle(found: Calibration) -> None:
         shared.say(f"channels that were 0 on every sample: {_some(texts)}")
 
 
-def _by(one: Idle) -> str:
+def _by(one: Inactive) -> str:
     return f"{one.tensor} ({one.op or 'input'})"
 
 

@@ -71,7 +71,7 @@ def command(
 ) -> int:
     """Find the ranges of the tensors that static int8 needs, and say whether the data is enough.
 
-    The ranges of two halves of the data are compared; tensors that never woke up are named. With
+    The ranges of two halves of the data are compared; inactive tensors are named. With
     --compare the observers are tried instead, each scored against the float model on samples that
     were not calibrated on.
 

@@ -10,11 +10,11 @@ import click
 
 from ortune.cli import shared
 from ortune.core.errors import OrtuneError
-from ortune.core.profile import Kernel, Profile, Share
 
 if TYPE_CHECKING:
     from ortune.analysis.profiling.roofline import Verdict
     from ortune.core.action import Action
+    from ortune.core.profile import Kernel, Profile, Share
 
 _TOP = 15
 _NOT_COMPUTE = ("cast", "copy", "quantize", "transpose", "reorder", "shape", "control")

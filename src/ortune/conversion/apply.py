@@ -11,10 +11,10 @@ from ortune.conversion import exclusions, folds, formats, samples
 from ortune.conversion.requests import Apply
 from ortune.core.errors import BadSettings
 from ortune.core.outputs import free
+from ortune.core.reading import step
 from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe, Step
-from ortune.core.steps import step
 from ortune.core.trial import Edit
 from ortune.model.io import file
 from ortune.recipe.build import build

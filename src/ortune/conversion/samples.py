@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ortune.backends.cpu import Cpu
 from ortune.calibration import reuse
-from ortune.calibration.ranges_file import Saved
+from ortune.calibration.ranges_file import SavedRanges
 from ortune.conversion.requests import ConversionRequest
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Note
@@ -34,7 +34,7 @@ class ConversionData:
     """
 
     feeds: Feeds | None
-    known: Saved | None
+    known: SavedRanges | None
 
 
 def read(asked: ConversionRequest, model: Path, folder: Path) -> ConversionData:

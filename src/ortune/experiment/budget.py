@@ -33,7 +33,7 @@ def choose(request: Request, feeding: Feeding, outputs: Stream | None) -> tuple[
         BadData: It needs labels and there are none.
     """
     if request.evaluate:
-        return _evaluated(request)
+        return _evaluated(request.evaluate, request.budget)
     labels = feeding.feeds.labels if feeding.feeds else None
     if request.budget is not None:
         budget = Budget.parse(request.budget)
@@ -52,19 +52,19 @@ def choose(request: Request, feeding: Feeding, outputs: Stream | None) -> tuple[
     return derive.derive(found, some)
 
 
-def _evaluated(request: Request) -> tuple[Budget, str]:
-    metric = EvaluateScore(path=request.evaluate)
-    if request.budget is None:
+def _evaluated(function: str, given: str | None) -> tuple[Budget, str]:
+    metric = EvaluateScore(path=function)
+    if given is None:
         limit = -0.01 if metric.higher_is_better else 0.01
         return Budget(metric, limit, relative=True), "--evaluate: within 0.01 of the original"
-    given = Budget.parse(request.budget)
-    named = getattr(given.metric, "path", "")
-    if given.metric.name() not in ("score", "function") or named not in ("", request.evaluate):
+    budget = Budget.parse(given)
+    named = getattr(budget.metric, "path", "")
+    if budget.metric.name() not in ("score", "function") or named not in ("", function):
         raise BadSettings(
-            f"budget '{request.budget}' does not judge what --evaluate returns",
+            f"budget '{given}' does not judge what --evaluate returns",
             fix="write score>=base-0.01",
         )
-    return replace(given, metric=metric), ""
+    return replace(budget, metric=metric), ""
 
 
 def check(budget: Budget, parts: Sequence[Part]) -> None:

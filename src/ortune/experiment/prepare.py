@@ -40,15 +40,31 @@ _SHARE = 40
 Records = NDArray[np.float64]
 
 
-def prepare(request: Request, root: Path, sink: Sink) -> Context:
+def prepare(
+    request: Request,
+    root: Path,
+    sink: Sink,
+    *,
+    on: str = "",
+    command: str = "",
+    policy: str = "",
+) -> Context:
     """Load models and data, run the baseline, fix the budget; write or check the run's header.
+
+    Args:
+        request: What was asked.
+        root: The run's folder.
+        sink: Receives notes.
+        on: The backends to search, as spelled: part of the job.
+        command: The command line that repeats it, for the header.
+        policy: In which order plans are tried, for the header.
 
     Raises:
         OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.
     """
     models, header = request.names, read_header(root)
     if header is not None:
-        _same_job(root, header, request)
+        _same_job(root, header, request, on)
     facts = {name: _facts(path) for name, path in models.items()}
     work = root / "data"
     fed = _fed(request, facts, root, header, sink).settled(work)
@@ -63,17 +79,23 @@ def prepare(request: Request, root: Path, sink: Sink) -> Context:
         else:
             kept = header.parts if header else _thinned(request, fed, quick, sink)
             fed = fed.divided(kept)
-            _save_outputs(worker, work, fed.parts, request.seconds)
+            _save_outputs(worker, work, fed.parts, request.time)
     outputs = None if request.evaluate else Stream(_expected(work, "search"))
     budget, rule = budgeting.choose(request, fed, outputs)
     if rule:
         sink(Note(f"budget {budget} ({rule})"))
     parts = {name: _part(name, fed, budget, records, work) for name in ("search", "final")}
     budgeting.check(budget, together(parts))
-    job = _job(request, fed, budget, rule)
+    job = Job(
+        model=", ".join(str(path) for path in request.models),
+        data_digest=fed.digest,
+        budget=budget,
+        budget_rule=rule,
+        **_settings(request, on),
+    )
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
-    _claim(root, header, Header(job, whole, request.command, paths, fed.parts))
+    _claim(root, header, Header(job, whole, command, paths, fed.parts, policy))
     return Context(
         root=root,
         job=job,
@@ -82,10 +104,10 @@ def prepare(request: Request, root: Path, sink: Sink) -> Context:
         feeds=fed.streams,
         materials=fed.materials,
         parts=parts,
-        evaluate=request.evaluate,
+        evaluate=request.evaluate or "",
         base_ns=quick,
         timeout_s=min(
-            _TIMEOUT_S, max(20.0, request.seconds / 3, (10 * load_ns + 40 * first_ns) / 1e9)
+            _TIMEOUT_S, max(20.0, request.time / 3, (10 * load_ns + 40 * first_ns) / 1e9)
         ),
         memory_limit=request.memory_limit,
         verbose=request.verbose,
@@ -114,10 +136,10 @@ class _Loud(Worker):
 def _start(request: Request, root: Path, streams: Mapping[str, Path]) -> Worker:
     job = WorkerJob(
         {name: path.resolve() for name, path in request.names.items()},
-        request.baseline,
+        request.original,
         {name: path.resolve() for name, path in streams.items()},
         worker_folder(root.resolve() / "workers", "setup"),
-        Latency(batch=request.workload.batch),
+        Latency(batch=request.driven.batch),
         verbose=request.verbose,
     )
     return _Loud(job, timeout_s=_TIMEOUT_S, memory_limit=request.memory_limit)
@@ -127,7 +149,7 @@ def _thinned(
     request: Request, fed: Feeding, quick_ns: int, sink: Sink
 ) -> dict[str, tuple[int, ...]]:
     """Thin parts whose calibration or scoring would eat the search's time."""
-    allowed = max(20, int(request.seconds * 1e9 / _SHARE / max(quick_ns, 1)))
+    allowed = max(20, int(request.time * 1e9 / _SHARE / max(quick_ns, 1)))
     made = {}
     if request.whole:
         return {**fed.parts, CALIBRATION: ()}
@@ -157,7 +179,7 @@ def _expected(work: Path, part: str) -> Path:
 
 
 def _records(request: Request, worker: Worker) -> Records:
-    timeout_s = max(_TIMEOUT_S, request.seconds)
+    timeout_s = max(_TIMEOUT_S, request.time)
     answer = worker.ask("evaluate", function=request.evaluate, timeout_s=timeout_s)
     return table(answer["records"][0])
 
@@ -179,20 +201,17 @@ def _part(name: str, fed: Feeding, budget: Budget, records: Records | None, work
     return Part(name, indices, stream.path, np.asarray(rows, np.float64), labels, groups)
 
 
-def _job(request: Request, fed: Feeding, budget: Budget, rule: str) -> Job:
-    offered = capabilities(request.baseline)
-    return Job(
-        model=", ".join(str(path) for path in request.models),
-        model_digest=model_digest(request.names),
-        data_digest=fed.digest,
-        budget=budget,
-        budget_rule=rule,
-        workload=request.workload,
-        baseline=request.baseline,
-        on=request.on,
-        versions=offered.versions,
-        machine=offered.machine,
-    )
+def _settings(request: Request, on: str) -> dict[str, Any]:
+    """Return the fields of a job that are known before any sample is read."""
+    offered = capabilities(request.original)
+    return {
+        "model_digest": model_digest(request.names),
+        "workload": request.driven,
+        "baseline": request.original,
+        "on": on,
+        "versions": offered.versions,
+        "machine": offered.machine,
+    }
 
 
 def _fed(
@@ -218,18 +237,9 @@ def _fed(
     return fed
 
 
-def _same_job(root: Path, known: Header, request: Request) -> None:
+def _same_job(root: Path, known: Header, request: Request, on: str) -> None:
     """Refuse another job's folder before anything in it is touched."""
-    offered = capabilities(request.baseline)
-    asked = replace(
-        known.job,
-        model_digest=model_digest(request.names),
-        workload=request.workload,
-        baseline=request.baseline,
-        on=request.on,
-        versions=offered.versions,
-        machine=offered.machine,
-    )
+    asked = replace(known.job, **_settings(request, on))
     if request.budget is not None and not request.evaluate:
         asked = replace(asked, budget=Budget.parse(request.budget))
     _refuse(root, different(known.job, asked))

@@ -19,7 +19,7 @@ _KEPT = ("result_", "early_stopping")
 
 
 @dataclass(frozen=True)
-class Settings:
+class LoadgenSettings:
     """What the load generator is told.
 
     Attributes:
@@ -48,7 +48,7 @@ class Settings:
         return made
 
 
-def test(rig: Rig, settings: Settings) -> dict[str, Any]:
+def test(rig: Rig, settings: LoadgenSettings) -> dict[str, Any]:
     """Run one test and return its ``result_...`` lines, and ``runs``: the samples answered.
 
     Raises:

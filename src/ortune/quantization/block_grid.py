@@ -1,4 +1,4 @@
-"""Block grids: one step for every few weights of a row, packed as onnxruntime's kernels read them.
+"""Block grids: one step for every few weights of a row, packed as onnxruntime reads them.
 
 Weights are rows here: one row an output channel (or a table's entry), blocks along the inputs.
 ``weight = (integer - zero point) * step``, integers unsigned, the last block padded with zeros.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -15,10 +15,15 @@ from ortune.quantization import grid as grids
 from ortune.quantization.computed_weights import assembled, discard_assembled
 from ortune.quantization.grid import Grid, Kind
 from ortune.quantization.layers import Layer, discard_weight, layers
+from ortune.quantization.replace import stand_in
 
 MICROSOFT = "com.microsoft"
 ATTENTION = {"num_heads", "unidirectional", "scale", "mask_filter_value"}
 """Attributes that QAttention understands as Attention does."""
+
+
+Held: TypeAlias = tuple[ir.Value, ir.Value, ir.Value | None]
+"""Constants of a weight: integers, steps, and zero points where there are any."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +47,14 @@ class Dynamic:
     ) -> None:
         self.foreign = False
         self._opset = graph.opset_imports.get("", 0)
-        self._same: dict[tuple[str, bytes], list[ir.Value]] = {}
+        self._same: dict[tuple[str, bytes], Held] = {}
         self._editor = edit.Editor(graph)
         self._kind = kind
         self._per_channel = per_channel
         self._reduce_range = reduce_range
         self._min_side = min_side
         self._rounded: dict[tuple[ir.Value, ir.Graph | None], Rounded] = {}
-        self._weights: dict[tuple[ir.Value, str], tuple[ir.Value, ir.Value, ir.Value | None]] = {}
+        self._weights: dict[tuple[ir.Value, str], Held] = {}
 
     def rewrite(self, node: ir.Node) -> bool:
         """Rewrite one node if it can be, and say so."""
@@ -70,14 +75,11 @@ class Dynamic:
         if min(layer.shape[-2:]) < self._min_side:
             return False
         node, rounded = layer.node, self._round(layer.node, layer.x)
-        alpha = float(edit.attribute(node, "alpha", 1.0))
-        values, scale, zero = self._weight(layer, alpha)
-        integers = [rounded.values, values, rounded.zero, *([zero] if zero else [])]
-        result = self._scaled(node, "MatMulInteger", integers, rounded.scale, scale)
-        if layer.bias is not None:
-            bias = self._times(node, layer.bias, float(edit.attribute(node, "beta", 1.0)))
-            result = self._before(node, "Add", [result, bias])
-        self._replace(node, result)
+        held = self._weight(layer, float(edit.attribute(node, "alpha", 1.0)))
+        bias = layer.bias
+        if bias is not None:
+            bias = self._times(node, bias, float(edit.attribute(node, "beta", 1.0)))
+        self._integer(node, "MatMulInteger", rounded, held, bias)
         return True
 
     def _conv(self, layer: Layer) -> bool:
@@ -85,24 +87,16 @@ class Dynamic:
         bias = edit.const_array(layer.bias)
         if layer.bias is not None and bias is None:
             return False
-        node, rounded = layer.node, self._round(layer.node, layer.x)
-        array = layer.array()
-        grid = grids.weight_grid(
-            array, 0 if self._per_channel else None, "u8", reduce_range=self._reduce_range
-        )
+        node, rounded, array = layer.node, self._round(layer.node, layer.x), layer.array()
+        grid = self._grid(array, 0, "u8")
         stem = str(layer.weight.name)
         shape = (1, -1, *[1] * (array.ndim - 2))
-        values = self._editor.constant(f"{stem}_int", grid.quantize(array))
-        zero = self._editor.constant(f"{stem}_zero", np.asarray(128, np.uint8))
-        scale = self._editor.constant(f"{stem}_scale", grid.scale.reshape(shape))
-        integers = [rounded.values, values, rounded.zero, zero]
-        result = self._scaled(
-            node, "ConvInteger", integers, rounded.scale, scale, dict(node.attributes)
-        )
+        scale = grid.scale.reshape(shape)
+        held = self._constants(stem, grid.quantize(array), scale, np.asarray(128, np.uint8))
+        added = None
         if bias is not None:
-            held = self._editor.constant(f"{stem}_bias", bias.reshape(shape))
-            result = self._before(node, "Add", [result, held])
-        self._replace(node, result)
+            added = self._editor.constant(f"{stem}_bias", bias.reshape(shape))
+        self._integer(node, "ConvInteger", rounded, held, added, dict(node.attributes))
         return True
 
     def _lstm(self, node: ir.Node) -> bool:
@@ -126,7 +120,7 @@ class Dynamic:
         discard_assembled(inputs[2])
         return True
 
-    def _gates(self, stem: str, array: NDArray[Any], letter: str) -> list[ir.Value]:
+    def _gates(self, stem: str, array: NDArray[Any], letter: str) -> Held:
         """Store gates [directions, 4 * hidden, inputs] as the kernel wants them: transposed.
 
         Layers in several branches often have the same: those are stored once.
@@ -136,22 +130,15 @@ class Dynamic:
             self._same[key] = self._new_gates(stem, array, letter)
         return self._same[key]
 
-    def _new_gates(self, stem: str, array: NDArray[Any], letter: str) -> list[ir.Value]:
-        directions, gates, width = array.shape
-        flat = array.reshape(directions * gates, width)
-        if self._per_channel:
-            grid = grids.weight_grid(flat, 0, self._kind, reduce_range=self._reduce_range)
-            scale, values = grid.scale.reshape(directions, gates), grid.quantize(flat)
-        else:
-            rows = array.reshape(directions, gates * width)
-            grid = grids.weight_grid(rows, 0, self._kind, reduce_range=self._reduce_range)
-            scale, values = grid.scale, grid.quantize(rows)
-        integers = values.reshape(array.shape).transpose(0, 2, 1)
-        return [
-            self._editor.constant(f"{stem}_{letter}_int", np.ascontiguousarray(integers)),
-            self._editor.constant(f"{stem}_{letter}_scale", scale),
-            self._editor.constant(f"{stem}_{letter}_zero", grid.zero.reshape(scale.shape)),
-        ]
+    def _new_gates(self, stem: str, array: NDArray[Any], letter: str) -> Held:
+        directions, gates, _ = array.shape
+        rows = directions * gates if self._per_channel else directions
+        flat = array.reshape(rows, -1)
+        grid = grids.weight_grid(flat, 0, self._kind, reduce_range=self._reduce_range)
+        steps = (directions, gates) if self._per_channel else (directions,)
+        integers = grid.quantize(flat).reshape(array.shape).transpose(0, 2, 1)
+        scale, zero = grid.scale.reshape(steps), grid.zero.reshape(steps)
+        return self._constants(f"{stem}_{letter}", integers, scale, zero)
 
     def _attention(self, node: ir.Node) -> bool:
         inputs: list[ir.Value | None] = [*node.inputs, *[None] * (7 - len(node.inputs))]
@@ -160,14 +147,10 @@ class Dynamic:
         plain = set(node.attributes) <= ATTENTION and not any(more)
         if array is None or array.dtype != np.float32 or x is None or bias is None or not plain:
             return False
-        rounded = self._round(node, x)
-        grid = grids.weight_grid(
-            array, 1 if self._per_channel else None, self._kind, reduce_range=self._reduce_range
+        rounded, grid, stem = self._round(node, x), self._grid(array, 1), str(node.name)
+        integers, scale, zero = self._constants(
+            f"{stem}_weight", grid.quantize(array), grid.scale, grid.zero
         )
-        stem = str(node.name)
-        integers = self._editor.constant(f"{stem}_weight_int", grid.quantize(array))
-        scale = self._editor.constant(f"{stem}_weight_scale", grid.scale)
-        zero = self._editor.constant(f"{stem}_weight_zero", grid.zero)
         made = self._editor.node(
             "QAttention",
             [rounded.values, integers, bias, rounded.scale, scale, mask, rounded.zero, zero, past],
@@ -179,30 +162,30 @@ class Dynamic:
         self._swap(node, made)
         return True
 
-    def _weight(self, layer: Layer, alpha: float) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+    def _weight(self, layer: Layer, alpha: float) -> Held:
         """Store a weight [K, N] (transposed if the layer reads it so) with its steps, once."""
         key = (layer.weight, f"{layer.op} {layer.axis} {alpha}")
         if key not in self._weights:
             array = layer.array()
             array = array.T if layer.op == "Gemm" and layer.axis == 0 else array
-            axis = 1 if self._per_channel and array.ndim == 2 else None
-            grid = grids.weight_grid(array, axis, self._kind, reduce_range=self._reduce_range)
-            self._weights[key] = self._store(str(layer.weight.name), array, grid, alpha)
+            grid = self._grid(array, 1 if array.ndim == 2 else None)
+            scale = np.asarray((grid.scale * np.float32(alpha)).astype(np.float32))
+            zero = grid.zero if self._kind == "u8" else None
+            stem = str(layer.weight.name)
+            self._weights[key] = self._constants(stem, grid.quantize(array), scale, zero)
         return self._weights[key]
 
-    def _store(
-        self, stem: str, array: NDArray[Any], grid: Grid, alpha: float
-    ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-        integers = np.ascontiguousarray(grid.quantize(array))
-        zero = None
-        if self._kind == "u8":
-            zero = self._editor.constant(f"{stem}_zero", grid.zero)
-        scale = (grid.scale * np.float32(alpha)).astype(np.float32)
-        return (
-            self._editor.constant(f"{stem}_int", integers),
-            self._editor.constant(f"{stem}_scale", np.asarray(scale)),
-            zero,
-        )
+    def _grid(self, array: NDArray[Any], axis: int | None, kind: Kind | None = None) -> Grid:
+        axis = axis if self._per_channel else None
+        return grids.weight_grid(array, axis, kind or self._kind, reduce_range=self._reduce_range)
+
+    def _constants(
+        self, stem: str, integers: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any] | None
+    ) -> Held:
+        add = self._editor.constant
+        values, steps = np.ascontiguousarray(integers), add(f"{stem}_scale", scale)
+        offset = None if zero is None else add(f"{stem}_zero", zero)
+        return add(f"{stem}_int", values), steps, offset
 
     def _round(self, node: ir.Node, x: ir.Value) -> Rounded:
         key = (x, node.graph)
@@ -214,19 +197,27 @@ class Dynamic:
             self._rounded[key] = Rounded(*made.outputs)
         return self._rounded[key]
 
-    def _scaled(
+    def _integer(
         self,
         node: ir.Node,
         op: str,
-        integers: list[ir.Value],
-        x_scale: ir.Value,
-        scale: ir.Value,
+        x: Rounded,
+        held: Held,
+        bias: ir.Value | None,
         attributes: dict[str, Any] | None = None,
-    ) -> ir.Value:
+    ) -> None:
+        """Put an integer product with its steps and bias in a node's place."""
+        values, scale, zero = held
+        integers = [x.values, values, x.zero, *([] if zero is None else [zero])]
         product = self._before(node, op, integers, attributes)
         wide = self._before(node, "Cast", [product], {"to": int(ir.DataType.FLOAT)})
-        steps = self._before(node, "Mul", [x_scale, scale])
-        return self._before(node, "Mul", [wide, steps])
+        steps = self._before(node, "Mul", [x.scale, scale])
+        result = self._before(node, "Mul", [wide, steps])
+        if bias is not None:
+            result = self._before(node, "Add", [result, bias])
+        last = result.producer()
+        assert last is not None
+        self._swap(node, last)
 
     def _times(self, node: ir.Node, bias: ir.Value, beta: float) -> ir.Value:
         if beta == 1.0:
@@ -248,24 +239,15 @@ class Dynamic:
         edit.insert_before(node, made)
         return made.outputs[0]
 
-    def _replace(self, node: ir.Node, result: ir.Value) -> None:
-        """Let `result` stand for the node's output and drop the node with its weights."""
-        last = result.producer()
-        assert last is not None
-        self._swap(node, last)
-
     def _swap(self, node: ir.Node, made: ir.Node) -> None:
+        """Let a node stand for another, which goes with its weights."""
         self.foreign = self.foreign or made.domain == MICROSOFT
         if made.graph is None:
             edit.insert_before(node, made)
-        names = [value.name for value in node.outputs]
         constants = [value for value in node.inputs if value is not None]
         for old, new in zip(node.outputs, made.outputs, strict=True):
-            new.shape, new.type = old.shape, old.type
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            stand_in(old, new)
         assert node.graph is not None
         node.graph.remove(node, safe=True)
-        for value, name in zip(made.outputs, names, strict=True):
-            value.name = name
         for value in constants:
             discard_weight(value)

@@ -21,9 +21,8 @@ from ortune.quantization.layers import Layer
 from ortune.quantization.node_filter import chosen, remember_names
 from ortune.quantization.qdq import runtime_rules
 from ortune.quantization.qdq import scope as scopes
-from ortune.quantization.qdq.activations import grids
 from ortune.quantization.qdq.fold_scales import fold
-from ortune.quantization.qdq.insert import Pairs
+from ortune.quantization.qdq.insert import Pairs, grids
 from ortune.quantization.qdq.placement import Placement, moved, place
 from ortune.quantization.qdq.smooth import factors, smoothable
 from ortune.quantization.roles import Role
@@ -200,7 +199,7 @@ class Int8Static(Quantizer):
         layers = [layer for placement in placements for layer in placement.layers]
         scopes.note(model, scope.why, len(layers))
         if not layers:
-            reasons = scopes.said(scope.why, 0)
+            reasons = scopes.summary(scope.why, 0)
             raise Refused(
                 f"no {', '.join(self._ops())} with a constant float32 weight to quantize"
                 f"{reasons and f' ({reasons})'}",
@@ -235,7 +234,9 @@ class Int8Static(Quantizer):
                 model.opset_imports.setdefault("com.microsoft", 1)
             for layer in placement.layers:
                 packer.pack(layer, steps[layer.x].scale, smooth.get(layer.x))
-        self._tables(model, editor, found, packer, scope.left)
+        tables.store_tables(
+            model, editor, found, packer.constants(), scope.left, alone=self.embeddings
+        )
         return len(layers)
 
     def chosen(self, model: ir.Model) -> Sequence[Layer]:
@@ -265,22 +266,6 @@ class Int8Static(Quantizer):
             count = widen_groups(model, _GROUP, chosen(model, self.exclude, "exclude"))
             if count:
                 edit.note(model, f"{count} grouped convolutions have {_GROUP} channels a group")
-
-    def _tables(
-        self,
-        model: ir.Model,
-        editor: edit.Editor,
-        found: dict[ir.Value, list[ir.Node]],
-        packer: Packer,
-        left: frozenset[ir.Node],
-    ) -> None:
-        stored = {source: held for (source, _, _), held in packer.stored.items()}
-        wanted = {x: nodes for x, nodes in found.items() if self.embeddings or x in stored}
-        count = tables.store_tables(editor, wanted, stored, left)
-        if count:
-            edit.note(model, f"{count} embedding tables are int8")
-        if len(found) > count:
-            edit.note(model, f"{len(found) - count} embedding tables stay in float")
 
     def _place(
         self, model: ir.Model, ranges: Ranges | None

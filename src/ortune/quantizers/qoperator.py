@@ -11,7 +11,8 @@ from ortune.core.errors import Refused
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
-from ortune.quantization.qdq.qoperators import Operators, Taken, domain, leftovers
+from ortune.quantization.qdq.qoperators import Operators, Taken, leftovers
+from ortune.quantization.replace import stand_in
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,12 @@ def _put(editor: edit.Editor, node: ir.Node, taken: Taken) -> None:
         taken.inputs,
         taken.attributes,
         name=f"{node.name}_{taken.op}",
-        domain=domain(taken),
+        domain=taken.domain,
     )
     edit.insert_before(node, made)
-    old, new = taken.last.outputs[0], made.outputs[0]
-    new.shape, new.type = old.shape, old.type
-    name = old.name
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    stand_in(taken.last.outputs[0], made.outputs[0])
     behind: ir.Node | None = taken.last
     while behind is not None:
         source = behind.inputs[0].producer() if behind.inputs[0] is not None else None
         edit.take_out(behind)
         behind = source if behind is not node else None
-    new.name = name

@@ -14,7 +14,8 @@ from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer
-from ortune.quantization.qdq.absorb_scales import absorb, multiplied
+from ortune.quantization.qdq.absorb_scales import absorb
+from ortune.quantization.qdq.nodes import multiplied
 from ortune.quantization.qdq.smooth import Smoothing, add_product, smoothing
 from ortune.quantization.roles import Role
 from ortune.quantization.rounding.matrices import biased, put_weight
@@ -109,7 +110,7 @@ class SmoothQuant(Preparation):
             inverse = (1 / found.factor).astype(np.float32)
             if self.fold and absorb(editor, value, inverse, nodes):
                 return True
-        divided = multiplied(editor, value, inverse)
+        divided = multiplied(editor, value, inverse, editor.graph)
         for node in nodes:
             node.replace_input_with(0, divided)
         return False

@@ -21,7 +21,7 @@ from typing import cast
 
 import onnx_ir as ir
 
-from ortune.calibration.ranges_file import Saved
+from ortune.calibration.ranges_file import SavedRanges
 from ortune.core.event import Sink, silent
 from ortune.core.plugins import codec
 from ortune.core.step import Quantizer, Recipe, Step, Transform
@@ -41,7 +41,7 @@ def build(
     out: str | Path,
     *,
     feeds: Feeds | None = None,
-    known: Saved | None = None,
+    known: SavedRanges | None = None,
     custom_ops: tuple[str, ...] = (),
     sink: Sink = silent,
 ) -> Built:

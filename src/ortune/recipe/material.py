@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortune.calibration.ranges_file import Saved
+from ortune.calibration.ranges_file import SavedRanges
 from ortune.data.feeds import Feeds
 
 _CHECKED = 2
@@ -24,7 +24,7 @@ class Material:
 
     feeds: Feeds | None = None
     calibration: tuple[int, ...] = ()
-    known: Saved | None = None
+    known: SavedRanges | None = None
     custom_ops: tuple[str, ...] = ()
 
     @property

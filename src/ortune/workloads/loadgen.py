@@ -81,7 +81,7 @@ class Loadgen(Workload):
             for k in range(first):
                 lane_threads.run(lane, span.at + k)
         expected = self.qps or self._measured(rig, span)
-        settings = mlperf.Settings(self.scenario, expected, self.seconds, self.target_ms)
+        settings = mlperf.LoadgenSettings(self.scenario, expected, self.seconds, self.target_ms)
         waiting = lane_threads.Waiting(rig.lanes[0])
         said = mlperf.test(rig, settings)
         share = waiting.share()

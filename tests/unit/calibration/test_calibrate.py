@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from ortune.calibration import calibrate as calibrating
-from ortune.calibration.activity import Idle, idle, watching
+from ortune.calibration.activity import Inactive, activity_probes, inactive
 from ortune.calibration.calibrate import calibrate, calibrate_groups, halves
 from ortune.core.errors import BadData
 from ortune.core.observer import Probe, Range
@@ -327,7 +327,7 @@ def test_weights_are_linked_not_copied(tmp_path: Path, beside: bool) -> None:
     assert not list((tmp_path / "work").glob("watched-*"))
 
 
-def test_what_never_woke_up(tmp_path: Path) -> None:
+def test_inactive_tensors_and_channels(tmp_path: Path) -> None:
     made = model("""
         <ir_version: 8, opset_import: ["": 17]>
         sleepy (float[N,3,4,4] x, float[N,5] v) => (float[N,2,4,4] y, float[N,5] u, float[N,5] t)
@@ -343,14 +343,14 @@ def test_what_never_woke_up(tmp_path: Path) -> None:
     v = np.array([[1, -1, 0, 2, 0], [0, -2, 0, 1, 3]], np.float32)
     source = feeds(tmp_path, [{"x": x, "v": v}])
     names = ["x", "c", "y", "u", "t", "gone"]
-    probes = watching(made, names)
+    probes = activity_probes(made, names)
     answers = calibrate(made, probes, source, [0], tmp_path)
-    assert idle(made, answers, names) == [
-        Idle("x", "", 1.0, of=3),
-        Idle("y", "Relu", None, (1,), 2),
-        Idle("u", "Relu", 0.0, of=5),
-        Idle("t", "Relu", None, (1, 2), 5),
-        Idle("gone", "", None, seen=False),
+    assert inactive(made, answers, names) == [
+        Inactive("x", "", 1.0, of=3),
+        Inactive("y", "Relu", None, (1,), 2),
+        Inactive("u", "Relu", 0.0, of=5),
+        Inactive("t", "Relu", None, (1, 2), 5),
+        Inactive("gone", "", None, seen=False),
     ]
 
 

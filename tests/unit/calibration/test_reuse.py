@@ -131,7 +131,7 @@ def test_an_observer_that_tells_more_is_not_answered_by_a_range() -> None:
         "x": ranges_file.Entry("x", -1, 1),
         "y": ranges_file.Entry("y", 0, 2, "channels", ((0.0, 2.0),)),
     }
-    known = ranges_file.Saved("f", "d", held, observer="percentile")
+    known = ranges_file.SavedRanges("f", "d", held, observer="percentile")
     model = model_of(
         "<ir_version: 8, opset_import: ['': 17]> g (float[1] x) => (float[1] z)"
         "{ z = Relu(x) }".replace("'", '"')

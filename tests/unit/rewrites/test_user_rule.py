@@ -12,8 +12,8 @@ from tests.unit.rewriting import model_of, normal, ops, transformed
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin
 from ortune.core.plugins import codec, spelling
+from ortune.core.reading import step
 from ortune.core.step import Recipe, Transform
-from ortune.core.steps import step
 from ortune.core.trial import Edit
 from ortune.model.graph.edit import take_notes
 from ortune.recipe.built import steps_key

@@ -23,7 +23,8 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins.spelling import parse
-from ortune.core.workload import Workload, read_workload
+from ortune.core.reading import read_workload
+from ortune.core.workload import Workload
 from ortune.data import stream
 from ortune.experiment.keys import different, job_key
 from ortune.measurement.job import MAIN, WorkerJob

@@ -28,13 +28,14 @@ from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.facts import Facts
 from ortune.core.fields import paths
+from ortune.core.reading import read_workload
 from ortune.core.request import verb
 from ortune.core.trial import Interval
-from ortune.core.workload import Workload, read_workload
+from ortune.core.workload import Workload
 from ortune.data import given
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
-from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.timing import stats
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
@@ -182,6 +183,7 @@ def result(
     every = [pair for g in groups for r in g if not r.error for pair in pairs(r, g[0])]
     judged = noise.judge(record, stats.disturbed(every), equal)
     unclear = judged.too_noisy or _differs(equal)
+    offered = capabilities(groups[0][0].contestant.backend)
     winners = []
     start = 0
     for group in groups:
@@ -198,8 +200,8 @@ def result(
         self_check=None
         if again is None or equal is None
         else SelfCheck(again, equal, not _differs(equal)),
-        machine=machine(),
-        versions=versions(),
+        machine=offered.machine,
+        versions=offered.versions,
         noise=record.readings(),
         judgement=NoiseVerdict(judged.too_noisy, noise.RULE, judged.advice),
     )

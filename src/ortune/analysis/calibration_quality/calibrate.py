@@ -16,7 +16,7 @@ from ortune.analysis.calibration_quality import stability
 from ortune.analysis.calibration_quality.probes import Asked, probes, settled
 from ortune.analysis.calibration_quality.stability import Stability
 from ortune.calibration import ranges_file, tensorrt_cache
-from ortune.calibration.activity import Idle, idle, watching
+from ortune.calibration.activity import Inactive, activity_probes, inactive
 from ortune.calibration.calibrate import Calibrated, calibrate_groups
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
@@ -82,7 +82,7 @@ class Calibration:
     document: Mapping[str, Any]
     tensors: tuple[Tensor, ...]
     stability: Stability
-    idle: tuple[Idle, ...]
+    idle: tuple[Inactive, ...]
     unanswered: tuple[str, ...]
     every: Ranges
     seconds: float
@@ -148,7 +148,7 @@ def calibrate(
         asked = probes(path, step)
         count = stability.independent(seen.feeds, seen.indices)
         sets = stability.sets(stability.dealt(seen.feeds, seen.indices), count)
-        watched = watching(asked.model, [probe.tensor for probe in asked.probes])
+        watched = activity_probes(asked.model, [probe.tensor for probe in asked.probes])
         found = calibrate_groups(
             asked.model,
             [*asked.probes, *watched],
@@ -238,7 +238,7 @@ def _told(
         document=document,
         tensors=tuple(_tensors(asked.model, whole, found.ranges[1:3])),
         stability=stability.judge(whole, found.ranges[1:], count, len(digests)),
-        idle=tuple(idle(asked.model, found.ranges[0], [p.tensor for p in asked.probes])),
+        idle=tuple(inactive(asked.model, found.ranges[0], [p.tensor for p in asked.probes])),
         unanswered=unanswered,
         every=every,
         seconds=found.seconds,

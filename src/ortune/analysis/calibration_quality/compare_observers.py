@@ -124,13 +124,13 @@ def compare_observers(
     backend = parse(Backend, on)
     demand(backend)
     request = Request(
-        models=(Path(model),),
+        model,
         data=data,
         labels=labels,
         calibration=calibration,
         budget=budget,
         baseline=Cpu(custom_ops=backend.custom_ops),
-        seconds=_SECONDS,
+        time=_SECONDS,
     )
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
@@ -211,7 +211,7 @@ class _Contest:
         found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
         ranges = found.ranges[0]
         kept = ranges_file.entries(ranges, asked.probes, str(asked.observer))
-        known = ranges_file.Saved(
+        known = ranges_file.SavedRanges(
             row.observer,
             f"{row.observer}{row.augment}",
             {entry.name: entry for entry in kept},

@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from ortune.analysis.profiling.tensor_sizes import filled
 from ortune.core.backend import Backend
-from ortune.core.profile import Executed, Kernel, Operand, Recorded
+from ortune.core.profile import Kernel
+from ortune.core.session import Executed, Operand, Recorded
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.flops import node_flops
 from ortune.model.analysis.regions import Regions

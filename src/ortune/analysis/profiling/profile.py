@@ -17,7 +17,8 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.plugins.spelling import parse_list
-from ortune.core.profile import Ceilings, Operand, Profile, Recorded
+from ortune.core.profile import Ceilings, Profile
+from ortune.core.session import Operand, Recorded
 from ortune.data import given
 from ortune.measurement import peaks as roofs
 from ortune.measurement.capabilities import capabilities, demand

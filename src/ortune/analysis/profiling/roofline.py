@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ortune.core.profile import Ceilings, Kernel, Operand, Profile
+from ortune.core.profile import Ceilings, Kernel, Profile
+from ortune.core.session import Operand
 
 Bound: TypeAlias = Literal["compute", "bandwidth", "cache", "overhead", "unknown"]
 BOUNDS: tuple[Bound, ...] = ("compute", "bandwidth", "cache", "overhead", "unknown")

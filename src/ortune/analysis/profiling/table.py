@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ortune.core.profile import Kernel, Operand, Profile
+from ortune.core.profile import Kernel, Profile
+from ortune.core.session import Operand
 
 
 def rows(profile: Profile) -> list[dict[str, Any]]:

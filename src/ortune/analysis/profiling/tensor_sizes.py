@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortune.core.profile import Executed, Operand
+from ortune.core.session import Executed, Operand
 from ortune.data.stream import Stream
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.graph import edit

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ortune.analysis.profiling.table import row
-from ortune.core.profile import Profile, Slice
+from ortune.core.profile import Profile
+from ortune.core.session import Slice
 
 _PROCESS, _REGIONS, _KERNELS = 1, 1, 2
 _CLOCK_NS = 2_000

@@ -21,9 +21,10 @@ from ortune.core.event import Note
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_given
+from ortune.core.reading import read_workload
 from ortune.core.request import verb
 from ortune.core.trial import Interval, Verdict
-from ortune.core.workload import Workload, read_workload, spread
+from ortune.core.workload import Workload, spread
 from ortune.data import derive, given
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream

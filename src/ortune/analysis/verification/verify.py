@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 from ortune.analysis.verification import bisect as bisecting
 from ortune.analysis.verification.bisect import Bisection
@@ -21,6 +21,7 @@ from ortune.core.event import silent
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
+from ortune.core.request import request
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.experiment import measure
@@ -63,6 +64,13 @@ class Saturation:
     isa: str
     layers: tuple[Saturated, ...]
     left: int
+
+
+@request
+class _Whole(Request):
+    """Two given files are compared on all samples."""
+
+    whole: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -125,17 +133,16 @@ def verify(
     one, two = Path(reference), Path(other)
     first, second = (model_facts.facts(file.load(path)) for path in (one, two))
     _same_interface(one, first, two, second)
-    request = Request(
-        models=(one,),
+    request = _Whole(
+        one,
         data=data,
         labels=labels,
-        evaluate=evaluate or "",
+        evaluate=evaluate,
         budget=budget,
         baseline=Cpu(custom_ops=backend.custom_ops),
         shapes=shapes or {},
         ranges=ranges or {},
-        seconds=3600,
-        whole=True,
+        time=3600.0,
     )
     with TemporaryDirectory(prefix="ortune-") as folder:
         report = Path(folder) / "saturated.json"

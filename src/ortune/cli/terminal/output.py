@@ -25,7 +25,7 @@ JSON = "ortune.json"
 
 def version() -> str:
     """Return the installed version."""
-    from ortune import __version__
+    from ortune.core.version import __version__
 
     return __version__
 

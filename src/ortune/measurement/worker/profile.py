@@ -13,8 +13,7 @@ import numpy as np
 
 from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.plugins import codec
-from ortune.core.profile import Recorded
-from ortune.core.session import Recording
+from ortune.core.session import Recorded, Recording
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.worker.workbench import Workbench

@@ -18,7 +18,7 @@ from ortune.core.plugins import codec, user_function
 from ortune.data import stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.memory import peak_rss
-from ortune.measurement.worker import observers, profile, roofline
+from ortune.measurement.worker import observers, peaks, profile
 from ortune.measurement.worker import placement as placing
 from ortune.measurement.worker.allocations import arena, nodes
 from ortune.measurement.worker.capabilities import capabilities
@@ -149,7 +149,7 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     **observers.TASKS,
     **placing.TASKS,
     **profile.TASKS,
-    **roofline.TASKS,
+    **peaks.TASKS,
     "usage": usage,
     "footprint": footprint,
     "rest": rest,

@@ -51,19 +51,6 @@ def absorb(
     return True
 
 
-def multiplied(editor: edit.Editor, value: ir.Value, factor: NDArray[np.float32]) -> ir.Value:
-    """Return a value's product with factors along its last axis, which nothing reads yet."""
-    held = editor.constant(f"{value.name}_factor", factor)
-    made = editor.node("Mul", [value, held], name=f"{value.name}_smooth")
-    made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
-    producer = value.producer()
-    if producer is None:
-        edit.insert_first(editor.graph, made)
-    else:
-        edit.insert_after(producer, made)
-    return made.outputs[0]
-
-
 def _parts(value: ir.Value | None, width: int, readers: Collection[ir.Node]) -> list[_Part] | None:
     """Return the constants to multiply; None when the factors cannot go up from this value."""
     if (

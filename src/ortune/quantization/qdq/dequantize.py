@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.match import maker, other, reader
 from ortune.model.graph.uses import is_read
+from ortune.quantization.replace import stand_in
 
 _POSITIVE = ("Clip", "Relu", "Sigmoid", "Softmax", "HardSigmoid")
 
@@ -156,13 +157,8 @@ class FloatLayers:
         )
         edit.insert_before(node, made)
         end = self._bias(made, last) if convolves else last
-        result = end.outputs[0]
-        new = made.outputs[0]
-        new.shape, new.type = result.shape, result.type
-        name = result.name
-        result.replace_all_uses_with(new, replace_graph_outputs=True)
+        stand_in(end.outputs[0], made.outputs[0])
         _remove_back(end)
-        new.name = name
         return True
 
     def _weight(

@@ -6,16 +6,17 @@ of its CPU provider computes with them: between such pairs it computes in float.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from ortune.core.observer import Ranges
 from ortune.model.graph import edit
-from ortune.quantization.grid import Grid
-from ortune.quantization.qdq.nodes import put_behind, take_output
-from ortune.quantization.qdq.placement import Placement
+from ortune.quantization.grid import Grid, Kind, activation
+from ortune.quantization.qdq.nodes import multiplied, put_behind, take_output
+from ortune.quantization.qdq.placement import Placement, after, float_inputs
 from ortune.quantization.qdq.smooth import Smoothing
 
 WIDE_OPSET = 21
@@ -59,7 +60,7 @@ class Pairs:
                 )
             seen = self._guard(value) if value in placement.guarded else value
             if value in self._smooth and (factor := self._smooth[value].factor) is not None:
-                seen = self._divide(value, factor, home)
+                seen = multiplied(self._editor, value, (1 / factor).astype(np.float32), home)
             whole = value in placement.replaced
             self._pair(value, seen, home, shared[source], readers, all_readers=whole)
 
@@ -69,12 +70,7 @@ class Pairs:
         Between a DequantizeLinear and a QuantizeLinear onnxruntime quantizes the weights of a
         layer itself, coarsely (``weight_bias_quantization.cc``).
         """
-        made = self._editor.node("Sum", [value], name=f"{value.name}_float")
-        made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
-        producer = value.producer()
-        assert producer is not None
-        edit.insert_after(producer, made)
-        return made.outputs[0]
+        return self._sum_of_one(value, "float")
 
     def _share(self, rounded: ir.Value, uses: Sequence[tuple[ir.Node, int]]) -> None:
         """Give several float readers one float tensor, through a Sum of one.
@@ -82,20 +78,16 @@ class Pairs:
         onnxruntime repeats a DequantizeLinear for every reader: what reads it twice, such as GELU
         in primitive operators, would not be fused any more.
         """
-        made = self._editor.node("Sum", [rounded], name=f"{rounded.name}_shared")
-        made.outputs[0].shape, made.outputs[0].type = rounded.shape, rounded.type
-        producer = rounded.producer()
+        shared = self._sum_of_one(rounded, "shared")
+        for node, index in uses:
+            node.replace_input_with(index, shared)
+
+    def _sum_of_one(self, value: ir.Value, suffix: str) -> ir.Value:
+        made = self._editor.node("Sum", [value], name=f"{value.name}_{suffix}")
+        made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
+        producer = value.producer()
         assert producer is not None
         edit.insert_after(producer, made)
-        for node, index in uses:
-            node.replace_input_with(index, made.outputs[0])
-
-    def _divide(self, value: ir.Value, factor: NDArray[np.float32], home: ir.Graph) -> ir.Value:
-        """Divide an activation's channels, in front of its pair."""
-        held = self._editor.constant(f"{value.name}_factor", (1 / factor).astype(np.float32))
-        made = self._editor.node("Mul", [value, held], name=f"{value.name}_smooth")
-        made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
-        put_behind(value, home, made)
         return made.outputs[0]
 
     def _pair(
@@ -132,3 +124,36 @@ class Pairs:
         wide = zero.dtype in (ir.DataType.UINT16, ir.DataType.INT16)
         self.foreign |= wide and self._opset < WIDE_OPSET
         return "com.microsoft" if wide and self._opset < WIDE_OPSET else ""
+
+
+def grids(
+    placement: Placement,
+    ranges: Ranges,
+    smooth: Mapping[ir.Value, Smoothing],
+    wide: Collection[ir.Node],
+    *,
+    kind: Literal["u8", "s8"],
+    symmetric: bool,
+) -> dict[ir.Value, Grid]:
+    """Return the grid of every tensor of a graph that gets a pair.
+
+    Args:
+        placement: Where pairs go.
+        ranges: From calibration.
+        smooth: What is done to activations first.
+        wide: Nodes whose activations take 16 bits, with all tensors on the same grid.
+        kind: Of the others.
+        symmetric: Zero point in the middle.
+    """
+    touched = {value for node in wide for value in (*float_inputs(node), *node.outputs)}
+    touched |= {after(node) for node in wide}
+    sources = {placement.tensors[value] for value in touched if value in placement.tensors}
+    sixteen: Kind = "s16" if kind == "s8" else "u16"
+    return {
+        value: activation(
+            smooth[value].seen if value in smooth else ranges[str(source.name)],
+            sixteen if source in sources else kind,
+            symmetric=symmetric,
+        )
+        for value, source in placement.tensors.items()
+    }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from ortune.model.graph import edit
 
@@ -19,13 +21,24 @@ def dequantized(
     return node
 
 
-def put_behind(value: ir.Value, home: ir.Graph, *nodes: ir.Node) -> None:
+def put_behind(value: ir.Value, home: edit.Graph, *nodes: ir.Node) -> None:
     """Place nodes right behind a tensor, or in front of the graph that takes it from outside."""
     producer = value.producer()
     if producer is None or producer.graph is not home:
         edit.insert_first(home, *nodes)
     else:
         edit.insert_after(producer, *nodes)
+
+
+def multiplied(
+    editor: edit.Editor, value: ir.Value, factor: NDArray[np.float32], home: edit.Graph
+) -> ir.Value:
+    """Return a value's product with factors along its last axis, which nothing reads yet."""
+    held = editor.constant(f"{value.name}_factor", factor)
+    made = editor.node("Mul", [value, held], name=f"{value.name}_smooth")
+    made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
+    put_behind(value, home, made)
+    return made.outputs[0]
 
 
 def take_output(editor: edit.Editor, graph: ir.Graph, value: ir.Value, instead: ir.Value) -> None:

@@ -6,10 +6,10 @@ A pair follows a tensor (before its readers), never an edge. Three kinds of tens
 - what a convolution makes, after the Relu or Clip that the kernel absorbs: integer convolutions
   write integers, so every reader of such a tensor reads the rounded values;
 - what a follower makes: an operator between two integer tensors that has an integer kernel itself
-  or only moves values. It is taken only if somebody further down wants its integers.
+  or only moves values. It is taken only if a layer further down reads its integers.
 
-Which operators follow, `_rules` says for each provider; all others stay in float between a pair.
-Every graph is placed by itself: a tensor that a body takes from outside has its pair inside too.
+Which operators follow, `runtime_rules` lists; all others stay in float between a pair. Every graph
+is placed by itself: a tensor that a body takes from outside has its pair inside too.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _joins(node: ir.Node, inputs: Sequence[ir.Value], usable: Callable[[ir.Value
 
 
 def _backward(reached: dict[ir.Node, list[ir.Value]], wanted: set[ir.Value]) -> list[ir.Node]:
-    """Keep the nodes whose integers somebody wants further down."""
+    """Keep the nodes whose integers a layer further down reads."""
     needed, kept = set(wanted), []
     for node in reversed(reached):
         if any(out in needed for out in reached[node]):

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph import edit, qdq
-from ortune.model.graph.qdq import MICROSOFT, Constants
+from ortune.model.graph.qdq import Constants
 from ortune.model.graph.uses import is_read, only_reader
+from ortune.quantization.qdq.runtime_rules import MOVING
 
-UNARY = {
-    "AveragePool": "QLinearAveragePool",
-    "GlobalAveragePool": "QLinearGlobalAveragePool",
-    "LeakyRelu": "QLinearLeakyRelu",
-    "Sigmoid": "QLinearSigmoid",
-    "Softmax": "QLinearSoftmax",
-}
-BINARY = {"Add": "QLinearAdd", "Mul": "QLinearMul"}
-MOVING = (
-    "DepthToSpace",
-    "Flatten",
-    "MaxPool",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+_ELEMENTWISE_TEXT = "Add Mul Concat AveragePool GlobalAveragePool LeakyRelu Sigmoid Softmax"
+ELEMENTWISE = frozenset(_ELEMENTWISE_TEXT.split())
+"""Operators that com.microsoft has by the name QLinear..., of integers with scalar grids."""
+
+MOVES = frozenset({"DepthToSpace", *MOVING}) - {"Expand"}
 Inputs: TypeAlias = list[ir.Value | None]
-NONE: tuple[None] = (None,)
 
 
 @dataclass(frozen=True)
@@ -46,16 +33,26 @@ class Taken:
 
     op: str
     inputs: Inputs
-    attributes: dict[str, Any]
+    attributes: Mapping[str, ir.Attr]
     last: ir.Node
     foreign: bool = False
 
+    @property
+    def domain(self) -> str:
+        """Of the operator."""
+        return qdq.MICROSOFT if self.foreign else ""
+
 
 @dataclass(frozen=True)
-class Source:
-    """Integers and their grid, as parts of an integer operator."""
+class Integers:
+    """Integers and their grid, as parts of an integer operator.
 
-    integers: ir.Value
+    Attributes:
+        node: The DequantizeLinear that reads them, or the QuantizeLinear that makes them.
+    """
+
+    node: ir.Node
+    values: ir.Value
     scale: ir.Value
     zero: ir.Value
     grid: Constants
@@ -63,7 +60,11 @@ class Source:
     @property
     def parts(self) -> Inputs:
         """Integers, scale, zero point: the order of most operators."""
-        return [self.integers, self.scale, self.zero]
+        return [self.values, self.scale, self.zero]
+
+    def like(self, other: Integers) -> bool:
+        """Say whether both have one dtype."""
+        return self.grid.zero.dtype == other.grid.zero.dtype
 
 
 class Operators:
@@ -84,29 +85,21 @@ class Operators:
                 return self._matmul(node)
             case "Gemm":
                 return self._gemm(node)
-            case "Concat":
-                return self._concat(node)
-            case op if op in UNARY:
-                return self._unary(node)
-            case op if op in BINARY:
-                return self._binary(node)
-            case op if op in MOVING:
+            case op if op in MOVES:
                 return self._moving(node)
+            case op if op in ELEMENTWISE:
+                return self._elementwise(node)
             case _:
                 return None
 
-    def source(self, value: ir.Value | None, *, scalar: bool = True) -> Source | None:
+    def _input(self, value: ir.Value | None, *, scalar: bool = True) -> Integers | None:
         """Return the integers behind a DequantizeLinear, with a scalar grid unless a weight."""
         node = qdq.maker(value, "DequantizeLinear")
-        grid = qdq.grid(node) if node is not None else None
-        if node is None or grid is None or grid.zero.dtype not in (np.uint8, np.int8):
-            return None
-        if scalar and not grid.single:
-            return None
-        return self._source(node, node.inputs[0], grid)
+        found = None if node is None else self._integers(node, node.inputs[0])
+        return None if found is None or (scalar and not found.grid.single) else found
 
-    def end(self, node: ir.Node) -> tuple[ir.Node, Source] | None:
-        """Return the QuantizeLinear behind a node; a Relu or Clip that it repeats is skipped."""
+    def _output(self, node: ir.Node) -> Integers | None:
+        """Return the integers made behind a node; a Relu or Clip that they repeat is skipped."""
         behind = only_reader(node.outputs[0])
         if behind is not None and behind.op_type in ("Relu", "Clip") and not behind.domain:
             after = only_reader(behind.outputs[0])
@@ -116,19 +109,20 @@ class Operators:
             behind = after
         if behind is None or behind.op_type != "QuantizeLinear" or not qdq.ours(behind):
             return None
-        grid = qdq.grid(behind)
-        if grid is None or not grid.single or grid.zero.dtype not in (np.uint8, np.int8):
-            return None
-        return behind, self._source(behind, behind.outputs[0], grid)
+        found = self._integers(behind, behind.outputs[0])
+        return found if found is not None and found.grid.single else None
 
-    def _source(self, node: ir.Node, integers: ir.Value | None, grid: Constants) -> Source:
+    def _integers(self, node: ir.Node, values: ir.Value | None) -> Integers | None:
+        grid = qdq.grid(node)
+        if grid is None or grid.zero.dtype not in (np.uint8, np.int8):
+            return None
         scale, zero = qdq.given(node, 1), qdq.given(node, 2)
-        assert integers is not None and scale is not None
+        assert values is not None and scale is not None
         if zero is None:
             zero = self._editor.constant(f"{node.name}_zero", grid.zero)
         if grid.single:
             scale, zero = self._scalar(scale), self._scalar(zero)
-        return Source(integers, scale, zero, grid)
+        return Integers(node, values, scale, zero, grid)
 
     def _scalar(self, value: ir.Value) -> ir.Value:
         array = edit.const_array(value)
@@ -139,89 +133,73 @@ class Operators:
         return self._scalars[value]
 
     def _conv(self, node: ir.Node) -> Taken | None:
-        x, end = self.source(node.inputs[0]), self.end(node)
-        w = self.source(node.inputs[1], scalar=False)
+        x, end = self._input(node.inputs[0]), self._output(node)
+        w = self._input(node.inputs[1], scalar=False)
         if x is None or w is None or end is None or not qdq.is_weight(node.inputs[1]):
             return None
-        if not w.grid.single and w.grid.axis != 0:
+        if not (w.grid.single or w.grid.axis == 0) or not end.like(x):
             return None
-        bias = self._bias(node, x, w)
-        if bias is None or end[1].grid.zero.dtype != x.grid.zero.dtype:
+        if (bias := self._bias(node, x, w)) is None:
             return None
-        inputs = [*x.parts, *w.parts, end[1].scale, end[1].zero, *bias]
-        return Taken("QLinearConv", inputs, dict(node.attributes), end[0])
+        inputs = [*x.parts, *w.parts, end.scale, end.zero, *bias]
+        return Taken("QLinearConv", inputs, node.attributes, end.node)
 
     def _matmul(self, node: ir.Node) -> Taken | None:
-        a, end = self.source(node.inputs[0]), self.end(node)
-        b = self.source(node.inputs[1], scalar=False)
-        if a is None or b is None or end is None:
+        a, end = self._input(node.inputs[0]), self._output(node)
+        b = self._input(node.inputs[1], scalar=False)
+        if a is None or b is None or end is None or not end.like(a):
             return None
-        tensor = edit.const_tensor(b.integers)
-        last = len(tensor.shape) - 1 if tensor is not None else None
-        columns = b.grid.single or (last == 1 and b.grid.axis % 2 == 1)
-        if not columns or end[1].grid.zero.dtype != a.grid.zero.dtype:
+        tensor = edit.const_tensor(b.values)
+        columns = tensor is not None and len(tensor.shape) == 2 and b.grid.axis % 2 == 1
+        if not b.grid.single and not columns:
             return None
-        return Taken("QLinearMatMul", [*a.parts, *b.parts, end[1].scale, end[1].zero], {}, end[0])
+        return Taken("QLinearMatMul", [*a.parts, *b.parts, end.scale, end.zero], {}, end.node)
 
     def _gemm(self, node: ir.Node) -> Taken | None:
-        a, b = self.source(node.inputs[0]), self.source(node.inputs[1], scalar=False)
+        a, b = self._input(node.inputs[0]), self._input(node.inputs[1], scalar=False)
         if a is None or b is None or edit.attribute(node, "beta", 1.0) != 1.0:
             return None
         channels = 0 if edit.attribute(node, "transB", 0) else 1
         if not b.grid.single and b.grid.axis % 2 != channels:
             return None
         bias = self._bias(node, a, b)
-        alpha = float(edit.attribute(node, "alpha", 1.0))
-        if bias is None or (alpha != 1.0 and bias):
+        if bias is None or (bias and float(edit.attribute(node, "alpha", 1.0)) != 1.0):
             return None
-        inputs: Inputs = [*a.parts, *b.parts, *(bias if bias else NONE)]
-        end = self.end(node)
-        if end is not None and end[1].grid.zero.dtype == a.grid.zero.dtype:
-            return Taken(
-                "QGemm", [*inputs, end[1].scale, end[1].zero], _without_beta(node), end[0], True
-            )
-        return Taken("QGemm", inputs, _without_beta(node), node, True)
+        inputs: Inputs = [*a.parts, *b.parts, bias[0] if bias else None]
+        attributes = {name: held for name, held in node.attributes.items() if name != "beta"}
+        end = self._output(node)
+        if end is not None and end.like(a):
+            return Taken("QGemm", [*inputs, end.scale, end.zero], attributes, end.node, True)
+        return Taken("QGemm", inputs, attributes, node, True)
 
-    def _unary(self, node: ir.Node) -> Taken | None:
-        x, end = self.source(node.inputs[0]), self.end(node)
-        if x is None or end is None or end[1].grid.zero.dtype != x.grid.zero.dtype:
+    def _elementwise(self, node: ir.Node) -> Taken | None:
+        """Take an operator whose inputs all have a scalar grid; a Concat names its own first."""
+        end = self._output(node)
+        inputs: Inputs = []
+        for value in node.inputs:
+            found = self._input(value)
+            if end is None or found is None or not found.like(end):
+                return None
+            inputs += found.parts
+        if end is None:
             return None
+        grid = [end.scale, end.zero]
+        inputs = [*grid, *inputs] if node.op_type == "Concat" else [*inputs, *grid]
         attributes = dict(node.attributes)
         if node.op_type == "Softmax":
             attributes["opset"] = ir.AttrInt64("opset", 13)
             attributes.setdefault("axis", ir.AttrInt64("axis", -1))
-        inputs = [*x.parts, end[1].scale, end[1].zero]
-        return Taken(UNARY[node.op_type], inputs, attributes, end[0], True)
-
-    def _binary(self, node: ir.Node) -> Taken | None:
-        a, b, end = self.source(node.inputs[0]), self.source(node.inputs[1]), self.end(node)
-        if a is None or b is None or end is None:
-            return None
-        if len({s.grid.zero.dtype for s in (a, b, end[1])}) > 1:
-            return None
-        inputs = [*a.parts, *b.parts, end[1].scale, end[1].zero]
-        return Taken(BINARY[node.op_type], inputs, {}, end[0], True)
-
-    def _concat(self, node: ir.Node) -> Taken | None:
-        sources, end = [self.source(value) for value in node.inputs], self.end(node)
-        if end is None:
-            return None
-        inputs: Inputs = [end[1].scale, end[1].zero]
-        for one in sources:
-            if one is None or one.grid.zero.dtype != end[1].grid.zero.dtype:
-                return None
-            inputs += one.parts
-        return Taken("QLinearConcat", inputs, dict(node.attributes), end[0], True)
+        return Taken(f"QLinear{node.op_type}", inputs, attributes, end.node, True)
 
     def _moving(self, node: ir.Node) -> Taken | None:
-        x, end = self.source(node.inputs[0]), self.end(node)
-        if x is None or end is None or not x.grid.same(end[1].grid):
+        x, end = self._input(node.inputs[0]), self._output(node)
+        if x is None or end is None or not x.grid.same(end.grid):
             return None
         if len(node.outputs) > 1 and node.outputs[1].uses():
             return None
-        return Taken(node.op_type, [x.integers, *node.inputs[1:]], dict(node.attributes), end[0])
+        return Taken(node.op_type, [x.values, *node.inputs[1:]], node.attributes, end.node)
 
-    def _bias(self, node: ir.Node, x: Source, w: Source) -> list[ir.Value] | None:
+    def _bias(self, node: ir.Node, x: Integers, w: Integers) -> list[ir.Value] | None:
         """Return the bias in the steps of the product, no item without one; None: impossible."""
         value = qdq.given(node, 2)
         if value is None:
@@ -244,10 +222,6 @@ class Operators:
         return [self._editor.constant(f"{value.name}_int32", rounded.astype(np.int32))]
 
 
-def _without_beta(node: ir.Node) -> dict[str, Any]:
-    return {name: held for name, held in node.attributes.items() if name != "beta"}
-
-
 def _repeats(node: ir.Node, grid: Constants) -> bool:
     """Whether a grid ends where a Relu or Clip cuts, or within: it need not be written."""
     limits = np.iinfo(grid.zero.dtype)
@@ -255,7 +229,7 @@ def _repeats(node: ir.Node, grid: Constants) -> bool:
     low, high = (limits.min - zero) * scale, (limits.max - zero) * scale
     if node.op_type == "Relu":
         return low >= 0
-    ends: Sequence[ir.Value | None] = [qdq.given(node, i) for i in (1, 2)]
+    ends = [qdq.given(node, i) for i in (1, 2)]
     cuts = [edit.const_array(end) for end in ends]
     if any(end is not None and cut is None for end, cut in zip(ends, cuts, strict=True)):
         return False
@@ -263,11 +237,6 @@ def _repeats(node: ir.Node, grid: Constants) -> bool:
     most = np.inf if cuts[1] is None else float(cuts[1].reshape(-1)[0])
     slack = scale * 1e-3
     return low >= least - slack and high <= most + slack
-
-
-def domain(taken: Taken) -> str:
-    """Return the domain of the operator."""
-    return MICROSOFT if taken.foreign else ""
 
 
 def leftovers(graph: edit.Graph) -> Iterator[ir.Node]:

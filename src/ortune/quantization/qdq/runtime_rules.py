@@ -1,14 +1,13 @@
-"""The rules of static int8: operator x provider x instruction set -> what becomes of it.
+"""The rules of static int8: operator, provider, instruction set -> what becomes of it.
 
 A runtime computes in integers only where it knows the pattern; pairs anywhere else cost time and
 accuracy for nothing. What a row says of a provider was read in the file or thread that it names,
-or measured (``tests/unit/test_quantizer_rules.py`` measures the rows of onnxruntime's CPU provider
-and of OpenVINO again). The fields of `int8-static` override every row: the search measures.
+or measured (``test_runtime_rules.py`` measures the rows of onnxruntime's CPU provider and of
+OpenVINO again). The fields of `int8-static` override every row: the search measures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias, get_args
@@ -57,7 +56,8 @@ class Rule:
     case: str = ""
 
 
-MOVING = ("Expand", "Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_MOVING = "Expand Flatten MaxPool Reshape Slice Squeeze Transpose Unsqueeze"
+MOVING = tuple(_MOVING.split())
 """Operators that move integers as they are, wherever there are integers."""
 
 _SELECTORS = "onnxruntime qdq_selector_action_transformer.cc"
@@ -65,130 +65,84 @@ _MEASURED = "measured: onnxruntime 1.31.1"
 _OPENVINO = "measured: openvino 2026.4.1; src/common/low_precision_transformations"
 _TENSORRT = "NVIDIA TensorRT developer guide, explicit quantization"
 _NO_SELECTOR = f"{_SELECTORS} lists no CUDA provider"
+_RESIZED = "itself in float, but what is around it stays integer"
 
+_MEASURED_FLOAT = (
+    "ConvTranspose Div Erf Exp Gelu HardSigmoid HardSwish LayerNormalization Neg Pad ReduceMean "
+    "Relu Split Sqrt Sub Tanh"
+)
+_POOLED = "Add AveragePool Concat GlobalAveragePool"
 
-def _cpu() -> Iterator[Rule]:
-    for op in ("Conv", "MatMul", "Gemm"):
-        yield Rule(op, Gives.INTEGER, _SELECTORS, "cpu")
-    for op in ("Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"):
-        yield Rule(op, Gives.INTEGER, _SELECTORS, "cpu")
-    for op in (*MOVING, "Tile"):
-        yield Rule(op, Gives.MOVES, _SELECTORS, "cpu")
-    yield Rule("DepthToSpace", Gives.MOVES, _MEASURED, "cpu")
-    yield Rule("Resize", Gives.MOVES, _SELECTORS, "cpu", case="nearest")
-    yield Rule(
-        "Resize",
-        Gives.MOVES,
-        f"{_MEASURED}: itself in float, but what is around it stays integer",
-        "cpu",
-    )
-    yield Rule("Relu", Gives.ABSORBED, _MEASURED, "cpu", case="behind Conv, Gemm or Add")
-    yield Rule("Clip", Gives.ABSORBED, _MEASURED, "cpu", case="behind Conv, from 0")
-    for op in (
-        "ConvTranspose",
-        "Div",
-        "Erf",
-        "Exp",
-        "Gelu",
-        "HardSigmoid",
-        "HardSwish",
-        "LayerNormalization",
-        "Neg",
-        "Pad",
-        "ReduceMean",
-        "Relu",
-        "Split",
-        "Sqrt",
-        "Sub",
-        "Tanh",
-    ):
-        yield Rule(op, Gives.FLOAT, _MEASURED, "cpu")
-    yield Rule("Mul", Gives.FLOAT, _MEASURED, "cpu", case="by a float constant")
-    yield Rule("Conv", Gives.FLOAT, _MEASURED, "cpu", case="float output")
-    yield Rule(
-        "Conv", Gives.GUARDED, "onnxruntime weight_bias_quantization.cc", "cpu", case="float"
-    )
-    yield Rule(
+_PLAIN: tuple[tuple[Target, Gives, str, str], ...] = (
+    ("cpu", Gives.INTEGER, _SELECTORS, f"Conv MatMul Gemm {_POOLED} LeakyRelu Mul Sigmoid"),
+    ("cpu", Gives.MOVES, _SELECTORS, f"{_MOVING} Tile"),
+    ("cpu", Gives.MOVES, _MEASURED, "DepthToSpace"),
+    ("cpu", Gives.MOVES, f"{_MEASURED}: {_RESIZED}", "Resize"),
+    ("cpu", Gives.FLOAT, _MEASURED, _MEASURED_FLOAT),
+    ("openvino", Gives.INTEGER, _OPENVINO, "Conv ConvTranspose Gemm MatMul AveragePool"),
+    ("openvino", Gives.INTEGER, _OPENVINO, "GlobalAveragePool LeakyRelu Sigmoid"),
+    ("openvino", Gives.JOINED, f"{_OPENVINO} (of parts on different grids)", "Add Concat Mul"),
+    ("openvino", Gives.FLOAT, _OPENVINO, "Tile"),
+    ("openvino", Gives.MOVES, f"{_OPENVINO}: itself in float, integers around it", "Resize"),
+    ("openvino", Gives.MOVES, _OPENVINO, f"DepthToSpace {_MOVING}"),
+    ("tensorrt", Gives.INTEGER, _TENSORRT, f"Conv ConvTranspose Gemm MatMul {_POOLED} Mul"),
+    ("tensorrt", Gives.MOVES, _TENSORRT, _MOVING.removeprefix("Expand ")),
+    ("cuda", Gives.STORED, _NO_SELECTOR, "Conv Gemm MatMul"),
+    ("directml", Gives.INTEGER, _SELECTORS, f"Conv MatMul {_POOLED} LeakyRelu Sigmoid"),
+    ("directml", Gives.FLOAT, _SELECTORS, "Mul"),
+    ("directml", Gives.MOVES, _SELECTORS, f"{_MOVING} Tile"),
+)
+"""What becomes of operators in their plain use."""
+
+_WIDE = "16-bit activations"
+_CASES = (
+    Rule("Resize", Gives.MOVES, _SELECTORS, "cpu", case="nearest"),
+    Rule("Relu", Gives.ABSORBED, _MEASURED, "cpu", case="behind Conv, Gemm or Add"),
+    Rule("Clip", Gives.ABSORBED, _MEASURED, "cpu", case="behind Conv, from 0"),
+    Rule("Mul", Gives.FLOAT, _MEASURED, "cpu", case="by a float constant"),
+    Rule("Conv", Gives.FLOAT, _MEASURED, "cpu", case="float output"),
+    Rule("Conv", Gives.GUARDED, "onnxruntime weight_bias_quantization.cc", "cpu", case="float"),
+    Rule(
         "Softmax",
         Gives.FLOAT,
         f"{_MEASURED}: fuses, but attention in integers gains no time and loses 2 dB",
         "cpu",
         case="attention",
-    )
-    yield Rule(
+    ),
+    Rule(
         "MatMul",
         Gives.PER_TENSOR,
         f"{_MEASURED}: loads, then fails in the run",
         "cpu",
         case="weight of three axes and more",
-    )
-    yield Rule("Add", Gives.SCALAR, f"{_MEASURED}: QLinearAdd does not load", "cpu")
-    yield Rule("Conv", Gives.FLOAT, f"{_SELECTORS}: no 16 bits", "cpu", case="16-bit activations")
-    yield Rule(
-        "MatMul", Gives.FLOAT, f"{_SELECTORS}: no 16 bits", "cpu", case="16-bit activations"
-    )
-    yield Rule("*", Gives.REDUCED, "microsoft/onnxruntime#5849, #14642", "cpu", "no-vnni")
-    yield Rule("*", Gives.SIGNED, "microsoft/onnxruntime#6732", "cpu", "arm")
-
-
-def _openvino() -> Iterator[Rule]:
-    for op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
-        yield Rule(op, Gives.INTEGER, _OPENVINO, "openvino")
-    for op in ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid"):
-        yield Rule(op, Gives.INTEGER, _OPENVINO, "openvino")
-    for op in ("Add", "Concat", "Mul"):
-        yield Rule(op, Gives.JOINED, f"{_OPENVINO} (of parts on different grids)", "openvino")
-    yield Rule("Tile", Gives.FLOAT, _OPENVINO, "openvino")
-    yield Rule(
-        "Resize", Gives.MOVES, f"{_OPENVINO}: itself in float, integers around it", "openvino"
-    )
-    for op in ("DepthToSpace", *MOVING):
-        yield Rule(op, Gives.MOVES, _OPENVINO, "openvino")
-
-
-def _tensorrt() -> Iterator[Rule]:
-    yield Rule("*", Gives.SYMMETRIC_S8, f"{_TENSORRT}; microsoft/onnxruntime#6732", "tensorrt")
-    for op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
-        yield Rule(op, Gives.INTEGER, _TENSORRT, "tensorrt")
-    for op in ("Add", "AveragePool", "Concat", "GlobalAveragePool", "Mul"):
-        yield Rule(op, Gives.INTEGER, _TENSORRT, "tensorrt")
-    for op in ("Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"):
-        yield Rule(op, Gives.MOVES, _TENSORRT, "tensorrt")
-
-
-def _cuda() -> Iterator[Rule]:
-    yield Rule("*", Gives.SYMMETRIC_S8, "microsoft/onnxruntime#6732", "cuda")
-    for op in ("Conv", "Gemm", "MatMul"):
-        yield Rule(op, Gives.STORED, _NO_SELECTOR, "cuda")
-
-
-def _directml() -> Iterator[Rule]:
-    for op in ("Conv", "MatMul"):
-        yield Rule(op, Gives.INTEGER, _SELECTORS, "directml")
-    for op in ("Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Sigmoid"):
-        yield Rule(op, Gives.INTEGER, _SELECTORS, "directml")
-    yield Rule("Mul", Gives.FLOAT, _SELECTORS, "directml")
-    for op in (*MOVING, "Tile"):
-        yield Rule(op, Gives.MOVES, _SELECTORS, "directml")
-
-
-def _any() -> Iterator[Rule]:
-    yield Rule(
+    ),
+    Rule("Add", Gives.SCALAR, f"{_MEASURED}: QLinearAdd does not load", "cpu"),
+    Rule("Conv", Gives.FLOAT, f"{_SELECTORS}: no 16 bits", "cpu", case=_WIDE),
+    Rule("MatMul", Gives.FLOAT, f"{_SELECTORS}: no 16 bits", "cpu", case=_WIDE),
+    Rule("*", Gives.REDUCED, "microsoft/onnxruntime#5849, #14642", "cpu", "no-vnni"),
+    Rule("*", Gives.SIGNED, "microsoft/onnxruntime#6732", "cpu", "arm"),
+    Rule("*", Gives.SYMMETRIC_S8, f"{_TENSORRT}; microsoft/onnxruntime#6732", "tensorrt"),
+    Rule("*", Gives.SYMMETRIC_S8, "microsoft/onnxruntime#6732", "cuda"),
+    Rule(
         "Gather",
         Gives.BEHIND,
         "measured: in front of it the whole table is made float in every run (16 % of MiniLM)",
         case="embedding",
-    )
+    ),
+)
+"""What goes beyond that: single cases, and what holds for every layer."""
 
-
-RULES: tuple[Rule, ...] = (*_any(), *_cpu(), *_openvino(), *_tensorrt(), *_cuda(), *_directml())
+RULES = (
+    *(Rule(op, gives, why, where) for where, gives, why, ops in _PLAIN for op in ops.split()),
+    *_CASES,
+)
 
 LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 """Operators that multiply by a weight."""
 
 
 def rule(op: str, target: Target) -> Rule | None:
-    """Return the row of an operator's plain use on a provider; None where nobody looked."""
+    """Return the row of an operator's plain use on a provider; None where there is no row."""
     found = (r for r in RULES if r.op == op and not r.case and r.provider in (target, "any"))
     return next((r for r in found if r.gives in _PLACES), None)
 

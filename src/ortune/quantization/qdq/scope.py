@@ -19,7 +19,7 @@ QUANTIZED = "are quantized already"
 
 @dataclass(frozen=True)
 class Limits:
-    """What the user says of it; the fields of `int8-static`."""
+    """The fields of `int8-static` that limit it."""
 
     ops: tuple[str, ...]
     include: tuple[str, ...]
@@ -84,7 +84,7 @@ def scope(model: ir.Model, limits: Limits) -> Scope:
     return Scope(fit, left, why)
 
 
-def said(why: Mapping[ir.Node, str], done: int) -> str:
+def summary(why: Mapping[ir.Node, str], done: int) -> str:
     """Say what stays in float, counted by reason; an empty text if nothing does."""
     if not why:
         return ""
@@ -95,7 +95,7 @@ def said(why: Mapping[ir.Node, str], done: int) -> str:
 
 def note(model: ir.Model, why: Mapping[ir.Node, str], done: int) -> None:
     """Note what stays in float; recurrent layers by name."""
-    if text := said(why, done):
+    if text := summary(why, done):
         edit.note(model, text)
     recurrent = Counter(n.op_type for n in edit.every_node(model) if n.op_type in RECURRENT)
     if recurrent:

@@ -5,7 +5,7 @@ A DequantizeLinear in front of the Gather would make the whole table float in ev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.qdq.nodes import dequantized
+from ortune.quantization.replace import stand_in
 from ortune.quantization.weights.integer_weights import Stored, tables_of
 
 SMALLEST_TABLE = 1024
@@ -35,33 +36,40 @@ def tables(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
 
 
 def store_tables(
+    model: ir.Model,
     editor: edit.Editor,
-    found: dict[ir.Value, list[ir.Node]],
-    stored: dict[ir.Value, Stored],
+    found: Mapping[ir.Value, Sequence[ir.Node]],
+    stored: Mapping[ir.Value, Stored],
     left: Collection[ir.Node],
-) -> int:
-    """Store tables as int8, for every node that looks rows up in them; return how many were.
+    *,
+    alone: bool,
+) -> None:
+    """Store tables as int8, for every node that looks rows up in them; note how many were.
 
     A table of its own has one step a column. One that a layer multiplies too (a tied embedding)
     is stored once, with the steps of the layer.
 
     Args:
+        model: Gets the notes.
         editor: Of the main graph.
         found: Answer of `tables`.
         stored: Weights that layers have stored, by their float constant.
         left: Nodes to leave in float.
+        alone: Store tables that no layer multiplies too.
     """
     count = 0
     for source, nodes in found.items():
         wanted = [node for node in nodes if node not in left]
-        if not wanted:
-            continue
-        held = stored.get(source) or _own(editor, source)
-        for node in wanted:
-            look_up(editor, node, held)
-        edit.discard(source)
-        count += 1
-    return count
+        if wanted and (alone or source in stored):
+            held = stored.get(source) or _own(editor, source)
+            for node in wanted:
+                look_up(editor, node, held)
+            edit.discard(source)
+            count += 1
+    if count:
+        edit.note(model, f"{count} embedding tables are int8")
+    if len(found) > count:
+        edit.note(model, f"{len(found) - count} embedding tables stay in float")
 
 
 def _own(editor: edit.Editor, source: ir.Value) -> Stored:
@@ -81,13 +89,10 @@ def look_up(editor: edit.Editor, node: ir.Node, held: Stored) -> None:
     rows = editor.node("Gather", [held.integers, node.inputs[1]], name=f"{stem}_rows")
     rows.outputs[0].shape, rows.outputs[0].dtype = output.shape, held.dtype
     made = [rows, *_widen(editor, stem, rows.outputs[0], node, held)]
-    result = made[-1].outputs[0]
-    result.shape, result.type = output.shape, ir.TensorType(ir.DataType.FLOAT)
     edit.insert_after(node, *made)
-    name = output.name
-    output.replace_all_uses_with(result, replace_graph_outputs=True)
+    stand_in(output, made[-1].outputs[0])
+    made[-1].outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     home.remove(node, safe=True)
-    result.name = name
 
 
 def _widen(

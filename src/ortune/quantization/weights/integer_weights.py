@@ -83,7 +83,7 @@ class Packer:
             alone = per_channel and (len(layer.shape) == 2 or layer.convolves)
             self._axes.setdefault(source, set()).add(order[layer.axis] if alone else None)
             self._orders.setdefault(source, set()).add(order)
-        self.stored: dict[Key, Stored] = {}
+        self._stored: dict[Key, Stored] = {}
         self._read: dict[tuple[int, int, tuple[int, ...]], ir.Value] = {}
 
     def pack(
@@ -103,12 +103,12 @@ class Packer:
         key = (source, alpha, None if smooth is None else layer.x)
         array = layer.array() if alpha == 1.0 else layer.array() * np.float32(alpha)
         fitted = array if smooth is None else smooth.scaled(layer, array)
-        held = self.stored.get(key)
+        held = self._stored.get(key)
         grid = self._grid(fitted, axis) if held is None else replace(held.grid, axis=axis)
         wide = grid if layer.bias is None else self._bias(layer, layer.node, 2, grid, step)
         if held is None or not np.array_equal(wide.scale, held.grid.scale):
             held = self._store(layer, wide.quantize(fitted), wide)
-            self.stored.setdefault(key, held)
+            self._stored.setdefault(key, held)
         last = layer.node
         if layer.op == "MatMul":
             last = self._joined(layer, replace(held.grid, axis=axis), step)
@@ -116,6 +116,10 @@ class Packer:
             add_product(self._editor, layer, array, smooth.split, last)
         layer.node.replace_input_with(1, self._wide(held, order, _home(layer.node)))
         discard_weight(layer.weight)
+
+    def constants(self) -> dict[ir.Value, Stored]:
+        """Return the weights stored so far, by their float constant."""
+        return {source: held for (source, _, _), held in self._stored.items()}
 
     def _grid(self, array: NDArray[np.float32], axis: int | None) -> Grid:
         return grids.weight_grid(array, axis, self._kind, reduce_range=self._reduce_range)

@@ -64,38 +64,50 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A matrix product with a constant right side.
+    """A MatMul or Gemm with a constant right side: the weight has one row an output channel.
 
-    Attributes:
-        node: MatMul or Gemm.
-        x: What is multiplied.
-        rows: The weight, one row an output channel.
-        bias: Gemm's third input.
-        beta: Its factor.
+    Inputs are read off the node: what makes them may have been replaced meanwhile.
     """
 
     node: ir.Node
-    x: ir.Value
     rows: Rows
-    bias: ir.Value | None = None
-    beta: float = 1.0
+
+    @property
+    def x(self) -> ir.Value:
+        """What is multiplied."""
+        x = self.node.inputs[0]
+        assert x is not None
+        return x
+
+    @property
+    def bias(self) -> ir.Value | None:
+        """Gemm's third input."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    @property
+    def beta(self) -> float:
+        """Its factor."""
+        return float(edit.attribute(self.node, "beta", 1.0))
 
 
 @dataclass(frozen=True, eq=False)
 class TableLookup:
-    """A look-up in a constant.
+    """A Gather along the first axis of a constant table.
 
     Attributes:
-        node: Gather along the first axis.
-        indices: Of the entries.
-        rows: The table.
         rank: Dimensions of `indices`.
     """
 
     node: ir.Node
-    indices: ir.Value
     rows: Rows
     rank: int
+
+    @property
+    def indices(self) -> ir.Value:
+        """Of the entries."""
+        indices = self.node.inputs[1]
+        assert indices is not None
+        return indices
 
 
 @dataclass
@@ -162,7 +174,7 @@ def find(
 def _product(node: ir.Node) -> Product | str:
     """Read a node; a text says why it is none."""
     op = node.op_type
-    x, weight, bias = [*node.inputs, None, None, None][:3]
+    x, weight = [*node.inputs, None, None][:2]
     if x is None or weight is None:
         return f"{op} without two inputs"
     base, swapped = origin(weight)
@@ -176,12 +188,11 @@ def _product(node: ir.Node) -> Product | str:
     if op == "MatMul":
         if x.shape is not None and len(x.shape) < 2:
             return "MatMul of a vector"
-        return Product(node, x, Rows(base, turned=not swapped))
+        return Product(node, Rows(base, turned=not swapped))
     if edit.attribute(node, "transA", 0):
         return "Gemm with transA"
     turned = bool(edit.attribute(node, "transB", 0)) == swapped
-    rows = Rows(base, turned, float(edit.attribute(node, "alpha", 1.0)))
-    return Product(node, x, rows, bias, float(edit.attribute(node, "beta", 1.0)))
+    return Product(node, Rows(base, turned, float(edit.attribute(node, "alpha", 1.0))))
 
 
 def _table(node: ir.Node) -> TableLookup | str:
@@ -198,11 +209,7 @@ def _table(node: ir.Node) -> TableLookup | str:
     if swapped or edit.attribute(node, "axis", 0) not in (0, -2):
         return "Gather of columns"
     rank = _rank(node, indices)
-    return (
-        UNKNOWN_RANK
-        if rank is None
-        else TableLookup(node, indices, Rows(base, turned=False), rank)
-    )
+    return UNKNOWN_RANK if rank is None else TableLookup(node, Rows(base, turned=False), rank)
 
 
 def _rank(node: ir.Node, indices: ir.Value) -> int | None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortune.model.graph import edit
 from ortune.model.graph.uses import is_read
 from ortune.quantization.block_grid import SLAB, Packed, pack, unpack
+from ortune.quantization.replace import stand_in
 from ortune.quantization.weights.lookup import look_up
 from ortune.quantization.weights.matmuls import Product, Rows, TableLookup, origin
 
@@ -217,13 +218,10 @@ def _columns(packed: Packed) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
 
 def _replace(node: ir.Node, result: ir.Value) -> None:
     """Let `result`, made directly before, stand for the node's output; drop what is unread."""
-    old = node.outputs[0]
-    result.shape, result.type = old.shape, old.type
-    old.replace_all_uses_with(result, replace_graph_outputs=True)
-    inputs, name = list(node.inputs), old.name
+    inputs = list(node.inputs)
+    stand_in(node.outputs[0], result)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
-    result.name = name
     for value in inputs:
         _discard(value)
 

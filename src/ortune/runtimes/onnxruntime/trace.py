@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.profile import Executed, Operand, Recorded, Slice
+from ortune.core.session import Executed, Operand, Recorded, Slice
 
 _Key: TypeAlias = tuple[str, str, int]
 """Name, operator, and the runtime's index within its graph."""

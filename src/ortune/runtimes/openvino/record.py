@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.profile import Executed, Operand, Recorded
-from ortune.core.session import Recording, Tensors
+from ortune.core.session import Executed, Operand, Recorded, Recording, Tensors
 from ortune.runtimes.openvino import native
 
 _SKIPPED = 2

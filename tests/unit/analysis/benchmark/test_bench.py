@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from ortune.core.event import Note
 from ortune.core.trial import Burst
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.machine.noise import Record
-from ortune.measurement.timing.turns import rotated
 from ortune.workloads.arrivals import Arrivals
 from ortune.workloads.latency import Latency
 from ortune.workloads.throughput import Throughput
@@ -170,14 +168,6 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
         assert row["cpu_ns"] > 0 and 0 < row["rss"] <= row["peak_rss"]
         assert row["runtime"]["rss"] > 0 and row["allocated"]["why"]["arena"]
         assert row["samples_bytes"] % 16 == 0 and row["samples_bytes"] > 0, "rows of four floats"
-
-
-def test_each_row_runs_twice_in_a_row_as_often_as_the_others() -> None:
-    halves = [rotated([0, 1, 2], turn) for turn in range(6)]
-    bursts = [index for half in halves for index in (*half, *half[::-1])]
-    again = Counter(a for a, b in pairwise(bursts) if a == b)
-    assert again == {0: 2, 1: 2, 2: 2}
-    assert rotated([0], 3) == [0]
 
 
 def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:

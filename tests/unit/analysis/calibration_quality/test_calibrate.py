@@ -55,10 +55,10 @@ def test_a_branch_that_no_sample_took_is_named_and_not_asked_for_again(tmp_path:
     assert build(model, Recipe("r", (Int8Static(),)), out, known=known).changed
 
 
-def test_channels_that_never_woke_up_are_counted(tmp_path: Path) -> None:
+def test_inactive_channels_are_counted(tmp_path: Path) -> None:
     found = calibrate(_model(tmp_path), data=_data(tmp_path, 8))
-    asleep = {one.tensor: one.channels for one in found.idle if one.channels}
-    assert 5 in asleep["p"]
+    zero = {one.tensor: one.channels for one in found.idle if one.channels}
+    assert 5 in zero["p"]
     assert found.stability.enough is not None
     assert all(len(tensor.halves) == 2 for tensor in found.tensors)
 

@@ -21,7 +21,8 @@ from ortune.backends.openvino import Openvino
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, OrtuneError
-from ortune.core.profile import Executed, Kernel, Operand, Profile, Recorded, Slice
+from ortune.core.profile import Kernel, Profile
+from ortune.core.session import Executed, Operand, Recorded, Slice
 from ortune.measurement.worker.profile import Runs, _count, middle_mean
 from ortune.model.graph import edit
 from ortune.model.io import names

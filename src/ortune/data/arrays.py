@@ -1,4 +1,4 @@
-"""Blocks: one file, line or dict of named arrays, not in memory before it is read."""
+"""Named arrays of one file, line or dict, not in memory before they are read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Block:
+class NamedArrays:
     """What is split into samples, or is one.
 
     Attributes:
@@ -57,7 +57,7 @@ class Block:
     columns: Mapping[str, Column]
 
 
-def npz(path: Path) -> Block:
+def npz(path: Path) -> NamedArrays:
     """Open a .npz; rows are read one by one, compressed or not. Nothing is unpickled.
 
     Raises:
@@ -68,7 +68,7 @@ def npz(path: Path) -> Block:
         columns = {name.removesuffix(".npy"): _member(path, archive, name) for name in members}
     if not columns:
         raise BadData(f"{path} holds no arrays", fix="save it with numpy.savez")
-    return Block(path.name, columns)
+    return NamedArrays(path.name, columns)
 
 
 def npy(path: Path) -> Column:

@@ -17,9 +17,7 @@ _SLOW = 20_000_000
 """ns of a run from which one warm-up is enough."""
 
 
-def yardsticks(
-    bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float
-) -> dict[str, Any]:
+def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float) -> dict[str, Any]:
     """Run every model in short bursts, round after round; return each round's least time.
 
     Args:
@@ -65,4 +63,4 @@ def _time(bench: Workbench, name: str, feed: NDArray[np.float32]) -> int:
     return time.perf_counter_ns() - start
 
 
-TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"yardsticks": yardsticks}
+TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"peaks": peaks}
