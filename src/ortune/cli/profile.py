@@ -13,7 +13,6 @@ from ortune.core.errors import OrtuneError
 
 if TYPE_CHECKING:
     from ortune.analysis.profiling.roofline import KernelRoofline
-    from ortune.core.action import Action
     from ortune.core.profile import Action, Kernel, Profile, Share
 
 _TOP = 15

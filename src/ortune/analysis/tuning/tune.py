@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ortune.analysis.tuning.descent import Answers, Attempt, Descent, Tools, changed
 from ortune.analysis.tuning.requests import Tune
+from ortune.analysis.tuning.result import TriedSetting, TuneResult
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadModel
@@ -42,7 +42,7 @@ _COMPARED = 32
 _SCORING_S = 300.0
 
 
-def run(asked: Tune) -> dict[str, Any]:
+def run(asked: Tune) -> TuneResult:
     """Descend over a backend's settings by paired tests.
 
     Fields given in `on` are pinned. What changes numbers must keep the budget; all else must give
@@ -80,21 +80,32 @@ def run(asked: Tune) -> dict[str, Any]:
                 fix=f"check the model and the data; again alone: {error.failure.reproduce}",
             ) from None
     record = noise.between(before, noise.snapshot())
-    found = _result(descent, ratio, cpu)
-    return found | {
-        "model": str(path),
-        "workload": str(driven),
-        "cpus": offered.effective_cpus,
-        "denormals": facts.denormals,
-        "budget": str(truth.budget),
-        "budget_rule": truth.rule,
-        "samples": len(truth.part.indices),
-        "synthetic": fed.synthetic,
-        "beside_load": int(asked.beside_load),
-        "machine": offered.machine,
-        "versions": offered.versions,
-        "noise": record.readings(),
-    }
+    return TuneResult(
+        start=str(origin),
+        best=str(descent.best),
+        settings=codec.encode(descent.best),
+        changed=changed(origin, descent.best),
+        improved=descent.best != origin,
+        lossy=descent.best.lossy,
+        ratio=ratio,
+        cpu_ratio=cpu,
+        finished=descent.finished,
+        attempts=tuple(
+            TriedSetting(**vars(one) | {"backend": str(one.backend)}) for one in descent.attempts
+        ),
+        model=str(path),
+        workload=str(driven),
+        cpus=offered.effective_cpus,
+        denormals=facts.denormals,
+        budget=str(truth.budget),
+        budget_rule=truth.rule,
+        samples=len(truth.part.indices),
+        synthetic=fed.synthetic,
+        beside_load=int(asked.beside_load),
+        machine=offered.machine,
+        versions=offered.versions,
+        noise=record.readings(),
+    )
 
 
 tune = verb(Tune, run)
@@ -164,22 +175,3 @@ def _judged(descent: Descent) -> tuple[Interval, Interval | None]:
             return ratio, cpu
         descent.best = descent.target.backend
     return Interval(1.0, 1.0, 1.0), None
-
-
-def _result(descent: Descent, ratio: Interval, cpu: Interval | None) -> dict[str, Any]:
-    best, origin = descent.best, descent.target.backend
-    return {
-        "start": str(origin),
-        "best": str(best),
-        "settings": codec.encode(best),
-        "changed": changed(origin, best),
-        "improved": best != origin,
-        "lossy": best.lossy,
-        "ratio": codec.encode(ratio),
-        "cpu_ratio": None if cpu is None else codec.encode(cpu),
-        "finished": descent.finished,
-        "attempts": [
-            codec.encode(attempt) | {"backend": str(attempt.backend)}
-            for attempt in descent.attempts
-        ],
-    }

@@ -11,8 +11,6 @@ from tests.unit.analysis.profiling.test_roofline import CEILINGS
 
 import ortune
 from ortune.analysis.profiling import suggestions as subject
-from ortune.analysis.profiling import try_advice as subject
-from ortune.core.action import Action
 from ortune.core.backend import Backend
 from ortune.core.profile import Action, Profile
 
