@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from ortune.core.result import TableResult
 from ortune.core.session import Operand, Slice
 from ortune.core.trial import Interval
 
@@ -56,6 +57,28 @@ class Kernel:
     def traffic(self) -> int:
         """Bytes that must be read and written at least once in a run."""
         return self.calls * sum(one.size for one in (*self.inputs, *self.outputs))
+
+    def record(self, total_ns: float) -> dict[str, object]:
+        """Return it as one flat row, times in us; `total_ns` is what its share is of."""
+        return {
+            "name": self.name,
+            "op_type": self.op_type,
+            "domain": self.domain,
+            "provider": self.provider,
+            "kind": self.kind,
+            "region": self.region,
+            "sources": " ".join(self.sources),
+            "calls": self.calls,
+            "time_us": self.time_ns / 1e3,
+            "share": self.time_ns / total_ns,
+            "span_us": self.span_ns / 1e3,
+            "kernel_us": self.kernel_ns / 1e3,
+            "flops": self.flops,
+            "bytes": self.traffic,
+            "inputs": ", ".join(map(str, self.inputs)),
+            "outputs": ", ".join(map(str, self.outputs)),
+            "note": self.note,
+        }
 
 
 @dataclass(frozen=True)
@@ -115,8 +138,8 @@ class Share:
     kernels: int
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(TableResult):
     """A profiled session.
 
     Attributes:
@@ -141,6 +164,8 @@ class Profile:
         parallel: Nodes ran side by side: times may sum to more than the run.
     """
 
+    headline = ("model", "backend", "plain_ns", "attributed", "overhead", "placement")
+
     model: str
     backend: str
     kernels: tuple[Kernel, ...]
@@ -158,6 +183,11 @@ class Profile:
     timeline: tuple[Slice, ...] = ()
     batch: int = 0
     parallel: bool = False
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return one flat row a kernel, in order of execution; times in us."""
+        total = max(1.0, sum(kernel.time_ns for kernel in self.kernels))
+        return [kernel.record(total) for kernel in self.kernels]
 
     @property
     def inside(self) -> float:

@@ -92,7 +92,7 @@ def _placement(profile: Profile) -> list[Block]:
     nothing = Share(0.0, 0.0, 0)
     rows = [
         (
-            name or "(not told)",
+            name or "(not recorded)",
             str(profile.placement.get(name, "-")),
             str((one := times.get(name, nothing)).kernels),
             in_ms(one.time_ns),
