@@ -15,6 +15,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.offline import optimize_offline
 from ortune.recipe.build import Material, build_in
 from ortune.recipe.space import clean
@@ -74,7 +75,7 @@ def variants(
     yield Variant(NONE, model, raw, 0.0)
     yield Variant(GRAPH, model, full, 0.0, NONE)
     yield from _saved(GRAPH, model, 0.0, raw, root / "graph", sink)
-    recipe = clean(facts, backend)
+    recipe = clean(facts, backend, capabilities(backend))
     if recipe.steps:
         cleaned = _made(CLEANED, recipe, model, material, root / "clean", sink)
         if cleaned is not None:
@@ -106,7 +107,7 @@ def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantize
             )
         return parse(Quantizer, spec)
     for name in _PREFERRED:
-        for offer in catalog.load(Quantizer, name).offers(facts, backend):
+        for offer in catalog.load(Quantizer, name).offers(facts, backend, capabilities(backend)):
             sink(Note(f"quantized by {offer}"))
             return offer
     sink(Note("no quantizer offers anything for this model: not quantized"))

@@ -67,7 +67,9 @@ def in_space(action: Action, facts: Facts, backend: Backend, workload: Workload)
     target = Target(backend, capabilities(backend))
     if action.steps:
         offered = (
-            one for side in target.variants(facts, workload) for one in recipes(facts, side)
+            one
+            for side in target.variants(facts, workload)
+            for one in recipes(facts, side, target.capabilities)
         )
         wanted = set(action.steps)
         return any(wanted <= {str(step) for step in recipe.steps} for recipe in offered)
@@ -81,7 +83,7 @@ def _fusions(
     profile: Profile, model: ir.Model, facts: Facts, backend: Backend
 ) -> Iterator[Action]:
     """What our own rewrites would replace and the runtime has not."""
-    ours = clean(facts, backend)
+    ours = clean(facts, backend, capabilities(backend))
     raised = tuple(step for step in ours.steps if step.name() == "raise-opset")
     for step in ours.steps:
         if step in raised:
