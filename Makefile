@@ -8,6 +8,8 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-input
 # first use, also where the environment forbids it, as compiling anew costs each start 2 s.
 CORE_PIP := $(PIP) --no-compile
 unexport PYTHONDONTWRITEBYTECODE
+TESTS := $(PY) -m pytest -q --durations=15
+TWO := -n 2 --dist loadfile
 SOURCES := src tests $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
@@ -20,8 +22,8 @@ install: $(VENV)/.installed-core
 dev: $(VENV)/.installed-dev
 
 test: dev lint  ## lint, types, layers and every test that is not marked long
-	$(PY) -m pytest tests/unit tests/e2e -q -n 2 --dist loadfile
-	$(PY) -m pytest tests/real tests/gpu -q
+	$(TESTS) tests/unit tests/e2e $(TWO)
+	$(TESTS) tests/real tests/gpu
 
 lint: dev
 	$(VENV)/bin/ruff check -q $(SOURCES)
@@ -34,7 +36,7 @@ format: dev
 	$(VENV)/bin/ruff format -q $(SOURCES)
 
 unit: dev
-	$(PY) -m pytest tests/unit -q
+	$(TESTS) tests/unit $(TWO)
 
 # The long tests, then the timed comparison, whose results go to benchmarks/results/*.json and are
 # committed. It needs an otherwise idle machine.

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.neighbour import KINDS, neighbour, to_itself
-from ortune.bundle.evidence import Evidence
+from ortune.bundle.evidence import BundleEvidence
 from ortune.bundle.read import Bundle, read
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec
@@ -53,7 +53,7 @@ class Unpacked:
     baseline: Backend
     backend: Backend
     feeds: Mapping[str, Path]
-    evidence: Evidence
+    evidence: BundleEvidence
 
 
 def main() -> None:
@@ -167,7 +167,7 @@ def _pair(parts: Unpacked, root: Path) -> Pair:
         return time_pair(one, two, EFFORT)
 
 
-def stated(evidence: Evidence) -> tuple[Interval, Interval]:
+def stated(evidence: BundleEvidence) -> tuple[Interval, Interval]:
     """Return the ratio and the prediction that the bundle carries."""
     trial = evidence.trials[-1]
     if trial.ratio is None or trial.measurement is None:
@@ -175,7 +175,9 @@ def stated(evidence: Evidence) -> tuple[Interval, Interval]:
     return trial.ratio, trial.predicted or stats.prediction(trial.measurement.pairs)
 
 
-def _write(name: str, bundle: Bundle, evidence: Evidence, rows: list[dict[str, Any]]) -> None:
+def _write(
+    name: str, bundle: Bundle, evidence: BundleEvidence, rows: list[dict[str, Any]]
+) -> None:
     """Put this bundle's results beside those of others."""
     ratio, predicted = stated(evidence)
     inside = [predicted.low <= row["ratio"] <= predicted.high for row in rows]

@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from ortune.analysis.costs.pricing import cost as cost
     from ortune.analysis.costs.timeline import timeline as timeline
     from ortune.analysis.inspection.inspect import inspect as inspect
-    from ortune.analysis.profiling.files import to_dataframe as to_dataframe
     from ortune.analysis.profiling.profile import profile as profile
     from ortune.analysis.profiling.roofline import verdicts as verdicts
-    from ortune.analysis.profiling.try_advice import suggested as suggested
-    from ortune.analysis.profiling.try_advice import tried as tried
+    from ortune.analysis.profiling.suggestions import evaluate_suggestions as evaluate_suggestions
+    from ortune.analysis.profiling.suggestions import suggest as suggest
     from ortune.analysis.tuning.tune import tune as tune
     from ortune.analysis.verification.extract import extract as extract
     from ortune.analysis.verification.verify import verify as verify
     from ortune.bundle.pack import pack as pack
+    from ortune.conversion.apply import apply as apply
+    from ortune.conversion.convert import convert as convert
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
     from ortune.core.profile import Profile as Profile
+    from ortune.core.reading import step as step
     from ortune.core.step import Recipe as Recipe
     from ortune.core.step import Stage as Stage
     from ortune.core.step import Transform as Transform
-    from ortune.core.steps import step as step
     from ortune.core.study import Study as Study
     from ortune.core.trial import Plan as Plan
     from ortune.core.trial import Trial as Trial
@@ -57,12 +58,15 @@ _HOME = {
     "Study": "core.study",
     "Transform": "core.step",
     "Trial": "core.trial",
+    "apply": "conversion.apply",
     "bench": "analysis.benchmark.bench",
     "build": "recipe.build",
     "calibrate": "analysis.calibration_quality.calibrate",
     "compare": "analysis.benchmark.compare",
     "compare_observers": "analysis.calibration_quality.compare_observers",
+    "convert": "conversion.convert",
     "cost": "analysis.costs.pricing",
+    "evaluate_suggestions": "analysis.profiling.suggestions",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
     "load": "engine.load",
@@ -72,11 +76,9 @@ _HOME = {
     "read_study": "experiment.ledger",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
-    "step": "core.steps",
-    "suggested": "analysis.profiling.try_advice",
-    "to_dataframe": "analysis.profiling.files",
+    "step": "core.reading",
+    "suggest": "analysis.profiling.suggestions",
     "timeline": "analysis.costs.timeline",
-    "tried": "analysis.profiling.try_advice",
     "tune": "analysis.tuning.tune",
     "verdicts": "analysis.profiling.roofline",
     "verify": "analysis.verification.verify",

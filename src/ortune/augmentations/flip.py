@@ -19,21 +19,14 @@ _RANK = 4
 class Flip(Augmentation):
     """Mirrors images, arrays of rank 4, along their width; other arrays stay.
 
-    The layout is told by the shape: the axis that has 1, 3 or 4 entries is that of the colours,
+    The layout is read off the shape: the axis that has 1, 3 or 4 entries is that of the colours,
     the second in NCHW, the last in NHWC. Where both or none has, `layout` must say it.
 
     Attributes:
         layout: auto, NCHW or NHWC.
-        inputs: Names; every float input of rank 4 if none is given.
     """
 
     layout: Literal["auto", "NCHW", "NHWC"] = "auto"
-    inputs: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The inputs it was told to alter."""
-        return self.inputs
 
     def takes(self, values: NDArray[Any]) -> bool:
         """Say whether the array is an image.

@@ -21,12 +21,10 @@ class Noise(Augmentation):
     Attributes:
         db: Signal to noise ratio in dB; 30, which is 3 % in amplitude, if no size is given.
         sigma: The same as a share of the root mean square: 0.1 is 20 dB. One of the two.
-        inputs: Names; all float inputs if none is given.
     """
 
     db: float | None = None
     sigma: float | None = None
-    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the size.
@@ -49,11 +47,6 @@ class Noise(Augmentation):
             return self.sigma
         db = _DB if self.db is None else self.db
         return float(np.power(10.0, -db / 20))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The inputs it was told to alter."""
-        return self.inputs
 
     def alter(self, values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Return the values with noise on them; an input of zeros stays zero."""

@@ -19,12 +19,10 @@ class Scale(Augmentation):
     Attributes:
         low: Least factor.
         high: Largest factor; at the same value as `low` it is that factor always.
-        inputs: Names; all float inputs if none is given.
     """
 
     low: float = 0.9
     high: float = 1.1
-    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the bounds.
@@ -37,11 +35,6 @@ class Scale(Augmentation):
                 f"scale(low={self.low:g}, high={self.high:g}) is no span of factors",
                 fix="use 0 < low <= high, such as scale(low=0.9, high=1.1)",
             )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The inputs it was told to alter."""
-        return self.inputs
 
     def alter(self, values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Return the values times the factor."""

@@ -17,8 +17,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
-from ortune.core.profile import Recorded
-from ortune.core.session import Recording, Session, Tensors
+from ortune.core.session import Recorded, Recording, Session, Tensors
 from ortune.core.workload import Workload
 
 

@@ -13,21 +13,10 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Recording, Session
-from ortune.runtimes.onnxruntime import (
-    affinity as affinities,
-)
-from ortune.runtimes.onnxruntime import (
-    checks,
-    globals,
-    keys,
-    session,
-)
-from ortune.runtimes.onnxruntime import (
-    custom_ops as op_libraries,
-)
-from ortune.runtimes.onnxruntime import (
-    record as ort_record,
-)
+from ortune.runtimes.onnxruntime import affinity as affinities
+from ortune.runtimes.onnxruntime import checks, globals, keys, session
+from ortune.runtimes.onnxruntime import custom_ops as op_libraries
+from ortune.runtimes.onnxruntime import record as ort_record
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _SLOWER = {
@@ -201,30 +190,12 @@ class Cpu(Backend):
 
     def entries(self) -> dict[str, str]:
         """Return the session keys of all fields that are not at the runtime's default."""
-        made: dict[str, str] = {}
-        for pool in ("intra_op", "inter_op") if self.parallel else ("intra_op",):
-            if not self.spin:
-                made[f"session.{pool}.allow_spinning"] = "0"
-            if self.spin_us:
-                made[f"session.{pool}.spin_duration_us"] = str(self.spin_us)
-            if self.spin_backoff > 1:
-                made[f"session.{pool}.spin_backoff_max"] = str(self.spin_backoff)
-        if self.arena and self.arena_growth != "power-of-two":
-            made["session.use_env_allocators"] = "1"
-        if not self.prepack:
-            made["session.disable_prepacking"] = "1"
-        if self.flush_denormals:
-            made["session.set_denormal_as_zero"] = "1"
-        if self.block_base:
-            made["session.dynamic_block_base"] = str(self.block_base)
-        if self.affinity:
-            made["session.intra_op_thread_affinities"] = self.affinity
-        if self.fast_gelu:
-            made["optimization.enable_gelu_approximation"] = "1"
-        if self.cast_chains:
-            made["optimization.enable_cast_chain_elimination"] = "1"
-        if self.nbits_block:
-            made["session.qdq_matmulnbits_block_size"] = str(self.nbits_block)
+        made = {
+            key: text or str(getattr(self, name))
+            for key, (name, text) in _KEYS.items()
+            if getattr(self, name) != getattr(Cpu, name)
+            and (self.parallel or not key.startswith("session.inter_op."))
+        }
         return made | checks.pairs(self.config, _OWN)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
@@ -290,27 +261,31 @@ class Cpu(Backend):
             pass
 
 
+_KEYS: Mapping[str, tuple[str, str]] = {
+    "session.intra_op.allow_spinning": ("spin", "0"),
+    "session.inter_op.allow_spinning": ("spin", "0"),
+    "session.intra_op.spin_duration_us": ("spin_us", ""),
+    "session.inter_op.spin_duration_us": ("spin_us", ""),
+    "session.intra_op.spin_backoff_max": ("spin_backoff", ""),
+    "session.inter_op.spin_backoff_max": ("spin_backoff", ""),
+    "session.use_env_allocators": ("arena_growth", "1"),
+    "session.disable_prepacking": ("prepack", "1"),
+    "session.set_denormal_as_zero": ("flush_denormals", "1"),
+    "session.dynamic_block_base": ("block_base", ""),
+    "session.intra_op_thread_affinities": ("affinity", ""),
+    "optimization.enable_gelu_approximation": ("fast_gelu", "1"),
+    "optimization.enable_cast_chain_elimination": ("cast_chains", "1"),
+    "session.qdq_matmulnbits_block_size": ("nbits_block", ""),
+}
+"""Session key -> its field, and what is written where that is not at its default (the value)."""
 _OWN: Mapping[str, str] = {
-    "session.intra_op.allow_spinning": "spin",
-    "session.inter_op.allow_spinning": "spin",
-    "session.intra_op.spin_duration_us": "spin_us",
-    "session.inter_op.spin_duration_us": "spin_us",
-    "session.intra_op.spin_backoff_max": "spin_backoff",
-    "session.inter_op.spin_backoff_max": "spin_backoff",
+    **{key: name for key, (name, _) in _KEYS.items()},
     "session.execution_mode": "parallel",
     "session.intra_op_num_threads": "threads",
     "session.inter_op_num_threads": "inter_threads",
     "session.enable_cpu_mem_arena": "arena",
-    "session.use_env_allocators": "arena_growth",
     "session.enable_mem_pattern": "memory_pattern",
-    "session.disable_prepacking": "prepack",
-    "session.set_denormal_as_zero": "flush_denormals",
-    "session.dynamic_block_base": "block_base",
-    "session.intra_op_thread_affinities": "affinity",
     "session.graph_optimization_level": "level",
     "optimization.disable_specified_optimizers": "disable",
-    "optimization.enable_gelu_approximation": "fast_gelu",
-    "optimization.enable_cast_chain_elimination": "cast_chains",
-    "session.qdq_matmulnbits_block_size": "nbits_block",
 }
-"""Keys that have a field: the runtime lists some of them without reading them as keys."""
+"""Names that have a field: the runtime lists some of them without reading them as keys."""

@@ -16,7 +16,7 @@ from ortune.core.backend import Backend
 from ortune.core.session import Session, Tensors
 from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.onnxruntime import session as sessions
-from ortune.runtimes.simulated.kernels import LEFT, OPS, Layer
+from ortune.runtimes.simulated.kernels import LEFT, OPS, IntegerLayer
 from ortune.runtimes.simulated.pieces import Compute, Pieces, plain
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
@@ -80,7 +80,7 @@ class Simulated(Backend):
 
 class _Simulation(InProcess):
     def __init__(self, model: Any, threads: int, custom_ops: tuple[str, ...]) -> None:
-        self._layers: list[Layer] = []
+        self._layers: list[IntegerLayer] = []
         self._left = sum(1 for node in model.graph.node if node.op_type in LEFT)
         self._threads, self._custom_ops = threads, custom_ops
         self._pieces = Pieces(model, self._own, self._session)
@@ -88,7 +88,7 @@ class _Simulation(InProcess):
     def _own(self, node: Any) -> Compute | None:
         if node.op_type not in OPS or node.domain not in _DOMAINS:
             return None
-        layer = Layer(node.name or node.output[0], node.op_type, plain(node))
+        layer = IntegerLayer(node.name or node.output[0], node.op_type, plain(node))
         self._layers.append(layer)
         return layer.run
 

@@ -60,7 +60,7 @@ class Torch(Backend):
         """Load the module; compiling is part of the first run."""
         return native.session(
             path,
-            native.Settings(
+            native.TorchSettings(
                 source=self.source,
                 weights=self.weights,
                 threads=self.threads or effective_cpus(),

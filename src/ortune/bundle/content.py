@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortune.bundle.arithmetic import arithmetic
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.plugins.user_function import is_path
 from ortune.core.study import Study
 from ortune.core.trial import Trial
+from ortune.core.version import __version__
 from ortune.engine.archive import safe
 from ortune.engine.consent import FOLDER
-from ortune.engine.manifest import Golden, Signature
+from ortune.engine.manifest import FORMAT, Golden, Manifest, Signature
 from ortune.experiment import golden as samples
 from ortune.experiment.keys import model_digest
 from ortune.model.graph import spec
@@ -22,20 +24,16 @@ from ortune.model.io.write import SOURCES
 
 @dataclass(frozen=True)
 class Content:
-    """Files and how the manifest names them.
+    """Files and what the manifest says of them.
 
     Attributes:
         files: Member -> file.
-        models: Model name -> member of the tuned model.
-        fallback: Model name -> member of the plain original.
+        manifest: All but the digests of the members.
         libraries: Library of custom operators -> its member; a Python module -> its name.
     """
 
     files: Mapping[str, Path]
-    models: Mapping[str, str]
-    fallback: Mapping[str, str]
-    signatures: Mapping[str, Signature]
-    golden: Mapping[str, Golden]
+    manifest: Manifest
     libraries: Mapping[str, str]
 
 
@@ -66,7 +64,23 @@ def content(study: Study, trial: Trial) -> Content:
         golden[name] = _golden(files, study, trial, name)
     named = (*trial.plan.backend.custom_ops, *study.job.baseline.custom_ops)
     libraries = {text: _library(files, text) for text in dict.fromkeys(named)}
-    return Content(files, models, fallback, signatures, golden, libraries)
+    manifest = Manifest(
+        FORMAT,
+        __version__,
+        str(trial.plan),
+        str(trial.plan.backend),
+        models,
+        fallback,
+        signatures,
+        golden,
+        study.job.versions,
+        study.job.machine,
+        members={},
+        workload=str(study.job.workload),
+        arithmetic=arithmetic(trial.plan, [files[m] for m in models.values()], study.job.machine),
+        custom_ops=tuple(libraries.values()),
+    )
+    return Content(files, manifest, libraries)
 
 
 def sources(study: Study) -> dict[str, Path]:

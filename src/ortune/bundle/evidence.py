@@ -11,11 +11,11 @@ from ortune.core.trial import Trial
 
 
 @dataclass(frozen=True)
-class Evidence:
+class BundleEvidence:
     """Enough to judge the packed plan again, raw samples included.
 
     Attributes:
-        job: What was asked, on which machine, with which versions.
+        job: What was requested, on which machine, with which versions.
         baseline: The untouched model.
         trials: The packed plan's: of the search and, where it was a finalist, the final one.
         noise: How far the machine could be trusted.
@@ -34,9 +34,9 @@ class Evidence:
     command: str = ""
 
 
-def evidence(study: Study, trial: Trial) -> Evidence:
+def evidence(study: Study, trial: Trial) -> BundleEvidence:
     """Collect the evidence of one trial's plan."""
-    return Evidence(
+    return BundleEvidence(
         study.job,
         study.facts,
         study.baseline,

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ortune.bundle.arithmetic import arithmetic
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
 from ortune.core.atomic_write import replacing
@@ -18,14 +17,11 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
-from ortune.core.version import __version__
 from ortune.engine.manifest import (
     EVIDENCE,
-    FORMAT,
     MANIFEST,
     RECIPE,
     SETTINGS,
-    Manifest,
     Member,
 )
 
@@ -63,8 +59,7 @@ def pack(study: Study, path: str | Path, *, trial: str | None = None, force: boo
         members = {name: _text(bundle, name, _json(data)) for name, data in texts.items()}
         for name, source in parts.files.items():
             members[name] = _file(bundle, name, source)
-        manifest = _manifest(study, chosen, parts, members)
-        _text(bundle, MANIFEST, manifest.write())
+        _text(bundle, MANIFEST, replace(parts.manifest, members=members).write())
     return path
 
 
@@ -88,25 +83,6 @@ def _find(study: Study, key: str) -> Trial:
             fix="pack one that ran",
         )
     return trial
-
-
-def _manifest(study: Study, trial: Trial, parts: Content, members: dict[str, Member]) -> Manifest:
-    return Manifest(
-        FORMAT,
-        __version__,
-        str(trial.plan),
-        str(trial.plan.backend),
-        parts.models,
-        parts.fallback,
-        parts.signatures,
-        parts.golden,
-        study.job.versions,
-        study.job.machine,
-        members,
-        str(study.job.workload),
-        arithmetic(trial.plan, [parts.files[m] for m in parts.models.values()], study.job.machine),
-        tuple(parts.libraries.values()),
-    )
 
 
 def _settings(backend: Backend, parts: Content) -> Backend:

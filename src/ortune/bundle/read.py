@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.bundle.evidence import Evidence
+from ortune.bundle.evidence import BundleEvidence
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel
 from ortune.core.plugins import codec
@@ -28,7 +28,7 @@ class Bundle:
     manifest: Manifest
     backend: Backend
     recipe: Recipe
-    evidence: Evidence
+    evidence: BundleEvidence
 
 
 def read(path: str | Path) -> Bundle:
@@ -50,5 +50,5 @@ def read(path: str | Path) -> Bundle:
         manifest,
         codec.decode(Backend, texts[SETTINGS]),
         codec.decode(Recipe, texts[RECIPE]),
-        codec.decode(Evidence, texts[EVIDENCE]),
+        codec.decode(BundleEvidence, texts[EVIDENCE]),
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ortune.cli import shared
-from ortune.cli.optimize import REPEAT, exit_code, show, summary, toml
+from ortune.cli.optimize import REPEAT, exit_code, show, summary
+from ortune.cli.terminal import settings
 from ortune.core.errors import OrtuneError
+from ortune.search.request import Optimize
 
 if TYPE_CHECKING:
     from ortune.core.sample import Sample
@@ -53,34 +56,25 @@ def command(
     from ortune.bundle.pack import pack
     from ortune.cli.terminal import progress
     from ortune.reporting.write import report
-    from ortune.search.optimize import optimize
+    from ortune.search.optimize import run
 
     sample = _sample(name)
     folder = Path("ortune-demo") if out is None else out
     _write(sample, folder)
     calibration = folder / "calibration"
-    given = {
-        "models": (folder / "model.onnx",),
-        "data": str(folder / "data"),
-        "calibration": str(calibration) if calibration.is_dir() else None,
-        "budget": sample.budget,
-        "on": on,
-        "time": time,
-        "out": folder / "run",
-    }
-    with progress.display(seconds=shared.seconds(time), quiet=quiet, verbose=verbose) as sink:
-        study = optimize(
-            folder / "model.onnx",
-            data=folder / "data",
-            calibration=calibration if calibration.is_dir() else None,
-            budget=sample.budget,
-            on=on,
-            time=shared.seconds(time),
-            out=folder / "run",
-            sink=sink,
-            command=shared.repeat(),
-        )
-    (folder / "run" / REPEAT).write_text(toml(given), encoding="utf-8")
+    asked = Optimize(
+        folder / "model.onnx",
+        data=str(folder / "data"),
+        calibration=str(calibration) if calibration.is_dir() else None,
+        budget=sample.budget,
+        on=on,
+        time=time,
+        out=folder / "run",
+        command=shared.repeat(),
+    )
+    with progress.display(seconds=asked.time, quiet=quiet, verbose=verbose) as sink:
+        study = run(replace(asked, sink=sink))
+    (folder / "run" / REPEAT).write_text(settings.write(asked), encoding="utf-8")
     page = report(study, folder / "report.html", force=True)
     bundle: Path | None = None
     if study.finished != "interrupted":

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from ortune.cli import shared
 from ortune.cli.main import DONE, NO
+from ortune.cli.terminal.command import verb, verbose
+from ortune.cli.terminal.figures import size
+from ortune.cli.terminal.output import answer, say, table
+from ortune.core.request import Request, request
 
 if TYPE_CHECKING:
     from ortune.model.diff.result import Diff, Drawn, Group, Weight
@@ -29,32 +30,45 @@ _WORDS = {
 }
 
 
-@shared.verb(shared.Verb)
-@click.argument("a", type=shared.FILE)
-@click.argument("b", type=shared.FILE)
-def command(a: Path, b: Path, json_to: str | None, verbose: bool) -> int:
+@request
+class _Asked(Request):
     """Say which nodes and weights of A are matched, fused, split, changed, gone or new in B.
 
     Names may differ: nodes are followed by what they compute, by their weights (also scaled,
     transposed, quantized or rounded ones) and by their place. The exit code is 0 where both
     compute the same behind the same inputs and outputs, and 1 where they differ.
 
-    \b
     Example:
-      ortune diff model.onnx model-simplified.onnx
-      ortune diff before.onnx after.onnx --json diff.json
+        ortune diff model.onnx model-simplified.onnx
+        ortune diff before.onnx after.onnx --json diff.json
+
+    Attributes:
+        a: A model.
+        b: Another one.
     """
+
+    a: str | Path
+    b: str | Path
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Show the differences; exit code 1 when there are some."""
     from ortune.model.diff.compare import diff
     from ortune.model.io import file
 
-    digests = file.digest(a), file.digest(b)
-    found = diff(file.load(a), file.load(b))
-    identical = digests[0] == digests[1]
-    result = {
-        "a": {"model": a, "digest": digests[0], "nodes": found.nodes[0]},
-        "b": {"model": b, "digest": digests[1], "nodes": found.nodes[1]},
+    digests = file.digest(asked.a), file.digest(asked.b)
+    found = diff(file.load(asked.a), file.load(asked.b))
+    answer(_json(found, asked, digests), lambda: _show(found, digests[0] == digests[1]))
+    return DONE if found.same else NO
+
+
+def _json(found: Diff, asked: _Asked, digests: tuple[str, str]) -> dict[str, object]:
+    return {
+        "a": {"model": asked.a, "digest": digests[0], "nodes": found.nodes[0]},
+        "b": {"model": asked.b, "digest": digests[1], "nodes": found.nodes[1]},
         "same": found.same,
-        "identical": identical,
+        "identical": digests[0] == digests[1],
         "related": found.related,
         "names_trusted": found.names_trusted,
         "counts": {
@@ -67,22 +81,20 @@ def command(a: Path, b: Path, json_to: str | None, verbose: bool) -> int:
         "weights": {"equal": found.equal_weights, "others": found.weights},
         "fields": found.fields,
     }
-    shared.answer(json_to, result, lambda: _show(found, identical, verbose))
-    return DONE if found.same else NO
 
 
-def _show(found: Diff, identical: bool, verbose: bool) -> None:
-    shared.say(_headline(found, identical))
+def _show(found: Diff, identical: bool) -> None:
+    say(_headline(found, identical))
     if not found.same:
-        _show_nodes(found, verbose)
-        _show_weights(found, verbose)
+        _show_nodes(found)
+        _show_weights(found)
     if found.fields:
         rows = [
             (f.what, "-" if f.a is None else f.a, "-" if f.b is None else f.b)
             for f in found.fields
         ]
-        shared.table(("besides", "A", "B"), rows)
-    if verbose:
+        table(("besides", "A", "B"), rows)
+    if verbose():
         _show_every(found)
 
 
@@ -102,24 +114,24 @@ def _headline(found: Diff, identical: bool) -> str:
     return f"{counts}: {', '.join(said)}"
 
 
-def _show_nodes(found: Diff, verbose: bool) -> None:
+def _show_nodes(found: Diff) -> None:
     moved = [(op, n, m, f"{m - n:+d}") for op, (n, m) in found.ops.items() if n != m]
     kept = sum(n == m for n, m in found.ops.values())
     if moved:
-        shared.table(("operator", "A>", "B>", "difference>"), moved)
+        table(("operator", "A>", "B>", "difference>"), moved)
         if kept:
-            shared.say(f"operators that are as many in both: {kept}")
+            say(f"operators that are as many in both: {kept}")
     rows = [
         (_WORDS[kind], pattern, count, _why(found, kind, pattern))
         for (kind, pattern), count in found.patterns().items()
         if _why(found, kind, pattern) not in _ASIDE
     ]
     rows += _aside(found)
-    shown = rows if verbose else rows[:_SHOWN]
+    shown = rows if verbose() else rows[:_SHOWN]
     if shown:
-        shared.table(("kind", "nodes", "times>", "what differs"), shown)
+        table(("kind", "nodes", "times>", "what differs"), shown)
     if len(shown) < len(rows):
-        shared.say(f"and {len(rows) - len(shown)} more patterns; -v lists them all")
+        say(f"and {len(rows) - len(shown)} more patterns; -v lists them all")
 
 
 def _aside(found: Diff) -> list[tuple[str, str, int, str]]:
@@ -148,23 +160,23 @@ def _why(found: Diff, kind: str, pattern: str) -> str:
     return ", ".join(dict.fromkeys(every))
 
 
-def _show_weights(found: Diff, verbose: bool) -> None:
-    rows = [(kind, shared.size(n), shared.size(m)) for kind, (n, m) in found.weight_bytes.items()]
+def _show_weights(found: Diff) -> None:
+    rows = [(kind, size(n), size(m)) for kind, (n, m) in found.weight_bytes.items()]
     if rows:
-        shared.table(("weights", "A>", "B>"), rows)
+        table(("weights", "A>", "B>"), rows)
     relations: dict[str, list[Weight]] = {}
     for weight in found.weights:
         relations.setdefault(weight.relation, []).append(weight)
     said = [f"{found.equal_weights} equal"]
     said += [f"{len(own)} {relation}" for relation, own in sorted(relations.items())]
-    shared.say(f"weights: {', '.join(said)}")
+    say(f"weights: {', '.join(said)}")
     moved = sorted(
         (one for one in found.weights if one.relative is not None),
         key=lambda one: ("scaled" in one.relation, -(one.relative or 0)),
     )
-    for one in moved if verbose else moved[:1]:
-        what = "" if verbose else "largest change: "
-        shared.say(
+    for one in moved if verbose() else moved[:1]:
+        what = "" if verbose() else "largest change: "
+        say(
             f"{what}{one.a} -> {one.b}: {one.relation}, up to {one.largest:.3g} "
             f"({_percent(one.relative or 0)} of the largest magnitude)"
         )
@@ -179,7 +191,7 @@ def _show_every(found: Diff) -> None:
         (_WORDS[group.kind], *_sides(found, group), ", ".join(group.changes))
         for group in found.groups
     ]
-    shared.table(("kind", "A", "B", "what differs"), rows)
+    table(("kind", "A", "B", "what differs"), rows)
 
 
 def _sides(found: Diff, group: Group) -> tuple[str, str]:

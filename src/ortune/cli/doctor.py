@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortune.cli import shared
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb, verbose
+from ortune.cli.terminal.figures import size
+from ortune.cli.terminal.output import answer, say, table
 from ortune.core.errors import OrtuneError
+from ortune.core.request import Request, request
 
 RUNTIMES = (
     "onnxruntime",
@@ -46,7 +50,7 @@ WORKS, UNUSABLE, ABSENT = "works", "installed, not usable", "not installed"
 
 
 @dataclass(frozen=True)
-class Found:
+class Probed:
     """One backend or sample.
 
     Attributes:
@@ -60,21 +64,29 @@ class Found:
     detail: str
 
 
-@shared.verb(shared.Verb)
-def command(json_to: str | None, verbose: bool) -> int:
+@request
+class _Asked(Request):
     """Say what runs here, and what to install for the rest.
 
     Every backend is tried on a small model in a process of its own.
 
-    \b
     Example:
-      ortune doctor
-      ortune doctor --json
+        ortune doctor
+        ortune doctor --json
+    """
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Show the machine, its backends and the demo's models.
+
+    Raises:
+        OrtuneError: No backend works.
     """
     from ortune.measurement.machine import noise
     from ortune.measurement.machine.machine import machine, versions
 
-    backends = probe(verbose)
+    backends = probe(verbose())
     samples = _samples()
     result = {
         "versions": versions(),
@@ -87,13 +99,13 @@ def command(json_to: str | None, verbose: bool) -> int:
         "samples": samples,
         "problems": problems(_installed(RUNTIMES)),
     }
-    shared.answer(json_to, result, lambda: _show(result, backends, samples))
+    answer(result, lambda: _show(result, backends, samples))
     if not any(found.state == WORKS for found in backends):
         raise OrtuneError("no backend works here", fix="pip install --force-reinstall onnxruntime")
-    return 0
+    return DONE
 
 
-def probe(verbose: bool) -> tuple[Found, ...]:
+def probe(verbose: bool) -> tuple[Probed, ...]:
     """Load a small model in a worker on every backend."""
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
@@ -106,7 +118,7 @@ def probe(verbose: bool) -> tuple[Found, ...]:
         return tuple(pool.map(lambda name: _probe(name, Path(folder), verbose), names))
 
 
-def _probe(name: str, folder: Path, verbose: bool) -> Found:
+def _probe(name: str, folder: Path, verbose: bool) -> Probed:
     from importlib.resources import as_file, files
 
     from ortune.core.backend import Backend
@@ -117,7 +129,7 @@ def _probe(name: str, folder: Path, verbose: bool) -> Found:
 
     backend = catalog.load(Backend, name)()
     if reason := capabilities(backend).missing:
-        return Found(name, ABSENT if "pip install" in reason else UNUSABLE, reason)
+        return Probed(name, ABSENT if "pip install" in reason else UNUSABLE, reason)
     with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
         out = folder / name
         out.mkdir()
@@ -126,8 +138,8 @@ def _probe(name: str, folder: Path, verbose: bool) -> Found:
             with Worker(job, timeout_s=60) as worker:
                 placed: Mapping[str, int] = worker.ask("load")["placement"]
         except (WorkerFailed, OrtuneError) as error:
-            return Found(name, UNUSABLE, str(error).splitlines()[0])
-    return Found(name, WORKS, ", ".join(f"{n} nodes on {ep}" for ep, n in placed.items()))
+            return Probed(name, UNUSABLE, str(error).splitlines()[0])
+    return Probed(name, WORKS, ", ".join(f"{n} nodes on {ep}" for ep, n in placed.items()))
 
 
 def cpus() -> dict[str, Any]:
@@ -182,7 +194,7 @@ def _installed(names: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _samples() -> tuple[Found, ...]:
+def _samples() -> tuple[Probed, ...]:
     from ortune.core.plugins import catalog
     from ortune.core.sample import Sample
 
@@ -190,7 +202,7 @@ def _samples() -> tuple[Found, ...]:
     for name in catalog.names(Sample):
         reason = catalog.load(Sample, name)().missing()
         found.append(
-            Found(name, ABSENT if reason else WORKS, reason or f"ortune demo --model {name}")
+            Probed(name, ABSENT if reason else WORKS, reason or f"ortune demo --model {name}")
         )
     return tuple(found)
 
@@ -205,32 +217,35 @@ def _disk() -> dict[str, int]:
 
 
 def _show(
-    result: Mapping[str, Any], backends: tuple[Found, ...], samples: tuple[Found, ...]
+    result: Mapping[str, Any],
+    backends: tuple[Probed, ...],
+    samples: tuple[Probed, ...],
 ) -> None:
     machine, counts, ram = result["machine"], result["cpus"], result["memory"]
     sets = [name for name in machine["instruction sets"].split() if name in MEANING]
-    limit = f", limited to {shared.size(ram['limit'])}" if ram["limit"] else ""
+    limit = f", limited to {size(ram['limit'])}" if ram["limit"] else ""
     rows = [
         ("system", machine["system"]),
         ("CPU", machine["cpu"]),
-        ("CPUs", _cpu_text(counts)),
+        ("CPUs", cpu_text(counts)),
         ("instruction sets", ", ".join(f"{n} ({MEANING[n]})" for n in sets) or "unknown"),
         (
             "memory",
-            f"{shared.size(ram['total'])}, {shared.size(ram['available'])} available{limit}",
+            f"{size(ram['total'])}, {size(ram['available'])} available{limit}",
         ),
-        ("disk free", f"{shared.size(result['disk_free']['here'])} here"),
+        ("disk free", f"{size(result['disk_free']['here'])} here"),
         *((name, version) for name, version in result["versions"].items()),
     ]
-    shared.table(("this machine", ""), rows)
+    table(("this machine", ""), rows)
     marks = [(f.name, f.state, f.detail) for f in backends]
-    shared.table(("backend", "state", "detail"), marks)
-    shared.table(("demo model", "state", "detail"), [(f.name, f.state, f.detail) for f in samples])
+    table(("backend", "state", "detail"), marks)
+    table(("demo model", "state", "detail"), [(f.name, f.state, f.detail) for f in samples])
     for problem in result["problems"]:
-        shared.say(f"! {problem['what']}\n  fix: {problem['fix']}")
+        say(f"! {problem['what']}\n  fix: {problem['fix']}")
 
 
-def _cpu_text(counts: Mapping[str, int]) -> str:
+def cpu_text(counts: Mapping[str, int]) -> str:
+    """Say how many CPUs may be used, and what narrows them."""
     text = f"{counts['effective']} of {counts['host']} usable"
     if counts["effective"] < counts["affinity"]:
         return f"{text} (a cgroup quota narrows {counts['affinity']})"

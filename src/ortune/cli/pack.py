@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from pathlib import Path
+from typing import Annotated
 
-import click
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb
+from ortune.cli.terminal.figures import size
+from ortune.cli.terminal.output import answer, say
+from ortune.core.fields import Option
+from ortune.core.request import Request, request
 
-from ortune.cli import shared
 
-
-@shared.verb(shared.Verb)
-@click.argument("run", type=shared.FILE)
-@shared.output("The bundle, NAME.ortune.", required=True)
-@click.option("--trial", metavar="KEY", help="Another trial than the winner, by its key.")
-@shared.force
-def command(
-    run: Path, out: Path, trial: str | None, force: bool, json_to: str | None, verbose: bool
-) -> int:
+@request
+class _Asked(Request):
     """Pack the winner of RUN: model, plain fall-back, settings, recipe, evidence, golden samples.
 
-    \b
     Example:
-      ortune pack run -o model.ortune
-      ortune pack run -o small.ortune --trial 3fa9
+        ortune pack run -o model.ortune
+        ortune pack run -o small.ortune --trial 3fa9
+
+    Attributes:
+        run: The run's folder.
+        out: The bundle, NAME.ortune.
+        trial: Another trial than the winner, by its key.
+        force: Overwrite an existing output.
     """
+
+    run: str | Path
+    _: KW_ONLY
+    out: Annotated[str | Path, Option("PATH", "-o --out")]
+    trial: Annotated[str | None, Option("KEY")] = None
+    force: bool = False
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Say what is in the bundle."""
     from ortune.backends.bucketed import Bucketed
     from ortune.bundle.pack import pack
-    from ortune.core import wording as say
+    from ortune.core import wording
     from ortune.experiment.ledger import read_study
 
-    study = read_study(run)
-    shared.free(out, force)
-    path = pack(study, out, trial=trial, force=force)
-    chosen = study.best if trial is None else study.find(trial)
+    study = read_study(Path(asked.run))
+    path = pack(study, asked.out, trial=asked.trial, force=asked.force)
+    chosen = study.best if asked.trial is None else study.find(asked.trial)
     plan = str(chosen.plan) if chosen else ""
     result = {
-        "run": run,
+        "run": asked.run,
         "bundle": path,
         "plan": plan,
         "bytes": path.stat().st_size,
         "ratio": chosen.ratio if chosen else None,
         "predicted": chosen.predicted if chosen else None,
     }
-    lines = [f"bundle: {path} ({shared.size(path.stat().st_size)}), {plan}"]
-    if chosen is not None and (foreseen := say.foreseen(chosen)):
-        lines.append(f"ratio:  {say.ratio(chosen)}; {foreseen}")
+    lines = [f"bundle: {path} ({size(path.stat().st_size)}), {plan}"]
+    if chosen is not None and (foreseen := wording.foreseen(chosen)):
+        lines.append(f"ratio:  {wording.ratio(chosen)}; {foreseen}")
     if chosen is not None and isinstance(backend := chosen.plan.backend, Bucketed):
         outputs = ", ".join(backend.outputs)
         lines.append(
             f"calls:  cut to the shortest of {', '.join(map(str, backend.lengths))} that holds "
             f"them, by '{backend.mask}'" + (f"; {outputs}: zeros beyond that" if outputs else "")
         )
-    shared.answer(json_to, result, lambda: shared.say("\n".join(lines)))
-    return 0
+    answer(result, lambda: say("\n".join(lines)))
+    return DONE

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from pathlib import Path
 
-import click
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb
+from ortune.cli.terminal.output import answer, say
+from ortune.core.fields import Out
+from ortune.core.request import Request, request
 
-from ortune.cli import shared
 
-
-@shared.verb(shared.Verb)
-@click.argument("run", type=shared.FILE)
-@shared.output("The HTML file; RUN/report.html if not given.")
-@shared.force
-def command(run: Path, out: Path | None, force: bool, json_to: str | None, verbose: bool) -> int:
+@request
+class _Asked(Request):
     """Write the report of RUN, a folder made by `ortune optimize`, finished or not.
 
     Profiles that `ortune profile -o` put into RUN, or into a folder in it, are a part of it.
 
-    \b
     Example:
-      ortune report run -o report.html
+        ortune report run -o report.html
+
+    Attributes:
+        run: The run's folder.
+        out: The HTML file; RUN/report.html if not given.
+        force: Overwrite an existing output.
     """
+
+    run: str | Path
+    _: KW_ONLY
+    out: Out = None
+    force: bool = False
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Say where the report is."""
     from ortune.experiment.ledger import read_study
     from ortune.reporting.write import report
 
-    study = read_study(run)
-    path = report(study, out or run / "report.html", force=force or out is None)
+    run, study = Path(asked.run), read_study(Path(asked.run))
+    path = report(study, asked.out or run / "report.html", asked.force or asked.out is None)
     result = {"run": run, "report": path, "trials": len(study.trials), "finished": study.finished}
-    shared.answer(json_to, result, lambda: shared.say(f"report: {path}"))
-    return 0
+    answer(result, lambda: say(f"report: {path}"))
+    return DONE

@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import KW_ONLY, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-
-from ortune.cli import shared
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb
+from ortune.cli.terminal.figures import milliseconds
+from ortune.cli.terminal.output import answer, remark, say, table
+from ortune.conversion.requests import OptLevel
 from ortune.core.errors import BadData
+from ortune.core.fields import Option, Out
+from ortune.core.outputs import empty, free
+from ortune.core.request import CustomOpsRequest, request
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,55 +30,55 @@ _FOR_P90 = 20
 """Fewer samples say nothing about the slowest tenth."""
 
 
-@shared.verb(shared.Verb)
-@click.argument("path", type=shared.FILE)
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
-@click.option("--on", metavar="BACKEND", help="Of a plain model; a bundle carries its own.")
-@shared.custom_ops
-@click.option(
-    "--allow-custom-ops", is_flag=True, help="Run the custom operators that a bundle brings."
-)
-@click.option(
-    "--opt-level",
-    type=click.Choice(["disable", "disabled", "basic", "extended", "all"]),
-    help="How far the runtime may rewrite a plain model when it loads it.",
-)
-@shared.output("Outputs: NAME.npz for all samples in one file, else a folder with one a sample.")
-@shared.force
-def command(
-    path: Path,
-    inputs: tuple[str, ...],
-    on: str | None,
-    custom_ops: tuple[str, ...],
-    allow_custom_ops: bool,
-    opt_level: str | None,
-    out: Path | None,
-    force: bool,
-    json_to: str | None,
-    verbose: bool,
-) -> int:
+@request
+class _Asked(CustomOpsRequest):
     """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files.
 
-    \b
     Example:
-      ortune run model.ortune photo.jpg
-      ortune run model.onnx samples/ --on "cpu(threads=1)" -o outputs.npz
+        ortune run model.ortune photo.jpg
+        ortune run model.onnx samples/ --on "cpu(threads=1)" -o outputs.npz
+
+    Attributes:
+        path: A bundle or a model.
+        inputs: Images, folders, .npz or .jsonl files.
+        on: Of a plain model; a bundle carries its own.
+        allow_custom_ops: Run the custom operators that a bundle brings.
+        opt_level: How far the runtime may rewrite a plain model when it loads it.
+        out: Outputs: NAME.npz for all samples in one file, else a folder with one a sample.
+        force: Overwrite an existing output.
     """
+
+    path: str | Path
+    inputs: Annotated[Sequence[str], Option("INPUT...")]
+    _: KW_ONLY
+    on: Annotated[str | None, Option("BACKEND")] = None
+    allow_custom_ops: bool = False
+    opt_level: OptLevel | None = None
+    out: Out = None
+    force: bool = False
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Show times and outputs."""
     from ortune.engine.load import load
 
+    path, out = Path(asked.path), None if asked.out is None else Path(asked.out)
     if out is not None and out.suffix == ".npz":
-        shared.free(out, force, path)
-    backend = _backend(on, opt_level)
+        free(out, asked.force, path)
+    elif out is not None:
+        empty(out, asked.force)
+    backend = _backend(asked.on, asked.opt_level)
     start = time.perf_counter_ns()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", RuntimeWarning)
-        engine = load(path, on=backend, custom_ops=custom_ops or allow_custom_ops)
+        engine = load(path, on=backend, custom_ops=asked.custom_ops or asked.allow_custom_ops)
     load_ns = time.perf_counter_ns() - start
     for warning in said:
-        shared.remark(f"warning: {warning.message}")
+        remark(f"warning: {warning.message}")
     with engine:
-        results, taken = _run(engine, inputs)
-        written = None if out is None else _write(out, results, force)
+        results, taken = _run(engine, asked.inputs)
+        written = None if out is None else _write(out, results)
         result = {
             "path": path,
             "backend": str(engine.backend),
@@ -87,8 +92,8 @@ def command(
             "outputs": {name: list(array.shape) for name, array in results[0].items()},
             "written": written,
         }
-    shared.answer(json_to, result, lambda: _show(result, results))
-    return 0
+    answer(result, lambda: _show(result, results))
+    return DONE
 
 
 def _backend(on: str | None, level: str | None) -> Backend | None:
@@ -102,12 +107,7 @@ def _backend(on: str | None, level: str | None) -> Backend | None:
     if level is None:
         return backend
     given = {field.name: getattr(backend, field.name) for field in fields(backend)}
-    return build(type(backend), given | {"level": level_of(level)})
-
-
-def level_of(text: str) -> str:
-    """Return the level by its one name: disable is disabled."""
-    return "disabled" if text == "disable" else text
+    return build(type(backend), given | {"level": "disabled" if level == "disable" else level})
 
 
 def _run(
@@ -147,12 +147,10 @@ def timing(taken: Sequence[int]) -> dict[str, float | None]:
     }
 
 
-def _write(out: Path, results: Sequence[dict[str, NDArray[Any]]], force: bool) -> Path:
+def _write(out: Path, results: Sequence[dict[str, NDArray[Any]]]) -> Path:
     if out.suffix == ".npz":
         save(out, joined(results))
         return out
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not force:
-        raise BadData(f"{out} exists", fix="give another name, or --force to write into it")
     out.mkdir(parents=True, exist_ok=True)
     for index, outputs in enumerate(results):
         save(out / f"{index:06}.npz", outputs)
@@ -192,8 +190,6 @@ def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]
 
 
 def _show(result: dict[str, Any], results: Sequence[dict[str, NDArray[Any]]]) -> None:
-    from ortune.cli.terminal.figures import milliseconds
-
     placed = ", ".join(f"{n} nodes on {ep}" for ep, n in result["placement"].items())
     rows = [
         ("backend", f"{result['backend']}{f' ({placed})' if placed else ''}"),
@@ -204,13 +200,13 @@ def _show(result: dict[str, Any], results: Sequence[dict[str, NDArray[Any]]]) ->
     ]
     if result["p90_ns"] is not None:
         rows.append(("p90", f"{milliseconds(result['p90_ns'])} ms"))
-    shared.table(("", str(result["path"])), rows)
-    shared.table(
+    table(("", str(result["path"])), rows)
+    table(
         ("output", "dtype", "shape", "first sample"),
         [(name, a.dtype, list(a.shape), gist(a)) for name, a in results[0].items()],
     )
     if result["written"]:
-        shared.say(f"outputs: {result['written']}")
+        say(f"outputs: {result['written']}")
 
 
 def gist(array: NDArray[Any]) -> str:

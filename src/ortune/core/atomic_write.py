@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ortune.core.errors import OrtuneError
+from ortune.core.outputs import free
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def replace(draft: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder with all that it holds, if it is there and the system lets go."""
+    """Remove a file or a folder with all that it holds, if it is there and can be removed."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
@@ -91,15 +92,6 @@ def replacing(path: Path, *, force: bool = False, sources: Iterable[Path] = ()) 
     Raises:
         OrtuneError: `path` is taken, is a source, lies in no folder, or the disk refuses.
     """
-    if path.is_dir() or not path.name:
-        raise OrtuneError(f"'{path}' is a folder", fix="give the name of a file")
-    if not path.parent.is_dir():
-        raise OrtuneError(f"there is no folder '{path.parent}'", fix="make it first")
-    if any(path.resolve() == source.resolve() for source in sources):
-        raise OrtuneError(
-            f"'{path}' is an input of this run and is never overwritten", fix="choose another name"
-        )
-    if path.exists() and not force:
-        raise OrtuneError(f"'{path}' exists", fix="give --force (force=True) or another name")
+    free(path, force, *sources)
     with atomic(path) as draft, reported(path):
         yield draft

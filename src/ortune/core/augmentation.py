@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,17 +14,18 @@ from ortune.core.plugins.plugin import Plugin
 
 @dataclass(frozen=True)
 class Augmentation(Plugin):
-    """One way to alter a sample; integers, booleans and text stay as they are."""
+    """One way to alter a sample; integers, booleans and text stay as they are.
+
+    Attributes:
+        inputs: Names of the inputs that it alters; every float input that it can if none is given.
+    """
 
     folder: ClassVar[str] = "augmentations"
 
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, ...]:
-        """The inputs it was told to alter; empty for every float input that it can."""
+    inputs: tuple[str, ...] = field(default=(), kw_only=True)
 
     def takes(self, values: NDArray[Any]) -> bool:
-        """Say whether it alters arrays of this shape; asked of float arrays alone.
+        """Say whether it alters arrays of this shape; called for float arrays only.
 
         Raises:
             BadData: The shape could mean several things.

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import Workload
+
+if TYPE_CHECKING:
+    from ortune.core.session import Recording, Session, Tensors
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class Option:
         shown: The default in the help where it is not the field's.
         low: Smallest number allowed.
         high: Largest number allowed.
+        python: It is a parameter in Python alone.
     """
 
     metavar: str = ""
@@ -49,6 +50,7 @@ class Option:
     shown: str = ""
     low: float | None = None
     high: float | None = None
+    python: bool = False
 
     def check(self, name: str, value: object) -> None:
         """Check a number.

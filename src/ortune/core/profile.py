@@ -2,105 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
-
-@dataclass(frozen=True)
-class Operand:
-    """One tensor that a kernel reads or writes.
-
-    Attributes:
-        dtype: In ONNX' spelling, such as ``float32``.
-        shape: As seen at run time.
-        size: Bytes.
-        constant: An initializer: read in every run, written never.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    size: int
-    constant: bool = False
-
-
-@dataclass(frozen=True)
-class Executed:
-    """One node of the graph that a runtime executes, with its times, as a backend records it.
-
-    Attributes:
-        name: The runtime's name for it.
-        op_type: The runtime's operator.
-        domain: Of that operator; empty for ONNX' own.
-        provider: The execution provider that ran it.
-        reads: Names of the executed graph's tensors that it reads; empty where one is left out.
-        writes: Names of the tensors that it writes.
-        known: Names of source nodes that the runtime itself says it stands for.
-        parent: Name of the control-flow node whose body it is in; empty on top.
-        calls: Calls in one run; 0 for a branch that was not taken.
-        span_ns: Time of a run from its start to the start of the next node, bodies excluded.
-        kernel_ns: The runtime's own figure of the kernel alone, bodies excluded.
-        inputs: What it reads, constants included.
-        outputs: What it writes.
-    """
-
-    name: str
-    op_type: str
-    domain: str = ""
-    provider: str = ""
-    reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
-    parent: str = ""
-    calls: int = 0
-    span_ns: float = 0.0
-    kernel_ns: float = 0.0
-    inputs: tuple[Operand, ...] = ()
-    outputs: tuple[Operand, ...] = ()
-
-
-@dataclass(frozen=True)
-class Slice:
-    """One call on the time line of one run.
-
-    Attributes:
-        index: Of the kernel.
-        start_ns: Since the start of the run.
-        kernel_ns: Duration, the bodies of control flow included.
-    """
-
-    index: int
-    start_ns: float
-    kernel_ns: float
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What a runtime recorded of its own runs.
-
-    Attributes:
-        nodes: In order of execution; those that never ran come last.
-        runs: Runs behind the times, which are means over the middle half of the profiled runs.
-        wall_ns: Mean wall time of these runs, seen from outside.
-        run_ns: The same by the runtime's own clock, without the call from Python.
-        timeline: The calls of one run.
-        constants: Names of the executed graph's constants.
-        placement: Provider -> names of the nodes that it took, from the runtime's own record.
-        parallel: Nodes ran side by side: their times may sum to more than the run.
-        graph: Whether the executed graph's tensors are known.
-        notes: What the reader must know.
-    """
-
-    nodes: tuple[Executed, ...]
-    runs: int
-    wall_ns: float
-    run_ns: float
-    timeline: tuple[Slice, ...] = ()
-    constants: tuple[str, ...] = ()
-    placement: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    parallel: bool = False
-    graph: bool = True
-    notes: tuple[str, ...] = ()
+from ortune.core.result import TableResult
+from ortune.core.session import Operand, Slice
+from ortune.core.trial import Interval
 
 
 @dataclass(frozen=True)
@@ -149,6 +57,28 @@ class Kernel:
     def traffic(self) -> int:
         """Bytes that must be read and written at least once in a run."""
         return self.calls * sum(one.size for one in (*self.inputs, *self.outputs))
+
+    def record(self, total_ns: float) -> dict[str, object]:
+        """Return it as one flat row, times in us; `total_ns` is what its share is of."""
+        return {
+            "name": self.name,
+            "op_type": self.op_type,
+            "domain": self.domain,
+            "provider": self.provider,
+            "kind": self.kind,
+            "region": self.region,
+            "sources": " ".join(self.sources),
+            "calls": self.calls,
+            "time_us": self.time_ns / 1e3,
+            "share": self.time_ns / total_ns,
+            "span_us": self.span_ns / 1e3,
+            "kernel_us": self.kernel_ns / 1e3,
+            "flops": self.flops,
+            "bytes": self.traffic,
+            "inputs": ", ".join(map(str, self.inputs)),
+            "outputs": ", ".join(map(str, self.outputs)),
+            "note": self.note,
+        }
 
 
 @dataclass(frozen=True)
@@ -208,8 +138,8 @@ class Share:
     kernels: int
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(TableResult):
     """A profiled session.
 
     Attributes:
@@ -234,6 +164,8 @@ class Profile:
         parallel: Nodes ran side by side: times may sum to more than the run.
     """
 
+    headline = ("model", "backend", "plain_ns", "attributed", "overhead", "placement")
+
     model: str
     backend: str
     kernels: tuple[Kernel, ...]
@@ -251,6 +183,11 @@ class Profile:
     timeline: tuple[Slice, ...] = ()
     batch: int = 0
     parallel: bool = False
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return one flat row a kernel, in order of execution; times in us."""
+        total = max(1.0, sum(kernel.time_ns for kernel in self.kernels))
+        return [kernel.record(total) for kernel in self.kernels]
 
     @property
     def inside(self) -> float:
@@ -293,3 +230,43 @@ class Profile:
             groups.setdefault(getattr(kernel, key), []).append(kernel.time_ns)
         made = {n: Share(sum(t), sum(t) / total, len(t)) for n, t in groups.items()}
         return dict(sorted(made.items(), key=lambda item: -item[1].time_ns))
+
+
+Kind: TypeAlias = Literal["fuse", "quantize", "added", "denormals", "threads"]
+
+NO_STEP = "no transform yet"
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do about a bottleneck.
+
+    Attributes:
+        kind: What it is about.
+        title: The bottleneck.
+        advice: What to do, or why nothing can be done yet.
+        kernels: Names of the kernels that it concerns, the longest first.
+        stake_ns: Time that these kernels take of a run, or what of it can be gained at most; 0
+            where the profile cannot tell.
+        estimate_ns: Time that it would gain by the ceilings; None where nothing is estimated.
+        steps: Spelling of the steps, in order; none where no step is known or none is needed.
+        backend: Spelling of the backend with the setting; empty where it stays.
+        measured: Latency with it over latency without, once it was tried.
+        note: What became of trying it.
+    """
+
+    kind: Kind
+    title: str
+    advice: str
+    kernels: tuple[str, ...] = ()
+    stake_ns: float = 0.0
+    estimate_ns: float | None = None
+    steps: tuple[str, ...] = ()
+    backend: str = ""
+    measured: Interval | None = None
+    note: str = ""
+
+    @property
+    def does(self) -> str:
+        """Return what to hand to `apply` or `--on`, or that there is nothing yet."""
+        return " ".join(self.steps) or self.backend or NO_STEP

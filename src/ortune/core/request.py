@@ -46,7 +46,8 @@ class Request:
 
     The fields before ``KW_ONLY`` are positional in Python and arguments on the command line. The
     docstring is the help: text, ``Example:``, one line a field below ``Attributes:``, and
-    ``Returns:`` and ``Raises:`` for Python. Private subclasses add options of the command line.
+    ``Returns:`` and ``Raises:`` for Python. A subclass without an example only adds options: it
+    has the help of its base.
 
     Attributes:
         sink: Receives notes and events.
@@ -218,9 +219,9 @@ def _is_union(hint: Any) -> bool:
 
 
 def text(kind: type[Request]) -> tuple[str, str]:
-    """Return the help of a request class and its examples: of the first public class."""
-    public = next(cls for cls in kind.__mro__ if not cls.__name__.startswith("_"))
-    found = _sections(public)
+    """Return the help of a request class and its examples: of the first class that has some."""
+    every = [_sections(cls) for cls in kind.__mro__]
+    found = next((one for one in every if "Example" in one), every[0])
     return found[""], inspect.cleandoc(found.get("Example", ""))
 
 

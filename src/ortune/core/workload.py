@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ortune.core.errors import BadSettings
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.plugins.spelling import parse
-from ortune.core.session import Session, Tensors
+
+if TYPE_CHECKING:
+    from ortune.core.session import Session, Tensors
 
 _CYCLE = 32
 
@@ -174,19 +175,3 @@ def spread(count: int, limit: int) -> tuple[int, ...]:
     """Return at most `limit` indices, spread over `count`."""
     taken = min(count, limit)
     return tuple(k * count // taken for k in range(taken))
-
-
-def read_workload(text: str | Workload, batch: int = 0) -> Workload:
-    """Read ``--workload`` and put ``--batch`` into it.
-
-    Raises:
-        BadSettings: It cannot be driven here, or says another batch itself.
-    """
-    found = text if isinstance(text, Workload) else parse(Workload, text)
-    if reason := found.missing():
-        raise BadSettings(f"workload '{found.name()}' cannot be driven here", fix=reason)
-    if batch and found.batch not in (0, batch):
-        raise BadSettings(
-            f"--batch {batch} contradicts --workload '{found}'", fix="say it in one place"
-        )
-    return replace(found, batch=batch) if batch else found

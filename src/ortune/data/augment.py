@@ -84,7 +84,7 @@ def _altered(way: Augmentation, sample: Tensors) -> tuple[str, ...]:
     Raises:
         BadData: There is none, or one that is named cannot be altered.
     """
-    for name in way.names:
+    for name in way.inputs:
         if name not in sample:
             raise BadData(
                 f"{way}: the model has no input '{name}'", fix=f"use {', '.join(sample)}"
@@ -94,7 +94,7 @@ def _altered(way: Augmentation, sample: Tensors) -> tuple[str, ...]:
                 f"{way}: input '{name}' is {sample[name].dtype}, and only floats are altered",
                 fix=f"leave {way.name()} out, or name a float input",
             )
-    wanted = way.names or tuple(name for name in sample if _is_float(sample[name]))
+    wanted = way.inputs or tuple(name for name in sample if _is_float(sample[name]))
     if not wanted:
         held = ", ".join(f"{name} {array.dtype}" for name, array in sample.items())
         raise BadData(
@@ -102,7 +102,7 @@ def _altered(way: Augmentation, sample: Tensors) -> tuple[str, ...]:
             fix="leave --augment out: integers stay as they are",
         )
     found = tuple(name for name in wanted if way.takes(sample[name]))
-    if not found or (way.names and len(found) < len(wanted)):
+    if not found or (way.inputs and len(found) < len(wanted)):
         shapes = ", ".join(f"{name} {list(sample[name].shape)}" for name in wanted)
         raise BadData(
             f"{way} has nothing to alter in {shapes}", fix=f"leave {way.name()} out of --augment"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.data import checks
-from ortune.data.blocks import Block, Column
+from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.labels import plain
 
@@ -87,7 +87,7 @@ def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
             )
 
 
-def units(block: Block, inputs: Sequence[TensorSpec], *, splits: bool) -> Iterator[Unit]:
+def units(block: NamedArrays, inputs: Sequence[TensorSpec], *, splits: bool) -> Iterator[Unit]:
     """Check a block against the inputs and cut it into rows, where its inputs share them.
 
     Raises:

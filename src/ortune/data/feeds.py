@@ -19,8 +19,8 @@ from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, sources, stream
 from ortune.data import labels as label_files
+from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
-from ortune.data.blocks import Block
 from ortune.data.sources import Source
 
 
@@ -121,7 +121,7 @@ class _Loading:
         """Keep a note once."""
         self.notes[text] = None
 
-    def samples(self, blocks: Iterable[Block], shown: str) -> Iterator[Tensors]:
+    def samples(self, blocks: Iterable[NamedArrays], shown: str) -> Iterator[Tensors]:
         """Yield the checked samples.
 
         Raises:
@@ -143,7 +143,7 @@ class _Loading:
                 fix="give at least one sample",
             )
 
-    def _units(self, blocks: Iterable[Block], rows: int | None) -> Iterator[Unit]:
+    def _units(self, blocks: Iterable[NamedArrays], rows: int | None) -> Iterator[Unit]:
         """Yield rows and whole blocks, with labels and groups from the file where one is given."""
         at = 0
         for block in blocks:

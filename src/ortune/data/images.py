@@ -15,7 +15,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec, user_function
 from ortune.core.preprocess import SETTINGS, Preprocess
 from ortune.data import checks
-from ortune.data.blocks import Block, Column
+from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.stream import named
 
@@ -24,7 +24,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", 
 
 def blocks(
     files: Sequence[Path], folder: Path, inputs: Sequence[TensorSpec], note: Note
-) -> Iterator[Block]:
+) -> Iterator[NamedArrays]:
     """Yield one block an image; sub-folders of `folder` are classes, labelled 0, 1, ... by name.
 
     Raises:
@@ -36,7 +36,7 @@ def blocks(
         columns = {spec.name: Column.of(_tensor(path, settings, spec))}
         if path.parent.name in classes and path.parent != folder:
             columns["label"] = Column.of(np.array(classes[path.parent.name]))
-        yield Block(str(path.relative_to(folder)), columns)
+        yield NamedArrays(str(path.relative_to(folder)), columns)
 
 
 def _settings(

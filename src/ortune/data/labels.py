@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortune.core.errors import BadData
-from ortune.data import blocks
+from ortune.data import arrays
 
 
 def read(path: Path) -> tuple[list[Any], list[str] | None]:
@@ -23,7 +23,7 @@ def read(path: Path) -> tuple[list[Any], list[str] | None]:
         BadData: It cannot be read.
     """
     if path.suffix == ".npy":
-        found = blocks.npy(path).read()
+        found = arrays.npy(path).read()
         if found.ndim == 0:
             raise BadData(f"{path} holds one number", fix="give one label a sample")
         return [plain(row) for row in found], None
@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
 
 
 def _csv(path: Path) -> tuple[list[Any], list[str] | None]:
-    with blocks.reading(path), path.open(newline="", encoding="utf-8-sig") as file:
+    with arrays.reading(path), path.open(newline="", encoding="utf-8-sig") as file:
         rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
     if not rows:
         raise BadData(f"{path} is empty", fix="give one label a line")

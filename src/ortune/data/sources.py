@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import user_function
-from ortune.data import blocks, checks, images
+from ortune.data import arrays, checks, images
+from ortune.data.arrays import Column, NamedArrays
 from ortune.data.batches import GROUP, LABEL
-from ortune.data.blocks import Block, Column
 from ortune.data.checks import Note
 
 Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
@@ -21,7 +21,7 @@ _KINDS = (
 )
 
 
-def open_source(source: Source, inputs: Sequence[TensorSpec], note: Note) -> Iterator[Block]:
+def open_source(source: Source, inputs: Sequence[TensorSpec], note: Note) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
 
     Raises:
@@ -38,13 +38,13 @@ def open_source(source: Source, inputs: Sequence[TensorSpec], note: Note) -> Ite
         return _folder(path, inputs, note)
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return iter([blocks.npz(path)])
+        return iter([arrays.npz(path)])
     if suffix in (".jsonl", ".ndjson"):
         return _lines(path, inputs)
     if suffix in images.SUFFIXES:
         return images.blocks([path], path.parent, inputs, note)
     if suffix == ".npy" and len(inputs) == 1:
-        return iter([Block(path.name, {inputs[0].name: blocks.npy(path)})])
+        return iter([NamedArrays(path.name, {inputs[0].name: arrays.npy(path)})])
     raise BadData(f"{path} is of no kind that is read", fix=f"give {_KINDS}; or module:function")
 
 
@@ -56,15 +56,16 @@ def name(source: Source) -> str:
     return str(source)
 
 
-def _folder(folder: Path, inputs: Sequence[TensorSpec], note: Note) -> Iterator[Block]:
+def _folder(folder: Path, inputs: Sequence[TensorSpec], note: Note) -> Iterator[NamedArrays]:
     entries = sorted(
         (p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name
     )
     if archives := [p for p in entries if p.suffix == ".npz"]:
-        _leftover(entries, archives, "are .npz", note)
-        return (blocks.npz(path) for path in archives)
-    arrays = [p for p in entries if p.suffix == ".npy"]
-    if parts := arrays + [p for p in entries if p.is_dir() and any(p.glob("*.npy"))]:
+        if others := len(entries) - len(archives):
+            note(f"{len(archives)} files are .npz; {others} others in the folder are not read")
+        return (arrays.npz(path) for path in archives)
+    parts = [p for p in entries if p.suffix == ".npy" or (p.is_dir() and any(p.glob("*.npy")))]
+    if parts:
         return _per_input(folder, parts, inputs)
     nested = [q for p in entries if p.is_dir() for q in sorted(p.iterdir(), key=lambda q: q.name)]
     for files in (entries, nested):
@@ -77,27 +78,21 @@ def _folder(folder: Path, inputs: Sequence[TensorSpec], note: Note) -> Iterator[
     )
 
 
-def _leftover(entries: Sequence[Path], taken: Sequence[Path], kind: str, note: Note) -> None:
-    others = len(entries) - len(taken)
-    if others:
-        note(f"{len(taken)} files {kind}; {others} others in the folder are not read")
-
-
 def _per_input(
     folder: Path, parts: Sequence[Path], inputs: Sequence[TensorSpec]
-) -> Iterator[Block]:
+) -> Iterator[NamedArrays]:
     """Read D/NAME.npy (stacked samples) or D/NAME/*.npy (one block a file, in name order)."""
     known = checks.by_name(inputs)
     extra = [part.stem for part in parts if part.stem in (LABEL, GROUP) and part.stem not in known]
     checks.names(str(folder), [p.stem for p in parts if p.stem not in extra], inputs)
-    stacked = {part.stem: blocks.npy(part) for part in parts if part.is_file()}
+    stacked = {part.stem: arrays.npy(part) for part in parts if part.is_file()}
     files = {
         part.name: sorted(part.glob("*.npy"), key=lambda path: path.name)
         for part in parts
         if part.is_dir()
     }
     if not files:
-        yield Block(str(folder), stacked)
+        yield NamedArrays(str(folder), stacked)
         return
     if mixed := sorted(set(stacked) & set(known)):
         raise BadData(
@@ -111,13 +106,13 @@ def _per_input(
         raise BadData(f"{folder}: different numbers of files: {spelled}", fix="give one a sample")
     beside = {name: column.read() for name, column in stacked.items()}
     for at, paths in enumerate(zip(*files.values(), strict=True)):
-        columns = {name: blocks.npy(path) for name, path in zip(files, paths, strict=True)}
+        columns = {name: arrays.npy(path) for name, path in zip(files, paths, strict=True)}
         columns |= {name: Column.of(array[at]) for name, array in beside.items()}
-        yield Block(f"{paths[0].parent.name}/{paths[0].name}", columns)
+        yield NamedArrays(f"{paths[0].parent.name}/{paths[0].name}", columns)
 
 
-def _lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[Block]:
-    with blocks.reading(path), path.open(encoding="utf-8") as file:
+def _lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[NamedArrays]:
+    with arrays.reading(path), path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -136,7 +131,7 @@ def _called(
     function: Callable[[], Iterable[Mapping[str, Any]]],
     shown: str,
     inputs: Sequence[TensorSpec],
-) -> Iterator[Block]:
+) -> Iterator[NamedArrays]:
     try:
         for at, item in enumerate(function()):
             yield _block(item, f"{shown} item {at}", inputs)
@@ -149,13 +144,13 @@ def _called(
         ) from error
 
 
-def _block(item: Any, where: str, inputs: Sequence[TensorSpec]) -> Block:
+def _block(item: Any, where: str, inputs: Sequence[TensorSpec]) -> NamedArrays:
     if not isinstance(item, Mapping):
         raise BadData(
             f"{where} is {type(item).__name__}, not a mapping", fix="give input name: values"
         )
     specs = checks.by_name(inputs)
-    return Block(
+    return NamedArrays(
         where,
         {
             str(key): Column.of(checks.as_array(value, where, specs.get(str(key))))

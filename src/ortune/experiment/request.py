@@ -1,60 +1,83 @@
-"""What the user asked for, unread."""
+"""What an experiment is prepared from: models, samples and an accuracy budget."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
-from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
+from ortune.core.custom_ops import equipped
 from ortune.core.errors import BadSettings
+from ortune.core.fields import ByteSize, Duration, File, Files, Option, Source, paths
+from ortune.core.plugins.spelling import parse
 from ortune.core.plugins.user_function import here_counts, is_function
+from ortune.core.reading import read_workload
+from ortune.core.request import CustomOpsRequest, DataRequest, request
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN
-from ortune.workloads.latency import Latency
 
 
-@dataclass(frozen=True)
-class Request:
-    """Models, data and wishes.
+@request
+class Request(CustomOpsRequest, DataRequest):
+    """Models, samples to calibrate on and to score, and how the models will be used.
 
     Attributes:
-        models: ONNX files; several are run together by `evaluate`.
-        evaluate: ``pkg.module:function`` that scores running models, or empty.
-        budget: Spelled; None derives it from the outputs.
-        baseline: Where the untouched models run.
-        shapes: Input name -> shape of made-up samples.
-        ranges: Input name -> (low, high) of made-up samples.
-        on: The backends to search, as spelled.
-        seconds: Time budget: it limits how many samples are scored.
-        whole: Score all samples as one part: for comparing two given files.
-        ranges_from: File of ranges that answers quantizers first.
-        augment: Altered copies that quantizers observe too, spelled; nothing scores them.
+        model: ONNX files; several are run together by --evaluate.
+        labels: Labels in the samples' order (.npy or .csv).
+        calibration: Samples to calibrate with, apart from --data.
+        ranges_from: Ranges from `ortune calibrate -o`, or a TensorRT calibration cache.
+        augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never
+            scored.
+        evaluate: Score with fn(run), which calls run(**inputs) and returns per-sample records.
+        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; derived
+            from the outputs without it.
+        baseline: What to beat: where the untouched file runs; cpu.
+        time: When to stop, such as 60s or 10m; it limits how many samples are scored too.
+        workload: How the model will be used, such as "throughput" or "arrivals(rate=50)".
+        batch: Samples stacked into one run; 0 takes them as they come.
+        memory_limit: Of one worker, such as 4G.
+        verbose: Let the runtime log to stderr.
     """
 
-    models: tuple[Path, ...]
-    data: str | Path | Callable[[], Any] | None = None
-    labels: str | Path | None = None
-    calibration: str | Path | Callable[[], Any] | None = None
-    evaluate: str = ""
-    budget: str | None = None
-    baseline: Backend = field(default_factory=Cpu)
-    workload: Workload = field(default_factory=Latency)
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    seconds: float = 180
-    memory_limit: int | None = None
-    verbose: bool = False
-    command: str = ""
-    on: str = ""
-    whole: bool = False
-    ranges_from: Path | None = None
-    augment: str = ""
+    whole: ClassVar[bool] = False
+    """Score all samples as one part: for comparing two given files."""
+
+    model: Files
+    _: KW_ONLY
+    labels: File | None = None
+    calibration: Source = None
+    ranges_from: File | None = None
+    augment: Annotated[str | None, Option("SPECS")] = None
+    evaluate: Annotated[str | None, Option("MODULE:FN")] = None
+    budget: Annotated[str | None, Option("BUDGET")] = None
+    baseline: Annotated[str | Backend | None, Option("BACKEND")] = None
+    time: Duration = Duration("3m")
+    workload: Annotated[str | Workload, Option("SPEC")] = "latency"
+    batch: Annotated[int, Option(low=0)] = 0
+    memory_limit: ByteSize = ByteSize(None)
+    verbose: Annotated[bool, Option(word="--runtime-log")] = False
+
+    @property
+    def original(self) -> Backend:
+        """Where the untouched models run."""
+        if isinstance(self.baseline, Backend):
+            return self.baseline
+        return parse(Backend, equipped(self.baseline or "cpu", self.custom_ops))
+
+    @property
+    def driven(self) -> Workload:
+        """The workload, with the batch in it."""
+
+        return read_workload(self.workload, self.batch)
+
+    @property
+    def models(self) -> tuple[Path, ...]:
+        """The files."""
+        return paths(self.model)
 
     @property
     def names(self) -> dict[str, Path]:
@@ -91,21 +114,17 @@ class Request:
             raise BadSettings("two models have the same file name", fix="rename one of them")
         return found
 
-    @property
-    def custom_ops(self) -> tuple[str, ...]:
-        """Libraries of operators that the models need: those of the baseline."""
-        return self.baseline.custom_ops
-
     def functions_digest(self) -> str:
         """Digest the user's functions and what the baseline reads: edited ones are another job."""
         here_counts()
         metric = (self.budget or "").partition(">")[0].partition("<")[0].strip()
-        fields = [getattr(self.baseline, name) for name in self.baseline.reads]
+        backend = self.original
+        fields = [getattr(backend, name) for name in backend.reads]
         read = [text for one in fields for text in ([one] if isinstance(one, str) else one)]
-        named = [*filter(is_function, (self.evaluate, metric)), *read]
+        named = [*filter(is_function, (self.evaluate or "", metric)), *read]
         files = [_source(name) for name in named]
         texts = [_digest(path) for path in files if path is not None]
-        return " ".join([self.evaluate, *texts])
+        return " ".join([self.evaluate or "", *texts])
 
 
 def _source(name: str) -> Path | None:

@@ -77,7 +77,7 @@ class Feeding:
             return self
         said = []
         if request.ranges_from:
-            known, notes = reuse.load(request.ranges_from, request.models[0])
+            known, notes = reuse.load(Path(request.ranges_from), request.models[0])
             material, said = replace(material, known=known), [known.digest]
             for text in notes:
                 sink(Note(text, warning=True))
@@ -102,7 +102,7 @@ def given(request: Request, facts: Facts, folder: Path, sink: Sink) -> Feeding:
         raise BadSettings(
             "--data cannot feed several models", fix="leave it out; --evaluate feeds them"
         )
-    inputs, batch = facts.inputs, request.workload.batch
+    inputs, batch = facts.inputs, request.driven.batch
     if request.data is None:
         sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
         found = synthetic.make(inputs, folder, shapes=request.shapes, ranges=request.ranges)
@@ -122,7 +122,7 @@ def given(request: Request, facts: Facts, folder: Path, sink: Sink) -> Feeding:
     content = [found.digests, labels, found.groups, own.digests if own else None]
     return Feeding(
         {MAIN: found.stream},
-        {MAIN: Material(own or found, seen, custom_ops=request.custom_ops)},
+        {MAIN: Material(own or found, seen, custom_ops=request.original.custom_ops)},
         parts,
         codec.digest([content, request.functions_digest()]),
         found,
@@ -142,7 +142,7 @@ def recorded(request: Request, worker: Worker, folder: Path) -> Feeding:
         "evaluate",
         function=request.evaluate,
         record={name: str(path.resolve()) for name, path in streams.items()},
-        timeout_s=max(300.0, 2 * request.seconds),
+        timeout_s=max(300.0, 2 * request.time),
     )
     records = answer["records"][0]
     if not records:
@@ -155,10 +155,10 @@ def recorded(request: Request, worker: Worker, folder: Path) -> Feeding:
     materials = {}
     for name, path in streams.items():
         count = len(Stream(path))
-        fed = Feeds(path, count, (), None, None, request.evaluate)
+        fed = Feeds(path, count, (), None, None, request.evaluate or "")
         seen = max(1, round(count * _SEARCH_SHARE))
         chosen = spread(seen, _RECORDED)
-        materials[name] = Material(fed, chosen, custom_ops=request.custom_ops)
+        materials[name] = Material(fed, chosen, custom_ops=request.original.custom_ops)
     parts = record_parts(len(records), whole=request.whole)
     digest = codec.digest([len(records), request.functions_digest()])
     return Feeding(streams, materials, parts, digest)

@@ -19,8 +19,8 @@ _KEPT = ("result_", "early_stopping")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the load generator is told.
+class LoadgenSettings:
+    """Settings of one test.
 
     Attributes:
         scenario: As a workload's field spells it.
@@ -48,7 +48,7 @@ class Settings:
         return made
 
 
-def test(rig: Rig, settings: Settings) -> dict[str, Any]:
+def test(rig: Rig, settings: LoadgenSettings) -> dict[str, Any]:
     """Run one test and return its ``result_...`` lines, and ``runs``: the samples answered.
 
     Raises:

@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Evidence:
+class OutputEvidence:
     """What the outputs themselves say, whatever the metric.
 
     Attributes:
@@ -57,7 +57,7 @@ def judge(
     candidate: Floats,
     baseline: Floats,
     groups: Sequence[str] | None = None,
-    evidence: Evidence = Evidence(),
+    evidence: OutputEvidence = OutputEvidence(),
 ) -> Score:
     """Judge records [samples, k] of a candidate against those of the baseline."""
     metric = budget.metric

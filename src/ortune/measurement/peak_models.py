@@ -22,7 +22,7 @@ _ROW = 1024
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class PeakModel:
     """One model and what a run of it does at least.
 
     Attributes:
@@ -36,7 +36,7 @@ class Yardstick:
     size: int = 0
 
 
-def write(folder: Path, memory: int, cache: int) -> dict[str, Yardstick]:
+def write(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
     """Write the models to ``folder/NAME.onnx``; all give small outputs.
 
     A runtime may copy what it returns: that time must not count.
@@ -52,15 +52,15 @@ def write(folder: Path, memory: int, cache: int) -> dict[str, Yardstick]:
         made[f"{name}-copy"] = _copy(size // 4 // _ROW)
         made[f"{name}-read"] = _read(size // 4 // _ROW)
     made |= {"few": _chain(FEW), "many": _chain(MANY)}
-    for name, (stick, nodes, weights) in made.items():
-        _save(folder / f"{name}.onnx", stick, nodes, weights)
-    return {name: stick for name, (stick, _, _) in made.items()}
+    for name, (model, nodes, weights) in made.items():
+        _save(folder / f"{name}.onnx", model, nodes, weights)
+    return {name: model for name, (model, _, _) in made.items()}
 
 
 def _product(rows: int, deep: int, columns: int) -> _Model:
     nodes = [_node("MatMul", "x w", "y"), _widest("y")]
     return (
-        Yardstick((rows, deep), 2 * rows * deep * columns),
+        PeakModel((rows, deep), 2 * rows * deep * columns),
         nodes,
         {"w": _noise(deep, columns)},
     )
@@ -81,25 +81,25 @@ def _integers(rows: int, deep: int, columns: int) -> _Model:
         "zero": np.array(128, np.uint8),
         "none": np.array(0, np.int8),
     }
-    return Yardstick((rows, deep), 2 * rows * deep * columns), nodes, weights
+    return PeakModel((rows, deep), 2 * rows * deep * columns), nodes, weights
 
 
 def _copy(rows: int) -> _Model:
     """Relu reads and writes everything; of what it writes the first row is returned."""
     nodes = [_node("Relu", "x", "r"), _node("Slice", "r begin end begin", "y")]
     weights: dict[str, NDArray[Any]] = {"begin": np.array([0]), "end": np.array([1])}
-    return Yardstick((rows, _ROW), 0, 8 * rows * _ROW), nodes, weights
+    return PeakModel((rows, _ROW), 0, 8 * rows * _ROW), nodes, weights
 
 
 def _read(rows: int) -> _Model:
-    return Yardstick((rows, _ROW), 0, 4 * rows * _ROW), [_widest("x")], {}
+    return PeakModel((rows, _ROW), 0, 4 * rows * _ROW), [_widest("x")], {}
 
 
 def _chain(count: int) -> _Model:
     """Softmax, as no runtime merges two of them."""
     names = ["x", *(f"t{i}" for i in range(1, count)), "y"]
     nodes = [_node("Softmax", a, b) for a, b in itertools.pairwise(names)]
-    return Yardstick((1, 8)), nodes, {}
+    return PeakModel((1, 8)), nodes, {}
 
 
 def _node(op: str, inputs: str, output: str) -> onnx.NodeProto:
@@ -114,14 +114,14 @@ def _noise(*shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-def _save(path: Path, stick: Yardstick, nodes: list[onnx.NodeProto], weights: _Weights) -> None:
-    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, stick.shape)
+def _save(path: Path, model: PeakModel, nodes: list[onnx.NodeProto], weights: _Weights) -> None:
+    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, model.shape)
     out = helper.make_tensor_value_info(nodes[-1].output[0], onnx.TensorProto.FLOAT, [None, None])
     held = [numpy_helper.from_array(array, name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "yardstick", [given], [out], held)
+    graph = helper.make_graph(nodes, "peak", [given], [out], held)
     imports = [helper.make_opsetid("", _OPSET)]
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=_IR), path)
 
 
 _Weights: TypeAlias = Mapping[str, NDArray[Any]]
-_Model: TypeAlias = tuple[Yardstick, list[onnx.NodeProto], _Weights]
+_Model: TypeAlias = tuple[PeakModel, list[onnx.NodeProto], _Weights]

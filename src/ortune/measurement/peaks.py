@@ -23,7 +23,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.profile import Ceilings
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.peak_models import FEW, MANY, Yardstick, write
+from ortune.measurement.peak_models import FEW, MANY, PeakModel, write
 from ortune.measurement.process import WorkerFailed, ask_once
 
 SECONDS = 1.6
@@ -47,27 +47,27 @@ def measure(backend: Backend, seconds: float = SECONDS) -> Ceilings:
     cache = last_level_cache()
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        sticks = write(folder, _memory(cache), _cached(cache))
+        models = write(folder, _memory(cache), _cached(cache))
         job = WorkerJob(
-            models={name: folder / f"{name}.onnx" for name in sticks},
+            models={name: folder / f"{name}.onnx" for name in models},
             backend=_plain(backend),
             feeds={},
             out=folder / "worker",
         )
-        inputs = {name: stick.shape for name, stick in sticks.items()}
+        inputs = {name: model.shape for name, model in models.items()}
         try:
-            answer = ask_once(job, ("yardsticks", {"inputs": inputs, "seconds": seconds}))[0]
+            answer = ask_once(job, ("peaks", {"inputs": inputs, "seconds": seconds}))[0]
         except WorkerFailed as error:
             raise OrtuneError(
                 f"the ceilings of {backend} cannot be measured: {error.failure.reason}",
                 fix="profile without them, or check the backend with `ortune doctor`",
             ) from None
-    return ceilings(backend, sticks, answer["least_ns"], cache)
+    return ceilings(backend, models, answer["least_ns"], cache)
 
 
 def ceilings(
     backend: Backend,
-    sticks: Mapping[str, Yardstick],
+    models: Mapping[str, PeakModel],
     least_ns: Mapping[str, Sequence[int]],
     cache: int,
 ) -> Ceilings:
@@ -75,7 +75,7 @@ def ceilings(
 
     Args:
         backend: What ran them.
-        sticks: What a run of each does.
+        models: What a run of each does.
         least_ns: Name -> least time of a run, a round each.
         cache: Bytes of the last-level cache.
     """
@@ -85,16 +85,16 @@ def ceilings(
     net = {name: max(0.5 * taken, taken - call) for name, taken in best.items()}
 
     def rate(name: str) -> float:
-        return 1e9 * sticks[name].size / net[name]
+        return 1e9 * models[name].size / net[name]
 
-    floats = [name for name in sticks if name.startswith("float")]
-    top = max(floats, key=lambda name: sticks[name].flops / net[name])
+    floats = [name for name in models if name.startswith("float")]
+    top = max(floats, key=lambda name: models[name].flops / net[name])
     kind = _DTYPES.get(str(getattr(backend, "precision", "f32")), "float32")
     shown = {kind: top, "int8": "int8"}
     named = {"bandwidth": "memory-copy", "read_bandwidth": "memory-read", "overhead_ns": "many"}
     named |= {"cache_bandwidth": "cache-copy", **shown}
     return Ceilings(
-        {key: 1e9 * sticks[name].flops / net[name] for key, name in shown.items()},
+        {key: 1e9 * models[name].flops / net[name] for key, name in shown.items()},
         rate("memory-copy"),
         overhead,
         backend.threads or effective_cpus(),

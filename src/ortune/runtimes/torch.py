@@ -25,7 +25,7 @@ _SCRIPTS = (".pt", ".pth", ".ts", ".jit")
 
 
 @dataclass(frozen=True)
-class Settings:
+class TorchSettings:
     """How to run a module.
 
     Attributes:
@@ -49,7 +49,7 @@ def compiler_missing() -> str | None:
 
 
 @contextmanager
-def session(path: Path, settings: Settings) -> Iterator[Session]:
+def session(path: Path, settings: TorchSettings) -> Iterator[Session]:
     """Load the module whose ONNX export is `path`.
 
     Raises:
@@ -145,7 +145,7 @@ class _Module(InProcess):
         keywords: set[str],
         inputs: Sequence[str],
         outputs: Sequence[str],
-        settings: Settings,
+        settings: TorchSettings,
     ) -> None:
         import torch
 

@@ -27,7 +27,7 @@ def test_two_runtimes_overwrite_each_other() -> None:
     ],
 )
 def test_cpus_say_what_narrows_them(host: int, mask: int, effective: int, text: str) -> None:
-    assert doctor._cpu_text({"host": host, "affinity": mask, "effective": effective}) == text
+    assert doctor.cpu_text({"host": host, "affinity": mask, "effective": effective}) == text
 
 
 def test_memory_is_readable() -> None:

@@ -13,7 +13,7 @@ from onnx import helper
 
 from ortune.cli import main as cli
 from ortune.core.errors import OrtuneError
-from ortune.core.steps import step
+from ortune.core.reading import step
 
 VERBS = cli.root.list_commands(click.Context(cli.root))
 

@@ -11,6 +11,7 @@ import pytest
 
 from ortune.backends.cpu import Cpu
 from ortune.cli import optimize
+from ortune.cli.terminal import settings
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
@@ -18,6 +19,7 @@ from ortune.core.step import AS_IS, Recipe
 from ortune.core.study import Ending, Header, Job, Study
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.metrics.cosine import Cosine
+from ortune.search.request import Optimize
 from ortune.workloads.latency import Latency
 
 BUDGET = Budget(Cosine(), 0.999)
@@ -65,28 +67,28 @@ def test_settings_hold_what_was_given_with_absolute_paths(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    text = optimize.toml(
-        {
-            "models": (Path("m.onnx"),),
-            "data": "data",
-            "calibration": "pkg.module:function",
-            "labels": None,
-            "strict": False,
-            "time": "3m",
-            "target_speedup": 2.0,
-            "shapes": ("x:1x3",),
-            "ranges": (),
-            "json_to": "-",
-            "verbose": True,
-        }
+    asked = Optimize(
+        (Path("m.onnx"),),
+        data="data",
+        calibration="pkg.module:function",
+        time="3m",
+        target_speedup=2.0,
+        shapes=("x:1x3",),
+        command="ortune optimize m.onnx",
+        verbose=True,
     )
+    text = settings.write(asked, but=("verbose", "out"))
     assert tomllib.loads(text) == {
-        "models": [str(tmp_path / "m.onnx")],
+        "model": [str(tmp_path / "m.onnx")],
         "data": str(tmp_path / "data"),
         "calibration": "pkg.module:function",
         "time": "3m",
         "target_speedup": 2.0,
         "shapes": ["x:1x3"],
+        "workload": "latency",
+        "batch": 0,
+        "on": "auto",
+        "policy": "staged",
     }
 
 
@@ -98,10 +100,10 @@ def test_a_settings_file_stands_behind_the_options(tmp_path: Path) -> None:
     path = tmp_path / "ortune.toml"
     path.write_text('models = ["a.onnx", "b.onnx"]\ntime = "9m"\nbatch = 4\nshapes = ["x:1x3"]\n')
     found = parsed(str(path), "--time", "30s")
-    assert found["models"] == (Path("a.onnx"), Path("b.onnx"))
-    assert found["time"] == "30s"
+    assert found["model"] == (Path("a.onnx"), Path("b.onnx"))
+    assert found["time"] == 30.0
     assert found["batch"] == 4
-    assert found["shapes"] == ("x:1x3",)
+    assert found["shapes"] == {"x": (1, 3)}
 
 
 def test_an_unknown_setting_is_named(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.profile import Ceilings
 from ortune.measurement import peaks as subject
-from ortune.measurement.peak_models import FEW, MANY, Yardstick, write
+from ortune.measurement.peak_models import FEW, MANY, PeakModel, write
 
 MB = 2**20
 
 
 def test_each_figure_is_the_best_round_less_the_cost_of_a_call(tmp_path: Path) -> None:
-    sticks = write(tmp_path, 64 * MB, 4 * MB)
+    models = write(tmp_path, 64 * MB, 4 * MB)
     call, step = 10_000, 250
     work = {
         "float512": 2_000_000,
@@ -33,7 +33,7 @@ def test_each_figure_is_the_best_round_less_the_cost_of_a_call(tmp_path: Path) -
         "many": MANY * step,
     }
     times = {name: [3 * ns + call, ns + call, 2 * ns + call] for name, ns in work.items()}
-    found = subject.ceilings(Cpu(threads=3), sticks, times, 32 * MB)
+    found = subject.ceilings(Cpu(threads=3), models, times, 32 * MB)
     assert found.flops["float32"] == pytest.approx(1e9 * 2 * 512**3 / 2_000_000)
     assert found.flops["int8"] == pytest.approx(1e9 * 2 * 512 * 1024 * 1024 / 1_000_000)
     assert found.bandwidth == pytest.approx(1e9 * 128 * MB / 8_000_000)
@@ -42,7 +42,7 @@ def test_each_figure_is_the_best_round_less_the_cost_of_a_call(tmp_path: Path) -
     assert found.overhead_ns == pytest.approx(step)
     assert (found.threads, found.cache_bytes) == (3, 32 * MB)
     assert found.spread["bandwidth"] == pytest.approx(8 / 8.01, rel=0.01)
-    bf16 = subject.ceilings(Openvino(precision="bf16"), sticks, times, 32 * MB)
+    bf16 = subject.ceilings(Openvino(precision="bf16"), models, times, 32 * MB)
     assert set(bf16.flops) == {"bfloat16", "int8"}
 
 
@@ -50,13 +50,13 @@ def test_the_models_do_what_they_say(tmp_path: Path) -> None:
     from ortune.model.analysis.facts import facts
     from ortune.model.io import file
 
-    sticks = write(tmp_path, 64 * MB, 4 * MB)
-    for name, stick in sticks.items():
+    models = write(tmp_path, 64 * MB, 4 * MB)
+    for name, model in models.items():
         onnx.checker.check_model(str(tmp_path / f"{name}.onnx"))
-        if stick.flops:
+        if model.flops:
             known = facts(file.load(tmp_path / f"{name}.onnx")).flops
-            assert known is not None and 1 <= known / stick.flops < 1.01
-    assert sticks["memory-copy"].size == 2 * sticks["memory-read"].size == 128 * MB
+            assert known is not None and 1 <= known / model.flops < 1.01
+    assert models["memory-copy"].size == 2 * models["memory-read"].size == 128 * MB
 
 
 def test_this_machine_is_ordered_as_every_machine_is() -> None:
@@ -70,9 +70,9 @@ def test_this_machine_is_ordered_as_every_machine_is() -> None:
 
 
 def test_a_backend_that_does_not_run_the_models_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_text(folder: Path, *sizes: int) -> dict[str, Yardstick]:
+    def only_text(folder: Path, *sizes: int) -> dict[str, PeakModel]:
         (folder / "few.onnx").write_text("no model")
-        return {"few": Yardstick((1, 8))}
+        return {"few": PeakModel((1, 8))}
 
     monkeypatch.setattr(subject, "write", only_text)
     with pytest.raises(OrtuneError, match="ceilings of cpu"):

@@ -9,8 +9,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal, ops, optimized, quantize, run, snr
 
-from ortune.cli._converting import Order, quantizers
-from ortune.core.errors import BadSettings, Refused
+from ortune.core.errors import Refused
 from ortune.quantizers.drop_pairs import DropPairs
 from ortune.quantizers.float_convs import FloatConvs
 from ortune.quantizers.int8_dynamic import Int8Dynamic
@@ -190,24 +189,3 @@ def test_products_and_their_bias() -> None:
     from tests.unit.quantizing import unchecked
 
     assert snr(wanted, unchecked(model, samples[0], "DISABLE_ALL")[0]) > 25
-
-
-@pytest.mark.parametrize(
-    ("order", "steps"),
-    [
-        (Order(form="qoperator"), ["qoperator"]),
-        (Order("int8", form="qoperator", static=True), ["int8-static(head=true)", "qoperator"]),
-        (Order("int8", form="qdq", static=True), ["int8-static(head=true)"]),
-    ],
-)
-def test_convert_writes_the_form_that_was_asked_for(order: Order, steps: list[str]) -> None:
-    order.check()
-    assert [str(step) for step in quantizers(order)] == steps
-    assert order.portable == (order.form == "qdq")
-
-
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_a_form_is_about_static_int8(precision: str) -> None:
-    with pytest.raises(BadSettings, match="--format qdq is about static int8") as caught:
-        Order(precision, form="qdq").check()
-    assert len(str(caught.value).splitlines()) == 2

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import parser
 
+from ortune.core.reading import step
 from ortune.core.step import Recipe
-from ortune.core.steps import step
 from ortune.recipe.build import build
 
 TEXT = """<ir_version: 8, opset_import: ["": {opset}]>

@@ -12,8 +12,8 @@ from tests.unit.rewriting import model_of, normal, ops, transformed
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin
 from ortune.core.plugins import codec, spelling
+from ortune.core.reading import step
 from ortune.core.step import Recipe, Transform
-from ortune.core.steps import step
 from ortune.core.trial import Edit
 from ortune.model.graph.edit import take_notes
 from ortune.recipe.built import steps_key
@@ -162,7 +162,7 @@ def test_a_bad_rule_is_rolled_back(
     ("text", "what", "fix"),
     [
         ("nofile.py:x", "no file 'nofile.py'", "./my_rules.py:NAME"),
-        ("rules.py", "which transform in it is meant is not said", "rules.py:unfuse"),
+        ("rules.py", "the transform in it is not named", "rules.py:unfuse"),
         ("rules.py:unfus", "rules.py has no 'unfus'", "use one of: rules.py:unfuse"),
         ("rules.py:number", "'number' in rules.py is no transform", "rules.py:unfuse"),
         ("rules.py:Scaled", "does not define apply", "give it apply"),

@@ -187,8 +187,8 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "own-rules": Scenario(
         facts(MatMul=24, Gemm=2, Softmax=4),
-        own=("gemm-to-matmul",),
-        shows=(r"clean \+ rules", "gemm-to-matmul, int8"),
+        own=("ir-version",),
+        shows=(r"clean \+ rules", "ir-version, int8"),
     ),
     "baseline-pinned": Scenario(
         CNN,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ortune.cli.terminal import files, settings
+from ortune.cli.terminal import settings
 from ortune.cli.terminal.output import JSON, STDOUT
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Libraries
+from ortune.core.outputs import free
 from ortune.core.request import Request, RequestField, parameters, text
 
 R = TypeVar("R", bound=Request)
@@ -41,7 +42,11 @@ def verb(kind: type[R]) -> Callable[[Callable[[R], int]], click.Command]:
         return Verb(
             name=function.__module__.rpartition(".")[2],
             callback=callback,
-            params=[*_always(), *map(_parameter, parameters(kind))],
+            params=[
+                *_always(),
+                *(_parameter(one) for one in parameters(kind) if not one.option.python),
+            ],
+            formerly=getattr(kind, "formerly", {}),
             help=f"{body}\n\n\b\nExample:\n{lines}",
         )
 
@@ -52,15 +57,21 @@ class Verb(click.Command):
     """A command that takes a settings file in place of its arguments, and ``--json``.
 
     ``--json`` takes a file only if the next word ends in ``.json``.
+
+    Attributes:
+        formerly: Keys of older settings files -> what they are called now.
     """
+
+    def __init__(self, *, formerly: Mapping[str, str] | None = None, **known: Any) -> None:
+        super().__init__(**known)
+        self.formerly = formerly or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a settings file, and bind the optional value of ``--json``."""
         ctx.meta.setdefault(_GIVEN, list(args))
         if args and args[0].endswith(".toml"):
-            given = settings.read(
-                Path(args[0]), [name for one in self.params if (name := one.name)]
-            )
+            known = [name for one in self.params if (name := one.name)]
+            given = settings.read(Path(args[0]), known, self.formerly)
             held = [
                 given.pop(one.name, ()) for one in self.params if isinstance(one, click.Argument)
             ]
@@ -122,7 +133,7 @@ def _always() -> list[click.Parameter]:
 def _writable(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
     """Refuse a file that cannot be written before the work begins, not after it."""
     if given not in (None, STDOUT):
-        files.free(Path(given or ""), force=True)
+        free(Path(given or ""), force=True)
     return given
 
 

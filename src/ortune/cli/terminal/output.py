@@ -25,12 +25,12 @@ JSON = "ortune.json"
 
 def version() -> str:
     """Return the installed version."""
-    from ortune import __version__
+    from ortune.core.version import __version__
 
     return __version__
 
 
-def answer(result: Mapping[str, object], show: Callable[[], None]) -> None:
+def answer(result: object, show: Callable[[], None]) -> None:
     """Give the result by `show`, as one JSON object, or both when that goes to a file."""
     json_to = click.get_current_context().meta[JSON]
     if json_to == STDOUT:
@@ -41,9 +41,9 @@ def answer(result: Mapping[str, object], show: Callable[[], None]) -> None:
     show()
 
 
-def as_json(result: Mapping[str, object], indent: int = 2) -> str:
-    """Write a result as JSON, with the version that made it."""
-    return json.dumps(plain({"ortune": version(), **result}), indent=indent, allow_nan=False)
+def as_json(result: object, indent: int = 2) -> str:
+    """Write a result, a dataclass or a mapping, as JSON with the version that made it."""
+    return json.dumps({"ortune": version(), **plain(result)}, indent=indent, allow_nan=False)
 
 
 def plain(value: object) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ortune.core.errors import OrtuneError
@@ -13,8 +14,15 @@ from ortune.core.plugins import user_file
 from ortune.core.request import Request, RequestField, parameters
 
 
-def read(path: Path, known: Collection[str]) -> dict[str, Any]:
+def read(
+    path: Path, known: Collection[str], formerly: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """Read a settings file.
+
+    Args:
+        path: The file.
+        known: The keys it may have.
+        formerly: Keys of older files -> what they are called now.
 
     Raises:
         OrtuneError: It is not TOML, or has a key that is not known.
@@ -23,6 +31,7 @@ def read(path: Path, known: Collection[str]) -> dict[str, Any]:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OrtuneError(f"{path} is not TOML: {error}", fix="correct that line") from None
+    found = {formerly.get(key, key): value for key, value in found.items()}
     if unknown := sorted(found.keys() - known):
         names = ", ".join(sorted(set(known) - {"json_to"}))
         raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=f"use {names}")
@@ -39,7 +48,13 @@ def write(request: Request, but: Collection[str] = ()) -> str:
     lines = []
     for one in parameters(type(request)):
         value = getattr(request, one.name)
-        if one.name in but or value is None or value is False or callable(value):
+        if (
+            one.option.python
+            or one.name in but
+            or value is None
+            or value is False
+            or callable(value)
+        ):
             continue
         spelled = one.reader.spell(value) if one.reader else value
         if spelled not in ((), [], "", {}):

@@ -1,4 +1,4 @@
-"""Digest the code behind a module: its own, and all that it imports from its own distribution."""
+"""The digest of a module's code and of all that it imports from its distribution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOADED = re.compile(r'\bcatalog\.load\(\s*\w+,\s*"([\w-]+)"')
 
 
 @dataclass(frozen=True)
-class Source:
+class _Source:
     """What is read off one module's file.
 
     Attributes:
@@ -76,7 +76,7 @@ def locate(module: str) -> Path | None:
 
 
 @cache
-def read(file: Path, module: str) -> Source:
+def read(file: Path, module: str) -> _Source:
     """Read a module's file, once in a process: what runs is what it held when it was imported."""
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)
@@ -85,7 +85,7 @@ def read(file: Path, module: str) -> Source:
         name for statement in _imports(tree) for name in _targets(statement, package)
     )
     code = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    return Source(code, imports, frozenset(_LOADED.findall(text)))
+    return _Source(code, imports, frozenset(_LOADED.findall(text)))
 
 
 def _imports(block: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:

@@ -31,7 +31,7 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class _Call:
     """A parsed ``name(field=value)`` whose name is not resolved yet."""
 
     name: str
@@ -54,7 +54,7 @@ def parse_given(base: type[P], text: str) -> tuple[P, frozenset[str]]:
     reader = _Reader(text)
     call = reader.call()
     reader.end()
-    return make(base, call), frozenset(call.fields)
+    return _make(base, call), frozenset(call.fields)
 
 
 def parse_list(base: type[P], text: str) -> list[tuple[P, frozenset[str]]]:
@@ -64,7 +64,7 @@ def parse_list(base: type[P], text: str) -> list[tuple[P, frozenset[str]]]:
     while reader.take(","):
         found.append(reader.call())
     reader.end()
-    return [(make(base, call), frozenset(call.fields)) for call in found]
+    return [(_make(base, call), frozenset(call.fields)) for call in found]
 
 
 def with_field(text: str, field: str, value: object) -> str:
@@ -77,18 +77,18 @@ def with_field(text: str, field: str, value: object) -> str:
     while more:
         start = reader.at
         call = reader.call()
-        said = text[start : reader.at].strip()
+        written = text[start : reader.at].strip()
         extra = f"{field}={spell(value)}"
         if not call.bare:
-            said = said[:-1].rstrip().rstrip(",")
+            written = written[:-1].rstrip().rstrip(",")
             extra = f"{', ' if call.fields else ''}{extra})"
-        parts.append(f"{said}({extra})" if call.bare else said + extra)
+        parts.append(f"{written}({extra})" if call.bare else written + extra)
         more = reader.take(",")
     reader.end()
     return ",".join(parts)
 
 
-def make(base: type[P], call: Call) -> P:
+def _make(base: type[P], call: _Call) -> P:
     """Build the plugin that a call names."""
     cls = catalog.load(base, call.name)
     hints = typing.get_type_hints(cls)
@@ -100,11 +100,11 @@ def _resolve(hint: Any, value: Any) -> Any:
     """Turn calls into plugins where the field wants one, and into words elsewhere."""
     if isinstance(value, list):
         return [_resolve(hint, item) for item in value]
-    if not isinstance(value, Call):
+    if not isinstance(value, _Call):
         return value
     base = _plugin_base(hint)
     if base is not None:
-        return make(base, value)
+        return _make(base, value)
     if value.bare:
         return value.name
     raise BadSettings(f"'{value.name}(...)' is given where a plain value belongs", fix="drop ( )")
@@ -124,10 +124,10 @@ class _Reader:
         self._text = text
         self.at = 0
 
-    def call(self) -> Call:
+    def call(self) -> _Call:
         name = self._match(WORD) or self._fail("a name")
         if not self.take("("):
-            return Call(name, {}, bare=True)
+            return _Call(name, {}, bare=True)
         fields: dict[str, Any] = {}
         while not self.take(")"):
             key = (self._match(WORD) or self._fail("a field name")).replace("-", "_")
@@ -140,7 +140,7 @@ class _Reader:
             fields[key] = self._value()
             if not self.take(",") and not self._peek(")"):
                 self._fail("',' or ')'")
-        return Call(name, fields)
+        return _Call(name, fields)
 
     def take(self, token: str) -> bool:
         self._skip()

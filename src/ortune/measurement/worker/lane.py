@@ -15,7 +15,7 @@ Round: TypeAlias = list[tuple[str, Tensors]]
 """Calls that are timed as one: names of models and what they are fed."""
 
 
-class Lane:
+class SessionLane:
     """What a workload drives: see `ortune.core.workload.Lane`."""
 
     def __init__(self, sessions: Mapping[str, Session], round_at: Callable[[int], Round]) -> None:

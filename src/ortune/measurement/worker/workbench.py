@@ -16,7 +16,7 @@ from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import spread
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.worker.lane import Lane, Round
+from ortune.measurement.worker.lane import Round, SessionLane
 
 _ROUND_BYTES = 256 * 2**20
 _DETAILS = 4096
@@ -30,7 +30,7 @@ class Workbench:
         sessions: Model name -> session of the first lane.
         feeds: Model name -> its samples.
         runs: Runs of all bursts so far.
-        details: What the last bursts told for `Workload.results`.
+        details: Of the last bursts, for `Workload.results`.
     """
 
     def __init__(self, job: WorkerJob, stack: ExitStack) -> None:
@@ -40,7 +40,7 @@ class Workbench:
         self.feeds = {name: stream.Stream(path) for name, path in job.feeds.items()}
         self.runs = 0
         self.details: deque[Mapping[str, Any]] = deque(maxlen=_DETAILS)
-        self._lanes: list[Lane] = []
+        self._lanes: list[SessionLane] = []
         self._cycle: list[int] = []
         self._rounds: dict[int, Round] = {}
         self._shapes: list[str] = []
@@ -76,23 +76,23 @@ class Workbench:
         return self.job.out
 
     @property
-    def lanes(self) -> Sequence[Lane]:
+    def lanes(self) -> Sequence[SessionLane]:
         """The loaded sessions as the first lane, and as many more as the workload asks for."""
         if not self._lanes:
-            self._lanes.append(Lane(self.sessions, self.round))
+            self._lanes.append(SessionLane(self.sessions, self.round))
         while len(self._lanes) < self.job.workload.lanes(self.job.backend.threads):
             self._lanes.append(self._stack.enter_context(self.fresh()))
         return self._lanes
 
     @contextmanager
-    def fresh(self) -> Iterator[Lane]:
+    def fresh(self) -> Iterator[SessionLane]:
         """Open every model anew as one more lane."""
         with ExitStack() as stack:
             sessions = {
                 name: stack.enter_context(self.job.backend.open(path, verbose=self.job.verbose))
                 for name, path in self.job.models.items()
             }
-            yield Lane(sessions, self.round)
+            yield SessionLane(sessions, self.round)
 
     @property
     def shapes(self) -> Sequence[str]:

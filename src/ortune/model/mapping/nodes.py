@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortune.core.profile import Executed, Recorded
+from ortune.core.session import Executed, Recorded
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.mapping.tensors import ADDED, Images
 

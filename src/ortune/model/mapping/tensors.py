@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortune.core.profile import Executed, Recorded
+from ortune.core.session import Executed, Recorded
 from ortune.model.analysis.dataflow import Origin
 
 ADDED = {

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.profile import Executed, Recorded
-from ortune.core.session import Recording, Tensors
+from ortune.core.session import Executed, Recorded, Recording, Tensors
 from ortune.runtimes.onnxruntime import session as ort
 from ortune.runtimes.onnxruntime import trace as ort_trace
 

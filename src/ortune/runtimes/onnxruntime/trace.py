@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.profile import Executed, Operand, Recorded, Slice
+from ortune.core.session import Executed, Operand, Recorded, Slice
 
 _Key: TypeAlias = tuple[str, str, int]
 """Name, operator, and the runtime's index within its graph."""
@@ -245,9 +245,9 @@ def _summed(
     return made
 
 
-def _operands(said: Iterable[Mapping[str, Sequence[int]]]) -> tuple[Operand, ...]:
+def _operands(listed: Iterable[Mapping[str, Sequence[int]]]) -> tuple[Operand, ...]:
     found = []
-    for one in said:
+    for one in listed:
         for kind, shape in one.items():
             dtype = _DTYPES.get(kind, kind)
             found.append(Operand(dtype, tuple(shape), math.prod(shape) * bits(dtype) // 8))

@@ -32,7 +32,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Layer:
+class IntegerLayer:
     """One integer node.
 
     Attributes:
@@ -78,7 +78,7 @@ def _flat(x: Array) -> Array:
     return x.reshape(-1, x.shape[-1])
 
 
-def _rows(layer: Layer, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
+def _rows(layer: IntegerLayer, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
     """Multiply stacks of matrices as MatMul does."""
     if weight.ndim == 2:
         return layer.product(_flat(x), weight, zero_x, zero_w).reshape(
@@ -102,7 +102,7 @@ def _zero(value: Array | None) -> Any:
     return 0 if value is None else value
 
 
-def _conv(layer: Layer, i: list[Any]) -> Array:
+def _conv(layer: IntegerLayer, i: list[Any]) -> Array:
     x, weight, bias = i[0], i[3], i[8]
     groups = int(layer.attributes.get("group", 1))
     step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
@@ -113,7 +113,9 @@ def _conv(layer: Layer, i: list[Any]) -> Array:
     return _rounded(sums, step.reshape(1, -1, *spatial), np.asarray(i[7]))
 
 
-def _conv_sums(layer: Layer, x: Array, weight: Array, zx: Any, zw: Any, groups: int) -> Array:
+def _conv_sums(
+    layer: IntegerLayer, x: Array, weight: Array, zx: Any, zw: Any, groups: int
+) -> Array:
     kernel = weight.shape[2:]
     rank = len(kernel)
     strides = list(layer.attributes.get("strides", [1] * rank))
@@ -153,7 +155,7 @@ def _conv_sums(layer: Layer, x: Array, weight: Array, zx: Any, zw: Any, groups: 
 
 
 def _padded(
-    layer: Layer,
+    layer: IntegerLayer,
     x: Array,
     kernel: Sequence[int],
     strides: Sequence[int],
@@ -176,13 +178,13 @@ def _padded(
     return np.pad(x, width, constant_values=fill)
 
 
-def _q_matmul(layer: Layer, i: list[Any]) -> Array:
+def _q_matmul(layer: IntegerLayer, i: list[Any]) -> Array:
     sums = _rows(layer, i[0], i[3], _zero(i[2]), _zero(i[5]))
     step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
     return _rounded(sums, step, np.asarray(i[7]))
 
 
-def _gemm(layer: Layer, i: list[Any]) -> Array:
+def _gemm(layer: IntegerLayer, i: list[Any]) -> Array:
     a = i[0].T if layer.attributes.get("transA", 0) else i[0]
     b = i[3].T if layer.attributes.get("transB", 0) else i[3]
     sums = layer.product(
@@ -197,17 +199,17 @@ def _gemm(layer: Layer, i: list[Any]) -> Array:
     return _rounded(sums, step / np.float32(i[7]), np.asarray(i[8]))
 
 
-def _integer(layer: Layer, i: list[Any]) -> Array:
+def _integer(layer: IntegerLayer, i: list[Any]) -> Array:
     return _rows(layer, i[0], i[1], _zero(i[2]), _zero(i[3]))
 
 
-def _to_float(layer: Layer, i: list[Any]) -> Array:
+def _to_float(layer: IntegerLayer, i: list[Any]) -> Array:
     sums = _rows(layer, i[0], i[1], _zero(i[4]), _zero(i[5])).astype(np.float32)
     made = sums * (np.float32(i[2]) * np.asarray(i[3], np.float32).reshape(-1))
     return np.asarray(made if i[6] is None else made + i[6], np.float32)
 
 
-def _dynamic(layer: Layer, i: list[Any]) -> Array:
+def _dynamic(layer: IntegerLayer, i: list[Any]) -> Array:
     x = i[0]
     low, high = min(0.0, float(x.min())), max(0.0, float(x.max()))
     step = np.float32((np.float32(high) - np.float32(low)) / np.float32(255)) or np.float32(1)
@@ -217,7 +219,7 @@ def _dynamic(layer: Layer, i: list[Any]) -> Array:
     return _to_float(layer, [*parts, None, None])
 
 
-_KERNELS: Mapping[str, Callable[[Layer, list[Any]], Array]] = {
+_KERNELS: Mapping[str, Callable[[IntegerLayer, list[Any]], Array]] = {
     "QLinearConv": _conv,
     "QLinearMatMul": _q_matmul,
     "QGemm": _gemm,

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ortune.analysis.profiling.roofline import BOUNDS, arithmetic, by_bound, roofs, verdicts
-from ortune.core.profile import Ceilings, Kernel, Operand, Profile
+from ortune.core.profile import Ceilings, Kernel, Profile
+from ortune.core.session import Operand
 
 MB = 2**20
 CEILINGS = Ceilings(

@@ -8,7 +8,7 @@ import numpy as np
 from tests.unit.rewriting import model_of
 
 from ortune.analysis.profiling.tensor_sizes import filled, sizes
-from ortune.core.profile import Executed, Operand
+from ortune.core.session import Executed, Operand
 from ortune.data import stream
 from ortune.model.analysis.dataflow import Origin
 

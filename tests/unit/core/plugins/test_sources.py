@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ortune.core.plugins import catalog, sources
+from ortune.core.reading import step
 from ortune.core.step import Transform
-from ortune.core.steps import step
 from ortune.recipe.built import Built, steps_key, store, stored
 
 PACKAGE = {

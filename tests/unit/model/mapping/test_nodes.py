@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 
 from ortune.analysis.profiling.profile import labelled
-from ortune.core.profile import Executed, Recorded
+from ortune.core.session import Executed, Recorded
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.regions import regions
 from ortune.model.graph import edit

@@ -1,0 +1,83 @@
+"""What `--fold-preprocess` and `--fold-postprocess` say, as steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ortune.conversion.requests import ConversionRequest
+from ortune.core import preprocess
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.event import Sink
+from ortune.core.plugins import catalog, codec
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Recipe, Transform
+from ortune.data.feeds import Feeds
+from ortune.recipe.build import build
+from ortune.recipe.built import Built
+
+_SIZE = re.compile(r"(\d+)x(\d+)")
+_CALL = re.compile(r"\s*([a-z0-9-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def folds(asked: ConversionRequest) -> list[Transform]:
+    """Return the steps, in order.
+
+    Raises:
+        OrtuneError: The file, the size or a text cannot be read.
+    """
+    before, size = asked.fold_preprocess, asked.picture_size
+    if before is None and size is not None:
+        raise BadSettings("--picture-size is of --fold-preprocess", fix="give that too")
+    first = [] if before is None else [_preprocess(Path(before), size)]
+    return [*first, *map(_postprocess, asked.fold_postprocess)]
+
+
+def folded(
+    path: Path, steps: Sequence[Transform], out: Path, feeds: Feeds | None, sink: Sink
+) -> Built:
+    """Apply the steps to a file that is made already.
+
+    Args:
+        path: The model.
+        steps: From `folds`.
+        out: Where to write.
+        feeds: Samples of the model to compare on.
+        sink: Receives the steps that are done.
+    """
+
+    return build(path, Recipe("fold", tuple(steps)), out, feeds=feeds, sink=sink)
+
+
+def _preprocess(path: Path, size: str | None) -> Transform:
+
+    if not path.is_file():
+        raise BadData(f"{path} is not there", fix="give a preprocess.toml, as for --data")
+    given = preprocess.read(path)
+    known = set(codec.encode(preprocess.Preprocess()))
+    if unknown := sorted(given.keys() - known):
+        raise BadData(
+            f"{path} has a key '{unknown[0]}'", fix=f"its keys are: {', '.join(sorted(known))}"
+        )
+    fields = {key: value for key, value in given.items() if key != "dtype"}
+    if size is not None:
+        found = _SIZE.fullmatch(size.strip())
+        if found is None or not all(map(int, found.groups())):
+            raise BadSettings(f"--picture-size {size}", fix="write height x width: 480x640")
+        fields["size"] = [int(found[1]), int(found[2])]
+    try:
+        return codec.build(catalog.load(Transform, "fold-preprocess"), fields)
+    except BadSettings as error:
+        raise BadData(f"{path}: {error.what}", fix=error.fix) from None
+
+
+def _postprocess(text: str) -> Transform:
+
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise BadSettings(
+            f"--fold-postprocess {text}", fix='write argmax, uint8, softmax or "top-k(k=5)"'
+        )
+    fields = f", {found[2]}" if found[2] and found[2].strip() else ""
+    return parse(Transform, f"fold-postprocess(give={found[1]}{fields})")

@@ -1,0 +1,42 @@
+"""Files and folders that may be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortune.core.errors import BadData, OrtuneError
+
+
+def free(path: str | Path, force: bool = False, *sources: str | Path) -> Path:
+    """Return `path` if it may be written.
+
+    Raises:
+        OrtuneError: It exists and `force` is off, is one of the sources, or has no folder.
+    """
+    path = Path(path)
+    for source in map(Path, sources):
+        if path.exists() and source.exists() and path.samefile(source):
+            raise OrtuneError(
+                f"{path} is the source itself, which is never overwritten",
+                fix="give another name for the output",
+            )
+    if path.is_dir():
+        raise OrtuneError(f"{path} is a folder", fix="give the name of a file")
+    if path.exists() and not force:
+        raise OrtuneError(f"{path} exists", fix="give another name, or --force to overwrite it")
+    if not path.absolute().parent.is_dir():
+        raise OrtuneError(
+            f"there is no folder {path.absolute().parent}", fix="make it first, or write elsewhere"
+        )
+    return path
+
+
+def empty(folder: Path, force: bool) -> Path:
+    """Return a folder if it may be written into.
+
+    Raises:
+        BadData: There is something in it, and `force` is off; or it is a file.
+    """
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not force)):
+        raise BadData(f"{folder} exists", fix="give another -o, or --force to write into it")
+    return folder

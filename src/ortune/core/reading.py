@@ -1,0 +1,49 @@
+"""Read what a person spells: a step of either kind, a workload with its batch."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+
+from ortune.core.errors import BadSettings, UnknownPlugin
+from ortune.core.plugins import catalog, user_file
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Quantizer, Step, Transform
+from ortune.core.workload import Workload
+
+_EXAMPLES = "use a transform such as simplify, or a quantizer such as int8-static"
+_LISTED = "docs/rewriting.md and docs/quantizing.md list them"
+
+
+def step(text: str) -> Step:
+    """Read a transform or a quantizer; a transform may be the user's own, ``FILE.py:NAME``.
+
+    Raises:
+        UnknownPlugin: There is neither of that name.
+        BadSettings: A field is wrong, or the user's file does not run.
+    """
+    name = text.partition("(")[0].strip()
+    transforms, quantizers = catalog.names(Transform), catalog.names(Quantizer)
+    if name in transforms or user_file.names_file(name):
+        return parse(Transform, text)
+    if name in quantizers:
+        return parse(Quantizer, text)
+    close = difflib.get_close_matches(name, [*transforms, *quantizers], n=3)
+    fix = f"use one of: {', '.join(close)}" if close else f"{_EXAMPLES}; {_LISTED}"
+    raise UnknownPlugin(f"no step '{name}'", fix=fix)
+
+
+def read_workload(text: str | Workload, batch: int = 0) -> Workload:
+    """Read ``--workload`` and put ``--batch`` into it.
+
+    Raises:
+        BadSettings: It cannot be driven here, or says another batch itself.
+    """
+    found = text if isinstance(text, Workload) else parse(Workload, text)
+    if reason := found.missing():
+        raise BadSettings(f"workload '{found.name()}' cannot be driven here", fix=reason)
+    if batch and found.batch not in (0, batch):
+        raise BadSettings(
+            f"--batch {batch} contradicts --workload '{found}'", fix="say it in one place"
+        )
+    return replace(found, batch=batch) if batch else found

@@ -1,0 +1,135 @@
+"""Named arrays of one file, line or dict, not in memory before they are read."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadData
+from ortune.core.plugins import user_function
+
+_FAILURES = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Column:
+    """An array that may still be in its file.
+
+    Attributes:
+        read: Returns all of it.
+        rows: Returns its rows one by one, each with a leading dimension of 1.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[], NDArray[Any]]
+    rows: Callable[[], Iterator[NDArray[Any]]]
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Self:
+        """Wrap an array in memory, or a mapped one."""
+        return cls(
+            array.shape,
+            array.dtype,
+            lambda: array,
+            lambda: (array[at : at + 1] for at in range(len(array))),
+        )
+
+
+@dataclass(frozen=True)
+class NamedArrays:
+    """What is split into samples, or is one.
+
+    Attributes:
+        where: The file, line or item, for messages.
+        columns: By array name; labels and groups included.
+    """
+
+    where: str
+    columns: Mapping[str, Column]
+
+
+def npz(path: Path) -> NamedArrays:
+    """Open a .npz; rows are read one by one, compressed or not. Nothing is unpickled.
+
+    Raises:
+        BadData: It cannot be read.
+    """
+    with reading(path), zipfile.ZipFile(path) as archive:
+        members = [name for name in archive.namelist() if name.endswith(".npy")]
+        columns = {name.removesuffix(".npy"): _member(path, archive, name) for name in members}
+    if not columns:
+        raise BadData(f"{path} holds no arrays", fix="save it with numpy.savez")
+    return NamedArrays(path.name, columns)
+
+
+def npy(path: Path) -> Column:
+    """Map a .npy file.
+
+    Raises:
+        BadData: It cannot be read.
+    """
+    with reading(path):
+        try:
+            return Column.of(np.load(path, mmap_mode="r", allow_pickle=False))
+        except ValueError:
+            # An array without elements cannot be mapped.
+            return Column.of(np.load(path, allow_pickle=False))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with a file into BadData."""
+    try:
+        yield
+    except _FAILURES as error:
+        raise BadData(
+            f"cannot read {path}: {user_function.reason(error)}",
+            fix="write the file again, as plain arrays without Python objects",
+        ) from error
+
+
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
+    with archive.open(name) as file:
+        shape, fortran, dtype = _header(file)
+
+    def read() -> NDArray[Any]:
+        with reading(path), zipfile.ZipFile(path) as archive, archive.open(name) as file:
+            found: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            return found
+
+    def rows() -> Iterator[NDArray[Any]]:
+        with reading(path), zipfile.ZipFile(path) as archive, archive.open(name) as file:
+            _header(file)
+            one = (1, *shape[1:])
+            size = int(np.prod(one)) * dtype.itemsize
+            for _ in range(shape[0]):
+                data = file.read(size)
+                if len(data) < size:
+                    raise EOFError(f"{name} ends early")
+                yield np.frombuffer(data, dtype, count=int(np.prod(one))).reshape(one)
+
+    if fortran or dtype.itemsize == 0:
+        return Column(shape, dtype, read, lambda: Column.of(read()).rows())
+    return Column(shape, dtype, read, rows)
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"array format {version} is not supported")
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not loaded")
+    return shape, fortran, dtype

@@ -1,0 +1,188 @@
+"""The rules, one function each: it yields the files that break it."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tools.layout.modules import private_uses
+from tools.layout.tree import Tree
+
+
+@dataclass(frozen=True, order=True)
+class Violation:
+    """One rule that one file breaks."""
+
+    rule: str
+    file: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.rule}: {self.what}"
+
+
+Rule = Callable[[Tree], Iterator[tuple[str, str]]]
+
+
+def crowded(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Packages with too many modules at one level."""
+    limits = tree.limits
+    for package, count in tree.levels.items():
+        below = package.partition(".")[2]
+        most = limits.levels.get(below, limits.level)
+        if count > most and below not in (*limits.plugin_folders, *limits.listings):
+            yield package, f"{count} modules at one level, at most {most}"
+
+
+def long_files(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Files with too many lines."""
+    for name, module in tree.modules.items():
+        if len(module.lines) > tree.limits.file:
+            yield name, f"{len(module.lines)} lines, at most {tree.limits.file}"
+
+
+def long_functions(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Functions with too many lines."""
+    for name, module in tree.modules.items():
+        for function, length in module.functions:
+            if length > tree.limits.function:
+                yield name, f"{function} has {length} lines, at most {tree.limits.function}"
+
+
+def first_lines(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Modules whose docstring begins with a long line, or that have none."""
+    for name, module in tree.modules.items():
+        line = (ast.get_docstring(module.tree) or "").partition("\n")[0]
+        if not line:
+            yield name, "no docstring"
+        elif len(line) > tree.limits.first_line:
+            yield name, f"{len(line)} characters, at most {tree.limits.first_line}: {line}"
+
+
+def machinery(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Modules in plugin folders that are no plugin."""
+    for name in tree.modules:
+        _, *below = name.split(".")
+        if below[:1] and below[0] in tree.limits.plugin_folders and below[-1].startswith("_"):
+            yield name, "a private module: what plugins share stands in a package below them"
+
+
+def same_names(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Public classes of one name."""
+    places = defaultdict(list)
+    for name, module in tree.modules.items():
+        for cls in module.classes:
+            places[cls].append(name)
+    for cls, found in sorted(places.items()):
+        if len(found) > 1 and not cls.startswith("_") and cls not in tree.limits.same_name:
+            yield found[0], f"class {cls} is defined in {', '.join(found[1:])} too"
+    for cls in tree.limits.same_name:
+        if 0 < len(places[cls]) < 2:
+            yield places[cls][0], f"class {cls} is defined once: it needs no exception"
+
+
+def circles(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Modules that import each other, directly or through others."""
+    left = dict(tree.graph)
+    while idle := [name for name in left if not left.keys() & left[name]]:
+        for name in idle:
+            del left[name]
+    seen: set[str] = set()
+    for name in sorted(left):
+        if name not in seen and (path := _path(left, name)):
+            seen |= {one for one in _reached(left, name) if name in _reached(left, one)}
+            yield name, " -> ".join(path)
+
+
+def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    found, rest = set[str](), [start]
+    while rest:
+        more = graph.get(rest.pop(), set()) - found
+        found |= more
+        rest += more
+    return found
+
+
+def _path(graph: Mapping[str, set[str]], start: str) -> list[str]:
+    """Return the shortest way from a module back to itself, empty where there is none."""
+    paths, seen = [[start]], set[str]()
+    for path in paths:
+        for target in sorted(graph.get(path[-1], ())):
+            if target == start:
+                return [*path, target]
+            if target not in seen:
+                seen.add(target)
+                paths.append([*path, target])
+    return []
+
+
+def upward(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Imports of a higher floor, or of another package on the same."""
+    for contract in tree.contracts:
+        floors = tree.floors(contract)
+        for name, targets in tree.graph.items():
+            for target in sorted(targets):
+                home, other = _home(floors, name), _home(floors, target)
+                if home and other and home != other and floors[other] <= floors[home]:
+                    yield name, f"imports {target}, which is not below"
+
+
+def _home(floors: Mapping[str, int], name: str) -> str:
+    while name and name not in floors:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def floorless(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Packages that no layers contract names, though it names their neighbours."""
+    packages = {name for name, module in tree.modules.items() if module.is_package}
+    for contract in tree.contracts:
+        floors = tree.floors(contract)
+        for container in {name.rpartition(".")[0] for name in floors}:
+            for name in sorted(packages - set(floors)):
+                if name.rpartition(".")[0] == container != "":
+                    yield name, f"not in the layers of {container} in pyproject.toml"
+
+
+def own_root(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Imports of the package's own ``__init__``."""
+    for name in tree.modules:
+        if tree.root.name in tree.graph[name]:
+            yield name, f"imports {tree.root.name} itself"
+
+
+def private_names(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Tests that use private names of the package."""
+    for path in sorted((tree.project / "tests").rglob("*.py")):
+        for use in private_uses(path, tree.modules):
+            yield str(path.relative_to(tree.project)), use
+
+
+RULES: Mapping[str, Rule] = {
+    "crowded package": crowded,
+    "long file": long_files,
+    "long function": long_functions,
+    "first line": first_lines,
+    "no plugin": machinery,
+    "same name": same_names,
+    "import circle": circles,
+    "upward import": upward,
+    "no floor": floorless,
+    "imports the root": own_root,
+    "private name in a test": private_names,
+}
+
+
+def check(tree: Tree, *rules: str) -> list[Violation]:
+    """Return the violations of some rules, or of all."""
+    return sorted(
+        Violation(rule, _file(tree, place), what)
+        for rule in rules or RULES
+        for place, what in RULES[rule](tree)
+    )
+
+
+def _file(tree: Tree, place: str) -> str:
+    return str(tree.modules[place].path) if place in tree.modules else place

@@ -1,0 +1,118 @@
+"""A package with its tests and floors, and the limits that it keeps."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from tools.layout.modules import Module, read_modules
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is allowed.
+
+    Attributes:
+        level: Modules of a package at one level, without its ``__init__``.
+        levels: Packages that may have more.
+        file: Lines of a file.
+        function: Lines of a function, without decorators.
+        first_line: Characters of the first line of a module's docstring.
+        plugin_folders: Packages that are listings of plugins: as long as they like, and without
+            private modules.
+        listings: Packages that are as long as they like.
+        same_name: Public classes that two modules may define -> why.
+    """
+
+    level: int = 16
+    levels: Mapping[str, int] = field(default_factory=lambda: {"core": 28})
+    file: int = 300
+    function: int = 60
+    first_line: int = 90
+    plugin_folders: tuple[str, ...] = (
+        "augmentations",
+        "backends",
+        "metrics",
+        "observers",
+        "policies",
+        "quantizers",
+        "samples",
+        "sections",
+        "transforms",
+        "workloads",
+    )
+    listings: tuple[str, ...] = ("cli",)
+    same_name: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "Noise": "two plugins, a section and an augmentation: a plugin is called as its file",
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A package, its tests and its floors.
+
+    Attributes:
+        root: Folder of the package.
+        limits: What is allowed.
+    """
+
+    root: Path
+    limits: Limits = Limits()
+
+    @cached_property
+    def project(self) -> Path:
+        """The folder of pyproject.toml."""
+        return next(p for p in self.root.resolve().parents if (p / "pyproject.toml").is_file())
+
+    @cached_property
+    def modules(self) -> dict[str, Module]:
+        """Full name -> module, of the package."""
+        return read_modules(self.root)
+
+    @cached_property
+    def graph(self) -> dict[str, set[str]]:
+        """Full name -> modules of the package that it imports, wherever in the file.
+
+        What only a type checker imports does not count.
+        """
+        return {
+            name: {m for m in map(self._module, module.imports) if m} - {name}
+            for name, module in self.modules.items()
+        }
+
+    @cached_property
+    def levels(self) -> Counter[str]:
+        """Package -> modules at its level, without its ``__init__``."""
+        return Counter(
+            name.rpartition(".")[0] for name, m in self.modules.items() if not m.is_package
+        )
+
+    def _module(self, target: str) -> str:
+        """Return the module that a name is, or is defined in; empty for other packages' names."""
+        while target and target not in self.modules:
+            target = target.rpartition(".")[0]
+        return target
+
+    @cached_property
+    def contracts(self) -> list[Mapping[str, object]]:
+        """The contracts of kind `layers`."""
+        settings = tomllib.loads((self.project / "pyproject.toml").read_text())
+        every = settings["tool"]["importlinter"]["contracts"]
+        return [one for one in every if one["type"] == "layers"]
+
+    def floors(self, contract: Mapping[str, object]) -> dict[str, int]:
+        """Return full name -> floor, the highest being 0, for every container of a contract."""
+        layers: Iterable[str] = contract["layers"]  # type: ignore[assignment]
+        containers: Iterable[str] = contract.get("containers", ("",))  # type: ignore[assignment]
+        return {
+            f"{container}.{name.strip(' ()')}".lstrip("."): floor
+            for container in containers
+            for floor, layer in enumerate(layers)
+            for name in layer.replace(":", "|").split("|")
+        }
