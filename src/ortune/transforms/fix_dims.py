@@ -14,7 +14,7 @@ from ortune.model.graph import edit
 from ortune.model.graph.spec import dims
 from ortune.model.shapes.infer import infer
 from ortune.rewrites.dims.names import given, pairs, places
-from ortune.rewrites.dims.samples import Cut
+from ortune.rewrites.dims.samples import CutSamples
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class FixDims(Transform):
 
     def bridge(self, model: ir.Model) -> Bridge:
         """Cut samples to size."""
-        return Cut(self._sizes(model))
+        return CutSamples(self._sizes(model))
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many dimensions of inputs were fixed.

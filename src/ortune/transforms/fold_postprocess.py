@@ -14,7 +14,7 @@ from ortune.core.io_change import Bridge
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, spec
 from ortune.rewrites.formulas.chain import Chain
-from ortune.rewrites.images.answers import Answers, Arrays, picture, softmax, top
+from ortune.rewrites.images.answers import Arrays, FoldedAnswers, picture, softmax, top
 from ortune.rewrites.opset.raise_version import raise_to
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
@@ -75,7 +75,7 @@ class FoldPostprocess(Transform):
                     order = self._order(array.ndim)
                     return {name: picture(array, self.scale, self.offset, order)}
 
-        return Answers(name, turned)
+        return FoldedAnswers(name, turned)
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many nodes were added.

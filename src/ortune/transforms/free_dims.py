@@ -13,7 +13,7 @@ from ortune.core.step import Stage, Transform
 from ortune.model.graph.spec import dims
 from ortune.rewrites.dims.free import free
 from ortune.rewrites.dims.names import given, pairs, places
-from ortune.rewrites.dims.samples import Larger, Rows
+from ortune.rewrites.dims.samples import BatchedRows, Larger
 
 _BATCH = "batch"
 
@@ -55,7 +55,9 @@ class FreeDims(Transform):
         first = any(0 in found for found in axes.values())
         one = {size for found in sizes.values() for size in found.values()}
         if len(names) == 1 and first and len(one) == 1:
-            return Rows({n: next(iter(found)) for n, found in axes.items()}, one.pop(), outputs)
+            return BatchedRows(
+                {n: next(iter(found)) for n, found in axes.items()}, one.pop(), outputs
+            )
         return Larger(sizes)
 
     def apply(self, model: ir.Model) -> int:

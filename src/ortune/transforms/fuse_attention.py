@@ -18,7 +18,7 @@ from ortune.model.graph.replace import forward
 from ortune.model.graph.spec import dims
 from ortune.model.graph.uses import is_read
 from ortune.model.io.weightless import light
-from ortune.rewrites.attention.core import Core, Refused, find
+from ortune.rewrites.attention.core import Core, NotFusable, find
 from ortune.rewrites.attention.heads import Flattener, Heads, heads, reshaped, untransposed
 from ortune.rewrites.attention.lengths import named
 from ortune.rewrites.attention.masks import Masks, infinite
@@ -107,7 +107,7 @@ def _try(softmax: ir.Node, writer: _Writer) -> int:
         if core is None:
             return 0
         _write(core, writer)
-    except Refused as why:
+    except NotFusable as why:
         edit.refuse(writer.model, softmax, f"attention: {why}")
         return 0
     return 1
@@ -127,27 +127,27 @@ def _parts(core: Core) -> _Parts:
     """Split off what the operator does by itself.
 
     Raises:
-        Refused: The tensors behind the heads are not found, or do not fit together.
+        NotFusable: The tensors behind the heads are not found, or do not fit together.
     """
     query, key, value = heads(core.query), untransposed(core.key), heads(core.value)
     if key is None:
-        raise Refused("how its keys are transposed is not known")
+        raise NotFusable("how its keys are transposed is not known")
     if query.past is not None or (key.past is None) != (value.past is None):
         key, query, value = _whole(key), _whole(query), _whole(value)
     if value.scale != 1.0 or value.turn is not None:
         value = Heads(core.value)
     if key.groups != value.groups or query.groups != 1:
-        raise Refused("its keys and values are copied in different ways")
+        raise NotFusable("its keys and values are copied in different ways")
     if not (query.split and key.split and value.split):
-        raise Refused("its heads are not split off tensors of [batch, length, heads * size]")
+        raise NotFusable("its heads are not split off tensors of [batch, length, heads * size]")
     shapes = [dims(core.query.shape), dims(core.key.shape), dims(core.value.shape)]
     if any(shape is None for shape in shapes):
-        raise Refused("its shapes are not known")
+        raise NotFusable("its shapes are not known")
     (qb, count, _, size), (kb, kh, _, _), (vb, vh, _, last) = (s for s in shapes if s is not None)
     if not (isinstance(count, int) and isinstance(size, int) and isinstance(last, int)):
-        raise Refused("the number of its heads or their size is not known")
+        raise NotFusable("the number of its heads or their size is not known")
     if count != kh or count != vh or (1 in (qb, kb, vb) and not qb == kb == vb):
-        raise Refused("its queries, keys and values differ in batch or heads")
+        raise NotFusable("its queries, keys and values differ in batch or heads")
     return _Parts(query, key, value, count, count // key.groups, (size, last))
 
 
@@ -158,7 +158,7 @@ def _whole(one: Heads) -> Heads:
 def _write(core: Core, writer: _Writer) -> None:
     parts, at = _parts(core), core.product
     if core.scale * parts.query.scale * parts.key.scale <= 0:
-        raise Refused("its scale is not positive")
+        raise NotFusable("its scale is not positive")
     size, last = parts.sizes
     flat = [
         writer.flattener.flat(parts.query, parts.count, size, at),

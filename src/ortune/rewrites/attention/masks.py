@@ -13,7 +13,7 @@ from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor, const_array
 from ortune.model.graph.match import maker, number
 from ortune.model.graph.spec import dims
-from ortune.rewrites.attention.core import Refused, Select
+from ortune.rewrites.attention.core import NotFusable, Select
 
 LOWEST = float(np.finfo(np.float32).min)
 """Of float32. The Attention kernel takes it for minus infinity and gives zeros for a row of it."""
@@ -56,7 +56,7 @@ class Masks:
                 instead of what the parts give: no number, or the mean of the values.
 
         Raises:
-            Refused: It cannot be had.
+            NotFusable: It cannot be had.
         """
         total: ir.Value | None = None
         for mask in masks:
@@ -74,10 +74,10 @@ class Masks:
     def _select(self, mask: Select, at: ir.Node, count: int) -> ir.Value:
         fill = number(mask.fill)
         if fill is None or fill > _FILLS:
-            raise Refused("what it puts in the place of scores is no mask")
+            raise NotFusable("what it puts in the place of scores is no mask")
         if fill > _ABSORBS:
             if count > 1:
-                raise Refused(f"it is masked twice, once by {fill:g} instead of the score")
+                raise NotFusable(f"it is masked twice, once by {fill:g} instead of the score")
             fill = ALMOST
         parts = [self._number(0.0), self._number(fill)]
         return self._node("Where", [mask.keep, *(parts[::-1] if mask.inverse else parts)], at)
@@ -109,14 +109,14 @@ class Masks:
         """Bring the last two dimensions to their lengths, and the rank to four."""
         shape, of_query, of_key = dims(mask.shape), dims(query.shape), dims(keys[0].shape)
         if shape is None:
-            raise Refused("the rank of its mask is not known")
+            raise NotFusable("the rank of its mask is not known")
         shape = (1,) * (4 - len(shape)) + tuple(shape)
         wanted = (
             of_query[1] if of_query is not None else None,
             of_key[keys[1]] if of_key is not None else None,
         )
         if of_query is not None and of_query[0] == 1 != shape[0]:
-            raise Refused("its mask has more batches than its queries")
+            raise NotFusable("its mask has more batches than its queries")
         if all(a == b and a is not None for a, b in zip(shape[2:], wanted, strict=True)):
             return mask if len(dims(mask.shape) or ()) == 4 else self._raised(mask, at)
         rows = self._length(query, 1, at)

@@ -44,7 +44,7 @@ _ALTERING = ("ReduceSumSquare", "ReduceLogSum", "ReduceL1", "ReduceL2", "ReduceL
 
 
 def _parts(work: Lowering, node: ir.Node) -> Adapted:
-    """Equal parts are said by the number of outputs, others by their sizes."""
+    """Equal parts are given by the number of outputs, others by their sizes."""
     count = node.attributes.pop("num_outputs", None)
     if count is None or len(node.inputs) > 1:
         return None

@@ -60,7 +60,7 @@ def _true(node: ir.Node, known: Known) -> int:
 
 
 def _narrow(node: ir.Node, value: ir.Value | None, known: Known) -> int:
-    """Hand on `value`, whose result is only broadcast, where no reader sees the difference."""
+    """Forward `value`, whose result is only broadcast, where no reader sees the difference."""
     wide, narrow = dims(node.outputs[0].shape), dims(value.shape) if value is not None else None
     if value is None or wide is None or narrow is None or None in wide or None in narrow:
         return 0
