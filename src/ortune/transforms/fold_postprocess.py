@@ -114,7 +114,7 @@ class FoldPostprocess(Transform):
         axis = self._axis(value)
         made = chain.add("ArgMax", value, attributes={"axis": axis, "keepdims": 0})
         made.type = ir.TensorType(ir.DataType.INT64)
-        shape = list(spec.dims(value.shape) or ())
+        shape = list(spec.shape_of(value) or ())
         del shape[axis]
         made.shape = ir.Shape(shape)
         return made
@@ -124,7 +124,7 @@ class FoldPostprocess(Transform):
         made, places = chain.several(
             "TopK", value, chain.constant("k", [self.k]), attributes={"axis": axis}, outputs=2
         )
-        shape = list(spec.dims(value.shape) or ())
+        shape = list(spec.shape_of(value) or ())
         shape[axis] = self.k
         made.type, made.shape = value.type, ir.Shape(shape)
         places.type, places.shape = ir.TensorType(ir.DataType.INT64), ir.Shape(shape)
@@ -132,7 +132,7 @@ class FoldPostprocess(Transform):
 
     def _picture(self, chain: Chain, value: ir.Value) -> ir.Value:
         made = value
-        shape = list(spec.dims(value.shape) or ())
+        shape = list(spec.shape_of(value) or ())
         if value.dtype != ir.DataType.FLOAT:
             made = chain.cast(made, ir.DataType.FLOAT)
         if self.scale != 1:
@@ -163,7 +163,7 @@ class FoldPostprocess(Transform):
                 fix=f"set output to one of: {', '.join(names)}",
             )
         value = found[0]
-        shape = spec.dims(value.shape)
+        shape = spec.shape_of(value)
         if value.dtype not in _FLOATS or shape is None or not shape:
             kind = spec.spec(value)
             raise BadModel(
@@ -178,7 +178,7 @@ class FoldPostprocess(Transform):
         return value
 
     def _check_k(self, value: ir.Value, names: list[str]) -> None:
-        classes = (spec.dims(value.shape) or ())[self._axis(value)]
+        classes = (spec.shape_of(value) or ())[self._axis(value)]
         if self.k < 1 or (isinstance(classes, int) and self.k > classes):
             raise BadSettings(
                 f"the {self.k} largest of {classes} along axis {self._axis(value)} of "
@@ -191,7 +191,7 @@ class FoldPostprocess(Transform):
             raise BadModel(f"there is an output '{value.name}_indices'", fix="rename it first")
 
     def _axis(self, value: ir.Value) -> int:
-        rank = len(spec.dims(value.shape) or ())
+        rank = len(spec.shape_of(value) or ())
         axis = self.axis if self.axis is not None else (1 if rank == 4 else rank - 1)
         if not -rank <= axis < rank:
             raise BadSettings(

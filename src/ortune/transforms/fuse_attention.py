@@ -15,7 +15,7 @@ from ortune.model.graph import edit, prune
 from ortune.model.graph.edit import Editor
 from ortune.model.graph.match import reader
 from ortune.model.graph.replace import forward
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import dims, shape_of
 from ortune.model.graph.uses import is_read
 from ortune.model.io.weightless import light
 from ortune.rewrites.attention.core import Core, NotFusable, find
@@ -140,7 +140,7 @@ def _parts(core: Core) -> _Parts:
         raise NotFusable("its keys and values are copied in different ways")
     if not (query.split and key.split and value.split):
         raise NotFusable("its heads are not split off tensors of [batch, length, heads * size]")
-    shapes = [dims(core.query.shape), dims(core.key.shape), dims(core.value.shape)]
+    shapes = [shape_of(core.query), shape_of(core.key), shape_of(core.value)]
     if any(shape is None for shape in shapes):
         raise NotFusable("its shapes are not known")
     (qb, count, _, size), (kb, kh, _, _), (vb, vh, _, last) = (s for s in shapes if s is not None)
@@ -195,7 +195,7 @@ def _write(core: Core, writer: _Writer) -> None:
         writer.model.opset_imports.setdefault(domain, 1)
     made = node.outputs[0]
     made.type = core.query.type
-    batch, length = (dims(core.query.shape) or (None,) * 3)[0:3:2]
+    batch, length = (shape_of(core.query) or (None,) * 3)[0:3:2]
     made.shape = ir.Shape([batch, length, parts.count * last])
     edit.insert_before(at, node)
     _merge(core, made, parts, writer)
@@ -224,7 +224,7 @@ def _merge(core: Core, made: ir.Value, parts: _Parts, writer: _Writer) -> None:
     turn = reader(result, "Transpose")
     if turn is None or tuple(edit.attribute(turn, "perm", ())) != (0, 2, 1, 3):
         split = reshaped(writer.editor, made, shape, at)
-        known = dims(made.shape)
+        known = shape_of(made)
         split.shape = ir.Shape([*known[:2], *shape[2:]]) if known is not None else None
         back = writer.editor.node("Transpose", [split], {"perm": (0, 2, 1, 3)})
         back.outputs[0].type, back.outputs[0].shape = result.type, result.shape
@@ -243,7 +243,7 @@ def _merge(core: Core, made: ir.Value, parts: _Parts, writer: _Writer) -> None:
 
 def _merges(node: ir.Node, made: ir.Value) -> bool:
     """Say whether a Reshape of the transposed result makes what the operator makes."""
-    one, two = dims(node.outputs[0].shape), dims(made.shape)
+    one, two = shape_of(node.outputs[0]), shape_of(made)
     if one is None or two is None or len(one) != 3 or one[2] != two[2]:
         return False
     return any(a == b and a not in (None, 0) for a, b in zip(one[:2], two[:2], strict=True))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortune.model.analysis.node_costs import value_bytes
 from ortune.model.graph.edit import every_graph
-from ortune.model.graph.spec import dims, dtype_name, type_name
+from ortune.model.graph.spec import dtype_name, shape_of, type_name
 from ortune.model.graph.values import named_weights
 from ortune.model.parts.extract import reads
 
@@ -100,7 +100,7 @@ def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
     ]
     values = (v for node in shaped.graph.all_nodes() for v in node.outputs if v.name)
     active = [
-        made("activation", str(v.name), type_name(v.type), dims(v.shape) or (), size)
+        made("activation", str(v.name), type_name(v.type), shape_of(v) or (), size)
         for v in values
         if v.const_value is None and (size := value_bytes(v)) is not None
     ]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortune.model.graph.edit import attribute
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.known_values import Item, Known
 
 _END = 2**31 - 1
@@ -29,7 +29,7 @@ class AxisSlice(NamedTuple):
 
 def cuts(node: ir.Node, known: Known, opset: int) -> list[AxisSlice] | None:
     """Return what a Slice cuts; None where its axes are not known, or the rank of its input."""
-    shape = dims(node.inputs[0].shape) if node.inputs[0] is not None else None
+    shape = shape_of(node.inputs[0])
     if shape is None:
         return None
     rows = _attributes(node) if opset < 10 else _inputs(node, known)

@@ -1,4 +1,4 @@
-"""Formulas spelled out in primitive operators: products taken apart, and one node put in place."""
+"""Match formulas written in primitive operators and replace them by one node."""
 
 from __future__ import annotations
 
