@@ -1,0 +1,102 @@
+"""What `cost` and `timeline` are asked."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated
+
+from ortune.analysis.costs import terms
+from ortune.analysis.costs.terms import Terms
+from ortune.core.fields import Files, Option
+from ortune.core.request import BackendRequest, DataRequest, Request, request
+
+
+@request
+class Cost(Request):
+    """Price what RUN measured: an `optimize -o` folder, or a file of `bench --json`.
+
+    The first row is what is paid today. Money is in the price's own unit.
+
+    Example:
+        ortune cost RUN --price 2.50/h --overhead 20ms --processes 6 --effort 4h@80/h
+        ortune cost bench.json --price "2.50 EUR/h" --load 150/s
+
+    Attributes:
+        sources: Run folders or files; rows of the later ones follow those of the first.
+        price: Of a machine, or of a GPU where --gpus is given: "2.50/h".
+        load: Samples that must be served: 150/s.
+        overhead: Of a run, outside the model: 20ms.
+        processes: At work on one machine.
+        gpus: Numbers of GPUs to show: 1-8.
+        effort: Work that the change takes: 4h@80/h.
+        hours_per_day: Hours that machines are paid for; a month has 30.4 days.
+        within_months: Latest return of the money for the verdict "do it".
+        measure: Time that many processes at once, as many as this machine has CPUs.
+
+    Raises:
+        OrtuneError: A text or a source cannot be read, or the processes do not start.
+    """
+
+    sources: Annotated[Files, Option("RUN...")]
+    price: Annotated[str, Option("P/h", "--price")]
+    _: KW_ONLY
+    load: Annotated[str, Option("N/s")] = ""
+    overhead: Annotated[str, Option("TIME")] = ""
+    processes: Annotated[int, Option(low=1)] = 1
+    gpus: Annotated[str, Option("N|N-M")] = ""
+    effort: Annotated[str, Option("H@P")] = ""
+    hours_per_day: Annotated[float, Option(high=24)] = 24.0
+    within_months: Annotated[float, Option("MONTHS", "--within")] = 6.0
+    measure: bool = False
+
+    @property
+    def terms(self) -> Terms:
+        """What was asked, as numbers.
+
+        Raises:
+            BadSettings: A text cannot be read.
+        """
+        amount, currency = terms.read_price(self.price)
+        return Terms(
+            price_per_hour=amount,
+            currency=currency,
+            overhead_s=terms.read_overhead(self.overhead) if self.overhead else 0.0,
+            processes=self.processes,
+            devices=terms.read_devices(self.gpus) if self.gpus else (1,),
+            load_per_s=terms.read_load(self.load) if self.load else None,
+            effort_cost=terms.read_effort(self.effort) if self.effort else 0.0,
+            hours_per_day=self.hours_per_day,
+            within_months=self.within_months,
+        )
+
+
+@request
+class Timeline(BackendRequest, DataRequest):
+    """Time MODEL as it came, graph-optimized, quantized and both: once, a session, an inference.
+
+    Files that onnxruntime optimized offline, as ONNX and as .ort, stand beside optimizing at load.
+    Without --data the inputs are made up: the times hold, a quantized model's answers are not
+    judged.
+
+    Example:
+        ortune timeline model.onnx --data samples/ --inferences-per-session 500 -o timeline.html
+
+    Attributes:
+        model: The model file.
+        on: The CPU backend with its fields but the level, which is what varies.
+        step: The quantizer, such as int8-dynamic; the first that a search would try if not given.
+        inferences_per_session: Served by one session before the next is started.
+        starts: Fresh processes each.
+        seconds: Time spent on timing inferences; every line takes some seconds at least.
+
+    Raises:
+        OrtuneError: The model, the data or an option cannot be used.
+    """
+
+    model: str | Path
+    _: KW_ONLY
+    step: Annotated[str, Option("SPEC")] = ""
+    inferences_per_session: Annotated[float, Option("N", low=1)] = 1000.0
+    starts: Annotated[int, Option(low=1)] = 9
+    seconds: Annotated[float, Option(low=0.1)] = 20.0
