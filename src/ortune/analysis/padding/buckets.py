@@ -19,7 +19,6 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel, BadSettings, Refused
 from ortune.core.event import Note, Sink, silent
-from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.core.result import Result
 from ortune.core.trial import Interval
@@ -121,9 +120,9 @@ def buckets(
     if seconds <= 0:
         return found
     ran = race([(path, backend), (path, found.backend)], data=data, seconds=seconds, sink=sink)
-    if ran["ratios"][1] is None:
-        raise BadModel(f"{found.backend}: {ran['rows'][1]['error']}", fix="run with -v")
-    return replace(found, measured=codec.decode(Interval, ran["ratios"][1]))
+    if ran.ratios[1] is None:
+        raise BadModel(f"{found.backend}: {ran.rows[1]['error']}", fix="run with -v")
+    return replace(found, measured=ran.ratios[1])
 
 
 def _proof(

@@ -10,15 +10,13 @@ from typing import Any
 
 from ortune.analysis.benchmark.bench import race
 from ortune.analysis.profiling.advice import actions
-from ortune.core.action import Action
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse, parse_list
-from ortune.core.profile import Profile
+from ortune.core.profile import Action, Profile
 from ortune.core.step import Quantizer, Recipe, Step, Transform
-from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.model.analysis import facts as model_facts
@@ -93,10 +91,9 @@ def evaluate_suggestions(
             seconds=seconds,
             sink=sink,
         )
-    for place, ratio, row in zip(built, answer["ratios"][1:], answer["rows"][1:], strict=True):
+    for place, ratio, row in zip(built, answer.ratios[1:], answer.rows[1:], strict=True):
         if ratio:
-            measured = Interval(ratio["value"], ratio["low"], ratio["high"])
-            done[place] = replace(every[place], measured=measured)
+            done[place] = replace(every[place], measured=ratio)
         else:
             done[place] = replace(every[place], note=f"does not run: {row['error']}")
     return tuple(done)
