@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from ortune.analysis.costs.breakeven import CostLine, pays_from, total
-from ortune.analysis.costs.timeline import EVERY_SESSION, Timed, TimelineResult
+from ortune.analysis.costs.timeline import EVERY_SESSION, Timed, Timeline
 from ortune.analysis.costs.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED
 from ortune.core.section import Block, Heading, Line, Lines, Point, Table, Text
 from ortune.core.trial import Interval
@@ -18,7 +18,7 @@ _LOOSE = 1.3
 _DRAWN = (NONE, GRAPH, QUANTIZED, BOTH, f"{BOTH}, {OFFLINE}", EVERY_SESSION)
 
 
-def blocks(found: TimelineResult) -> tuple[Block, ...]:
+def blocks(found: Timeline) -> tuple[Block, ...]:
     """Return the table, the ranges, the break-evens and the chart."""
     return (
         Heading("Cost over the model's life"),
@@ -41,7 +41,7 @@ def blocks(found: TimelineResult) -> tuple[Block, ...]:
     )
 
 
-def remarks(found: TimelineResult) -> list[str]:
+def remarks(found: Timeline) -> list[str]:
     """Say what quantizing in every session costs, what saved files bring, and what is open."""
     texts = []
     rows = {row.line.name: row.line for row in found.rows}
@@ -84,7 +84,7 @@ def _saved(saved: CostLine, loaded: CostLine, kind: str) -> str:
     )
 
 
-def _table(found: TimelineResult) -> Table:
+def _table(found: Timeline) -> Table:
     rows = [_row(row) for row in found.rows]
     if found.every is not None:
         every = found.every
@@ -118,7 +118,7 @@ def _row(row: Timed) -> tuple[str, ...]:
     )
 
 
-def _ranges(found: TimelineResult) -> Table:
+def _ranges(found: Timeline) -> Table:
     rows = []
     for segment in found.cheapest:
         until = "on" if math.isinf(segment.until) else f"to {count(segment.until)}"
@@ -127,7 +127,7 @@ def _ranges(found: TimelineResult) -> Table:
     return Table(("inferences", "sessions, from", "cheapest"), tuple(rows))
 
 
-def _pays(found: TimelineResult) -> Table:
+def _pays(found: Timeline) -> Table:
     rows = []
     none = found.line(NONE)
     for row in found.rows[1:]:
@@ -157,7 +157,7 @@ def _from(since: float) -> str:
     return "never" if math.isinf(since) else "the first" if since < 1 else count(since)
 
 
-def _chart(found: TimelineResult) -> Lines:
+def _chart(found: Timeline) -> Lines:
     """Draw seconds over inferences, both logarithmic: from one to ten times the last crossing."""
     named = {*_DRAWN, *(segment.name for segment in found.cheapest)}
     shown = [line for line in found.lines if line.name in named]

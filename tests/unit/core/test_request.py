@@ -125,7 +125,7 @@ def test_an_unknown_key_of_a_settings_file_is_named(tmp_path: Path) -> None:
         settings.read(path, [one.name for one in parameters(Toast)])
 
 
-VERBS = [getattr(ot, name) for name in ("bench", "compare", "cost", "timeline", "tune")]
+VERBS = [getattr(ot, name) for name in ("bench", "compare", "tune")]
 
 
 @pytest.mark.parametrize("function", VERBS, ids=lambda one: str(one.__name__))
@@ -137,11 +137,7 @@ def test_every_field_has_a_line_in_the_docstring(function: object) -> None:
 
 
 def test_requests_are_read_without_a_heavy_package() -> None:
-    modules = (
-        "analysis.benchmark.requests",
-        "analysis.costs.requests",
-        "analysis.tuning.requests",
-    )
+    modules = ("analysis.benchmark.requests", "analysis.tuning.requests")
     code = "import sys\n" + "\n".join(f"import ortune.{one}" for one in modules)
     code += "\nsys.exit(','.join({'numpy', 'onnx_ir', 'rich', 'click'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from ortune.analysis.costs.breakeven import CostLine, EnvelopeSegment, lower_envelope, pays_from
-from ortune.analysis.costs.requests import Timeline
 from ortune.analysis.costs.startup import Clock, Starts
 from ortune.analysis.costs.variants import BOTH, Subject, Variant, quantizer_for, variants
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
-from ortune.core.event import Note, noting
+from ortune.core.event import Note, Sink, noting, silent
 from ortune.core.plugins.spelling import parse
-from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval
 from ortune.data import given
@@ -75,7 +75,7 @@ class Timed:
 
 
 @dataclass(frozen=True, repr=False)
-class TimelineResult(TableResult):
+class Timeline(TableResult):
     """All variants of one model.
 
     Attributes:
@@ -116,40 +116,64 @@ class TimelineResult(TableResult):
         return lower_envelope(self.lines, self.per_session)
 
 
-def run(asked: Timeline) -> TimelineResult:
-    """Make every variant of a model and time what it costs once, a session and an inference."""
-    source, backend = Path(asked.model), _backend(asked.backends)
+def timeline(
+    model: str | Path,
+    *,
+    data: str | Path | Callable[[], Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    step: str = "",
+    on: str = "cpu",
+    inferences_per_session: float = 1000,
+    starts: int = 9,
+    seconds: float = 20,
+    sink: Sink = silent,
+) -> Timeline:
+    """Make every variant of a model and time what it costs once, a session and an inference.
+
+    Args:
+        model: An ONNX file.
+        data: Samples to run and to calibrate on; made up when None (for times alone).
+        shapes: Shapes of made-up inputs.
+        ranges: Values of made-up inputs.
+        step: The quantizer; empty takes the first that a search would try.
+        on: ``cpu`` with its fields but the level, which is what varies.
+        inferences_per_session: Served by one session before the next is started.
+        starts: Fresh processes a variant, for the cost of a session.
+        seconds: Time for timing inferences.
+        sink: Receives notes.
+
+    Raises:
+        OrtuneError: The model, the data or an option cannot be used.
+    """
+    source, backend = Path(model), _backend(on)
+    _check(inferences_per_session, starts)
     notes: list[str] = []
-    sink = noting(notes, asked.sink)
+    sink = noting(notes, sink)
     facts = model_facts.facts(file.load(source))
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder).resolve()
-        fed = given.samples(
-            asked.data, facts.inputs, root, shapes=asked.shapes, ranges=asked.ranges
-        )
+        fed = given.samples(data, facts.inputs, root, shapes=shapes, ranges=ranges)
         for text in fed.notes:
             sink(Note(text))
         material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
-        quantizer = quantizer_for(asked.step, facts, backend, sink)
+        quantizer = quantizer_for(step, facts, backend, sink)
         subject = Subject(source.resolve(), facts, backend, quantizer, material, root, sink)
         clock = Clock(list(variants(subject)), subject, fed.stream)
-        found, imports = clock.starts(asked.starts)
-        rows = _rows(clock.variants, found, *clock.ratios(asked.seconds))
+        found, imports = clock.starts(starts)
+        rows = _rows(clock.variants, found, *clock.ratios(seconds))
     offered = capabilities(backend)
-    return TimelineResult(
-        model=str(asked.model),
+    return Timeline(
+        model=str(model),
         rows=rows,
         every=_every_session(rows),
-        per_session=asked.inferences_per_session,
+        per_session=inferences_per_session,
         import_ns=tuple(imports),
         quantizer="" if quantizer is None else str(quantizer),
         notes=tuple(notes),
         machine=offered.machine,
         versions=offered.versions,
     )
-
-
-timeline = verb(Timeline, run)
 
 
 def _every_session(rows: Sequence[Timed]) -> CostLine | None:
@@ -159,6 +183,16 @@ def _every_session(rows: Sequence[Timed]) -> CostLine | None:
         return None
     session_s = both.once_s + both.session_s
     return replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
+
+
+def _check(inferences_per_session: float, starts: int) -> None:
+    if not 1 <= inferences_per_session < math.inf:
+        raise BadSettings(
+            f"a session cannot serve {inferences_per_session:g} inferences",
+            fix="give 1 or more, such as 1000",
+        )
+    if starts < 1:
+        raise BadSettings(f"{starts} starts measure nothing", fix="give 1 or more, such as 9")
 
 
 def _backend(on: str) -> Cpu:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortune.analysis.costs import timeline as timing
-from ortune.analysis.costs.timeline import EVERY_SESSION, TimelineResult, timeline
+from ortune.analysis.costs.timeline import EVERY_SESSION, Timeline, timeline
 from ortune.analysis.costs.variants import (
     BOTH,
     GRAPH,
@@ -92,11 +92,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def found(tmp_path: Path, scripted: None) -> TimelineResult:
+def found(tmp_path: Path, scripted: None) -> Timeline:
     return timeline(write_model(tmp_path / "m.onnx"), inferences_per_session=100)
 
 
-def test_figures_inside_the_noise_are_taken_as_equal(found: TimelineResult) -> None:
+def test_figures_inside_the_noise_are_taken_as_equal(found: Timeline) -> None:
     inference = {row.line.name: row.line.inference_s for row in found.rows}
     assert inference[GRAPH] == pytest.approx(0.008)
     assert inference[BOTH] == pytest.approx(0.004)
@@ -109,7 +109,7 @@ def test_figures_inside_the_noise_are_taken_as_equal(found: TimelineResult) -> N
     assert alike == {QUANTIZED, SAVED_ORT}
 
 
-def test_who_is_cheapest_when(found: TimelineResult) -> None:
+def test_who_is_cheapest_when(found: Timeline) -> None:
     # Up to one session: 20 ms more against 2 ms an inference.
     assert [(round(segment.since, 3), segment.name) for segment in found.cheapest[:2]] == [
         (0, NONE),
@@ -124,7 +124,7 @@ def test_who_is_cheapest_when(found: TimelineResult) -> None:
     assert (every.once_s, every.session_s) == (0.0, pytest.approx(5.042))
 
 
-def test_a_break_even_carries_the_ratios_interval(found: TimelineResult) -> None:
+def test_a_break_even_carries_the_ratios_interval(found: Timeline) -> None:
     row = next(row for row in found.rows if row.line.name == BOTH)
     since = row.pays(found.line(GRAPH), 100)
     # 5 s against 8 ms * (1 - ratio) less 0.1 ms of slower sessions.
@@ -133,7 +133,7 @@ def test_a_break_even_carries_the_ratios_interval(found: TimelineResult) -> None
     assert since.high == pytest.approx(5 / (0.008 * 0.4 - 0.0001))
 
 
-def test_tables_and_chart_say_it(found: TimelineResult) -> None:
+def test_tables_and_chart_say_it(found: Timeline) -> None:
     text = "\n".join(str(block) for block in blocks(found))
     assert "Quantizing in every session costs 5.01 s a session" in text
     assert "it pays from 1,253 inferences in one session on" in text
