@@ -155,12 +155,13 @@ def _parameter(one: RequestField) -> click.Parameter:
     if flag and one.default is not False and not option.word:
         word = f"{word}/--no-{word[2:]}"
     default = _default(one, several)
+    held = {} if one.required else {"default": default}  # to click, None is a default too
     note = f"  [default: {option.shown}]" if option.shown else ""
     return click.Option(
         [*word.split(), one.name],
         type=None if flag else _type(one),
         is_flag=flag,
-        default=default,
+        **held,
         required=one.required,
         multiple=several,
         metavar=option.metavar or None,
