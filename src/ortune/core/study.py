@@ -17,7 +17,7 @@ _EQUAL = 1.01
 
 @dataclass(frozen=True)
 class Job:
-    """What was asked: everything that makes two searches the same search.
+    """What was requested: everything that makes two searches the same search.
 
     Attributes:
         model: Path as given. `model_digest` is what counts.
@@ -26,7 +26,7 @@ class Job:
         budget: Derived or given.
         budget_rule: How it was derived; empty when given.
         baseline: The backend of the untouched model.
-        on: The backends that were searched, as asked.
+        on: The backends that were searched, as given.
         versions: Distribution -> version of what results depend on.
         machine: CPU model, instruction sets, effective CPUs.
         environment: Name of the environment that workers run in.
@@ -86,7 +86,7 @@ class Ending:
         finished: ``done``, ``time`` (budget used up), ``target`` (target speed-up reached) or
             ``interrupted``.
         noise: Readings that say how far the machine could be trusted.
-        notes: What was said while preparing and searching, worth repeating in a report.
+        notes: Notes of preparation and search that a report repeats.
         strict: Only proved accuracy is accepted.
         advice: What was wrong with the machine meanwhile, and what to change; the worst first.
         too_noisy: So much was wrong that the verdict does not count.
@@ -107,7 +107,7 @@ class Study:
 
     Attributes:
         root: The run's folder.
-        header: What was asked.
+        header: What was requested.
         trials: The original first; plans that change nothing are left out.
         ending: What was concluded.
     """
@@ -159,7 +159,7 @@ class Study:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was said while preparing and searching."""
+        """Notes of preparation and search."""
         return self.ending.notes
 
     @property
@@ -211,7 +211,7 @@ class Study:
         return found or self.baseline
 
     def accepts(self, trial: Trial) -> bool:
-        """Say whether a trial's accuracy was verified as surely as was asked."""
+        """Say whether a trial's accuracy was verified as surely as requested."""
         return accepted(trial, strict=self.strict)
 
     def speedup(self, trial: Trial) -> Interval:

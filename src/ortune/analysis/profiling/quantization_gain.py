@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 from ortune.analysis.profiling import kernel_groups, patterns
 from ortune.analysis.profiling.roofline import (
+    KernelRoofline,
     Roofs,
-    Verdict,
     arithmetic,
     by_bound,
     roofs,
     verdicts,
 )
-from ortune.core.action import Action
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.profile import Ceilings, Kernel, Profile
+from ortune.core.profile import Action, Ceilings, Kernel, Profile
 from ortune.core.step import Quantizer
 from ortune.recipe.space import clean, recipes
 
@@ -68,7 +67,7 @@ def quantizations(
         )
 
 
-def _saved(verdict: Verdict, ceilings: Ceilings | None, step: str) -> float:
+def _saved(verdict: KernelRoofline, ceilings: Ceilings | None, step: str) -> float:
     """Estimate what a layer gains in integers: its time falls as its roof does.
 
     Constants take a quarter of the bytes; other tensors keep theirs, as Q and DQ beside the layer
@@ -94,5 +93,5 @@ def _layer(kernel: Kernel, names: frozenset[str]) -> bool:
     return not names.isdisjoint(kernel.sources) and arithmetic(kernel) != "int8"
 
 
-def _unjudged(kernel: Kernel) -> Verdict:
-    return Verdict(kernel, "unknown", arithmetic(kernel), Roofs(0, 0, 0, 0), 0.0, 1.0, 0.0)
+def _unjudged(kernel: Kernel) -> KernelRoofline:
+    return KernelRoofline(kernel, "unknown", arithmetic(kernel), Roofs(0, 0, 0, 0), 0.0, 1.0, 0.0)

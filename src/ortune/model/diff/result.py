@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from ortune.core.result import TableResult
 
 Kind = Literal["matched", "retyped", "changed", "fused", "split", "replaced", "added", "removed"]
-KINDS: tuple[Kind, ...] = (
-    "matched",
-    "retyped",
-    "changed",
-    "fused",
-    "split",
-    "replaced",
-    "added",
-    "removed",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -113,8 +106,8 @@ class Field:
     interface: bool = False
 
 
-@dataclass(frozen=True)
-class Diff:
+@dataclass(frozen=True, repr=False)
+class Diff(TableResult):
     """Two models side by side.
 
     Attributes:
@@ -130,6 +123,9 @@ class Diff:
         fields: What differs outside of the graph.
         names_trusted: Names of values were taken as evidence.
     """
+
+    headline = ("same", "related", "equal_weights")
+    table = "groups"
 
     same: bool
     related: bool
