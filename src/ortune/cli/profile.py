@@ -17,8 +17,7 @@ from ortune.core.request import request
 
 if TYPE_CHECKING:
     from ortune.analysis.profiling.roofline import KernelRoofline
-    from ortune.core.action import Action
-    from ortune.core.profile import Kernel, Profile, Share
+    from ortune.core.profile import Action, Kernel, Profile, Share
 
 _TOP = 15
 _NOT_COMPUTE = ("cast", "copy", "quantize", "transpose", "reorder", "shape", "control")

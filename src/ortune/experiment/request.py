@@ -15,6 +15,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.fields import ByteSize, Duration, File, Files, Option, Source, paths
 from ortune.core.plugins.spelling import parse
 from ortune.core.plugins.user_function import here_counts, is_function
+from ortune.core.reading import read_workload
 from ortune.core.request import CustomOpsRequest, DataRequest, request
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN
@@ -70,7 +71,6 @@ class Request(CustomOpsRequest, DataRequest):
     @property
     def driven(self) -> Workload:
         """The workload, with the batch in it."""
-        from ortune.core.reading import read_workload
 
         return read_workload(self.workload, self.batch)
 

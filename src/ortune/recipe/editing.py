@@ -15,9 +15,8 @@ from ortune.calibration import reuse
 from ortune.calibration.calibrate import calibrate
 from ortune.core.errors import BadData, OrtuneError, Refused
 from ortune.core.event import Note, Sink, StepDone
-from ortune.core.io_change import Bridge
 from ortune.core.observer import Probe, Range, Ranges
-from ortune.core.step import Quantizer, Step, Transform
+from ortune.core.step import Bridge, Quantizer, Step, Transform
 from ortune.core.trial import Edit
 from ortune.measurement.process import WorkerFailed
 from ortune.model.analysis.facts import weight_bytes

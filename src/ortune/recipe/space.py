@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
@@ -14,6 +15,7 @@ from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
 from ortune.core.workload import Workload
 from ortune.recipe.built import steps_key
+from ortune.recipe.descent import walk
 
 
 @dataclass(frozen=True)
@@ -131,23 +133,6 @@ def offers(facts: Facts, backend: Backend) -> list[tuple[Quantizer, ...]]:
     return [*joined, *every] if facts.has("LSTM") else every
 
 
-def walk(
-    best: Callable[[], Backend], target: Target, facts: Facts
-) -> Iterator[tuple[str, Backend]]:
-    """Yield setting and candidate, each coordinate once, always around the present best.
-
-    The setting that is worth most comes first; what the best was on the way is not offered again.
-    """
-    seen = {best()}
-    done: set[str] = set()
-    while left := [name for name in target.coordinates(best(), facts) if name not in done]:
-        done.add(left[0])
-        for candidate in target.coordinates(best(), facts)[left[0]]:
-            if candidate not in seen:
-                seen.add(candidate)
-                yield left[0], candidate
-
-
 def merge(one: Backend, two: Backend, base: Backend) -> Backend:
     """Join what two neighbours of `base` changed; where both did, the second counts."""
     changed = {
@@ -201,7 +186,8 @@ class Space:
         target = self._target(best())
         if target is None:
             return
-        for setting, backend in walk(lambda: best().backend, target, self.facts):
+        around = partial(target.coordinates, facts=self.facts)
+        for setting, backend in walk(lambda: best().backend, around):
             yield setting, Plan(best().recipe, backend)
 
     def rescues(self, plan: Plan) -> Iterator[Plan]:

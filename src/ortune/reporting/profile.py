@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.core.action import Action
-from ortune.core.profile import Profile, Share
+from ortune.core.profile import Action, Profile, Share
 from ortune.core.section import Bar, Bars, Block, Heading, Table, Text
 from ortune.reporting.blocks import Part, in_ms
 from ortune.reporting.roofline import roofline

@@ -162,7 +162,7 @@ def test_a_bad_rule_is_rolled_back(
     ("text", "what", "fix"),
     [
         ("nofile.py:x", "no file 'nofile.py'", "./my_rules.py:NAME"),
-        ("rules.py", "which transform in it is meant is not said", "rules.py:unfuse"),
+        ("rules.py", "the transform in it is not named", "rules.py:unfuse"),
         ("rules.py:unfus", "rules.py has no 'unfus'", "use one of: rules.py:unfuse"),
         ("rules.py:number", "'number' in rules.py is no transform", "rules.py:unfuse"),
         ("rules.py:Scaled", "does not define apply", "give it apply"),

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ortune.analysis.benchmark.interleave import TimedRow
+from ortune.load_generation.summaries import percentile
 from ortune.measurement.machine.energy import Energy
-from ortune.measurement.timing import stats
 from ortune.model.io import file
 
 _WITHOUT_PAUSE = ("latency", "shapes")
@@ -67,7 +67,7 @@ def times(latency: Sequence[int]) -> dict[str, Any]:
         "sd_ns": float(values.std(ddof=1)) if len(values) > 1 else None,
         "min_ns": int(values.min()),
         "max_ns": int(values.max()),
-        **{f"{name}_ns": stats.percentile(latency, p) for name, p in PERCENTILES.items()},
+        **{f"{name}_ns": percentile(latency, p) for name, p in PERCENTILES.items()},
     }
 
 

@@ -213,5 +213,8 @@ class _Contest:
         paths = dict.fromkeys(self._context.models, path)
         with measure.start(self._context, paths, self._backend, "observer") as worker:
             ready(worker)
-            found = [measure.records(self._context, worker, metrics, part) for part in self.parts]
+            found = [
+                measure.records(worker, metrics, part, self._context.scoring_s(part))
+                for part in self.parts
+            ]
         return [np.concatenate(rows) for rows in zip(*found, strict=True)]

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from ortune.analysis.profiling import kernel_groups, patterns
 from ortune.analysis.profiling.quantization_gain import MULTIPLYING, quantizations
 from ortune.analysis.profiling.roofline import by_bound, verdicts
-from ortune.core.action import NO_STEP, Action
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.profile import Kernel, Profile
+from ortune.core.profile import NO_STEP, Action, Kernel, Profile
 from ortune.measurement.capabilities import capabilities
 from ortune.recipe.space import clean
 

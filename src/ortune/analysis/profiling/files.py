@@ -12,10 +12,9 @@ from typing import Any
 
 from ortune.analysis.profiling.roofline import verdicts
 from ortune.analysis.profiling.trace import trace
-from ortune.core.action import Action
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
-from ortune.core.profile import Profile
+from ortune.core.profile import Action, Profile
 
 TRACE, TABLE, WHOLE = "trace.json", "kernels.csv", "profile.json"
 

@@ -15,10 +15,9 @@ from ortune.analysis.profiling.roofline import (
     roofs,
     verdicts,
 )
-from ortune.core.action import Action
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.profile import Ceilings, Kernel, Profile
+from ortune.core.profile import Action, Ceilings, Kernel, Profile
 from ortune.core.step import Quantizer
 from ortune.recipe.space import clean, recipes
 

@@ -10,13 +10,12 @@ from typing import Any
 
 from ortune.analysis.benchmark.bench import race
 from ortune.analysis.profiling.advice import actions
-from ortune.core.action import Action
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse, parse_list
-from ortune.core.profile import Profile
+from ortune.core.profile import Action, Profile
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.data import given
 from ortune.data.feeds import Feeds

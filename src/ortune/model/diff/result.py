@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ortune.core.result import TableResult
 
 Kind = Literal["matched", "retyped", "changed", "fused", "split", "replaced", "added", "removed"]
-KINDS: tuple[Kind, ...] = (
-    "matched",
-    "retyped",
-    "changed",
-    "fused",
-    "split",
-    "replaced",
-    "added",
-    "removed",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)

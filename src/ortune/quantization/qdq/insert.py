@@ -26,11 +26,8 @@ WIDE_OPSET = 21
 class Pairs:
     """Puts pairs into one graph; a grid that several tensors share is stored once.
 
-    Args:
-        editor: Of the main graph.
-        grids: Tensor -> its grid.
-        smooth: Activation -> what is done to it first.
-        opset: Of the model's standard operators.
+    Attributes:
+        foreign: Whether an operator of com.microsoft was written.
     """
 
     def __init__(
@@ -137,13 +134,7 @@ def grids(
 ) -> dict[ir.Value, Grid]:
     """Return the grid of every tensor of a graph that gets a pair.
 
-    Args:
-        placement: Where pairs go.
-        ranges: From calibration.
-        smooth: What is done to activations first.
-        wide: Nodes whose activations take 16 bits, with all tensors on the same grid.
-        kind: Of the others.
-        symmetric: Zero point in the middle.
+    Activations of `wide` nodes take 16 bits, with all tensors on the same grid.
     """
     touched = {value for node in wide for value in (*float_inputs(node), *node.outputs)}
     touched |= {after(node) for node in wide}

@@ -14,10 +14,9 @@ from ortune.analysis.profiling import advice as subject
 from ortune.analysis.profiling.kernels import packed_weights
 from ortune.analysis.profiling.roofline import verdicts
 from ortune.backends.cpu import Cpu
-from ortune.core.action import NO_STEP, Action
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.profile import Kernel, Profile
+from ortune.core.profile import NO_STEP, Action, Kernel, Profile
 from ortune.core.workload import Workload
 from ortune.measurement.capabilities import capabilities
 from ortune.model.analysis.dataflow import Origin

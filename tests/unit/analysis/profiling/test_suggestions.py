@@ -11,9 +11,8 @@ from tests.unit.analysis.profiling.test_roofline import CEILINGS
 
 import ortune
 from ortune.analysis.profiling import suggestions as subject
-from ortune.core.action import Action
 from ortune.core.backend import Backend
-from ortune.core.profile import Profile
+from ortune.core.profile import Action, Profile
 
 ACTIONS = (
     Action("quantize", "a", "", steps=("simplify", "int8-dynamic")),

@@ -1,0 +1,281 @@
+"""The nodes and values of two models, numbered through: those of the first, then the second's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from ortune.model.diff.attributes import settings
+from ortune.model.diff.operators import role
+from ortune.model.diff.weights import Constant
+from ortune.model.graph import edit
+from ortune.model.mapping.tensors import TAIL
+
+
+class Graphs:
+    """Two models with unique names (`ortune.model.io.names.unique`) and functions inlined.
+
+    Nodes are numbered in the order of the file, a body behind the node that holds it; values in
+    the order in which they are met.
+
+    Attributes:
+        first: Nodes of the first model; those of the second have this number or a higher one.
+        nodes: The nodes.
+        op: Node -> operator, other domains as ``com.microsoft::Gelu``.
+        role: Node -> operator without what a runtime's variant adds: ``Conv`` of ``FusedConv``.
+        settings: Node -> attribute -> text; what is ONNX' default is left out, bodies are too.
+        reads: Node -> values, -1 where one is left out.
+        writes: Node -> values, -1 where one is left out.
+        captured: Node -> values that its bodies read from outside, and results of the bodies.
+        bodies: Node -> attribute -> body.
+        scope: Node -> the node whose body holds it, -1 on top.
+        shapely: Node -> it computes integers from shapes and constants alone.
+        number: Value -> its number.
+        names: Value -> name.
+        labels: Value -> the name that a runtime took it over from; empty for made-up names.
+        maker: Value -> node, -1 for inputs and initializers.
+        users: Value -> nodes that read it.
+        fixed: Value -> it depends on constants alone.
+        dtype: Value -> type as far as it is known.
+        constants: Value -> the stored tensor behind it.
+        inputs: Values of either model's inputs.
+        results: Values of either model's outputs.
+    """
+
+    def __init__(self, a: ir.Model, b: ir.Model) -> None:
+        self.nodes: list[ir.Node] = []
+        self.op: list[str] = []
+        self.role: list[str] = []
+        self.settings: list[dict[str, str]] = []
+        self.reads: list[tuple[int, ...]] = []
+        self.writes: list[tuple[int, ...]] = []
+        self.captured: list[tuple[int, ...]] = []
+        self.bodies: dict[int, dict[str, ir.Graph]] = {}
+        self.scope: list[int] = []
+        self.shapely: list[bool] = []
+        self.number: dict[ir.Value, int] = {}
+        self.names: list[str] = []
+        self.maker: list[int] = []
+        self.users: list[list[int]] = []
+        self.fixed: list[bool] = []
+        self.dtype: list[ir.DataType | None] = []
+        self.constants: dict[int, Constant] = {}
+        self.inputs: list[list[int]] = []
+        self.results: list[list[int]] = []
+        for model in (a, b):
+            self.first = len(self.nodes)
+            self._first_value = len(self.names)
+            opset = model.opset_imports.get("", 1)
+            given = [value for value in model.graph.inputs if not value.is_initializer()]
+            self.inputs.append([self._of(value) for value in given])
+            self._walk(model.graph, -1, opset)
+            self.results.append([self._of(value) for value in model.graph.outputs])
+        self.labels = list(self.names)
+        self._label()
+
+    def side(self, node: int) -> int:
+        """Return which model a node is of: 0 or 1."""
+        return int(node >= self.first)
+
+    def side_of_value(self, value: int) -> int:
+        """Return which model a value is of: 0 or 1."""
+        return int(value >= self._first_value)
+
+    def of(self, which: int) -> range:
+        """Return the nodes of one model."""
+        return range(self.first, len(self.nodes)) if which else range(self.first)
+
+    def data(self, node: int) -> list[int]:
+        """Return the values that a node reads, and its bodies from outside, without constants."""
+        every = (*self.reads[node], *self.captured[node])
+        return [value for value in every if value >= 0 and not self.fixed[value]]
+
+    def before(self, node: int) -> list[int]:
+        """Return the nodes that make what a node reads; constants are left out."""
+        makers = [self.maker[value] for value in self.data(node)]
+        return [one for one in makers if one >= 0 and one != node]
+
+    def after(self, node: int) -> list[int]:
+        """Return the nodes that read what a node makes."""
+        return [user for value in self.made(node) for user in self.users[value]]
+
+    def made(self, node: int) -> list[int]:
+        """Return the values that a node makes."""
+        return [value for value in self.writes[node] if value >= 0]
+
+    def constant(self, node: int) -> bool:
+        """Say whether a node makes constants from constants."""
+        return any(self.fixed[value] for value in self.made(node))
+
+    def layers(self) -> list[int]:
+        """Return for every node the longest way from an input, in nodes."""
+        found = [0] * len(self.nodes)
+        for node in range(len(self.nodes)):
+            earlier = [found[one] + 1 for one in self.before(node) if one < node]
+            inside = [found[self.scope[node]]] if self.scope[node] >= 0 else []
+            found[node] = max([*earlier, *inside], default=0)
+        return found
+
+    def live(self) -> set[int]:
+        """Return the nodes that an output depends on, with all that is in their bodies."""
+        found: set[int] = set()
+        pending = [self.maker[value] for results in self.results for value in results]
+        for node in pending:
+            if node >= 0 and node not in found:
+                found.add(node)
+                values = (*self.reads[node], *self.captured[node])
+                pending += [self.maker[value] for value in values if value >= 0]
+        for node, holder in enumerate(self.scope):
+            if holder in found:
+                found.add(node)
+        return found
+
+    def _of(self, value: ir.Value | None) -> int:
+        if value is None:
+            return -1
+        found = self.number.setdefault(value, len(self.names))
+        if found == len(self.names):
+            self.names.append(str(value.name or ""))
+            self.maker.append(-1)
+            self.users.append([])
+            self.fixed.append(value.is_initializer())
+            self.dtype.append(value.dtype)
+            if value.is_initializer() and value.const_value is not None:
+                self._store(found, Constant(str(value.name), value.const_value))
+        return found
+
+    def _store(self, value: int, constant: Constant) -> None:
+        self.constants[value] = constant
+        if constant.scale is None:
+            self.dtype[value] = self.dtype[value] or constant.tensor.dtype
+
+    def _walk(self, graph: ir.Graph, holder: int, opset: int) -> None:
+        for value in (*graph.inputs, *graph.initializers.values()):
+            self._of(value)
+        for node in graph:
+            self._add(node, holder, opset)
+
+    def _add(self, node: ir.Node, holder: int, opset: int) -> None:
+        at = len(self.nodes)
+        self.nodes.append(node)
+        self.op.append(f"{node.domain}::{node.op_type}" if node.domain else node.op_type)
+        self.role.append(role(node.op_type))
+        self.settings.append(settings(node, opset))
+        self.scope.append(holder)
+        self.captured.append(())
+        self.reads.append(tuple(self._of(value) for value in node.inputs))
+        self.writes.append(tuple(self._of(v) if v.name or v.uses() else -1 for v in node.outputs))
+        known = [value for value in self.reads[at] if value >= 0]
+        for value in known:
+            self.users[value].append(at)
+        bodies = {
+            name: attribute.as_graph()
+            for name, attribute in node.attributes.items()
+            if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
+        }
+        fixed = not bodies and all(self.fixed[value] for value in known) and _repeats(node)
+        self.shapely.append(not bodies and (fixed or self._counts(node, known)))
+        for value in self.made(at):
+            self.maker[value], self.fixed[value] = at, fixed
+            self.dtype[value] = self.dtype[value] or self._type(node, known)
+        if fixed and not node.domain and self.made(at):
+            self._pass_on(at, node)
+        if bodies:
+            self._enter(at, bodies, opset)
+
+    def _enter(self, at: int, bodies: dict[str, ir.Graph], opset: int) -> None:
+        self.bodies[at] = bodies
+        first = len(self.nodes)
+        for graph in bodies.values():
+            self._walk(graph, at, opset)
+        results = [self._of(value) for graph in bodies.values() for value in graph.outputs]
+        read = [v for n in range(first, len(self.nodes)) for v in self.reads[n] if v >= 0]
+        outside = [value for value in read if self.maker[value] < first]
+        inside = [value for value in results if self.maker[value] >= first]
+        self.captured[at] = tuple(dict.fromkeys([*outside, *inside]))
+
+    def _label(self) -> None:
+        """Give tensors in another layout the name of what they carry."""
+        for at in reversed(range(len(self.nodes))):
+            made, name = self.writes[at][:1], str(self.nodes[at].name)
+            if not self.op[at].startswith("com.microsoft") or not made or made[0] < 0:
+                continue
+            source = self.reads[at][0] if self.reads[at] else -1
+            if self.role[at] == "ReorderOutput" and self.maker[source] >= 0:
+                self.labels[source] = self.labels[made[0]]
+            if self.role[at] in ("ReorderInput", "ReorderOutput"):
+                self.labels[made[0]] = ""
+            elif (stem := TAIL.sub("", name)) != name:
+                self.labels[made[0]] = stem
+            elif "reorder" in self.labels[made[0]]:
+                self.labels[made[0]] = ""
+
+    def _counts(self, node: ir.Node, known: Sequence[int]) -> bool:
+        if node.op_type in ("Shape", "Size") and not node.domain:
+            return True
+        makers = [self.maker[value] for value in known if not self.fixed[value]]
+        return bool(makers) and all(m >= 0 and self.shapely[m] for m in makers)
+
+    def _type(self, node: ir.Node, known: Sequence[int]) -> ir.DataType | None:
+        """Return the type of what is computed in the type of an input."""
+        index = {"DequantizeLinear": 1, "Where": 1, "QuantizeLinear": 2}.get(node.op_type, 0)
+        if node.op_type == "Cast":
+            return ir.DataType(edit.attribute(node, "to", 0))
+        if node.domain or node.op_type in _OTHER_TYPE or len(known) <= index:
+            return None
+        return self.dtype[known[index]]
+
+    def _pass_on(self, at: int, node: ir.Node) -> None:
+        """Note the tensor behind a constant that a node only forwards in another form."""
+        out = self.writes[at][0]
+        if out < 0:
+            return
+        if node.op_type == "Constant":
+            tensor = edit.const_tensor(node.outputs[0])
+            if tensor is not None:
+                self._store(out, Constant(self.names[out], tensor))
+            return
+        read = [self.constants.get(value) for value in (*self.reads[at], -1, -1)]
+        source, second, third = read[:3]
+        if source is None:
+            return
+        if node.op_type in ("Identity", "Cast"):
+            self.constants[out] = source
+        elif node.op_type == "Transpose" and source.order is None:
+            rank = len(source.tensor.shape)
+            order = edit.attribute(node, "perm", None) or tuple(reversed(range(rank)))
+            self.constants[out] = replace(source, order=tuple(int(axis) for axis in order))
+        elif node.op_type == "DequantizeLinear" and source.order is None and second is not None:
+            axis = int(edit.attribute(node, "axis", 1))
+            zero = third.tensor if third is not None else None
+            self.constants[out] = Constant(source.name, source.tensor, second.tensor, zero, axis)
+        elif node.op_type == "Mul" and second is not None:
+            for held, scale in ((source, second), (second, source)):
+                if not held.floating and scale.floating:
+                    last = max(0, len(held.shape) - 1)
+                    self.constants[out] = replace(held, scale=scale.tensor, axis=last)
+
+
+_OTHER_TYPE = frozenset(
+    {"If", "Loop", "Scan", "Shape", "Size", "NonZero", "ArgMax", "ArgMin", "Equal", "Less",
+     "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not", "IsNaN"}
+)  # fmt: skip
+
+
+def _repeats(node: ir.Node) -> bool:
+    """Say whether a node makes the same of the same in every run."""
+    random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial")
+    return not random and (bool(node.inputs) or node.op_type == "Constant")
+
+
+def matched(graphs: Graphs, lists: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+    """Yield values of two lists that stand for each other: of one name, then of one place."""
+    left, right = lists
+    by_name = {graphs.names[value]: value for value in right}
+    named = {v: by_name[graphs.names[v]] for v in left if graphs.names[v] in by_name}
+    yield from named.items()
+    taken = set(named.values())
+    rest = [value for value in right if value not in taken]
+    yield from zip([value for value in left if value not in named], rest, strict=False)
