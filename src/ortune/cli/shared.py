@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 
 from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.fields import Ranges, Shapes
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -375,15 +376,11 @@ def bytes_of(text: str) -> int:
     return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
 
 
-def shape_map(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Read ``--shape`` values; see `ortune.data.synthetic.parse_shapes`."""
-    from ortune.data import synthetic
-
-    return synthetic.parse_shapes(texts)
+def shape_map(texts: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+    """Read ``--shape`` values."""
+    return Shapes().read(texts)
 
 
-def range_map(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Read ``--range`` values; see `ortune.data.synthetic.parse_ranges`."""
-    from ortune.data import synthetic
-
-    return synthetic.parse_ranges(texts)
+def range_map(texts: Sequence[str]) -> Mapping[str, tuple[float, float]]:
+    """Read ``--range`` values."""
+    return Ranges().read(texts)
