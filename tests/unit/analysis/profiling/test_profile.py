@@ -23,7 +23,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, OrtuneError
 from ortune.core.profile import Kernel, Profile
 from ortune.core.session import Executed, Operand, Recorded, Slice
-from ortune.measurement.worker.profile import Runs, _count, middle_mean
+from ortune.measurement.timing.profiled import Runs, _count, middle_mean
 from ortune.model.graph import edit
 from ortune.model.io import names
 from ortune.runtimes.onnxruntime import trace as ort_trace
