@@ -19,6 +19,10 @@ from ortune.quantization.qdq.dequantize import drop_pair, pairs
 from ortune.quantization.qdq.runtime_rules import MOVING
 
 LAYERS = ("Conv", "MatMul", "Gemm")
+AROUND = (
+    "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
+    "LeakyRelu MaxPool Mul Reshape Sigmoid Slice Softmax Squeeze Transpose Unsqueeze"
+)
 _FREE = ("MatMul", "Gemm")
 """Operators whose integer kernel also has a float output."""
 
@@ -43,26 +47,7 @@ class DropPairs(Quantizer):
 
     needs_opset: ClassVar[int] = 13
 
-    around: tuple[str, ...] = (
-        *LAYERS,
-        "Add",
-        "AveragePool",
-        "Concat",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "GlobalAveragePool",
-        "LeakyRelu",
-        "MaxPool",
-        "Mul",
-        "Reshape",
-        "Sigmoid",
-        "Slice",
-        "Softmax",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    )
+    around: tuple[str, ...] = tuple(AROUND.split())
     products: bool = True
 
     @classmethod

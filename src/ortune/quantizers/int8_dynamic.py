@@ -15,6 +15,7 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization.dynamic import Dynamic
 from ortune.quantization.node_filter import chosen
 from ortune.quantization.roles import Role
@@ -84,7 +85,7 @@ class Int8Dynamic(Quantizer):
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         if rewriter.foreign:
-            model.opset_imports.setdefault("com.microsoft", 1)
+            model.opset_imports.setdefault(MICROSOFT, 1)
         self._note(model, alike - count)
         return count
 

@@ -16,6 +16,7 @@ from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer, Step, Transform
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization import grid, int8_rescues
 from ortune.quantization.layers import Layer
 from ortune.quantization.node_filter import chosen, remember_names
@@ -231,7 +232,7 @@ class Int8Static(Quantizer):
             pairs = Pairs(editor, steps, smooth, model.opset_imports.get("", 0))
             pairs.put(placement)
             if pairs.foreign:
-                model.opset_imports.setdefault("com.microsoft", 1)
+                model.opset_imports.setdefault(MICROSOFT, 1)
             for layer in placement.layers:
                 packer.pack(layer, steps[layer.x].scale, smooth.get(layer.x))
         tables.store_tables(

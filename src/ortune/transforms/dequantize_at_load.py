@@ -1,4 +1,4 @@
-"""Constant DequantizeLinear as Cast and Mul, which onnxruntime folds when it loads the model."""
+"""Constant DequantizeLinear as Cast and Mul, which onnxruntime folds at load."""
 
 from __future__ import annotations
 

@@ -113,8 +113,8 @@ class TransformerFusion(Transform):
             return f"no answer in {self.timeout_s:g} s"
         if done.returncode != 0:
             lines = [line for line in done.stderr.splitlines() if line.strip()]
-            said = f": {lines[-1].strip()}" if lines else ""
-            return f"it ended with code {done.returncode}{said}"
+            last = f": {lines[-1].strip()}" if lines else ""
+            return f"it ended with code {done.returncode}{last}"
         found: dict[str, int] = json.loads(done.stdout.strip().splitlines()[-1])
         return found
 

@@ -1,4 +1,4 @@
-"""Integer layers in the pair of dtypes that x86 multiplies fastest: U8 activations, S8 weights."""
+"""Integer layers in x86's fastest pair of dtypes: U8 activations, S8 weights."""
 
 from __future__ import annotations
 
