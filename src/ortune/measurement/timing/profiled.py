@@ -65,7 +65,7 @@ def profiled(job: WorkerJob, *, seconds: float, runs: int = 0) -> Runs:
             plain.ask("load")
             nodes = opened["nodes"]
             slow = max(_warm(plain), _warm(other))
-            wanted = runs or _count(slow, nodes, seconds)
+            wanted = runs or run_count(slow, nodes, seconds)
             each = max(_LEAST_BURST, min(wanted, _BURST_NS // max(1, slow)))
             walls: list[int] = []
             done, turn = 0, 0
@@ -106,7 +106,7 @@ def _warm(worker: Worker) -> int:
     return int(np.median(latency))
 
 
-def _count(slow: int, nodes: int, seconds: float) -> int:
+def run_count(slow: int, nodes: int, seconds: float) -> int:
     """Return how many runs fit the time, and a trace that can still be read.
 
     Where a runtime does not count its `nodes` (0), as many are taken as fit the `slow` run.
