@@ -10,11 +10,10 @@ import onnx_ir as ir
 
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
-from ortune.model.graph.uses import is_read
 from ortune.quantization.block_grid import SLAB, Packed, pack, unpack
-from ortune.quantization.replace import stand_in
+from ortune.quantization.replace import discard_back, stand_in
 from ortune.quantization.weights.lookup import look_up
-from ortune.quantization.weights.matmuls import Product, Rows, TableLookup, origin
+from ortune.quantization.weights.matmuls import Product, Rows, TableLookup
 
 
 class Writer:
@@ -222,18 +221,4 @@ def _replace(node: ir.Node, result: ir.Value) -> None:
     assert node.graph is not None
     node.graph.remove(node, safe=True)
     for value in inputs:
-        _discard(value)
-
-
-def _discard(value: ir.Value | None) -> None:
-    """Remove a constant that nothing reads any more, and the Transposes on the way to it."""
-    if value is None or is_read(value):
-        return
-    node = value.producer()
-    if node is None or node.op_type == "Constant":
-        edit.discard(value)
-    elif edit.const_tensor(origin(value)[0]) is not None:
-        source = node.inputs[0]
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
-        _discard(source)
+        discard_back(value)
