@@ -17,7 +17,7 @@ from ortune.quantization import grid as grids
 from ortune.quantization.computed_weights import assembled
 from ortune.quantization.grid import Grid, Kind
 from ortune.quantization.layers import Layer, layers
-from ortune.quantization.replace import discard_back, stand_in
+from ortune.quantization.replace import stand_in
 
 ATTENTION = {"num_heads", "unidirectional", "scale", "mask_filter_value"}
 """Attributes that QAttention understands as Attention does."""
@@ -242,10 +242,5 @@ class Dynamic:
         self.foreign = self.foreign or made.domain == MICROSOFT
         if made.graph is None:
             edit.insert_before(node, made)
-        constants = [value for value in node.inputs if value is not None]
         for old, new in zip(node.outputs, made.outputs, strict=True):
             stand_in(old, new)
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
-        for value in constants:
-            discard_back(value)

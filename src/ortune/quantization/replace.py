@@ -11,12 +11,13 @@ from ortune.model.graph.uses import is_read
 def stand_in(old: ir.Value, new: ir.Value) -> None:
     """Let everything read `new` instead of `old`, graph outputs included.
 
-    `new` takes over name, type and shape; the node of `old` is left for the caller to remove.
+    `new` takes over name, type and shape; what was made for `old` alone is removed.
     """
     new.shape, new.type = old.shape, old.type
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     name, old.name = old.name, None
     new.name = name
+    discard_back(old)
 
 
 def discard_back(value: ir.Value | None) -> None:

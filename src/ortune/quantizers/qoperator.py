@@ -13,7 +13,7 @@ from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization.qdq.qoperators import Operators, Taken
-from ortune.quantization.replace import discard_back, stand_in
+from ortune.quantization.replace import stand_in
 
 
 @dataclass(frozen=True)
@@ -63,4 +63,3 @@ def _put(editor: edit.Editor, node: ir.Node, taken: Taken) -> None:
     )
     edit.insert_before(node, made)
     stand_in(taken.last.outputs[0], made.outputs[0])
-    discard_back(taken.last.outputs[0])

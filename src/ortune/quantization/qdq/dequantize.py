@@ -155,7 +155,6 @@ class FloatLayers:
         edit.insert_before(node, made)
         end = self._bias(made, last) if convolves else last
         stand_in(end.outputs[0], made.outputs[0])
-        discard_back(end.outputs[0])
         return True
 
     def _weight(
