@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
@@ -50,7 +51,7 @@ class DropPairs(Quantizer):
     products: bool = True
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield pairs around layers alone for transformers, and all that kernels take."""
         if not facts.has("QuantizeLinear") or "int8" not in backend.arithmetic:
             return

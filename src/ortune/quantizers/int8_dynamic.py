@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Self
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
@@ -51,7 +52,7 @@ class Int8Dynamic(Quantizer):
     min_side: int = 16
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield all layers, and the recurrent ones alone: the last product costs accuracy."""
         if "int8-dynamic" not in backend.arithmetic or facts.quantized:
             return
