@@ -10,10 +10,10 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, const_array, refuse
+from ortune.model.graph.edit import Editor, refuse
 from ortune.model.graph.replace import forward
 from ortune.model.graph.spec import shape_of
-from ortune.model.graph.values import overridable
+from ortune.model.graph.values import fixed_array
 from ortune.rewrites.formulas.formula import at_each
 
 
@@ -53,7 +53,7 @@ class ExpandPrelu(Transform):
 
 def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
     x, slope = node.inputs
-    array = None if overridable(slope) else const_array(slope)
+    array = fixed_array(slope)
     if array is None or slope is None or x is None:
         refuse(model, node, "its slope is no constant")
         return 0

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
-from ortune.model.graph.match import maker, reader
+from ortune.model.graph.match import maker, nodes_of, reader
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import alone
 from ortune.model.graph.values import overridable
@@ -56,12 +56,10 @@ class FuseAffine(Transform):
         opset = model.opset_imports.get("", 0)
         absorber = Absorber(edit.Editor(model.graph))
         count = 0
-        for graph in (model.graph, *model.graph.subgraphs()):
-            for node in list(graph):
-                found = foldable(node)
-                if found is not None:
-                    count += _behind(model, found, absorber, opset)
-                    count += _before(model, found, absorber, opset)
+        for node in nodes_of(model, *OPS):
+            if (found := foldable(node)) is not None:
+                count += _behind(model, found, absorber, opset)
+                count += _before(model, found, absorber, opset)
         if count:
             prune.drop_dead(model)
         return count

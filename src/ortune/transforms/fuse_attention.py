@@ -13,7 +13,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.edit import Editor
-from ortune.model.graph.match import reader
+from ortune.model.graph.match import nodes_of, reader
 from ortune.model.graph.replace import forward
 from ortune.model.graph.spec import dims, shape_of
 from ortune.model.graph.uses import is_read
@@ -65,9 +65,7 @@ class FuseAttention(Transform):
         with named(model):
             editor = Editor(model.graph)
             writer = _Writer(model, Masks(editor), Flattener(editor, _seen(model)), editor)
-            count = 0
-            for graph in (model.graph, *model.graph.subgraphs()):
-                count += sum(_try(node, writer) for node in _softmaxes(graph))
+            count = sum(_try(node, writer) for node in nodes_of(model, "Softmax"))
         if count or writer.masks.made:
             prune.drop_dead(model)
         return count
@@ -95,10 +93,6 @@ def _seen(model: ir.Model) -> dict[str, tuple[int | str | None, ...]]:
         if shape is not None:
             found[one.name] = shape
     return found
-
-
-def _softmaxes(graph: ir.Graph) -> list[ir.Node]:
-    return [node for node in graph if node.op_type == "Softmax" and not node.domain]
 
 
 def _try(softmax: ir.Node, writer: _Writer) -> int:

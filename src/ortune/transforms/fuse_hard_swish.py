@@ -12,12 +12,11 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import prune
 from ortune.model.graph.edit import Editor, attribute
-from ortune.model.graph.match import maker, number
+from ortune.model.graph.match import maker, nodes_of, number
 from ortune.model.shapes.infer import infer
 from ortune.rewrites.formulas.formula import (
     FactoredProduct,
     Site,
-    anchors,
     climb,
     close,
     of_one,
@@ -58,8 +57,8 @@ class FuseHardSwish(Transform):
         """Edit the model in place and return how many were fused."""
         infer(model)
         editor = Editor(model.graph)
-        count = sum(_fuse(model, n, editor) for n in anchors(model, "Clip", "Min", "Max", "Relu"))
-        count += sum(_join(model, node, editor) for node in anchors(model, "HardSigmoid"))
+        count = sum(_fuse(model, n, editor) for n in nodes_of(model, "Clip", "Min", "Max", "Relu"))
+        count += sum(_join(model, node, editor) for node in nodes_of(model, "HardSigmoid"))
         if count:
             prune.drop_dead(model)
         return count
