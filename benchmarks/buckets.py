@@ -80,7 +80,7 @@ def measured(
     every = buckets(model, data=data, on=str(backend), count=10**6, multiple=1, seconds=0)
     named: dict[str, Buckets] = {str(n): one for n, one in found.items()} | {"all": every}
     sides = [(model, backend), *((model, one.backend) for one in named.values())]
-    ran = race(sides, data=data, seconds=seconds)
+    ran = codec.encode(race(sides, data=data, seconds=seconds))
     rows = {
         name: {
             "lengths": list(one.backend.lengths),
@@ -112,7 +112,9 @@ def first(model: Path, data: Path, cut: Bucketed, folder: Path) -> dict[str, Any
     for length in (*cut.lengths, sample[cut.mask].shape[1]):
         np.savez(out / f"{length:04}.npz", **cut.cut(sample, length))
     plain = replace(cut.inner, threads=cut.threads)
-    ran = ot.bench(model, on=str(plain), data=out, workload="first-shapes", seconds=6, sets=3)
+    ran = codec.encode(
+        ot.bench(model, on=str(plain), data=out, workload="first-shapes", seconds=6, sets=3)
+    )
     reported: dict[str, Any] = ran["rows"][0]["reported"]
     return reported
 

@@ -118,7 +118,7 @@ def main() -> None:
             cases[label] = paired(before, after, given) | alike(before, after, given)
             print(label, cases[label], file=sys.stderr)
     result = {"machine": machine(), "versions": versions(), "cases": cases}
-    from ortune.cli.shared import plain as as_json
+    from ortune.cli.terminal.output import plain as as_json
 
     RESULTS.write_text(json.dumps(as_json(result), indent=1) + "\n", encoding="utf-8")
 

@@ -26,6 +26,7 @@ from benchmarks.simplifiers import exports
 from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
+from ortune.core.plugins import codec
 from ortune.core.reading import step
 from ortune.core.step import Recipe
 from ortune.data.feeds import load
@@ -166,7 +167,7 @@ def run(row: Row, seconds: float) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ortune-gains-") as temporary:
         made = [make(one, row, Path(temporary)) for one in row.entries]
         pairs = [(path, one.backend) for path, one in zip(made, row.entries, strict=True)]
-        raced = race(pairs, data=str(row.data()), seconds=seconds)
+        raced = codec.encode(race(pairs, data=str(row.data()), seconds=seconds))
         nodes = [sum(1 for _ in file.load(path).graph.all_nodes()) for path in made]
     results = [
         {"name": one.name, "nodes": count, "ratio": ratio}

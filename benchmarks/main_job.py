@@ -24,6 +24,7 @@ import ortune as ot
 from benchmarks.contestants import Contestant, contestants
 from ortune.analysis.benchmark.bench import race
 from ortune.core.errors import OrtuneError
+from ortune.core.plugins import codec
 from ortune.core.trial import Verdict
 from ortune.experiment.golden import built_model
 from ortune.measurement.machine import noise
@@ -93,7 +94,7 @@ def run(case: Case, seconds: str) -> dict[str, Any]:
     usable = [entry for entry in entries if not entry.error]
     winners = [_winner(label, study, model) for label, study in found.items()]
     runners = [*usable, *winners]
-    raced = race([(r.model, r.backend) for r in runners], data=data, seconds=90)
+    raced = codec.encode(race([(r.model, r.backend) for r in runners], data=data, seconds=90))
     rows = [
         _row(case, entry, row, ratio, model, data)
         for entry, row, ratio in zip(runners, raced["rows"], raced["ratios"], strict=True)

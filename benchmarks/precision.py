@@ -31,6 +31,7 @@ from benchmarks.shapes import write
 from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
+from ortune.core.plugins import codec
 from ortune.core.step import Recipe
 from ortune.data.feeds import load
 from ortune.measurement.machine import noise
@@ -314,7 +315,7 @@ def run(name: str, case: Case, seconds: float) -> dict[str, Any]:
         rows.append({**row, "notes": edits, **_about(case, model, path, data, steps)})
         made.append(path)
     entries = [(path, Cpu(threads=THREADS)) for path in (model, *made)]
-    raced = race(entries, data=data, seconds=seconds)
+    raced = codec.encode(race(entries, data=data, seconds=seconds))
     usable = [row for row in rows if "error" not in row]
     for row, ratio in zip(usable, raced["ratios"], strict=True):
         row["ratio"] = ratio
@@ -324,7 +325,7 @@ def run(name: str, case: Case, seconds: float) -> dict[str, Any]:
 def _build(model: Path, steps: tuple[str, ...], calibration: Path, path: Path) -> list[str]:
     import tempfile
 
-    from ortune.cli.apply import step
+    from ortune.core.reading import step
 
     path.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:

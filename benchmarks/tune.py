@@ -66,7 +66,7 @@ def _model(name: str) -> tuple[Path, Shapes]:
 
 def _neighbour(model: Path, shapes: Shapes, seconds: float) -> dict[str, Any]:
     """Tune at two threads beside a busy core, then time what was found."""
-    tuned = ot.tune(model, on=START, shapes=shapes, seconds=seconds, beside_load=1)
+    tuned = codec.encode(ot.tune(model, on=START, shapes=shapes, seconds=seconds, beside_load=1))
     pairs = {
         "the best over two threads as they come": (START, tuned["best"]),
         "the best over one thread": (ONE, tuned["best"]),
@@ -83,7 +83,7 @@ def _denormals(seconds: float) -> dict[str, Any]:
     with TemporaryDirectory(prefix="ortune-") as folder:
         model = gates.write(Path(folder) / "gates.onnx")
         plain = gates.write(Path(folder) / "plain.onnx", scale=1e-3)
-        tuned = ot.tune(model, on=ONE, ranges=gates.RANGE, seconds=seconds)
+        tuned = codec.encode(ot.tune(model, on=ONE, ranges=gates.RANGE, seconds=seconds))
         flag = _ratio(model, {}, gates.RANGE, ONE, f"{ONE[:-1]}, flush_denormals=true)")
         twin = _ratio(plain, {}, gates.RANGE, ONE, f"{ONE[:-1]}, flush_denormals=true)")
     return _short(tuned) | {

@@ -13,6 +13,7 @@ from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
+from ortune.core.plugins import codec
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
@@ -52,12 +53,14 @@ def measure(
     runners = [Runner(model, CPU, {"tool": "", "recipe": "original"})]
     runners += _peers(case, made)
     runners += [Runner(*one) for one in own]
-    raced = race(
-        [(one.model, one.backend) for one in runners],
-        data=data,
-        seconds=seconds,
-        self_check=True,
-        sets=3,
+    raced = codec.encode(
+        race(
+            [(one.model, one.backend) for one in runners],
+            data=data,
+            seconds=seconds,
+            self_check=True,
+            sets=3,
+        )
     )
     again = raced["self_check"]["row"]
     both = zip(raced["rows"], raced["ratios"], strict=True)

@@ -14,6 +14,7 @@ from tests.real.jobs import silero
 from tests.real.task import installed
 
 from benchmarks.peers.environments import CACHE
+from ortune.core.atomic_write import atomic
 
 Arrays = dict[str, NDArray[np.generic]]
 _FRAMES, _LINES = 200, 32
@@ -24,15 +25,14 @@ def write(name: str) -> Path:
     folder = CACHE / "models" / name
     if folder.is_dir():
         return folder
-    draft = folder.with_name(f"{name}.part")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    shutil.copy(_SOURCES[name](), draft / "model.onnx")
-    for part, samples in _SAMPLES[name](draft / "model.onnx").items():
-        (draft / part).mkdir()
-        for count, sample in enumerate(samples):
-            np.savez(draft / part / f"{count:04}.npz", **sample)
-    return draft.rename(folder)
+    with atomic(folder) as draft:
+        draft.mkdir()
+        shutil.copy(_SOURCES[name](), draft / "model.onnx")
+        for part, samples in _SAMPLES[name](draft / "model.onnx").items():
+            (draft / part).mkdir()
+            for count, sample in enumerate(samples):
+                np.savez(draft / part / f"{count:04}.npz", **sample)
+    return folder
 
 
 def _silero(model: Path) -> dict[str, Iterator[Arrays]]:

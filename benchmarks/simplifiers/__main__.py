@@ -28,6 +28,7 @@ from benchmarks.simplifiers.making import TOOLS, Made, count, make
 from benchmarks.simplifiers.table import fill
 from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
+from ortune.core.plugins import codec
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
@@ -109,11 +110,13 @@ def _one(case: Case, env: Environment, seconds: float, sets: int) -> dict[str, A
         right = [one for one in made if one.timed and not one.error]
         files = [case.model, *(folder / f"{one.tool}.onnx" for one in right)]
         few = folder / "few"
-        raced = race(
-            [(path, CPU) for path in files],
-            data=str(few) if few.is_dir() else None,
-            seconds=seconds,
-            sets=sets,
+        raced = codec.encode(
+            race(
+                [(path, CPU) for path in files],
+                data=str(few) if few.is_dir() else None,
+                seconds=seconds,
+                sets=sets,
+            )
         )
         timed = dict(zip((one.tool for one in right), _timed(raced), strict=True))
         nodes = count(case.model)

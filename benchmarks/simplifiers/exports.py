@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ortune.core.atomic_write import atomic
+
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "simplifiers" / "exports"
 _TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -24,13 +26,10 @@ def write(name: str) -> Path:
     """
     path = CACHE / f"{name}.onnx"
     if not path.is_file():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".part")
         torch.manual_seed(0)
-        with warnings.catch_warnings(), torch.no_grad():
+        with atomic(path) as draft, warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             EXPORTS[name](draft)
-        draft.rename(path)
     return path
 
 

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from ortune.analysis.costs.pricing import cost as cost
     from ortune.analysis.costs.timeline import timeline as timeline
     from ortune.analysis.inspection.inspect import inspect as inspect
-    from ortune.analysis.profiling.files import to_dataframe as to_dataframe
     from ortune.analysis.profiling.profile import profile as profile
     from ortune.analysis.profiling.roofline import verdicts as verdicts
-    from ortune.analysis.profiling.try_advice import suggested as suggested
-    from ortune.analysis.profiling.try_advice import tried as tried
+    from ortune.analysis.profiling.suggestions import evaluate_suggestions as evaluate_suggestions
+    from ortune.analysis.profiling.suggestions import suggest as suggest
     from ortune.analysis.tuning.tune import tune as tune
     from ortune.analysis.verification.extract import extract as extract
     from ortune.analysis.verification.verify import verify as verify
@@ -67,6 +66,7 @@ _HOME = {
     "compare_observers": "analysis.calibration_quality.compare_observers",
     "convert": "conversion.convert",
     "cost": "analysis.costs.pricing",
+    "evaluate_suggestions": "analysis.profiling.suggestions",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
     "load": "engine.load",
@@ -77,10 +77,8 @@ _HOME = {
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
     "step": "core.reading",
-    "suggested": "analysis.profiling.try_advice",
-    "to_dataframe": "analysis.profiling.files",
+    "suggest": "analysis.profiling.suggestions",
     "timeline": "analysis.costs.timeline",
-    "tried": "analysis.profiling.try_advice",
     "tune": "analysis.tuning.tune",
     "verdicts": "analysis.profiling.roofline",
     "verify": "analysis.verification.verify",

@@ -56,6 +56,6 @@ def _has_no_default(field: dataclasses.Field[object]) -> bool:
     return field.default is missing and field.default_factory is missing
 
 
-def _demand(holds: object, said: str) -> None:
+def _demand(holds: object, message: str) -> None:
     if not holds:
-        raise AssertionError(said)
+        raise AssertionError(message)

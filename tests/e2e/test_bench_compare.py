@@ -9,6 +9,7 @@ import pytest
 
 import ortune as ot
 from ortune.cli.main import main
+from ortune.core.plugins import codec
 from ortune.samples import digit_cnn
 
 MODEL = Path(digit_cnn.__file__).parent / "digit_cnn.onnx"
@@ -37,8 +38,8 @@ def test_a_twin_slower_by_a_tenth_is_flagged_and_the_same_again_is_not(tmp_path:
     """Needs a machine that is otherwise idle: the times are real."""
     for name, on in (("a", "cpu"), ("b", "cpu"), ("slow", "slowed")):
         spec = f"{on}(threads=1{', by=0.1' if on == 'slowed' else ''})"
-        found = json.dumps(ot.bench(MODEL, on=spec, seconds=5), default=float)
+        found = json.dumps(codec.encode(ot.bench(MODEL, on=spec, seconds=5)), default=float)
         (tmp_path / f"{name}.json").write_text(found)
     files = {name: tmp_path / f"{name}.json" for name in ("a", "b", "slow")}
-    assert ot.compare([files["a"], files["b"]])["regressions"] == 0
-    assert ot.compare([files["a"], files["slow"]], by=["model"])["regressions"] == 1
+    assert ot.compare([files["a"], files["b"]]).regressions == 0
+    assert ot.compare([files["a"], files["slow"]], by=["model"]).regressions == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.unit.quantizing import stored_bytes
 
 from ortune.model.io import file
 from ortune.quantization.block_grid import Spec
@@ -54,7 +55,7 @@ def test_two_gigabytes_are_packed_beside_little_more_than_the_result(
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    result = LAYERS * Spec(4, 32, True).stored_bytes(WIDTH, WIDTH)
+    result = LAYERS * stored_bytes(Spec(4, 32, True), WIDTH, WIDTH)
     assert file.size(model) > 2 << 30 and result < file.size(saved) < result + _MIB
     assert peak < result + 200 * _MIB
     onnx.checker.check_model(saved)

@@ -107,8 +107,8 @@ def test_the_share_of_denormal_weights_is_counted(gates: Path) -> None:
 @pytest.mark.long
 def test_the_denormal_flag_is_found(gates: Path) -> None:
     found = ot.tune(gates, on="cpu(threads=1)", ranges={"x": (0.5, 2)}, seconds=20)
-    assert found["settings"]["flush_denormals"], found["attempts"]
-    assert found["ratio"]["high"] < 1
+    assert found.settings["flush_denormals"], found.attempts
+    assert found.ratio.high < 1
 
 
 @pytest.mark.long
@@ -130,6 +130,6 @@ def test_spinning_is_repaired_beside_a_busy_neighbour() -> None:
     found = ot.tune(
         DIGITS, on=pinned, shapes={"image": (32, 1, 28, 28)}, seconds=60, beside_load=1
     )
-    settings = found["settings"]
-    assert not settings["spin"] or settings["spin_us"], found["attempts"]
-    assert found["ratio"]["high"] < 1
+    settings = found.settings
+    assert not settings["spin"] or settings["spin_us"], found.attempts
+    assert found.ratio.high < 1

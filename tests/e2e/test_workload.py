@@ -61,7 +61,7 @@ def test_a_bench_reports_what_the_workload_counts(model: Path) -> None:
         seconds=0.1,
         sets=1,
     )
-    slower, faster = (row["reported"] for row in found["rows"])
+    slower, faster = (row["reported"] for row in found.rows)
     assert not slower["keeps_up"]
     assert slower["load"] == pytest.approx(2, rel=0.01)
     assert slower["achieved_rate"] == pytest.approx(500, rel=0.1)

@@ -84,6 +84,6 @@ def test_bench_keeps_the_others_and_names_the_dead(half: Path) -> None:
         shapes={"x": (1, 100, 128)},
         seconds=2,
     )
-    assert found["rows"][0]["error"] is None
-    assert "SIGSEGV" in found["rows"][1]["error"]
-    assert found["winner"] is None
+    assert found.rows[0]["error"] is None
+    assert "SIGSEGV" in found.rows[1]["error"]
+    assert found.winner is None

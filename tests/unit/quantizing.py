@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from ortune.core.observer import Probe, Range
 from ortune.core.step import Quantizer
+from ortune.quantization.block_grid import BlockSteps, Packed, Spec, unpack
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -100,3 +101,17 @@ def optimized(model: ir.Model, folder: Path, level: str = "ENABLE_ALL") -> list[
 def ops(model: ir.Model) -> list[str]:
     """Return the operators of all graphs."""
     return [node.op_type for node in model.graph.all_nodes()]
+
+
+def stored_bytes(spec: Spec, rows: int, width: int) -> int:
+    """Return the bytes of integers, float32 steps and zero points of `rows` x `width` weights."""
+    count = spec.blocks(width)
+    zeros = 0 if spec.symmetric else -(-count * spec.bits // 8)
+    return rows * (count * (spec.block * spec.bits // 8 + 4) + zeros)
+
+
+def dequantize(packed: Packed) -> np.ndarray:
+    """Return the float32 rows that the runtime multiplies with, shape [rows, width]."""
+    steps = BlockSteps(packed.scale.astype(np.float32), packed.zeros().astype(np.float32))
+    wide = steps.values(unpack(packed.integers, packed.spec.bits).astype(np.float32))
+    return np.asarray(wide.reshape(len(wide), -1)[:, : packed.width])

@@ -21,7 +21,6 @@ OPEN = {
     "long function",
     "first line",
     "same name",
-    "imports the root",
     "private name in a test",
 }
 """Rules that the tree does not keep yet."""

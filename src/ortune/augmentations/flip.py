@@ -19,7 +19,7 @@ _RANK = 4
 class Flip(Augmentation):
     """Mirrors images, arrays of rank 4, along their width; other arrays stay.
 
-    The layout is told by the shape: the axis that has 1, 3 or 4 entries is that of the colours,
+    The layout is read off the shape: the axis that has 1, 3 or 4 entries is that of the colours,
     the second in NCHW, the last in NHWC. Where both or none has, `layout` must say it.
 
     Attributes:

@@ -15,7 +15,7 @@ class BundleEvidence:
     """Enough to judge the packed plan again, raw samples included.
 
     Attributes:
-        job: What was asked, on which machine, with which versions.
+        job: What was requested, on which machine, with which versions.
         baseline: The untouched model.
         trials: The packed plan's: of the search and, where it was a finalist, the final one.
         noise: How far the machine could be trusted.

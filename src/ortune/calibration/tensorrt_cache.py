@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -67,11 +66,6 @@ def parse(found: str, where: str) -> Mapping[str, Range]:
             )
         ranges[match[1]] = Range(-_STEPS * step, _STEPS * step)
     return ranges
-
-
-def read(path: Path) -> Mapping[str, Range]:
-    """Read a cache file; see `parse`."""
-    return parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def _bits(seen: Range) -> int:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ortune.cli import shared
 
 if TYPE_CHECKING:
-    from ortune.analysis.calibration_quality.calibrate import Calibration, Tensor
-    from ortune.analysis.calibration_quality.compare_observers import Ranking
-    from ortune.analysis.calibration_quality.ranking import Row
+    from ortune.analysis.calibration_quality.calibrate import Calibration, TensorRange
+    from ortune.analysis.calibration_quality.compare_observers import ObserverRanking
+    from ortune.analysis.calibration_quality.ranking import ObserverScore
     from ortune.calibration.activity import Inactive
 
 _ROWS = 10
@@ -45,17 +45,15 @@ def show(found: Calibration, out: Path | None, cache: Path | None, *, every: boo
         widest = max(found.tensors, key=lambda tensor: tensor.step)
         shared.say(f"widest: {widest.name}, {widest.low:.4g} to {widest.high:.4g}")
     _show_idle(found)
-    verdict = found.stability
-    word = {True: "enough data", False: "not enough data", None: "cannot tell"}[verdict.enough]
-    shared.say(f"{word}: {verdict.why}")
-    if verdict.enough is False:
+    shared.say(str(found.stability))
+    if found.stability.enough is False:
         shared.say("this is said of ranges; `--compare` measures what they cost in accuracy")
     for path, what in ((out, "ranges"), (cache, "TensorRT cache")):
         if path is not None:
             shared.say(f"{what}: {path}")
 
 
-def _cells(tensor: Tensor) -> tuple[str, ...]:
+def _cells(tensor: TensorRange) -> tuple[str, ...]:
     apart = "-" if tensor.apart is None else f"{tensor.apart:.1f}"
     share = "-" if tensor.apart is None else f"{tensor.apart / 2.55:.1f}"
     low, high, step = (f"{value:.4g}" for value in (tensor.low, tensor.high, tensor.step))
@@ -90,7 +88,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def show_ranking(found: Ranking) -> None:
+def show_ranking(found: ObserverRanking) -> None:
     """Print a line an observer, and whether one of them is the best."""
     metric = next((row.score.metric for row in found.rows if row.score), "score")
     shared.table(
@@ -120,7 +118,7 @@ def show_ranking(found: Ranking) -> None:
         shared.say(f"no best beyond the noise: {_some(equal)} cannot be told apart")
 
 
-def _line(row: Row) -> tuple[str, ...]:
+def _line(row: ObserverScore) -> tuple[str, ...]:
     copies = f"samples and {row.augment}" if row.augment else "samples"
     score = row.score
     if score is None:
@@ -140,5 +138,5 @@ def _line(row: Row) -> tuple[str, ...]:
     )
 
 
-def _name(row: Row) -> str:
+def _name(row: ObserverScore) -> str:
     return f"{row.observer} with {row.augment}" if row.augment else row.observer

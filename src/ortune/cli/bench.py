@@ -31,5 +31,5 @@ def command(asked: _Asked) -> int:
 
     found = run(asked)
     answer(found, lambda: bench_tables.show(found, wide=asked.wide))
-    check = found["self_check"]
-    return NO if check is not None and not check["equal"] else DONE
+    check = found.self_check
+    return NO if check is not None and not check.equal else DONE

@@ -39,6 +39,6 @@ def _show(found: Converted) -> None:
         text = ", ".join(f"{score['metric']} {score['value']:.5g}" for score in scores)
         rows.append(("against the source", f"{text} ({scores[0]['samples']} samples)"))
     if ratio:
-        spread = f"[{ratio['low']:.2f}, {ratio['high']:.2f}]"
-        rows.append(("latency", f"{ratio['value']:.2f} times the source's {spread}"))
+        spread = f"[{ratio.low:.2f}, {ratio.high:.2f}]"
+        rows.append(("latency", f"{ratio.value:.2f} times the source's {spread}"))
     table(("", str(found.output)), rows)

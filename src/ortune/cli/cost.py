@@ -12,7 +12,7 @@ import click
 from ortune.cli import shared
 
 if TYPE_CHECKING:
-    from ortune.analysis.costs.cost import Costs, Row
+    from ortune.analysis.costs.cost import Costs, PricedOption
     from ortune.analysis.costs.terms import Terms
     from ortune.core.trial import Interval
 
@@ -117,7 +117,7 @@ def answer(found: Costs) -> Mapping[str, Any]:
     }
 
 
-def _device(row: Row, count: int, base: float, terms: Terms) -> Mapping[str, float]:
+def _device(row: PricedOption, count: int, base: float, terms: Terms) -> Mapping[str, float]:
     """Return what `count` devices bring, linear in their number.
 
     Money is for the work that as many do of the first row's.
@@ -169,7 +169,7 @@ def _show(found: Costs, gpus: bool) -> None:
         shared.say(f"  assumed: {text}")
 
 
-def _line(row: Row, terms: Terms, loaded: bool, first: Row) -> Sequence[str]:
+def _line(row: PricedOption, terms: Terms, loaded: bool, first: PricedOption) -> Sequence[str]:
     got = row.figures
     return (
         row.option.name + (f" ({row.option.accuracy})" if row.option.accuracy == "likely" else ""),

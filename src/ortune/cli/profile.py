@@ -12,9 +12,8 @@ from ortune.cli import shared
 from ortune.core.errors import OrtuneError
 
 if TYPE_CHECKING:
-    from ortune.analysis.profiling.roofline import Verdict
-    from ortune.core.action import Action
-    from ortune.core.profile import Kernel, Profile, Share
+    from ortune.analysis.profiling.roofline import KernelRoofline
+    from ortune.core.profile import Action, Kernel, Profile, Share
 
 _TOP = 15
 _NOT_COMPUTE = ("cast", "copy", "quantize", "transpose", "reorder", "shape", "control")
@@ -89,7 +88,7 @@ def command(
     """
     from ortune.analysis.profiling import files as profile_files
     from ortune.analysis.profiling.profile import profile
-    from ortune.analysis.profiling.try_advice import suggested, tried
+    from ortune.analysis.profiling.suggestions import evaluate_suggestions, suggest
     from ortune.cli.terminal import progress
 
     sink = progress.lines(verbose)
@@ -108,9 +107,9 @@ def command(
         allow_fallback=allow_fallback,
         sink=sink,
     )
-    actions = suggested(found)
+    actions = suggest(found)
     if trying:
-        actions = tried(
+        actions = evaluate_suggestions(
             found,
             actions,
             data=data,
@@ -211,7 +210,7 @@ def _shares(title: str, found: Mapping[str, Share], *, verbose: bool) -> None:
     shared.table((title, "kernels>", "time us>", "share>"), rows)
 
 
-def _line(kernel: Kernel, total: float, verdict: Verdict | None) -> tuple[str, ...]:
+def _line(kernel: Kernel, total: float, verdict: KernelRoofline | None) -> tuple[str, ...]:
     judged: tuple[str, ...] = ()
     if verdict is not None:
         share = "-" if verdict.bound == "unknown" else f"{verdict.share:.0%}"

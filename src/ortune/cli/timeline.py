@@ -134,8 +134,8 @@ def answer(found: Timeline, out: Path | None) -> Mapping[str, Any]:
             for pays in [pays_from(old, new, found.per_session)]
         ],
         "cheapest": [
-            {"since": reign.since, "until": _finite(reign.until), "name": reign.name}
-            for reign in found.reigns
+            {"since": segment.since, "until": _finite(segment.until), "name": segment.name}
+            for segment in found.cheapest
         ],
         "notes": found.notes,
         "machine": found.machine,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ortune.analysis.tuning.requests import Tune
 from ortune.cli.main import DONE
@@ -14,6 +13,9 @@ from ortune.cli.terminal.output import answer, as_json, say, table
 from ortune.core.fields import Out
 from ortune.core.outputs import free
 from ortune.core.request import request
+
+if TYPE_CHECKING:
+    from ortune.analysis.tuning.result import TuneResult
 
 
 @request
@@ -39,37 +41,37 @@ def command(asked: _Asked) -> int:
     found = run(asked)
     if target is not None:
         target.write_text(as_json(found, indent=1) + "\n", encoding="utf-8")
-    answer(found, lambda: show(found))
+    answer(found, lambda: _show(found))
     return DONE
 
 
-def show(found: Mapping[str, Any]) -> None:
+def _show(found: TuneResult) -> None:
     """Print one line a value, then what to paste."""
     table(
         ("setting", "value", "ratio to the best so far [99 %]>", "", "why"),
         [
             (
-                one["setting"],
-                one["value"],
-                interval(one["ratio"]),
-                "kept" if one["kept"] else "",
-                one["why"],
+                one.setting,
+                one.value,
+                interval(one.ratio),
+                "kept" if one.kept else "",
+                one.why,
             )
-            for one in found["attempts"]
+            for one in found.attempts
         ],
     )
-    if found["finished"] == "time":
+    if found.finished == "time":
         say("time is up: not every setting was tried")
-    if not found["improved"]:
-        say(f"nothing was faster beyond the noise: stay with --on {quoted(found['start'])}")
+    if not found.improved:
+        say(f"nothing was faster beyond the noise: stay with --on {quoted(found.start)}")
         return
-    say(f"ratio to {found['start']}: {interval(found['ratio'])}, in fresh pairs")
-    cpu = found["cpu_ratio"]
+    say(f"ratio to {found.start}: {interval(found.ratio)}, in fresh pairs")
+    cpu = found.cpu_ratio
     if cpu is not None:
-        say(f"CPU time per inference, spinning included: {cpu['value']:.2f} times")
-    if found["lossy"]:
-        say(f"these settings change numbers; within the budget {found['budget']}")
-    say(f"use: --on {quoted(found['best'])}")
+        say(f"CPU time per inference, spinning included: {cpu.value:.2f} times")
+    if found.lossy:
+        say(f"these settings change numbers; within the budget {found.budget}")
+    say(f"use: --on {quoted(found.best)}")
 
 
 def quoted(spelling: str) -> str:

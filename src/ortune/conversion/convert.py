@@ -15,7 +15,7 @@ from ortune.core.event import Event, Note, Sink
 from ortune.core.outputs import free
 from ortune.core.request import verb
 from ortune.core.result import Result
-from ortune.core.trial import Edit
+from ortune.core.trial import Edit, Interval
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file
 from ortune.recipe.built import Built
@@ -36,8 +36,7 @@ class Converted(Result):
         edits: What each step did.
         weights: Type -> bytes of weights in the new file.
         compared: Scores against the source: metric, value, samples.
-        latency_ratio: Of the new file's latency to the source's (value, low, high); timed for
-            ``dynamic_conv`` alone.
+        latency_ratio: Of the new file's latency to the source's; timed for ``dynamic_conv`` alone.
         notes: What a person should know.
     """
 
@@ -51,7 +50,7 @@ class Converted(Result):
     bytes_after: int
     weights: Mapping[str, int]
     compared: Sequence[Mapping[str, object]]
-    latency_ratio: Mapping[str, float] | None
+    latency_ratio: Interval | None
     notes: tuple[str, ...]
 
     def summary(self) -> Mapping[str, object]:
@@ -120,7 +119,7 @@ def _keeping(notes: list[str], to: Sink) -> Sink:
     return sink
 
 
-def _timed(asked: Convert) -> Mapping[str, float]:
+def _timed(asked: Convert) -> Interval | None:
     """Return the latency of the result over the source's, with its interval."""
     timed = Bench(
         [asked.model, asked.out],
@@ -130,5 +129,4 @@ def _timed(asked: Convert) -> Mapping[str, float]:
         custom_ops=asked.custom_ops,
         seconds=_BENCH_SECONDS,
     )
-    ratio: Mapping[str, float] = bench.run(timed)["ratios"][1]
-    return ratio
+    return bench.run(timed).ratios[1]

@@ -57,7 +57,7 @@ def replace(draft: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder with all that it holds, if it is there and the system lets go."""
+    """Remove a file or a folder with all that it holds, if it is there and can be removed."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):

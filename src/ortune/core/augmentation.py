@@ -25,7 +25,7 @@ class Augmentation(Plugin):
     inputs: tuple[str, ...] = field(default=(), kw_only=True)
 
     def takes(self, values: NDArray[Any]) -> bool:
-        """Say whether it alters arrays of this shape; asked of float arrays alone.
+        """Say whether it alters arrays of this shape; called for float arrays only.
 
         Raises:
             BadData: The shape could mean several things.

@@ -57,3 +57,14 @@ Sink: TypeAlias = Callable[[Event], None]
 
 def silent(event: Event) -> None:
     """Drop the event: the default sink."""
+
+
+def noting(notes: list[str], sink: Sink) -> Sink:
+    """Return a sink that forwards every event and keeps the text of notes."""
+
+    def kept(event: Event) -> None:
+        if isinstance(event, Note):
+            notes.append(event.text)
+        sink(event)
+
+    return kept

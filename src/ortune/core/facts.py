@@ -41,8 +41,8 @@ class Facts:
         functions: Model-local functions.
         flops: Floating-point operations of one run at batch 1 (2 per multiply-add), None when
             unknown.
-        denormals: Share of the float32 and float16 weights that are denormal, None when nobody
-            looked: they are not read for the other facts.
+        denormals: Share of the float32 and float16 weights that are denormal, None when
+            they were not read: the other facts do not need them.
         shapes_from: Rung of the shape ladder that answered: file, symbolic, onnx, runtime or none.
     """
 

@@ -1,4 +1,4 @@
-"""Metrics: how good a variant's outputs are, against labels or against the baseline's outputs."""
+"""Metrics: a variant's outputs against labels or against the baseline's outputs."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Range:
-    """What an observer says of a tensor: above all the values that its integer grid shall cover.
+    """What an observer reports of a tensor: above all the values that an integer grid must cover.
 
     Attributes:
         low: In the tensor's units.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
+from ortune.core.result import TableResult
 from ortune.core.session import Operand, Slice
+from ortune.core.trial import Interval
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,28 @@ class Kernel:
     def traffic(self) -> int:
         """Bytes that must be read and written at least once in a run."""
         return self.calls * sum(one.size for one in (*self.inputs, *self.outputs))
+
+    def record(self, total_ns: float) -> dict[str, object]:
+        """Return it as one flat row, times in us; `total_ns` is what its share is of."""
+        return {
+            "name": self.name,
+            "op_type": self.op_type,
+            "domain": self.domain,
+            "provider": self.provider,
+            "kind": self.kind,
+            "region": self.region,
+            "sources": " ".join(self.sources),
+            "calls": self.calls,
+            "time_us": self.time_ns / 1e3,
+            "share": self.time_ns / total_ns,
+            "span_us": self.span_ns / 1e3,
+            "kernel_us": self.kernel_ns / 1e3,
+            "flops": self.flops,
+            "bytes": self.traffic,
+            "inputs": ", ".join(map(str, self.inputs)),
+            "outputs": ", ".join(map(str, self.outputs)),
+            "note": self.note,
+        }
 
 
 @dataclass(frozen=True)
@@ -114,8 +138,8 @@ class Share:
     kernels: int
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(TableResult):
     """A profiled session.
 
     Attributes:
@@ -140,6 +164,8 @@ class Profile:
         parallel: Nodes ran side by side: times may sum to more than the run.
     """
 
+    headline = ("model", "backend", "plain_ns", "attributed", "overhead", "placement")
+
     model: str
     backend: str
     kernels: tuple[Kernel, ...]
@@ -157,6 +183,11 @@ class Profile:
     timeline: tuple[Slice, ...] = ()
     batch: int = 0
     parallel: bool = False
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return one flat row a kernel, in order of execution; times in us."""
+        total = max(1.0, sum(kernel.time_ns for kernel in self.kernels))
+        return [kernel.record(total) for kernel in self.kernels]
 
     @property
     def inside(self) -> float:
@@ -199,3 +230,43 @@ class Profile:
             groups.setdefault(getattr(kernel, key), []).append(kernel.time_ns)
         made = {n: Share(sum(t), sum(t) / total, len(t)) for n, t in groups.items()}
         return dict(sorted(made.items(), key=lambda item: -item[1].time_ns))
+
+
+Kind: TypeAlias = Literal["fuse", "quantize", "added", "denormals", "threads"]
+
+NO_STEP = "no transform yet"
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do about a bottleneck.
+
+    Attributes:
+        kind: What it is about.
+        title: The bottleneck.
+        advice: What to do, or why nothing can be done yet.
+        kernels: Names of the kernels that it concerns, the longest first.
+        stake_ns: Time that these kernels take of a run, or what of it can be gained at most; 0
+            where the profile cannot tell.
+        estimate_ns: Time that it would gain by the ceilings; None where nothing is estimated.
+        steps: Spelling of the steps, in order; none where no step is known or none is needed.
+        backend: Spelling of the backend with the setting; empty where it stays.
+        measured: Latency with it over latency without, once it was tried.
+        note: What became of trying it.
+    """
+
+    kind: Kind
+    title: str
+    advice: str
+    kernels: tuple[str, ...] = ()
+    stake_ns: float = 0.0
+    estimate_ns: float | None = None
+    steps: tuple[str, ...] = ()
+    backend: str = ""
+    measured: Interval | None = None
+    note: str = ""
+
+    @property
+    def does(self) -> str:
+        """Return what to hand to `apply` or `--on`, or that there is nothing yet."""
+        return " ".join(self.steps) or self.backend or NO_STEP

@@ -29,8 +29,8 @@ def step(text: str) -> Step:
     if name in quantizers:
         return parse(Quantizer, text)
     close = difflib.get_close_matches(name, [*transforms, *quantizers], n=3)
-    told = f"use one of: {', '.join(close)}" if close else f"{_EXAMPLES}; {_LISTED}"
-    raise UnknownPlugin(f"no step '{name}'", fix=told)
+    fix = f"use one of: {', '.join(close)}" if close else f"{_EXAMPLES}; {_LISTED}"
+    raise UnknownPlugin(f"no step '{name}'", fix=fix)
 
 
 def read_workload(text: str | Workload, batch: int = 0) -> Workload:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ortune.core.errors import OrtuneError
 
@@ -16,16 +16,21 @@ _SHOWN = 20
 """Rows shown in a notebook."""
 
 
-class Result(ABC):
+class Result:
     """A frozen dataclass that shows its key figures, never its raw samples.
 
     Subclasses are declared with ``@dataclass(frozen=True, repr=False)``: a generated `repr` would
     hide this one. JSON is made of the fields alone.
+
+    Attributes:
+        headline: Fields and properties that `summary` shows.
     """
 
-    @abstractmethod
+    headline: ClassVar[tuple[str, ...]] = ()
+
     def summary(self) -> Mapping[str, object]:
         """Return label -> figure, a few: what it is of, the verdict, the key figures."""
+        return {name.replace("_", " "): getattr(self, name) for name in self.headline}
 
     def __repr__(self) -> str:
         shown = {label: _text(value) for label, value in self.summary().items()}
@@ -39,11 +44,17 @@ class Result(ABC):
 
 
 class TableResult(Result):
-    """A result with rows."""
+    """A result with rows.
 
-    @abstractmethod
+    Attributes:
+        table: Field or property with the rows, dataclasses of one kind.
+    """
+
+    table: ClassVar[str] = "rows"
+
     def records(self) -> Sequence[Mapping[str, object]]:
-        """Return flat rows, all with the same keys."""
+        """Return flat rows; what is nested has names such as ``score.value``."""
+        return [_flat(row) for row in getattr(self, self.table)]
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return `records` as a pandas DataFrame.
@@ -63,9 +74,22 @@ class TableResult(Result):
         rows = self.records()
         if not rows:
             return super()._repr_html_()
-        body = "".join(_line(row.values()) for row in rows[:_SHOWN])
+        names = dict.fromkeys(name for row in rows for name in row)
+        body = "".join(_line(map(row.get, names)) for row in rows[:_SHOWN])
         more = f"<p>and {len(rows) - _SHOWN} more rows</p>" if len(rows) > _SHOWN else ""
-        return f"{super()._repr_html_()}<table>{_line(rows[0], 'th')}{body}</table>{more}"
+        return f"{super()._repr_html_()}<table>{_line(names, 'th')}{body}</table>{more}"
+
+
+def _flat(row: Any, prefix: str = "") -> dict[str, object]:
+    """Return a dataclass's fields but those hidden from `repr`; nested ones with a prefix."""
+    found: dict[str, object] = {}
+    for field in fields(row):
+        value = getattr(row, field.name)
+        if is_dataclass(value):
+            found |= _flat(value, f"{prefix}{field.name}.")
+        elif field.repr:
+            found[f"{prefix}{field.name}"] = value
+    return found
 
 
 def _line(values: Iterable[object], tag: str = "td") -> str:
@@ -74,6 +98,10 @@ def _line(values: Iterable[object], tag: str = "td") -> str:
 
 
 def _text(value: object) -> str:
-    if value is None:
+    if value is None or value == "":
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(one)}" for name, one in value.items()) or "-"
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(_text, value)) or "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

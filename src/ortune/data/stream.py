@@ -96,7 +96,7 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         return len(self._samples)
 
     def release(self) -> None:
-        """Let the system take back the pages that were read; later reads fetch them again."""
+        """Release the pages that were read; later reads fetch them again."""
         if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
             self._map.madvise(mmap.MADV_DONTNEED)
 

@@ -1,4 +1,4 @@
-"""Read a bundle's zip: every member checked against its digest, none written outside a folder."""
+"""Read a bundle's zip: members are checked against digests and stay below a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ortune.engine.manifest import MANIFEST, Manifest, read_manifest
 _ZIP = b"PK\x03\x04"
 _CHUNK = 1 << 20
 _MANIFEST_LIMIT = 64 << 20
-"""Bytes. The manifest is read before anything vouches for its size."""
+"""Bytes. The manifest is read before its size can be checked against a digest."""
 
 
 def is_bundle(path: Path) -> bool:

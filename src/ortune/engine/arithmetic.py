@@ -21,8 +21,8 @@ _UNKNOWN = ("", "unknown")
 def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
     """Yield what a person must know where the CPU differs in what the plan rests on.
 
-    Nothing is said of plans in float32, of what does not matter (AVX-512 against AVX2 with VNNI),
-    nor where one of the two CPUs is not known.
+    Nothing for plans in float32, for what does not matter (AVX-512 against AVX2 with VNNI), or
+    where one of the two CPUs is not known.
 
     Args:
         verified: From the manifest.

@@ -54,7 +54,7 @@ class Call:
         return self._session.placement() if self._session else {}
 
     def close(self) -> None:
-        """Let go of the session."""
+        """Release the session."""
         self._session = None
 
 

@@ -16,21 +16,21 @@ FOLDER = "custom_ops"
 
 
 def demand(name: str, manifest: Manifest, allowed: bool) -> None:
-    """Refuse a bundle with code of its own that nobody allowed.
+    """Refuse a bundle with code of its own that the caller did not allow.
 
     Raises:
         BadSettings: It has some; the text names it.
     """
     if not manifest.custom_ops or allowed:
         return
-    said = [
+    found = [
         f"{text.rpartition('/')[2]} (sha256 {manifest.members[text].sha256[:16]})"
         if text in manifest.members
         else f"the Python module {text}"
         for text in manifest.custom_ops
     ]
     raise BadSettings(
-        f"{name} runs code of its own, custom operators: {', '.join(said)}",
+        f"{name} runs code of its own, custom operators: {', '.join(found)}",
         fix="if you trust where it comes from: load(path, custom_ops=True), or "
         "--allow-custom-ops on the command line",
     )
@@ -40,7 +40,7 @@ def placed(backend: Backend, manifest: Manifest, folder: Path) -> Backend:
     """Return settings that name the unpacked libraries.
 
     Raises:
-        BadModel: They name code that the manifest does not: what nobody was asked about.
+        BadModel: They name code that the manifest does not list.
     """
     fields: Mapping[str, Any] = {name: getattr(backend, name) for name in backend.reads}
     named = {text for one in fields.values() for text in ([one] if isinstance(one, str) else one)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -13,46 +14,45 @@ from ortune.core.workload import spread
 from ortune.data import derive
 from ortune.data.stream import Stream
 from ortune.experiment.context import Part
-from ortune.experiment.request import Request
-from ortune.experiment.samples import Feeding
 from ortune.metrics.score import EvaluateScore
 
 _LOOKED_AT = 64
+"""Samples from which a budget is derived."""
 
 
-def choose(request: Request, feeding: Feeding, outputs: Stream | None) -> tuple[Budget, str]:
+def budget_for(
+    given: str | None, outputs: Stream, labels: Sequence[Any] | None
+) -> tuple[Budget, str]:
     """Read the given budget, or derive one; return it and the rule that gave it.
 
     Args:
-        request: What was asked.
-        feeding: The samples.
-        outputs: The baseline's outputs on the search part; None with an evaluate function.
+        given: As spelled; None derives it.
+        outputs: The original's.
+        labels: One for each of them.
 
     Raises:
-        BadSettings: The budget cannot be read, or does not judge what is scored.
+        BadSettings: The budget cannot be read.
         BadData: It needs labels and there are none.
     """
-    if request.evaluate:
-        return _evaluated(request.evaluate, request.budget)
-    labels = feeding.feeds.labels if feeding.feeds else None
-    if request.budget is not None:
-        budget = Budget.parse(request.budget)
+    if given is not None:
+        budget = Budget.parse(given)
         if budget.metric.needs_labels and labels is None:
             raise BadData(
                 f"budget '{budget}' needs labels and the data have none",
                 fix="put an array 'label' into the samples, or give --labels FILE",
             )
         return budget, ""
-    if outputs is None:
-        raise AssertionError("without an evaluate function there are outputs")
     looked = spread(len(outputs), _LOOKED_AT)
     found = {name: [outputs[i][name] for i in looked] for name in outputs[0]}
-    indices = feeding.parts["search"]
-    some = None if labels is None else [labels[indices[i]] for i in looked]
-    return derive.derive(found, some)
+    return derive.derive(found, None if labels is None else [labels[i] for i in looked])
 
 
-def _evaluated(function: str, given: str | None) -> tuple[Budget, str]:
+def evaluated(function: str, given: str | None) -> tuple[Budget, str]:
+    """Return the budget of an evaluate function's records, and the rule that gave it.
+
+    Raises:
+        BadSettings: The given one cannot be read, or does not judge what is scored.
+    """
     metric = EvaluateScore(path=function)
     if given is None:
         limit = -0.01 if metric.higher_is_better else 0.01

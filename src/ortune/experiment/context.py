@@ -73,6 +73,10 @@ class Context:
         """The accuracy budget."""
         return self.job.budget
 
+    def scoring_s(self, part: Part) -> float:
+        """Return the seconds that scoring a part may take: 20 times the original's or more."""
+        return max(self.timeout_s, 20 * len(part.indices) * self.base_ns / 1e9)
+
     def evaluation(self) -> tuple[Part, ...]:
         """Return what finalists are judged on: the search's part and the part held out from it."""
         return together(self.parts)

@@ -172,7 +172,7 @@ def score(context: Context, worker: Worker, plan: Plan, *parts: Part) -> tuple[S
         rows = table(answer["records"][0], sum(len(p.indices) for p in context.evaluation()))
         return (judge(context.budget, rows[indices], base, groups),)
     metrics = [context.budget.metric, *shown_beside(context.budget)]
-    found = [records(context, worker, metrics, part) for part in parts]
+    found = [records(worker, metrics, part, context.scoring_s(part)) for part in parts]
     tables = [np.concatenate(rows) for rows in zip(*found, strict=True)]
     others = [
         Score(str(m), m.aggregate(t), float("nan"), float("nan"), float("nan"), len(t))
@@ -189,16 +189,20 @@ def score(context: Context, worker: Worker, plan: Plan, *parts: Part) -> tuple[S
 
 
 def records(
-    context: Context, worker: Worker, metrics: Sequence[Metric], part: Part
+    worker: Worker, metrics: Sequence[Metric], part: Part, timeout_s: float
 ) -> list[NDArray[np.float64]]:
-    """Return one table of records a metric."""
+    """Return one table of records a metric.
+
+    Raises:
+        WorkerFailed: It does not run.
+    """
     answer = worker.ask(
         "score",
         indices=list(part.indices),
         metrics=metrics,
         expected=str(part.expected),
         labels=_plain(part.labels),
-        timeout_s=max(context.timeout_s, 20 * len(part.indices) * context.base_ns / 1e9),
+        timeout_s=timeout_s,
     )
     return [np.asarray(rows, np.float64) for rows in answer["records"]]
 

@@ -8,27 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.study import Header, Job
 from ortune.core.workload import spread
-from ortune.data.stream import Stream
 from ortune.experiment import budget as budgeting
 from ortune.experiment import samples
 from ortune.experiment.context import Context, Part, together
 from ortune.experiment.keys import different, model_digest
 from ortune.experiment.ledger import read_header, write_header
+from ortune.experiment.original import keep_outputs, scored_part
 from ortune.experiment.records import table
 from ortune.experiment.request import Request
 from ortune.experiment.samples import CALIBRATION, Feeding
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.workloads.latency import Latency
@@ -36,8 +34,6 @@ from ortune.workloads.latency import Latency
 _TIMEOUT_S = 300.0
 _SHARE = 40
 """Scoring one plan on a part takes at most this fraction of the time budget (1/40)."""
-
-Records = NDArray[np.float64]
 
 
 def prepare(
@@ -65,29 +61,20 @@ def prepare(
     models, header = request.names, read_header(root)
     if header is not None:
         _same_job(root, header, request, on)
-    facts = {name: _facts(path) for name, path in models.items()}
+    facts = {name: model_facts.facts(file.load(path), read=True) for name, path in models.items()}
     work = root / "data"
     fed = _fed(request, facts, root, header, sink).settled(work)
-    records: Records | None = None
     with _start(request, root, fed.streams) as worker:
-        load_ns = int(worker.ask("load")["load_ns"])
-        first_ns = int(worker.ask("first")["first_ns"])
+        started = ready(worker)
         quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
-        if request.evaluate:
-            records = _records(request, worker)
-            fed = replace(fed, parts=samples.record_parts(len(records), whole=request.whole))
-        else:
-            kept = header.parts if header else _thinned(request, fed, quick, sink)
-            fed = fed.divided(kept)
-            _save_outputs(worker, work, fed.parts, request.time)
-    outputs = None if request.evaluate else Stream(_expected(work, "search"))
-    budget, rule = budgeting.choose(request, fed, outputs)
+        if not request.evaluate:
+            fed = fed.divided(header.parts if header else _thinned(request, fed, quick, sink))
+        fed, budget, rule, parts = _judged(request, fed, worker, work)
     if rule:
         sink(Note(f"budget {budget} ({rule})"))
-    parts = {name: _part(name, fed, budget, records, work) for name in ("search", "final")}
     budgeting.check(budget, together(parts))
     job = Job(
-        model=", ".join(str(path) for path in request.models),
+        model=", ".join(map(str, request.models)),
         data_digest=fed.digest,
         budget=budget,
         budget_rule=rule,
@@ -96,6 +83,7 @@ def prepare(
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
     _claim(root, header, Header(job, whole, command, paths, fed.parts, policy))
+    needed = (10 * started.load_ns + 40 * started.first_ns) / 1e9
     return Context(
         root=root,
         job=job,
@@ -106,17 +94,37 @@ def prepare(
         parts=parts,
         evaluate=request.evaluate or "",
         base_ns=quick,
-        timeout_s=min(
-            _TIMEOUT_S, max(20.0, request.time / 3, (10 * load_ns + 40 * first_ns) / 1e9)
-        ),
+        timeout_s=min(_TIMEOUT_S, max(20.0, request.time / 3, needed)),
         memory_limit=request.memory_limit,
         verbose=request.verbose,
     )
 
 
-def _facts(path: Path) -> Facts:
-    model = file.load(path)
-    return model_facts.facts(model, read=True)
+def _judged(
+    request: Request, fed: Feeding, worker: Worker, work: Path
+) -> tuple[Feeding, Budget, str, dict[str, Part]]:
+    """Score the original: the samples with their parts, the budget, its rule, both parts."""
+    timeout_s = max(_TIMEOUT_S, request.time)
+    names = ("search", "final")
+    if request.evaluate:
+        answer = worker.ask("evaluate", function=request.evaluate, timeout_s=timeout_s)
+        records = table(answer["records"][0])
+        fed = replace(fed, parts=samples.record_parts(len(records), whole=request.whole))
+        budget, rule = budgeting.evaluated(request.evaluate, request.budget)
+        parts = {n: Part(n, fed.parts[n], None, records[list(fed.parts[n])]) for n in names}
+        return fed, budget, rule, parts
+    outputs = {
+        n: keep_outputs(worker, fed.parts[n], work / f"expected-{n}.stream", timeout_s)
+        for n in names
+    }
+    labels = fed.feeds.labels if fed.feeds else None
+    groups = fed.feeds.groups if fed.feeds else None
+    some = None if labels is None else [labels[i] for i in fed.parts["search"]]
+    budget, rule = budgeting.budget_for(request.budget, outputs["search"], some)
+    parts = {
+        n: scored_part(n, fed.parts[n], outputs[n], budget.metric, labels, groups) for n in names
+    }
+    return fed, budget, rule, parts
 
 
 class _Loud(Worker):
@@ -158,47 +166,6 @@ def _thinned(
         if len(made[name]) < len(indices):
             sink(Note(f"{name}: {len(made[name])} of {len(indices)} samples are used, for time"))
     return made
-
-
-def _save_outputs(
-    worker: Worker, work: Path, parts: Mapping[str, Sequence[int]], seconds: float
-) -> None:
-    for name in ("search", "final"):
-        indices = parts[name]
-        worker.ask(
-            "score",
-            indices=list(indices),
-            metrics=[],
-            save=str(_expected(work, name).resolve()),
-            timeout_s=max(_TIMEOUT_S, seconds),
-        )
-
-
-def _expected(work: Path, part: str) -> Path:
-    return work / f"expected-{part}.stream"
-
-
-def _records(request: Request, worker: Worker) -> Records:
-    timeout_s = max(_TIMEOUT_S, request.time)
-    answer = worker.ask("evaluate", function=request.evaluate, timeout_s=timeout_s)
-    return table(answer["records"][0])
-
-
-def _part(name: str, fed: Feeding, budget: Budget, records: Records | None, work: Path) -> Part:
-    """Put a part together with the baseline's records on it."""
-    indices = fed.parts[name]
-    if records is not None:
-        return Part(name, indices, None, records[list(indices)])
-    if fed.feeds is None:
-        raise AssertionError("without an evaluate function there are feeds")
-    labels = None if fed.feeds.labels is None else tuple(fed.feeds.labels[i] for i in indices)
-    groups = None if fed.feeds.groups is None else tuple(fed.feeds.groups[i] for i in indices)
-    stream = Stream(_expected(work, name))
-    rows = [
-        budget.metric.records([out], [out], None if labels is None else [labels[i]])[0]
-        for i, out in enumerate(stream)
-    ]
-    return Part(name, indices, stream.path, np.asarray(rows, np.float64), labels, groups)
 
 
 def _settings(request: Request, on: str) -> dict[str, Any]:

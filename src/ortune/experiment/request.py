@@ -70,7 +70,7 @@ class Request(CustomOpsRequest, DataRequest):
     @property
     def driven(self) -> Workload:
         """The workload, with the batch in it."""
-        from ortune.core.reading import read_workload
+        from ortune.core.reading import read_workload  # a request is read without NumPy
 
         return read_workload(self.workload, self.batch)
 

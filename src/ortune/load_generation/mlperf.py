@@ -20,7 +20,7 @@ _KEPT = ("result_", "early_stopping")
 
 @dataclass(frozen=True)
 class LoadgenSettings:
-    """What the load generator is told.
+    """Settings of one test.
 
     Attributes:
         scenario: As a workload's field spells it.

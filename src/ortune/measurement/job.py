@@ -42,7 +42,7 @@ class WorkerJob:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a worker said last, and the command that shows it again.
+    """Why a worker failed, and the command that shows it again.
 
     Attributes:
         fix: What the worker's own error says to do; empty for a crash.

@@ -157,8 +157,8 @@ class Worker:
 
     def _death(self) -> str:
         code = self._process.wait()
-        said = self._log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        tail = f": {said[-1][:200]}" if said else ""
+        lines = self._log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        tail = f": {lines[-1][:200]}" if lines else ""
         if code < 0:
             try:
                 name = signal.Signals(-code).name

@@ -56,18 +56,6 @@ class Spec:
         """Return how many blocks a row of `width` weights has, the padded one included."""
         return -(-width // self.block)
 
-    def stored_bytes(self, rows: int, width: int, *, step_bytes: int = 4) -> int:
-        """Return the bytes of integers, steps and zero points of `rows` x `width` weights.
-
-        Args:
-            rows: Output channels.
-            width: Weights a row.
-            step_bytes: 4 for float32 steps, 2 for float16.
-        """
-        count = self.blocks(width)
-        zeros = 0 if self.symmetric else -(-count * self.bits // 8)
-        return rows * (count * (self.block * self.bits // 8 + step_bytes) + zeros)
-
 
 @dataclass(frozen=True, eq=False)
 class BlockSteps:
@@ -106,12 +94,8 @@ def nearest(folded: Array, spec: Spec, dtype: Any = np.float32) -> BlockSteps:
     """Return the grids that cover each block, zero exactly.
 
     A symmetric grid has one integer more below zero than above: the sign of its step is chosen
-    so that the largest weight falls there (as onnxruntime's own quantizer does).
-
-    Args:
-        folded: Shape [rows, blocks, block].
-        spec: The kind of grid.
-        dtype: In which steps are stored; they are rounded to it here.
+    so that the largest weight falls there (as onnxruntime's own quantizer does). Weights are
+    folded, shape [rows, blocks, block]; steps are rounded to `dtype`, in which they are stored.
     """
     low, high = folded.min(axis=-1), folded.max(axis=-1)
     if spec.symmetric:
@@ -165,21 +149,8 @@ class Packed:
     scale: Array
     zero: NDArray[np.uint8] | None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all parts."""
-        return sum(
-            part.nbytes for part in (self.integers, self.scale, self.zero) if part is not None
-        )
-
     def zeros(self) -> Array:
         """Return the zero points, uint8, shape [rows, blocks]."""
         if self.zero is None:
             return np.full(self.scale.shape, self.spec.middle, np.uint8)
         return unpack(self.zero, self.spec.bits)[:, : self.scale.shape[1]]
-
-    def dequantize(self) -> NDArray[np.float32]:
-        """Return the float32 rows that the runtime multiplies with, shape [rows, width]."""
-        steps = BlockSteps(self.scale.astype(np.float32), self.zeros().astype(np.float32))
-        wide = steps.values(unpack(self.integers, self.spec.bits).astype(np.float32))
-        return wide.reshape(len(wide), -1)[:, : self.width]

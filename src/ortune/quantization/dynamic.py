@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,13 +12,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization import grid as grids
 from ortune.quantization.computed_weights import assembled, discard_assembled
 from ortune.quantization.grid import Grid, Kind
 from ortune.quantization.layers import Layer, discard_weight, layers
 from ortune.quantization.replace import stand_in
 
-MICROSOFT = "com.microsoft"
 ATTENTION = {"num_heads", "unidirectional", "scale", "mask_filter_value"}
 """Attributes that QAttention understands as Attention does."""
 
@@ -107,15 +108,9 @@ class Dynamic:
         if min(w.shape[1:]) < self._min_side:
             return False
         held = [self._gates(str(node.name), part, letter) for part, letter in ((w, "W"), (r, "R"))]
-        made = self._editor.node(
-            "DynamicQuantizeLSTM",
-            [inputs[0], held[0][0], held[1][0], *inputs[3:8], *held[0][1:], *held[1][1:]],
-            dict(node.attributes),
-            name=f"{node.name}_int8",
-            domain=MICROSOFT,
-            outputs=len(node.outputs),
-        )
-        self._swap(node, made)
+        integers = [inputs[0], held[0][0], held[1][0]]
+        steps = [*held[0][1:], *held[1][1:]]
+        self._fused(node, "DynamicQuantizeLSTM", [*integers, *inputs[3:8], *steps])
         discard_assembled(inputs[1])
         discard_assembled(inputs[2])
         return True
@@ -151,16 +146,21 @@ class Dynamic:
         integers, scale, zero = self._constants(
             f"{stem}_weight", grid.quantize(array), grid.scale, grid.zero
         )
+        weights = [rounded.values, integers, bias, rounded.scale, scale]
+        self._fused(node, "QAttention", [*weights, mask, rounded.zero, zero, past])
+        return True
+
+    def _fused(self, node: ir.Node, op: str, inputs: Sequence[ir.Value | None]) -> None:
+        """Put an operator of onnxruntime with the same attributes in a node's place."""
         made = self._editor.node(
-            "QAttention",
-            [rounded.values, integers, bias, rounded.scale, scale, mask, rounded.zero, zero, past],
+            op,
+            inputs,
             dict(node.attributes),
-            name=f"{stem}_int8",
+            name=f"{node.name}_int8",
             domain=MICROSOFT,
             outputs=len(node.outputs),
         )
         self._swap(node, made)
-        return True
 
     def _weight(self, layer: Layer, alpha: float) -> Held:
         """Store a weight [K, N] (transposed if the layer reads it so) with its steps, once."""

@@ -103,14 +103,7 @@ def activation(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
 def weights(
     values: NDArray[Any], axis: int | None, kind: Kind = "s8", *, reduce_range: bool = False
 ) -> tuple[NDArray[Any], Grid]:
-    """Round weights onto symmetric grids and return the integers with them.
-
-    Args:
-        values: Any float dtype and shape.
-        axis: One grid a slice along this axis; None for one over all.
-        kind: ``u8`` stores the same numbers moved up by 128.
-        reduce_range: Use 7 of the 8 bits: sums of products then fit 16 bits (x86 without VNNI).
-    """
+    """Round weights onto the grids of `weight_grid` and return the integers with them."""
     grid = weight_grid(values, axis, kind, reduce_range=reduce_range)
     return grid.quantize(values), grid
 
@@ -118,7 +111,14 @@ def weights(
 def weight_grid(
     values: NDArray[Any], axis: int | None, kind: Kind = "s8", *, reduce_range: bool = False
 ) -> Grid:
-    """Return the symmetric grids of weights; see `weights`."""
+    """Return symmetric grids of weights, one a slice along `axis` or one over all.
+
+    Args:
+        values: Any float dtype and shape.
+        axis: None for one grid over all.
+        kind: ``u8`` stores the same numbers moved up by 128.
+        reduce_range: Use 7 of the 8 bits: sums of products then fit 16 bits (x86 without VNNI).
+    """
     axis = None if axis is None else axis % values.ndim
     others = tuple(i for i in range(values.ndim) if i != axis) if axis is not None else None
     top = np.maximum(
@@ -141,12 +141,11 @@ def bias(
     Args:
         values: Shape [channels].
         x_scale: Step of the activation, scalar.
-        grid: The weight's, one step a channel or one for all. A transposed convolution in groups
-            has one for all channels of the same place in their groups.
+        grid: The weight's. A transposed convolution in groups has one step for all channels of
+            the same place in their groups.
 
     Returns:
-        The integers, their steps (one a channel, or one for all), and the weight's grid, widened
-        if need be.
+        The integers, their steps, and the weight's grid, widened if need be.
     """
     size = np.abs(values.astype(np.float64))
     if grid.axis is None:

@@ -51,9 +51,15 @@ def chosen(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[i
     return frozenset(found)
 
 
-def included(model: ir.Model, patterns: Sequence[str]) -> frozenset[ir.Node] | None:
-    """Return the nodes that `include` names, as `chosen`; None, for all, without patterns."""
-    return chosen(model, patterns, "include") if patterns else None
+def wanted(model: ir.Model, include: Sequence[str], exclude: Sequence[str]) -> frozenset[ir.Node]:
+    """Return the nodes that `include` names, all when empty, but those that `exclude` names.
+
+    Raises:
+        BadSettings: As `chosen`.
+    """
+    left = chosen(model, exclude, "exclude")
+    named = chosen(model, include, "include") if include else frozenset(edit.every_node(model))
+    return named - left
 
 
 def _matcher(pattern: str, option: str) -> re.Pattern[str]:

@@ -88,7 +88,7 @@ class AdaptiveRounding(Preparation):
         )
         new = np.where(fixed, old, integers * (steps * _INSIDE)).astype(np.float32)
         for layer, found in seen:
-            shift(editor, layer, np.einsum("gcw,gw->gc", old - new, found.mean).reshape(-1))
+            shift(editor, layer, old - new, found.mean)
         put_weight(editor, rounding.layers, columns.join(new))
         return True
 

@@ -58,4 +58,4 @@ def _correct(editor: edit.Editor, rounding: Rounding, layer: Layer, ranges: Rang
     array = layer.array()
     grid = rounding.grid(array)
     lost = rounding.columns.split(array.astype(np.float64) - grid.dequantize(grid.quantize(array)))
-    return shift(editor, layer, np.einsum("gcw,gw->gc", lost, seen.mean).reshape(-1))
+    return shift(editor, layer, lost, seen.mean)

@@ -80,7 +80,7 @@ class ClipWeights(Preparation):
             return False
         for layer, found in seen:
             if found is not None:
-                shift(editor, layer, np.einsum("gcw,gw->gc", old - new, found.mean).reshape(-1))
+                shift(editor, layer, old - new, found.mean)
         put_weight(editor, rounding.layers, columns.join(new))
         return True
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Range, Ranges
@@ -20,7 +21,8 @@ from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer, discard_weight, layers
-from ortune.quantization.node_filter import chosen
+from ortune.quantization.node_filter import wanted
+from ortune.quantization.qdq.nodes import dequantized
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 
@@ -67,7 +69,7 @@ class Fp8(Quantizer):
     min_side: int = 16
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield the one setting, where float8 products are faster."""
         if "fp8" in backend.arithmetic and not facts.quantized:
             yield cls()
@@ -100,13 +102,10 @@ class Fp8(Quantizer):
         return len(known)
 
     def _layers(self, model: ir.Model) -> Iterator[Layer]:
-        out = chosen(model, self.exclude, "exclude")
-        only = chosen(model, self.include, "include")
+        among = wanted(model, self.include, self.exclude)
         for graph in (model.graph, *model.graph.subgraphs()):
             for layer in layers(graph, self.ops):
-                if only and layer.node not in only:
-                    continue
-                if layer.node not in out and self._fits(layer):
+                if layer.node in among and self._fits(layer):
                     yield layer
 
     def _fits(self, layer: Layer) -> bool:
@@ -134,11 +133,10 @@ class _Writer:
         if key not in self._pairs:
             name = str(layer.x.name)
             scale = self._editor.constant(f"{name}_scale", np.asarray(step))
-            q = self._editor.node("QuantizeLinear", [layer.x, scale, self._zero])
-            q.outputs[0].type = ir.TensorType(ir.DataType.FLOAT8E4M3FN)
-            dq = self._editor.node("DequantizeLinear", [q.outputs[0], scale, self._zero])
-            dq.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-            q.outputs[0].shape = dq.outputs[0].shape = layer.x.shape
+            grid = [scale, self._zero]
+            q = self._editor.node("QuantizeLinear", [layer.x, *grid], name=f"{name}_q")
+            q.outputs[0].shape, q.outputs[0].dtype = layer.x.shape, ir.DataType.FLOAT8E4M3FN
+            dq = dequantized(self._editor, name, [q.outputs[0], *grid], None)
             edit.insert_before(layer.node, q, dq)
             self._pairs[key] = dq.outputs[0]
         return self._pairs[key]
@@ -155,10 +153,8 @@ class _Writer:
                 self._editor.constant(f"{name}_float8", to_float8(array, steps, axis)),
                 self._editor.constant(f"{name}_scale", steps),
             )
-        attributes = {"axis": axis} if self._per_channel else {}
-        dq = self._editor.node("DequantizeLinear", self._weights[key], attributes)
-        dq.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-        dq.outputs[0].shape = ir.Shape(layer.shape)
+        at, stem = axis if self._per_channel else None, str(layer.weight.name)
+        dq = dequantized(self._editor, stem, self._weights[key], at)
         edit.insert_before(layer.node, dq)
         return dq.outputs[0]
 

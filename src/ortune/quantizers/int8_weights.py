@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Self
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
@@ -16,8 +17,8 @@ from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.block_grid import Bits
 from ortune.quantization.layers import transposed
-from ortune.quantization.node_filter import chosen, included
-from ortune.quantization.qdq.nodes import dequantized
+from ortune.quantization.node_filter import wanted
+from ortune.quantization.qdq.nodes import cast_and_multiplied, dequantized
 from ortune.quantization.roles import Role
 from ortune.quantization.weights.blockwise import PACKED, BlockWeights, Method
 from ortune.quantization.weights.embeddings import look_up
@@ -73,7 +74,7 @@ class Int8Weights(BlockWeights):
             )
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield one step a channel where integers stay, blocks for networks of products.
 
         On the CPU onnxruntime makes a MatMulNBits of both: blocks of 128 are faster than the 32
@@ -96,12 +97,9 @@ class Int8Weights(BlockWeights):
             return super().apply(model, ranges)
         edit.inline(model)
         axes: dict[ir.Value, int] = {}
-        left = chosen(model, self.exclude, "exclude")
-        allowed = included(model, self.include)
+        among = wanted(model, self.include, self.exclude)
         for node in edit.every_node(model):
-            if node in left or (allowed is not None and node not in allowed):
-                continue
-            for source, axis in self._weights(node):
+            for source, axis in self._weights(node) if node in among else ():
                 # A table's columns, for every reader: a row's step could not follow the look-up.
                 first = axis if node.op_type == "Gather" else axes.get(source, axis)
                 axes[source] = first
@@ -154,24 +152,16 @@ def _store(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> N
         held = Stored(integers, scale, zero, axis, tuple(range(array.ndim)), grid)
         look_up(editor, node, held)
     if others := tuple(source.uses()):
+        made: tuple[ir.Node, ...]
         if fold:
-            made = _cast_and_multiply(editor, stem, integers, grid, array.ndim)
+            shape = [-1 if i == grid.axis else 1 for i in range(array.ndim)]
+            factor = editor.constant(f"{stem}_scale", grid.scale.reshape(shape))
+            made = cast_and_multiplied(editor, stem, integers, factor)
         else:
-            made = [dequantized(editor, stem, [integers, scale, zero], axis)]
-        wide = made[-1].outputs[0]
-        wide.shape, wide.type = source.shape, ir.TensorType(ir.DataType.FLOAT)
+            made = (dequantized(editor, stem, [integers, scale, zero], axis),)
         producer = source.producer()
         home = source.graph if producer is None else producer.graph
         edit.insert_first(home or editor.graph, *made)
         for node, index in others:
-            node.replace_input_with(index, wide)
+            node.replace_input_with(index, made[-1].outputs[0])
     edit.discard(source)
-
-
-def _cast_and_multiply(
-    editor: edit.Editor, stem: str, integers: ir.Value, grid: grids.Grid, rank: int
-) -> list[ir.Node]:
-    shape = [-1 if axis == grid.axis else 1 for axis in range(rank)]
-    cast = editor.node("Cast", [integers], {"to": int(ir.DataType.FLOAT)}, name=f"{stem}_cast")
-    scale = editor.constant(f"{stem}_scale", grid.scale.reshape(shape))
-    return [cast, editor.node("Mul", [cast.outputs[0], scale], name=f"{stem}_wide")]

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from ortune.core.errors import BadData
-from ortune.core.io_change import Bridge
 from ortune.core.session import Tensors
+from ortune.core.step import Bridge
 from ortune.data import feeds
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream, write

@@ -15,16 +15,15 @@ from ortune.calibration import reuse
 from ortune.calibration.calibrate import calibrate
 from ortune.core.errors import BadData, OrtuneError, Refused
 from ortune.core.event import Note, Sink, StepDone
-from ortune.core.io_change import Bridge
 from ortune.core.observer import Probe, Range, Ranges
-from ortune.core.step import Quantizer, Step, Transform
+from ortune.core.step import Bridge, Quantizer, Step, Transform
 from ortune.core.trial import Edit
 from ortune.measurement.process import WorkerFailed
 from ortune.model.analysis.facts import weight_bytes
 from ortune.model.graph import spec
 from ortune.model.graph.edit import take_notes
 from ortune.model.io import file, names
-from ortune.model.io.check import ModelSignature, check, retyped, signature
+from ortune.model.io.check import Invariants, check, retyped, signature
 from ortune.recipe import compare, cross
 from ortune.recipe.material import Material
 
@@ -219,7 +218,7 @@ class Work:
             edit = Edit(str(step), 0, kept=False, note=f"{type(error).__name__}: {error}"[:300])
         return replace(edit, seconds=time.perf_counter() - start)
 
-    def _expected(self, step: Transform) -> ModelSignature:
+    def _expected(self, step: Transform) -> Invariants:
         """Return what must hold behind a step."""
         if step.keeps_io:
             return self._before

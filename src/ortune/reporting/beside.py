@@ -29,7 +29,7 @@ def profiles(study: Study) -> Iterator[Part]:
             yield Part(name, (Text(f"A profile is left out: {error.what}.", "warn"),))
             continue
         title = Heading(f"Profile of {Path(profile.model).name} on {profile.backend}")
-        said = Text(f"From {place.name}/{files.WHOLE}, measured apart from the search.")
-        yield Part(name, (title, said))
+        source = Text(f"From {place.name}/{files.WHOLE}, measured apart from the search.")
+        yield Part(name, (title, source))
         for part in parts(profile, actions):
             yield replace(part, name=f"{name}-{part.name}")

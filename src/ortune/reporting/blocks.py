@@ -54,8 +54,8 @@ def numeric(table: Table) -> tuple[bool, ...]:
 
 
 def _numbers(cells: list[str]) -> bool:
-    said = [cell for cell in cells if cell not in ("", "-")]
-    return bool(said) and all(cell.lstrip("-+")[:1].isdigit() for cell in said)
+    filled = [cell for cell in cells if cell not in ("", "-")]
+    return bool(filled) and all(cell.lstrip("-+")[:1].isdigit() for cell in filled)
 
 
 def in_ms(ns: float) -> str:

@@ -48,11 +48,6 @@ def along(one: tuple[float, float], two: tuple[float, float]) -> list[Box]:
     return [(x - 1.0, y - 1.0, x + 1.0, y + 1.0) for x, y in places]
 
 
-def around(x: float, y: float) -> Box:
-    """Return the box that a mark covers."""
-    return (x - 7.0, y - 7.0, x + 7.0, y + 7.0)
-
-
 def spots(x: float, y: float, width: float) -> list[Box]:
     """Return places for a name around a point, the best first."""
     sides = (x + 11, x - 11 - width)
@@ -66,6 +61,33 @@ def free(places: Sequence[Box], taken: Sequence[Box], frame: Box) -> Box | None:
     """Return the first place inside the frame that overlaps nothing taken."""
     fit = (box for box in places if _inside(box, frame))
     return next((box for box in fit if not any(_overlap(box, t) for t in taken)), None)
+
+
+def named(
+    marks: Sequence[tuple[float, float, str]], lines: Sequence[Box], frame: Box, most: int
+) -> list[str]:
+    """Name marks in their order where there is room, each name once, off the lines if possible.
+
+    Args:
+        marks: Place in px and name; one without a name only takes its room.
+        lines: Boxes along the lines.
+        frame: Names stay inside.
+        most: Names at most.
+    """
+    taken = [(x - 7.0, y - 7.0, x + 7.0, y + 7.0) for x, y, _ in marks]
+    parts: list[str] = []
+    written = {""}
+    for x, y, label in marks:
+        name = shortened(label.splitlines()[0] if label else "")
+        if name in written or len(parts) == most:
+            continue
+        places = spots(x, y, len(name) * CHARACTER)
+        box = free(places, [*taken, *lines], frame) or free(places, taken, frame)
+        if box is not None:
+            taken.append(box)
+            written.add(name)
+            parts.append(text(box[0], box[1] + LINE / 2 + 4, name, "label"))
+    return parts
 
 
 def shortened(words: str, longest: int = _LONGEST) -> str:

@@ -7,8 +7,7 @@ from html import escape
 
 from ortune.core.section import Line, Lines, Point
 from ortune.reporting.axis import Axis, spanning
-from ortune.reporting.canvas import CHARACTER, LINE, along, around, free, grid, shortened, spots
-from ortune.reporting.canvas import text as words
+from ortune.reporting.canvas import along, grid, named
 
 COLOURS = 6
 """Classes s0, s1, ... of the page's style; then they come round, in other dashes."""
@@ -76,23 +75,7 @@ def _mark(mark: Point, kind: str, x: Axis, y: Axis) -> str:
 
 
 def _names(chart: Lines, drawn: list[list[tuple[float, float]]], x: Axis, y: Axis) -> list[str]:
-    """Name marks in their order where there is room, each name once, off the lines if possible."""
-    marks = _shown(chart, x, y)
-    taken = [around(x.at(mark.x), y.at(mark.y)) for mark in marks]
     ends = [pair for places in drawn for pair in itertools.pairwise(places)]
     lines = [box for one, two in ends for box in along(one, two)]
-    parts: list[str] = []
-    written: set[str] = set()
-    for mark in marks:
-        if len(parts) == chart.named:
-            break
-        name = shortened(mark.label.splitlines()[0] if mark.label else "")
-        if name in written:
-            continue
-        places = spots(x.at(mark.x), y.at(mark.y), len(name) * CHARACTER)
-        box = free(places, [*taken, *lines], _FRAME) or free(places, taken, _FRAME)
-        if name and box is not None:
-            taken.append(box)
-            written.add(name)
-            parts.append(words(box[0], box[1] + LINE / 2 + 4, name, "label"))
-    return parts
+    marks = [(x.at(mark.x), y.at(mark.y), mark.label) for mark in _shown(chart, x, y)]
+    return named(marks, lines, _FRAME, chart.named)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.core.action import Action
-from ortune.core.profile import Profile, Share
+from ortune.core.profile import Action, Profile, Share
 from ortune.core.section import Bar, Bars, Block, Heading, Table, Text
 from ortune.reporting.blocks import Part, in_ms
 from ortune.reporting.roofline import roofline
@@ -93,7 +92,7 @@ def _placement(profile: Profile) -> list[Block]:
     nothing = Share(0.0, 0.0, 0)
     rows = [
         (
-            name or "(not told)",
+            name or "(not recorded)",
             str(profile.placement.get(name, "-")),
             str((one := times.get(name, nothing)).kernels),
             in_ms(one.time_ns),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ortune.core.action import Action
 from ortune.core.atomic_write import replacing
-from ortune.core.profile import Profile
+from ortune.core.profile import Action, Profile
 from ortune.reporting.html import page
 from ortune.reporting.profile import parts
 

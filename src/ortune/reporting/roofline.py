@@ -1,10 +1,10 @@
-"""What limits a profile's kernels, as blocks: a summary, the plot, and what there is to gain."""
+"""A profile's roofline as report blocks: limits, the plot, and the possible gains."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ortune.analysis.profiling.roofline import Bound, Verdict, by_bound, verdicts
+from ortune.analysis.profiling.roofline import Bound, KernelRoofline, by_bound, verdicts
 from ortune.core.profile import Ceilings, Profile
 from ortune.core.section import Bar, Bars, Block, Heading, Line, Lines, Point, Table, Text
 from ortune.reporting.blocks import in_ms
@@ -55,7 +55,7 @@ def _bounds(spent: Mapping[Bound, float], total: float) -> Bars:
     return Bars("ms a run", tuple(bars))
 
 
-def _plot(judged: Sequence[Verdict], ceilings: Ceilings) -> Lines:
+def _plot(judged: Sequence[KernelRoofline], ceilings: Ceilings) -> Lines:
     ranked = sorted(judged, key=lambda one: -one.kernel.time_ns)[:_DOTS]
     marks = [
         Point(one.flops_per_byte, one.flops_per_second, one.kernel.op_type, one.bound)
@@ -108,7 +108,7 @@ def _ceilings(found: Ceilings) -> Table:
     return Table(columns, tuple(rows))
 
 
-def _row(one: Verdict) -> tuple[str, ...]:
+def _row(one: KernelRoofline) -> tuple[str, ...]:
     kernel = one.kernel
     return (
         ", ".join(kernel.sources[:2]) or kernel.name,

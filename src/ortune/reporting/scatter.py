@@ -8,8 +8,7 @@ from html import escape
 
 from ortune.core.section import Point, Scatter
 from ortune.reporting.axis import Axis
-from ortune.reporting.canvas import CHARACTER, LINE, along, around, free, grid, shortened, spots
-from ortune.reporting.canvas import text as words
+from ortune.reporting.canvas import along, grid, named
 
 _WIDTH, _HEIGHT = 760, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 34, 46
@@ -68,19 +67,12 @@ def _mark(point: Point, front: bool, x: Axis, y: Axis) -> str:
 
 
 def _labels(plot: Scatter, x: Axis, y: Axis) -> list[str]:
-    """Name what is on the front, the winner and the original, where there is room."""
+    """Name the winner and the original, then what is on the front, where there is room."""
     dots = [(x.at(p.x), y.at(p.y)) for p in plot.points]
-    taken = [around(a, b) for a, b in dots]
     ends = itertools.pairwise([dots[index] for index in plot.front])
     line = [box for one, two in ends for box in along(one, two)]
-    named = [i for i, p in enumerate(plot.points) if p.tone in ("win", "original")]
-    named += [i for i in plot.front if i not in named]
-    parts = []
-    for index in named:
-        name = shortened(plot.points[index].label)
-        places = spots(*dots[index], len(name) * CHARACTER)
-        box = free(places, [*taken, *line], _FRAME) or free(places, taken, _FRAME)
-        if box is not None:
-            taken.append(box)
-            parts.append(words(box[0], box[1] + LINE / 2 + 4, name, "label"))
-    return parts
+    first = [i for i, p in enumerate(plot.points) if p.tone in ("win", "original")]
+    order = dict.fromkeys((*first, *plot.front, *range(len(dots))))
+    shown = {*first, *plot.front}
+    marks = [(*dots[i], plot.points[i].label if i in shown else "") for i in order]
+    return named(marks, line, _FRAME, len(marks))

@@ -46,7 +46,7 @@ def _block(block: Block) -> Iterator[RenderableType]:
         case Text(text, tone):
             yield Line(text, style=_TONES.get(tone, ""))
         case Table():
-            yield Grid(block)
+            yield FittedTable(block)
         case Bars():
             yield Chart(block)
         case Scatter() | Lines():
@@ -54,7 +54,7 @@ def _block(block: Block) -> Iterator[RenderableType]:
 
 
 @dataclass(frozen=True)
-class Grid:
+class FittedTable:
     """A table that fits: when it is too wide its last column hangs below each row."""
 
     table: Table

@@ -1,4 +1,4 @@
-"""A timeline as blocks: what each way to serve a model costs, and which is the cheapest when."""
+"""A timeline as report blocks: costs of every variant, and which is cheapest when."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from ortune.analysis.costs.breakeven import Line as Cost
-from ortune.analysis.costs.breakeven import pays_from, total
+from ortune.analysis.costs.breakeven import CostLine, pays_from, total
 from ortune.analysis.costs.timeline import EVERY_SESSION, Timed, Timeline
 from ortune.analysis.costs.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED
 from ortune.core.section import Block, Heading, Line, Lines, Point, Table, Text
@@ -44,25 +43,25 @@ def blocks(found: Timeline) -> tuple[Block, ...]:
 
 def remarks(found: Timeline) -> list[str]:
     """Say what quantizing in every session costs, what saved files bring, and what is open."""
-    said = []
+    texts = []
     rows = {row.line.name: row.line for row in found.rows}
     if found.every is not None:
-        said.append(_every(found.every, rows[GRAPH]))
+        texts.append(_every(found.every, rows[GRAPH]))
     kinds = [(name, kind) for name in (GRAPH, BOTH) for kind in (OFFLINE, ORT)]
-    said += [
+    texts += [
         _saved(saved, rows[name], kind)
         for name, kind in kinds
         if (saved := rows.get(f"{name}, {kind}")) is not None
     ]
     if loose := [row.line.name for row in found.rows if row.ratio.high > _LOOSE * row.ratio.low]:
-        said.append(
+        texts.append(
             f"Known only loosely, see their ratios: {'; '.join(loose)}. "
             "Give more --seconds, or a quieter machine."
         )
-    return said
+    return texts
 
 
-def _every(every: Cost, graph: Cost) -> str:
+def _every(every: CostLine, graph: CostLine) -> str:
     """Return from how many inferences a session on it pays to quantize within the session."""
     gain = graph.inference_s - every.inference_s
     more = every.session_s - graph.session_s
@@ -72,7 +71,7 @@ def _every(every: Cost, graph: Cost) -> str:
     return f"{text}: it pays from {count(more / gain)} inferences in one session on."
 
 
-def _saved(saved: Cost, loaded: Cost, kind: str) -> str:
+def _saved(saved: CostLine, loaded: CostLine, kind: str) -> str:
     gain, once = loaded.session_s - saved.session_s, saved.once_s - loaded.once_s
     if gain == 0:
         return f"{loaded.name}, {kind}: sessions start no quicker beyond the noise."
@@ -121,10 +120,10 @@ def _row(row: Timed) -> tuple[str, ...]:
 
 def _ranges(found: Timeline) -> Table:
     rows = []
-    for reign in found.reigns:
-        until = "on" if math.isinf(reign.until) else f"to {count(reign.until)}"
-        sessions = max(1, math.ceil(reign.since / found.per_session))
-        rows.append((f"{count(reign.since)} {until}", count(sessions), reign.name))
+    for segment in found.cheapest:
+        until = "on" if math.isinf(segment.until) else f"to {count(segment.until)}"
+        sessions = max(1, math.ceil(segment.since / found.per_session))
+        rows.append((f"{count(segment.since)} {until}", count(sessions), segment.name))
     return Table(("inferences", "sessions, from", "cheapest"), tuple(rows))
 
 
@@ -160,15 +159,15 @@ def _from(since: float) -> str:
 
 def _chart(found: Timeline) -> Lines:
     """Draw seconds over inferences, both logarithmic: from one to ten times the last crossing."""
-    named = {*_DRAWN, *(reign.name for reign in found.reigns)}
+    named = {*_DRAWN, *(segment.name for segment in found.cheapest)}
     shown = [line for line in found.lines if line.name in named]
-    cuts = [reign.since for reign in found.reigns if reign.since > 0]
+    cuts = [segment.since for segment in found.cheapest if segment.since > 0]
     last = 10 * max([*cuts, found.per_session, 1000.0])
     places = [last ** (step / _STEPS) for step in range(_STEPS + 1)]
     marks = [
-        Point(n, _lowest(found.lines, n, found.per_session), f"{count(n)}: {reign.name}")
-        for reign in found.reigns
-        if (n := reign.since) >= 1
+        Point(n, _lowest(found.lines, n, found.per_session), f"{count(n)}: {segment.name}")
+        for segment in found.cheapest
+        if (n := segment.since) >= 1
     ]
     return Lines(
         "inferences served",
@@ -183,7 +182,7 @@ def _chart(found: Timeline) -> Lines:
     )
 
 
-def _lowest(lines: Sequence[Cost], n: float, per_session: float) -> float:
+def _lowest(lines: Sequence[CostLine], n: float, per_session: float) -> float:
     return min(total(line, n, per_session) for line in lines)
 
 

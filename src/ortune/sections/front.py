@@ -14,7 +14,7 @@ from ortune.core.trial import Status, Trial
 
 
 @dataclass(frozen=True)
-class Front(Section):
+class FrontSection(Section):
     """What another accuracy budget would have bought."""
 
     order: ClassVar[int] = 20

@@ -15,7 +15,7 @@ _NAMES = {"runtime": "runtime settings"}
 
 
 @dataclass(frozen=True)
-class History(Section):
+class HistorySection(Section):
     """Latency, size and score on the way from the original to the winner; each is measured.
 
     Scores are on the search's samples throughout: the final ones are seen by finalists only.

@@ -11,7 +11,7 @@ from ortune.core.study import Study
 
 
 @dataclass(frozen=True)
-class Machine(Section):
+class MachineSection(Section):
     """CPU, instruction sets, CPUs that could be used, and versions: results hold for these."""
 
     order: ClassVar[int] = 70

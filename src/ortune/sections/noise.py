@@ -11,7 +11,7 @@ from ortune.core.study import Study
 
 
 @dataclass(frozen=True)
-class Noise(Section):
+class NoiseSection(Section):
     """What disturbed the run and what to change; then the readings over the whole run."""
 
     order: ClassVar[int] = 60

@@ -16,7 +16,7 @@ _ORDER = {Status.OK: 0, Status.FAILS: 1, Status.SLOWER: 2, Status.FAILED: 3}
 
 
 @dataclass(frozen=True)
-class Ranking(Section):
+class RankingSection(Section):
     """The finalists first, then what the search left behind."""
 
     order: ClassVar[int] = 30

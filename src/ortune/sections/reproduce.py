@@ -12,7 +12,7 @@ from ortune.core.study import Study
 
 
 @dataclass(frozen=True)
-class Reproduce(Section):
+class ReproduceSection(Section):
     """How to see it again, as a whole and one plan alone."""
 
     order: ClassVar[int] = 80

@@ -12,7 +12,7 @@ from ortune.core.trial import Edit
 
 
 @dataclass(frozen=True)
-class Steps(Section):
+class StepsSection(Section):
     """The winner's recipe step by step, then every step that any plan rolled back."""
 
     order: ClassVar[int] = 50

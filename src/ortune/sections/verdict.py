@@ -9,8 +9,7 @@ from typing import ClassVar
 from ortune.core import wording as say
 from ortune.core.section import Block, Section, Table, Text
 from ortune.core.study import Study
-from ortune.core.trial import Status, Trial
-from ortune.core.trial import Verdict as Judgement
+from ortune.core.trial import Status, Trial, Verdict
 
 _ENDS = {
     "time": "The time budget ended the search.",
@@ -20,7 +19,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True)
-class Verdict(Section):
+class VerdictSection(Section):
     """What to take, how sure that is, and what it costs."""
 
     order: ClassVar[int] = 10
@@ -69,7 +68,7 @@ def _accuracy(best: Trial) -> str:
 def _tone(study: Study, best: Trial) -> str:
     if best.key == study.baseline.key:
         return "plain"
-    proved = best.score is not None and best.score.verdict is Judgement.PROVED
+    proved = best.score is not None and best.score.verdict is Verdict.PROVED
     return "good" if proved and best.part == "final" else "warn"
 
 

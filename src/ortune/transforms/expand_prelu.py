@@ -8,6 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, refuse
@@ -40,7 +41,7 @@ class ExpandPrelu(Transform):
         """There is a PRelu."""
         return facts.has("PRelu")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Others have kernels of their own."""
         return backend.name() == "cpu"
 

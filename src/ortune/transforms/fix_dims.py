@@ -8,8 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.errors import BadSettings
-from ortune.core.io_change import Bridge
-from ortune.core.step import Stage, Transform
+from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit
 from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.infer import infer

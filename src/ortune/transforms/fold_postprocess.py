@@ -10,8 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadModel, BadSettings
-from ortune.core.io_change import Bridge
-from ortune.core.step import Stage, Transform
+from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit, spec
 from ortune.rewrites.formulas.chain import Chain
 from ortune.rewrites.images.answers import Arrays, FoldedAnswers, picture, softmax, top

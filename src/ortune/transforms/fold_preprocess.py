@@ -10,10 +10,9 @@ import onnx_ir as ir
 
 from ortune.core import preprocess
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
-from ortune.core.io_change import Bridge
 from ortune.core.plugins import codec
 from ortune.core.preprocess import Interpolation, Preprocess, Size
-from ortune.core.step import Stage, Transform
+from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit, spec
 from ortune.rewrites.formulas.chain import Chain
 from ortune.rewrites.images.preprocessing import MODES, Picture, only_readers, write

@@ -8,8 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.errors import BadSettings, Refused
-from ortune.core.io_change import Bridge
-from ortune.core.step import Stage, Transform
+from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph.spec import shape_of
 from ortune.rewrites.dims.free import free
 from ortune.rewrites.dims.names import given, pairs, places

@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
@@ -54,7 +55,7 @@ class FuseAttention(Transform):
         written = facts.has("Exp") and facts.has("ReduceMax") and facts.has("ReduceSum")
         return (facts.has("Softmax") or written) and facts.ops.get("MatMul", 0) >= 2
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Only onnxruntime's own kernels were measured to gain."""
         return "com.microsoft" in backend.domains
 

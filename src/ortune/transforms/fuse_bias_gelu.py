@@ -8,6 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
@@ -37,7 +38,7 @@ class FuseBiasGelu(Transform):
         """There is a Gelu and a sum."""
         return facts.has("Gelu") and facts.has("Add")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider."""
         return beyond_cpu(backend)
 

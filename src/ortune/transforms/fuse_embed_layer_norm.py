@@ -8,6 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import prune
@@ -43,7 +44,7 @@ class FuseEmbedLayerNorm(Transform):
         gathers = facts.ops.get("Gather", 0) > 1
         return gathers and facts.has("LayerNormalization") and facts.has("Add")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider."""
         return beyond_cpu(backend)
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
@@ -47,7 +48,7 @@ class FuseSkipLayerNorm(Transform):
         """There are norms and sums."""
         return facts.has("LayerNormalization", "RMSNormalization") and facts.has("Add")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider, which loses."""
         return beyond_cpu(backend)
 

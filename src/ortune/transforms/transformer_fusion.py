@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
@@ -74,7 +75,7 @@ class TransformerFusion(Transform):
         """There are products, or a norm."""
         return facts.has("MatMul", "Gemm", "LayerNormalization", "ReduceMean")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """What it writes are onnxruntime's own operators."""
         return "com.microsoft" in backend.domains
 

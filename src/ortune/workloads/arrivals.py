@@ -12,7 +12,7 @@ import numpy as np
 
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
-from ortune.load_generation.percentiles import tails
+from ortune.load_generation.summaries import tails
 
 _PATIENCE = 4
 """Calls are given up after this many times the seconds that their arrivals take."""

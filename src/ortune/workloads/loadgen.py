@@ -83,13 +83,13 @@ class Loadgen(Workload):
         expected = self.qps or self._measured(rig, span)
         settings = mlperf.LoadgenSettings(self.scenario, expected, self.seconds, self.target_ms)
         waiting = lane_threads.Waiting(rig.lanes[0])
-        said = mlperf.test(rig, settings)
+        found = mlperf.test(rig, settings)
         share = waiting.share()
-        figure = float(said[_FIGURES[self.scenario]])
+        figure = float(found[_FIGURES[self.scenario]])
         entry = 1e9 / figure if self.scenario == "offline" else figure
         count = max(1, span.runs)
-        runs = said.pop("runs") + first * len(rig.lanes) + (0 if self.qps else _TRIES)
-        return Driven([max(1, round(entry))] * count, [share] * count, runs, said)
+        runs = found.pop("runs") + first * len(rig.lanes) + (0 if self.qps else _TRIES)
+        return Driven([max(1, round(entry))] * count, [share] * count, runs, found)
 
     def _measured(self, rig: Rig, span: Span) -> float:
         """Return runs a second of one lane at its quickest, times the lanes: rather too many."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
-from ortune.load_generation.percentiles import tails
+from ortune.load_generation.summaries import tails
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
 
+import ortune
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.result import Result, TableResult
@@ -39,8 +40,22 @@ def test_a_result_shows_its_figures_and_not_its_samples() -> None:
         "_Plain",
         "  model    a.onnx",
         "  ratio    0.500 [0.400, 0.600]",
-        "  seconds  0.3333",
+        "  seconds  0.333333",
     ]
+
+
+def _every(kind: type[Result]) -> Iterator[type[Result]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _every(one)
+
+
+def test_no_generated_repr_hides_the_short_one() -> None:
+    for name in ortune._HOME:
+        getattr(ortune, name)
+    found = list(_every(Result))
+    assert len(found) > 5
+    assert [one for one in found if one.__repr__ is not Result.__repr__] == []
 
 
 def test_json_is_made_of_the_fields() -> None:

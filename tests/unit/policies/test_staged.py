@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ortune.backends.cpu import Cpu
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
 from ortune.core.proposal import Proposal
@@ -31,7 +32,8 @@ from ortune.search.policy import LeftOut, Policy, View
 from ortune.workloads.latency import Latency
 
 FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
-SPACE = Space(FACTS, (Target(Cpu(), frozenset({"threads"})),), Latency(), Cpu())
+CAPABLE = Capabilities(effective_cpus=2)
+SPACE = Space(FACTS, (Target(Cpu(), CAPABLE, frozenset({"threads"})),), Latency(), Cpu())
 BASE = Trial("base", Plan(AS_IS, Cpu()), "search", Status.OK, Interval(1, 1, 1), stage="baseline")
 
 

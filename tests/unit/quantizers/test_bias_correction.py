@@ -59,7 +59,9 @@ def test_the_wrong_sign_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     feeds = {"x": normal(400, 24, seed=5) + 1}
     plain = mean_error(gemm(trans=0, bias=None), gemm(trans=0, bias=None), feeds)
     monkeypatch.setattr(
-        bias_correction, "shift", lambda editor, layer, by: matrices.shift(editor, layer, -by)
+        bias_correction,
+        "shift",
+        lambda editor, layer, lost, mean: matrices.shift(editor, layer, lost, -mean),
     )
     model = gemm(trans=0, bias=None)
     quantize(model, STEP, [feeds])

@@ -8,7 +8,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from tests.unit.quantizing import Arrays, model_of, normal, ops, optimized, snr, unchecked
+from tests.unit.quantizing import (
+    Arrays,
+    model_of,
+    normal,
+    ops,
+    optimized,
+    snr,
+    stored_bytes,
+    unchecked,
+)
 
 from ortune.core.errors import BadData, BadSettings, Refused
 from ortune.core.observer import Moments, Range
@@ -150,7 +159,7 @@ def test_a_tied_table_is_stored_once_by_onnxruntimes_operators(
     bits = 4 if isinstance(step, Int4Weights) else 8
     spec = Spec(bits, 32, step.symmetric)  # type: ignore[arg-type]
     held = [v.const_value for v in model.graph.initializers.values() if v.const_value.size > 99]
-    once = spec.stored_bytes(100, 128)
+    once = stored_bytes(spec, 100, 128)
     copies = 2 if step.form == "qdq" else 1
     assert sum(tensor.nbytes for tensor in held) == copies * once
     assert ("stored twice" in edit.take_notes(model)) is (copies == 2)
@@ -352,9 +361,26 @@ def test_the_file_is_as_large_as_computed(step: Int4Weights | Int8Weights, tmp_p
     path = file.save(model, tmp_path / "small.onnx")
     bits = 4 if isinstance(step, Int4Weights) else 8
     spec = Spec(bits, 32, step.symmetric)  # type: ignore[arg-type]
-    wanted = 2 * spec.stored_bytes(256, 256)
+    wanted = 2 * stored_bytes(spec, 256, 256)
     held = sum(v.const_value.nbytes for v in file.load(path).graph.initializers.values())
     assert held == wanted and wanted < path.stat().st_size < wanted + 2500
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_a_product_behind_another_reads_what_now_makes_its_input(
+    step: Int4Weights | Int8Weights,
+) -> None:
+    model = model_of(
+        head(TWO.replace("64", "256")), {"w": normal(256, 256), "v": normal(256, 256, seed=1)}
+    )
+    step.apply(model, {})
+    for node in model.graph:
+        makers = [value.producer() for value in node.inputs if value is not None]
+        assert all(maker is None or maker.graph is model.graph for maker in makers)
+        assert all(value is None or value.name for value in node.inputs)
+        known = {*model.graph.inputs, *model.graph.initializers.values()}
+        free = [v for v in node.inputs if v is not None and v.producer() is None]
+        assert all(value in known for value in free)
 
 
 def top_fields(data: bytes) -> list[int]:

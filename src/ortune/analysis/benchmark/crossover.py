@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ class Crossover:
         two: The second one's.
         ratios: Batch -> time per sample of `two` over that of `one`, ascending.
         batch: Where the sides change, between two batches; None when they do not, or twice.
+        says: All that in a line.
     """
 
     one: str
     two: str
     ratios: Mapping[int, Interval]
     batch: float | None
+    says: str = ""
 
     def ahead(self, batch: int) -> str | None:
         """Return who is faster at a batch; None inside the noise."""
@@ -75,9 +77,9 @@ def crossovers(rows: Sequence[Mapping[str, Any]]) -> list[Crossover]:
         shared = sorted(lines[one].keys() & lines[two].keys())
         if len(shared) > 1:
             ratios = {b: _ratio(lines[one][b], lines[two][b]) for b in shared}
-            found.append(
-                Crossover(_name(one, several), _name(two, several), ratios, _between(ratios))
-            )
+            names = _name(one, several), _name(two, several)
+            made = Crossover(*names, ratios, _between(ratios))
+            found.append(replace(made, says=str(made)))
     return found
 
 

@@ -38,7 +38,7 @@ class Contestant:
 
 
 @dataclass
-class Row:
+class TimedRow:
     """One contestant and everything measured of it; lists hold one entry a set.
 
     Attributes:
@@ -71,7 +71,7 @@ class Row:
 
 
 def contest(
-    groups: Sequence[Sequence[Row]],
+    groups: Sequence[Sequence[TimedRow]],
     root: Path,
     seconds: float,
     energy: Energy,
@@ -99,7 +99,7 @@ def contest(
                 _Set(rows, root, energy, stack).run(seconds / total)
 
 
-def pairs(one: Row, base: Row) -> list[Pair]:
+def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
     """Return the blocks of two rows of a group as pairs, a pair a set."""
     return [
         Pair(tuple(Block(b, a) for a, b in zip(mine, theirs, strict=True)))
@@ -107,12 +107,12 @@ def pairs(one: Row, base: Row) -> list[Pair]:
     ]
 
 
-def ratio(one: Row, base: Row) -> Interval:
+def ratio(one: TimedRow, base: TimedRow) -> Interval:
     """Return the latency of one row over that of another of its group."""
     return stats.ratio(pairs(one, base))
 
 
-def winner(rows: Sequence[Row]) -> int | None:
+def winner(rows: Sequence[TimedRow]) -> int | None:
     """Return the index of the fastest row; None unless it beats every other beyond the noise."""
     alive = [k for k, row in enumerate(rows) if not row.error and not row.contestant.again]
     if len(alive) < 2:
@@ -126,7 +126,9 @@ def winner(rows: Sequence[Row]) -> int | None:
 class _Set:
     """Live processes, one a row. A row whose process fails keeps the reason and drops out."""
 
-    def __init__(self, rows: Sequence[Row], root: Path, energy: Energy, stack: ExitStack) -> None:
+    def __init__(
+        self, rows: Sequence[TimedRow], root: Path, energy: Energy, stack: ExitStack
+    ) -> None:
         self._rows = rows
         self._root = root
         self._energy = energy

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from ortune.analysis.benchmark.compare_result import RunDifference
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.trial import Burst
@@ -100,7 +101,7 @@ class SavedRow:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedRun:
     """A saved run; rows that only repeat the first one are left out."""
 
     path: Path
@@ -115,7 +116,7 @@ class Saved:
         return next(one for one in self.rows if (one.workload, one.batch) == same)
 
 
-def read(path: Path) -> Saved:
+def read(path: Path) -> SavedRun:
     """Read a saved run.
 
     Raises:
@@ -132,11 +133,11 @@ def read(path: Path) -> Saved:
     rows = [_row(path, k, row) for k, row in enumerate(found.rows) if not row.again]
     if not rows:
         raise BadData(f"{path} holds no row", fix=fix)
-    return Saved(path, tuple(rows), found.machine, found.versions, found.judgement.too_noisy)
+    return SavedRun(path, tuple(rows), found.machine, found.versions, found.judgement.too_noisy)
 
 
 def match(
-    one: Saved, two: Saved, by: Sequence[str]
+    one: SavedRun, two: SavedRun, by: Sequence[str]
 ) -> tuple[list[tuple[SavedRow, SavedRow]], list[SavedRow], list[SavedRow]]:
     """Pair the rows of two runs; return the pairs and what only the first and the second have.
 
@@ -153,7 +154,7 @@ def match(
     )
 
 
-def _numbered(run: Saved, by: Sequence[str]) -> list[tuple[Key, int]]:
+def _numbered(run: SavedRun, by: Sequence[str]) -> list[tuple[Key, int]]:
     seen: Counter[Key] = Counter()
     found = []
     for row in run.rows:
@@ -224,15 +225,15 @@ def _times(entries: Sequence[float]) -> bool:
     return bool(entries) and all(0 <= ns < math.inf for ns in entries)
 
 
-def differences(one: Saved, two: Saved) -> list[dict[str, Any]]:
-    """Return what differs between the runs' machines and versions: field, reference, other."""
-    found = []
+def differences(one: SavedRun, two: SavedRun) -> tuple[RunDifference, ...]:
+    """Return what differs between the runs' machines and versions."""
+    found: list[RunDifference] = []
     for where in ("machine", "versions"):
         mine: Mapping[str, str] = getattr(one, where)
         other: Mapping[str, str] = getattr(two, where)
         found += [
-            {"where": where, "field": name, "reference": mine.get(name), "other": other.get(name)}
+            RunDifference(where, name, mine.get(name), other.get(name))
             for name in dict.fromkeys([*mine, *other])
             if mine.get(name) != other.get(name)
         ]
-    return found
+    return tuple(found)

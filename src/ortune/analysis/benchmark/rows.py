@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ortune.analysis.benchmark.interleave import Row
+from ortune.analysis.benchmark.interleave import TimedRow
+from ortune.load_generation.summaries import percentile
 from ortune.measurement.machine.energy import Energy
-from ortune.measurement.timing import stats
 from ortune.model.io import file
 
 _WITHOUT_PAUSE = ("latency", "shapes")
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 
 
-def row(one: Row, digest: str, energy: Energy) -> dict[str, Any]:
+def row(one: TimedRow, digest: str, energy: Energy) -> dict[str, Any]:
     """Return a row's JSON.
 
     Args:
@@ -67,11 +67,11 @@ def times(latency: Sequence[int]) -> dict[str, Any]:
         "sd_ns": float(values.std(ddof=1)) if len(values) > 1 else None,
         "min_ns": int(values.min()),
         "max_ns": int(values.max()),
-        **{f"{name}_ns": stats.percentile(latency, p) for name, p in PERCENTILES.items()},
+        **{f"{name}_ns": percentile(latency, p) for name, p in PERCENTILES.items()},
     }
 
 
-def _rate(one: Row, reported: Mapping[str, Any], samples: int) -> float | None:
+def _rate(one: TimedRow, reported: Mapping[str, Any], samples: int) -> float | None:
     """Samples a second: as the workload counts them, else those of one caller without a pause."""
     if reported.get("throughput_per_s") is not None:
         return float(reported["throughput_per_s"])  # counts samples already
@@ -83,7 +83,7 @@ def _rate(one: Row, reported: Mapping[str, Any], samples: int) -> float | None:
     return samples * 1e9 / float(np.mean(latency))
 
 
-def _told_apart(one: Row) -> list[int]:
+def _told_apart(one: TimedRow) -> list[int]:
     """Return entries that are measurements of their own: one of each half of a whole block."""
     if not one.contestant.workload.whole:
         return one.latency_ns
@@ -102,7 +102,7 @@ def _memory(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _joules(one: Row, energy: Energy) -> dict[str, Any]:
+def _joules(one: TimedRow, energy: Energy) -> dict[str, Any]:
     if not one.joules:
         return {"per_run": None, "why": "; ".join(energy.why) or "no run was timed"}
     return {"per_run": {name: _per(used, one.runs) for name, used in one.joules.items()}}

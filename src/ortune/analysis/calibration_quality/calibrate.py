@@ -1,4 +1,4 @@
-"""The public verb: find the ranges that a quantizer needs, and say how far to trust them."""
+"""The ranges that a quantizer needs, and how far to trust them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink, silent
 from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import codec
+from ortune.core.result import TableResult
 from ortune.core.step import Quantizer
 from ortune.core.version import __version__
 from ortune.core.workload import spread
@@ -41,7 +42,7 @@ TENSORRT = "8.6.1"
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorRange:
     """One range, and how sure it is.
 
     Attributes:
@@ -60,19 +61,22 @@ class Tensor:
     halves: tuple[tuple[float, float], ...] = ()
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, repr=False)
+class Calibration(TableResult):
     """What `calibrate` found.
 
     Attributes:
         document: What `save` writes.
         tensors: One a range, in the order of the graph.
         stability: Whether the data is enough.
-        idle: Tensors and channels that the samples never exercised, and constant ones.
+        idle: Tensors and channels that stayed inactive on the samples, and constant ones.
         unanswered: Tensors that never held a value.
         every: Range of every float tensor of the file's own graph, if it was asked for.
         notes: What a person should know.
     """
+
+    headline = ("model", "observer", "samples", "augment", "stability")
+    table = "tensors"
 
     model: str
     quantizer: str
@@ -80,7 +84,7 @@ class Calibration:
     samples: int
     augment: str
     document: Mapping[str, Any]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorRange, ...]
     stability: Stability
     idle: tuple[Inactive, ...]
     unanswered: tuple[str, ...]
@@ -147,7 +151,7 @@ def calibrate(
         seen = _samples(path, data, samples, augment, folder, sink)
         asked = probes(path, step)
         count = stability.independent(seen.feeds, seen.indices)
-        sets = stability.sets(stability.dealt(seen.feeds, seen.indices), count)
+        sets = stability.sets(stability.quarters(seen.feeds, seen.indices), count)
         watched = activity_probes(asked.model, [probe.tensor for probe in asked.probes])
         found = calibrate_groups(
             asked.model,
@@ -157,9 +161,9 @@ def calibrate(
             folder / "own",
             custom_ops=custom_ops,
         )
-        seen_by = (path, asked.observer, seen, folder / "every", custom_ops)
-        every_one = _every(*seen_by) if every else {}
-    return _told(path, step, augment, asked, seen, found, count, every_one)
+        own = folder / "every"
+        every_one = _every(path, asked.observer, seen, own, custom_ops) if every else {}
+    return _calibration(path, step, augment, asked, seen, found, count, every_one)
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ def _every(
     return found.ranges[0]
 
 
-def _told(
+def _calibration(
     path: Path,
     step: Quantizer,
     augment: str,
@@ -249,7 +253,7 @@ def _told(
 
 def _tensors(
     model: ir.Model, whole: Mapping[str, Range], halves: Sequence[Ranges]
-) -> list[Tensor]:
+) -> list[TensorRange]:
     ops = {
         str(value.name): node.op_type for node in edit.every_node(model) for value in node.outputs
     }
@@ -258,7 +262,7 @@ def _tensors(
         both = [half.get(name) for half in halves]
         apart = stability.apart(seen, both[0], both[1]) if both else math.nan
         made.append(
-            Tensor(
+            TensorRange(
                 name,
                 ops.get(name, ""),
                 seen.low,

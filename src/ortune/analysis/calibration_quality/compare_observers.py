@@ -1,4 +1,4 @@
-"""The public verb: which way to read ranges off the data keeps the answers best?
+"""Which observer keeps the answers of a quantized model best.
 
 Every observer answers the same probes on the calibration part of the data; the quantizer builds a
 model with each, and all are scored on samples that none of them has seen, against the float model.
@@ -6,25 +6,27 @@ model with each, and all are scored on samples that none of them has seen, again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ortune.analysis.calibration_quality.probes import probes, settled
-from ortune.analysis.calibration_quality.ranking import Records, Row, named, rank
+from ortune.analysis.calibration_quality.ranking import ObserverScore, Records, named, rank
 from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
+from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.event import Event, Note, Sink, silent
+from ortune.core.event import Note, Sink, noting, silent
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
+from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.workload import spread
 from ortune.data import augment as augmenting
@@ -53,9 +55,12 @@ OBSERVERS = (
 """What is tried if nothing else is asked for."""
 _SECONDS = 3600.0
 
+Calibrated: TypeAlias = list[tuple[str, Feeds, Sequence[int]]]
+"""Altered copies that samples hold too, the samples, and the places of those to calibrate on."""
 
-@dataclass(frozen=True)
-class Ranking:
+
+@dataclass(frozen=True, repr=False)
+class ObserverRanking(TableResult):
     """What `compare_observers` found.
 
     Attributes:
@@ -67,9 +72,11 @@ class Ranking:
         overlap: These are the same samples, as there are too few.
     """
 
+    headline = ("model", "best", "by", "budget", "calibrated", "scored")
+
     model: str
     quantizer: str
-    rows: tuple[Row, ...]
+    rows: tuple[ObserverScore, ...]
     best: str
     by: str
     budget: str
@@ -100,7 +107,7 @@ def compare_observers(
     augment: str = "",
     on: str = "cpu",
     sink: Sink = silent,
-) -> Ranking:
+) -> ObserverRanking:
     """Calibrate and quantize with each observer, and score all on samples that were not observed.
 
     Args:
@@ -120,10 +127,42 @@ def compare_observers(
         OrtuneError: The model, the data or a spelling cannot be used.
     """
     steps = {text: settled(quantizer, text) for text in observers}
-    ways = augmenting.read(augment) if augment else ()
+    copies = {augment: augmenting.read(augment)} if augment else {}
     backend = parse(Backend, on)
     demand(backend)
-    request = Request(
+    notes: list[str] = []
+    with TemporaryDirectory(prefix="ortune-") as name:
+        folder = Path(name)
+        request = _request(model, data, labels, calibration, budget, backend)
+        context = prepare(request, folder, noting(notes, sink))
+        calibrated = _calibrated(context, samples, copies, folder)
+        contest = _Contest(Path(model), context, backend, sink)
+        ranked, best, by = contest.ranked(steps, calibrated)
+    observed = calibrated[0][2]
+    return ObserverRanking(
+        model=str(model),
+        quantizer=quantizer,
+        rows=tuple(ranked),
+        best=best,
+        by=by,
+        budget=str(context.budget),
+        budget_rule=context.job.budget_rule,
+        calibrated=len(observed),
+        scored=len(contest.scored),
+        overlap=calibration is None and bool(contest.scored & set(observed)),
+        notes=tuple(notes),
+    )
+
+
+def _request(
+    model: str | Path,
+    data: Any,
+    labels: str | Path | None,
+    calibration: Any,
+    budget: str | None,
+    backend: Backend,
+) -> Request:
+    return Request(
         model,
         data=data,
         labels=labels,
@@ -132,54 +171,22 @@ def compare_observers(
         baseline=Cpu(custom_ops=backend.custom_ops),
         time=_SECONDS,
     )
-    notes: list[str] = []
-    with TemporaryDirectory(prefix="ortune-") as name:
-        folder = Path(name)
-        context = prepare(request, folder, _keeping(notes, sink))
-        fed, indices = _calibration(context, samples)
-        contest = _Contest(Path(model), context, backend, sink)
-        rows = [contest.row(Row(text, ""), step, fed, indices) for text, step in steps.items()]
-        if ways:
-            more = augmenting.augment(fed, indices, ways, folder)
-            everything = tuple(range(more.count))
-            rows += [
-                contest.row(Row(text, augment), step, more, everything)
-                for text, step in steps.items()
-            ]
-        scored = {index for part in contest.parts for index in part.indices}
-        ranked, best, by = rank(rows, context.budget, contest.groups)
-    return Ranking(
-        str(model),
-        quantizer,
-        tuple(ranked),
-        best,
-        by,
-        str(context.budget),
-        context.job.budget_rule,
-        len(indices),
-        len(scored),
-        calibration is None and bool(scored & set(indices)),
-        tuple(notes),
-    )
 
 
-def _calibration(context: Context, samples: int) -> tuple[Feeds, tuple[int, ...]]:
-    """Return what is calibrated on."""
+def _calibrated(
+    context: Context, samples: int, copies: Mapping[str, Sequence[Augmentation]], folder: Path
+) -> Calibrated:
+    """Return what is calibrated on: the samples, and the samples with altered copies."""
     material = context.materials[MAIN]
-    if material.feeds is None or not material.calibration:
+    fed, places = material.feeds, material.calibration
+    if fed is None or not places:
         raise BadSettings("nothing is there to calibrate on", fix="give samples with --data")
-    places = material.calibration
-    chosen = spread(len(places), samples or len(places))
-    return material.feeds, tuple(places[k] for k in chosen)
-
-
-def _keeping(notes: list[str], sink: Sink) -> Sink:
-    def kept(event: Event) -> None:
-        if isinstance(event, Note):
-            notes.append(event.text)
-        sink(event)
-
-    return kept
+    indices = tuple(places[k] for k in spread(len(places), samples or len(places)))
+    found: Calibrated = [("", fed, indices)]
+    for name, ways in copies.items():
+        more = augmenting.augment(fed, indices, ways, folder)
+        found.append((name, more, range(more.count)))
+    return found
 
 
 class _Contest:
@@ -188,11 +195,25 @@ class _Contest:
     def __init__(self, model: Path, context: Context, backend: Backend, sink: Sink) -> None:
         self._model, self._context, self._backend, self._sink = model, context, backend, sink
         self.parts = context.evaluation()
+        self.scored = {index for part in self.parts for index in part.indices}
         self._base = np.concatenate([part.records for part in self.parts])
-        self.groups = [name for part in self.parts for name in part.groups or ()] or None
+        self._groups = [name for part in self.parts for name in part.groups or ()] or None
         self._count = 0
 
-    def row(self, row: Row, step: Quantizer, feeds: Feeds, indices: Sequence[int]) -> Row:
+    def ranked(
+        self, steps: Mapping[str, Quantizer], calibrated: Calibrated
+    ) -> tuple[list[ObserverScore], str, str]:
+        """Score every step on every set of samples; see `rank`."""
+        rows = [
+            self._row(ObserverScore(text, copies), step, feeds, indices)
+            for copies, feeds, indices in calibrated
+            for text, step in steps.items()
+        ]
+        return rank(rows, self._context.budget, self._groups)
+
+    def _row(
+        self, row: ObserverScore, step: Quantizer, feeds: Feeds, indices: Sequence[int]
+    ) -> ObserverScore:
         """Calibrate, build and score; what goes wrong is a row too."""
         self._count += 1
         try:
@@ -201,11 +222,13 @@ class _Contest:
             row = replace(row, error=error.failure.reason)
         except OrtuneError as error:
             row = replace(row, error=error.what)
-        said = f"{row.score.metric} {row.score.value:.4g}" if row.score else row.error
-        self._sink(Note(f"{named(row)}: {said}"))
+        text = f"{row.score.metric} {row.score.value:.4g}" if row.score else row.error
+        self._sink(Note(f"{named(row)}: {text}"))
         return row
 
-    def _scored(self, row: Row, step: Quantizer, feeds: Feeds, indices: Sequence[int]) -> Row:
+    def _scored(
+        self, row: ObserverScore, step: Quantizer, feeds: Feeds, indices: Sequence[int]
+    ) -> ObserverScore:
         folder = self._context.root / f"observer-{self._count}"
         asked = probes(self._model, step)
         found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
@@ -221,7 +244,7 @@ class _Contest:
         material = Material(feeds, tuple(indices), known, self._backend.custom_ops)
         built = build_in(folder, self._model, Recipe("compare", (step,)), material)
         tables = self._tables(built.path)
-        score = judge(self._context.budget, tables[0], self._base, self.groups)
+        score = judge(self._context.budget, tables[0], self._base, self._groups)
         snr = Snr().aggregate(tables[1])
         found_at = (tables[0], tables[1])
         return replace(row, seconds=found.seconds, score=score, snr=snr, records=found_at)
@@ -232,5 +255,8 @@ class _Contest:
         paths = dict.fromkeys(self._context.models, path)
         with measure.start(self._context, paths, self._backend, "observer") as worker:
             ready(worker)
-            found = [measure.records(self._context, worker, metrics, part) for part in self.parts]
+            found = [
+                measure.records(worker, metrics, part, self._context.scoring_s(part))
+                for part in self.parts
+            ]
         return [np.concatenate(rows) for rows in zip(*found, strict=True)]

@@ -19,7 +19,7 @@ Records = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Row:
+class ObserverScore:
     """One way of calibrating.
 
     Attributes:
@@ -43,8 +43,8 @@ class Row:
 
 
 def rank(
-    rows: Sequence[Row], budget: Budget, groups: Sequence[str] | None
-) -> tuple[list[Row], str, str]:
+    rows: Sequence[ObserverScore], budget: Budget, groups: Sequence[str] | None
+) -> tuple[list[ObserverScore], str, str]:
     """Order rows and name the one that beats all others in the paired test, at 95 %.
 
     The budget's metric decides; rows that it cannot tell apart are asked for their SNR.
@@ -69,16 +69,21 @@ def rank(
         best, by = (ahead[0], str(snr)) if len(ahead) == 1 else (None, "")
     if len(scored) == 1:
         best, by = None, ""
-    told = [replace(row, standing=_standing(row, best, ahead, equal)) for row in scored]
-    return [*told, *failed], named(best) if best else "", by
+    ranked = [replace(row, standing=_standing(row, best, ahead, equal)) for row in scored]
+    return [*ranked, *failed], named(best) if best else "", by
 
 
-def named(row: Row) -> str:
+def named(row: ObserverScore) -> str:
     """Name a row."""
     return f"{row.observer} with {row.augment}" if row.augment else row.observer
 
 
-def _standing(row: Row, best: Row | None, ahead: Sequence[Row], equal: Sequence[Row]) -> str:
+def _standing(
+    row: ObserverScore,
+    best: ObserverScore | None,
+    ahead: Sequence[ObserverScore],
+    equal: Sequence[ObserverScore],
+) -> str:
     if row is best:
         return "best"
     if any(row is other for other in ahead):
@@ -87,8 +92,8 @@ def _standing(row: Row, best: Row | None, ahead: Sequence[Row], equal: Sequence[
 
 
 def _unbeaten(
-    rows: Sequence[Row], metric: Metric, place: int, groups: Sequence[str] | None
-) -> list[Row]:
+    rows: Sequence[ObserverScore], metric: Metric, place: int, groups: Sequence[str] | None
+) -> list[ObserverScore]:
     """Return the first row and those that it does not beat beyond the noise."""
     first, *others = rows
     even = Budget(metric, 0.0, relative=True)
@@ -103,5 +108,5 @@ def _unbeaten(
     return found
 
 
-def _value(row: Row) -> float:
+def _value(row: ObserverScore) -> float:
     return row.score.value if row.score else math.nan

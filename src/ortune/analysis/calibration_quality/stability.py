@@ -1,4 +1,4 @@
-"""Is the calibration data enough? What two halves of it say of the same tensors, and the rule.
+"""Whether the calibration data is enough: how far ranges of its two halves differ.
 
 **Disagreement** of a tensor: how far apart the ranges of two disjoint sets of samples are, at the
 end where they are further apart, in steps of the int8 grid over all samples (its range over 255).
@@ -63,11 +63,15 @@ class Stability:
     add: int | None
     why: str
 
+    def __str__(self) -> str:
+        word = {True: "enough data", False: "not enough data", None: "cannot tell"}[self.enough]
+        return f"{word}: {self.why}"
 
-def dealt(feeds: Feeds, indices: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+
+def quarters(feeds: Feeds, indices: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Divide samples into four parts of about the same size, never a group or equal samples.
 
-    The order in which they are dealt is drawn from their contents.
+    The order is drawn from their contents.
     """
     units: dict[str, list[int]] = {}
     for index in indices:
@@ -90,7 +94,7 @@ def sets(parts: Sequence[Sequence[int]], count: int) -> list[tuple[int, ...]]:
     """Return what is observed apart from all samples: two halves, and quarters if they help.
 
     Args:
-        parts: Of `dealt`.
+        parts: Of `quarters`.
         count: Independent samples.
     """
     one, two, three, four = parts

@@ -1,4 +1,4 @@
-"""What a choice costs over its life, in seconds, and where another becomes cheaper: pure lines.
+"""Cost over a life in seconds: break-even points and the lower envelope of lines.
 
 T(n) = once + sessions(n) * session + n * inference, with sessions(n) = max(1, n / N) for N
 inferences a session: one session is always paid, further ones by their share.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Line:
+class CostLine:
     """A choice.
 
     Attributes:
@@ -30,21 +30,24 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Reign:
+class EnvelopeSegment:
     """A range of inferences in which one line is the lowest; `until` may be infinite."""
 
     since: float
     until: float
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.name} from {self.since:.4g}"
 
-def total(line: Line, inferences: float, per_session: float) -> float:
+
+def total(line: CostLine, inferences: float, per_session: float) -> float:
     """Return the seconds spent when `inferences` are served, `per_session` in each session."""
     sessions = max(1.0, inferences / per_session)
     return line.once_s + sessions * line.session_s + inferences * line.inference_s
 
 
-def crossings(one: Line, two: Line, per_session: float) -> tuple[float, ...]:
+def crossings(one: CostLine, two: CostLine, per_session: float) -> tuple[float, ...]:
     """Return the numbers of inferences at which the cheaper of two lines changes: two at most.
 
     Up to one session the difference is (once + session) + n * inference, beyond it
@@ -66,7 +69,7 @@ def crossings(one: Line, two: Line, per_session: float) -> tuple[float, ...]:
     return tuple(root for root in found if math.isfinite(root))
 
 
-def pays_from(old: Line, new: Line, per_session: float) -> float:
+def pays_from(old: CostLine, new: CostLine, per_session: float) -> float:
     """Return the inferences from which `new` stays cheaper than `old`; infinite for never.
 
     0 when it is cheaper from the start.
@@ -79,17 +82,17 @@ def pays_from(old: Line, new: Line, per_session: float) -> float:
     return last
 
 
-def reigns(lines: Sequence[Line], per_session: float) -> tuple[Reign, ...]:
+def lower_envelope(lines: Sequence[CostLine], per_session: float) -> tuple[EnvelopeSegment, ...]:
     """Return which line is the lowest from 0 inferences to infinity; of equal ones the first."""
     pairs = itertools.combinations(lines, 2)
     cuts = sorted({n for one, two in pairs for n in crossings(one, two, per_session)})
     edges = [0.0, *cuts, math.inf]
-    found: list[Reign] = []
+    found: list[EnvelopeSegment] = []
     for since, until in itertools.pairwise(edges):
         inside = (since + until) / 2 if math.isfinite(until) else 2 * since + 1
         name = min(lines, key=lambda line: total(line, inside, per_session)).name
         if found and found[-1].name == name:
-            found[-1] = Reign(found[-1].since, until, name)
+            found[-1] = EnvelopeSegment(found[-1].since, until, name)
         else:
-            found.append(Reign(since, until, name))
+            found.append(EnvelopeSegment(since, until, name))
     return tuple(found)

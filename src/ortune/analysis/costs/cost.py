@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ortune.analysis.costs.terms import MONTH_DAYS, Terms
+from ortune.core.result import TableResult
 from ortune.core.trial import Interval
 
 CONSIDER_MONTHS = 24.0
@@ -76,7 +77,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Row:
+class PricedOption:
     """An option with its figures and what it saves against the first.
 
     Attributes:
@@ -93,7 +94,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Recommendation:
     """The answer, what it speaks of, and the rule that gave it."""
 
     answer: Answer
@@ -101,9 +102,12 @@ class Verdict:
     why: str
     rule: str
 
+    def __str__(self) -> str:
+        return f"{self.answer} ({self.option or 'nothing'}): {self.why}"
 
-@dataclass(frozen=True)
-class Costs:
+
+@dataclass(frozen=True, repr=False)
+class Costs(TableResult):
     """One table and what follows from it.
 
     Attributes:
@@ -113,11 +117,13 @@ class Costs:
         assumptions: What was not measured, in sentences.
     """
 
+    headline = ("verdict", "one_time_cost", "tuning_s")
+
     terms: Terms
-    rows: tuple[Row, ...]
+    rows: tuple[PricedOption, ...]
     one_time_cost: float
     tuning_s: float
-    verdict: Verdict
+    verdict: Recommendation
     assumptions: tuple[str, ...] = ()
 
 
@@ -172,7 +178,7 @@ def months(one_time: float, saving_per_month: float) -> float:
     return one_time / saving_per_month
 
 
-def row(option: Option, first: Option, terms: Terms, one_time: float) -> Row:
+def _priced(option: Option, first: Option, terms: Terms, one_time: float) -> PricedOption:
     """Put an option beside the first.
 
     The saving's interval holds the first option's latency and moves this one's to the ends of the
@@ -186,27 +192,14 @@ def row(option: Option, first: Option, terms: Terms, one_time: float) -> Row:
         at = figures(replace(option, inference_s=inference_s), terms, asked, whole=whole)
         return base.cost_per_month - at.cost_per_month
 
-    ends = [math.nan, math.nan]
-    if option.ratio is not None:
-        ends = [saving(option.inference_s * end / option.ratio.value) for end in _ends(option)]
-    saved = Interval(saving(option.inference_s), *ends)
-    return Row(
-        option,
-        mine,
-        saved,
-        Interval(
-            months(one_time, saved.value),
-            *(math.nan if math.isnan(end) else months(one_time, end) for end in ends[::-1]),
-        ),
-        months(one_time, (base.cost_per_million - mine.cost_per_million) / 1e6),
-    )
-
-
-def _ends(option: Option) -> tuple[float, float]:
-    """Return the ratio's bad end, then its good one."""
-    if option.ratio is None:
-        raise AssertionError("asked of options with a ratio")
-    return option.ratio.high, option.ratio.low
+    saved = Interval(saving(option.inference_s), math.nan, math.nan)
+    back = Interval(months(one_time, saved.value), math.nan, math.nan)
+    if ratio := option.ratio:
+        low, high = (saving(option.inference_s * r / ratio.value) for r in (ratio.high, ratio.low))
+        saved = replace(saved, low=low, high=high)
+        back = replace(back, low=months(one_time, high), high=months(one_time, low))
+    a_sample = (base.cost_per_million - mine.cost_per_million) / 1e6
+    return PricedOption(option, mine, saved, back, months(one_time, a_sample))
 
 
 def costs(
@@ -228,16 +221,15 @@ def costs(
         assumptions: What was not measured.
     """
     one_time = terms.effort_cost + tuning_s / 3600 * terms.price_per_hour
-    rows = tuple(row(option, options[0], terms, one_time) for option in options)
+    rows = tuple(_priced(option, options[0], terms, one_time) for option in options)
     rest = [r for r in rows[1:] if r.option.faster]
     named = [r for r in rows[1:] if r.option.name == chosen]
     best = min(named or rest, key=lambda r: r.figures.total_s / r.option.samples, default=None)
-    return Costs(
-        terms, rows, one_time, tuning_s, verdict(best, terms, one_time), tuple(assumptions)
-    )
+    judged = recommendation(best, terms, one_time)
+    return Costs(terms, rows, one_time, tuning_s, judged, tuple(assumptions))
 
 
-def verdict(best: Row | None, terms: Terms, one_time: float) -> Verdict:
+def recommendation(best: PricedOption | None, terms: Terms, one_time: float) -> Recommendation:
     """Judge by the money's return; see the rule that it carries."""
     rule = (
         f"do it: the 99 % interval's bad end earns the one-time cost back within "
@@ -245,33 +237,29 @@ def verdict(best: Row | None, terms: Terms, one_time: float) -> Verdict:
         f"{CONSIDER_MONTHS:g} months; stay: otherwise, or no speed-up beyond the noise"
     )
     if best is None or not best.option.faster:
-        return Verdict("stay", best.option.name if best else "", _unproved(best), rule)
-    saved, back = best.saving_per_month, best.months
-    held = f"{terms.money(one_time)} once" if one_time else "nothing spent"
-    at = f"saves {terms.money(saved.value)} a month [{terms.money(saved.low)}, "
-    at += f"{terms.money(saved.high)}]"
-    if best.option.accuracy == "likely":
-        at += ", its accuracy only likely"
+        return Recommendation("stay", best.option.name if best else "", _unproved(best), rule)
+    saved, back, name = best.saving_per_month, best.months, best.option.name
+    likely = ", its accuracy only likely" if best.option.accuracy == "likely" else ""
+    low, high = terms.money(saved.low), terms.money(saved.high)
+    once = f"{terms.money(one_time)} once" if one_time else "nothing spent"
+    at = f"saves {terms.money(saved.value)} a month [{low}, {high}]{likely}; {once} is back"
     if saved.low > 0 and back.high <= terms.within_months:
-        why = f"{at}; {held} is back in {_months(back.high)} at the bad end"
-        return Verdict("do it", best.option.name, why, rule)
+        return Recommendation("do it", name, f"{at} in {_months(back.high)} at the bad end", rule)
     if back.value <= CONSIDER_MONTHS:
         bad = "never" if math.isinf(back.high) else f"in {_months(back.high)}"
-        why = f"{at}; {held} is back in {_months(back.value)}, at the bad end {bad}"
-        return Verdict("consider", best.option.name, why, rule)
+        why = f"{at} in {_months(back.value)}, at the bad end {bad}"
+        return Recommendation("consider", name, why, rule)
+    why = f"{at} only in {_months(back.value)}"
     if saved.value <= 0:
         why = "faster, but as many machines are paid for: it saves latency, not money"
-        return Verdict("stay", best.option.name, why, rule)
-    why = f"{at}; {held} is back only in {_months(back.value)}"
-    return Verdict("stay", best.option.name, why, rule)
+    return Recommendation("stay", name, why, rule)
 
 
-def _unproved(best: Row | None) -> str:
+def _unproved(best: PricedOption | None) -> str:
     """Say why no speed-up may be claimed."""
-    ratio = best.option.ratio if best else None
-    if best is not None and ratio is None:
+    if best is not None and best.option.ratio is None:
         return "not timed in turns with the first row"
-    if ratio is not None and ratio.high < 1:
+    if best is not None and best.option.ratio is not None and best.option.ratio.high < 1:
         return "its speed-up is not confirmed"
     return "no speed-up beyond the noise"
 

@@ -1,4 +1,4 @@
-"""The public verb: price a run's folder or saved answers of `ortune bench`."""
+"""Price a run's folder or a file of `ortune bench --json`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from tempfile import TemporaryDirectory
 
 from ortune.analysis.costs.cost import Costs, Option, costs
 from ortune.analysis.costs.sources import Priced, joined, read
-from ortune.analysis.costs.terms import Terms
-from ortune.analysis.costs.terms import read as read_terms
+from ortune.analysis.costs.terms import (
+    Terms,
+    read_devices,
+    read_effort,
+    read_load,
+    read_overhead,
+    read_price,
+)
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.hardware.cpus import effective_cpus
@@ -53,17 +59,19 @@ def cost(
     Raises:
         OrtuneError: A word or a source cannot be read, or the processes do not start.
     """
-    asked = read_terms(
-        price,
-        load=load,
-        overhead=overhead,
+    amount, currency = read_price(price)
+    terms = Terms(
+        price_per_hour=amount,
+        currency=currency,
+        overhead_s=read_overhead(overhead) if overhead else 0.0,
         processes=processes,
-        gpus=gpus,
-        effort=effort,
+        devices=read_devices(gpus) if gpus else (1,),
+        load_per_s=read_load(load) if load else None,
+        effort_cost=read_effort(effort) if effort else 0.0,
         hours_per_day=hours_per_day,
         within_months=within_months,
     )
-    return priced(sources, asked, measure=measure, sink=sink)
+    return priced(sources, terms, measure=measure, sink=sink)
 
 
 def priced(
@@ -76,20 +84,10 @@ def priced(
     """Price as `cost` does, under terms that are read."""
     paths = [sources] if isinstance(sources, (str, Path)) else list(sources)
     found = joined([read(Path(path)) for path in paths])
-    together = min(terms.processes, effective_cpus())
-    options = found.options
-    if measure and together > 1:
-        options = _slowed(found, together, sink)
-    return costs(
-        options,
-        terms,
-        chosen=found.chosen,
-        tuning_s=found.tuning_s,
-        assumptions=(
-            *found.notes,
-            *_assumptions(terms, options, together if measure else 1),
-        ),
-    )
+    together = min(terms.processes, effective_cpus()) if measure else 1
+    options = _slowed(found, together, sink) if together > 1 else found.options
+    assumed = (*found.notes, *_assumptions(terms, options, together))
+    return costs(options, terms, chosen=found.chosen, tuning_s=found.tuning_s, assumptions=assumed)
 
 
 def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[Option, ...]:
@@ -115,27 +113,25 @@ def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[Option, ...]:
 
 
 def _assumptions(terms: Terms, options: Sequence[Option], measured: int) -> tuple[str, ...]:
-    """Say what the table takes for granted."""
-    said = []
+    """Return what was not measured, in sentences."""
+    found = []
     if terms.processes > 1 and measured <= 1:
-        said.append(
+        found.append(
             f"{terms.processes} processes are assumed to do {terms.processes} times what one "
             "does; not measured (--measure does, up to this machine's CPUs)"
         )
     elif terms.processes > measured > 1:
-        said.append(
+        found.append(
             f"measured with {measured} processes at once, as many as this machine has CPUs; "
             f"from there to {terms.processes} linear scaling is assumed"
         )
     if max(terms.devices) > 1:
-        said.append(f"1 to {max(terms.devices)} GPUs: linear scaling is assumed, not measured")
+        found.append(f"1 to {max(terms.devices)} GPUs: linear scaling is assumed, not measured")
     if terms.overhead_s:
-        said.append("the overhead is taken as given, the same for every row and however many run")
+        found.append("the overhead is taken as given, the same for every row and however many run")
     if terms.load_per_s is not None:
-        said.append("machines are counted at full use; a queue that stays short needs some spare")
+        found.append("machines are counted at full use; a queue that stays short needs some spare")
     if any(option.ratio is None for option in options):
-        said.append("rows without an interval were timed in another run than the first row")
-    said.append(
-        "costs a million and per 1,000 FPS-hours are those of a machine that is always busy"
-    )
-    return tuple(said)
+        found.append("rows without an interval were timed in another run than the first row")
+    always = "costs a million and per 1,000 FPS-hours are those of a machine that is always busy"
+    return (*found, always)

@@ -15,7 +15,7 @@ from typing import Any
 from ortune.analysis.costs.cost import Option
 from ortune.core.errors import BadData
 from ortune.core.study import Study
-from ortune.core.trial import Interval, Trial
+from ortune.core.trial import Interval
 from ortune.experiment.ledger import read_study
 
 _LATENCY = "latency"
@@ -109,44 +109,28 @@ def of_study(study: Study) -> Priced:
             f"{study.root} holds no measured baseline", fix="run `ortune optimize` again"
         )
     last = {t.key: t for t in study.trials}
-    latest = {key: t for key, t in last.items() if t.ratio and study.accepts(t)}
-    as_is = [t for t in latest.values() if not t.plan.recipe.steps]
-    front = [latest[t.key] for t in study.front() if t.key in latest]
-    best = study.best
-    shown = dict.fromkeys(t.key for t in (*front, best, *as_is) if t.key in latest)
-    rest = sorted((latest[key] for key in shown if key != base.key), key=_value)
+    kept = {key: (t, t.ratio) for key, t in last.items() if t.ratio and study.accepts(t)}
+    shown = {t.key for t in (*study.front(), study.best)}
+    shown |= {key for key, (t, _) in kept.items() if not t.plan.recipe.steps}
+    shown -= {base.key}
+    rest = sorted((kept[key] for key in kept if key in shown), key=lambda one: one[1].value)
     inference_s = median(base.measurement.latency_ns) / 1e9
     samples = max(1, workload.batch)
     options = [Option(str(base.plan), inference_s, _ONE, samples)]
-    options += [
-        Option(
-            str(t.plan),
-            inference_s * t.ratio.value,
-            t.ratio,
-            samples,
-            accuracy=str(t.score.verdict or "") if t.score else "",
-            confirmed=_confirmed(study, t),
-        )
-        for t in rest
-        if t.ratio is not None
-    ]
+    for t, ratio in rest:
+        accuracy = str(t.score.verdict or "") if t.score else ""
+        sure = not study.too_noisy and (t.part == "final" or study.finished != "done")
+        seconds = inference_s * ratio.value
+        option = Option(str(t.plan), seconds, ratio, samples, accuracy=accuracy, confirmed=sure)
+        options.append(option)
     return Priced(
         tuple(options),
-        (_baseline_job(Path(study.root)), *(_job(t.reproduce) for t in rest)),
+        (_baseline_job(Path(study.root)), *(job_file(t.reproduce) for t, _ in rest)),
         (Path(study.job.model).name, str(base.plan.backend)),
-        chosen="" if best.key == base.key else str(best.plan),
+        chosen="" if study.best.key == base.key else str(study.best.plan),
         tuning_s=sum(t.seconds for t in study.trials),
         notes=(_NOISY.format(study.root),) if study.too_noisy else (),
     )
-
-
-def _confirmed(study: Study, trial: Trial) -> bool:
-    """Whether the search stands by a trial, as `Study.best` does."""
-    return not study.too_noisy and (trial.part == "final" or study.finished != "done")
-
-
-def _value(trial: Trial) -> float:
-    return trial.ratio.value if trial.ratio else float("inf")
 
 
 def _baseline_job(root: Path) -> Path | None:
@@ -155,7 +139,7 @@ def _baseline_job(root: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def _job(reproduce: str | None) -> Path | None:
+def job_file(reproduce: str | None) -> Path | None:
     """Return the job file in a trial's command, where it is still there."""
     words = shlex.split(reproduce or "")
     found = [Path(word) for word in words if re.search(r"\bjob\.json$", word)]
@@ -195,16 +179,13 @@ def _row(
     row: Mapping[str, Any], ratio: Mapping[str, float] | None, first: Mapping[str, Any]
 ) -> Option:
     """Read a row. The ratio holds within one batch."""
-    samples = max(1, int(row.get("batch") or 1))
+    samples, batch = (max(1, int(one.get("batch") or 1)) for one in (row, first))
     name = f"{Path(row['model']).name} @ {row['backend']}"
-    held = None
-    inference_s = _typical(row)
-    if ratio is not None and samples == max(1, int(first.get("batch") or 1)):
-        held = Interval(ratio["value"], ratio["low"], ratio["high"])
-        inference_s = _typical(first) * held.value
-    if samples > 1:
-        name = f"{name}, batch {samples}"
-    return Option(name, inference_s, held, samples)
+    name += f", batch {samples}" if samples > 1 else ""
+    if ratio is None or samples != batch:
+        return Option(name, _typical(row), None, samples)
+    held = Interval(ratio["value"], ratio["low"], ratio["high"])
+    return Option(name, _typical(first) * held.value, held, samples)
 
 
 def _typical(row: Mapping[str, Any]) -> float:

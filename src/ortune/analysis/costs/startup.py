@@ -1,4 +1,4 @@
-"""Times variants of a model: how long a session takes to start, an inference beside another."""
+"""Timing of a model's variants: session creation, and inferences in turns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from ortune.analysis.costs.variants import Variant
+from ortune.analysis.costs.variants import Subject, Variant
 from ortune.core.errors import BadModel
-from ortune.core.event import Note, Sink
 from ortune.core.trial import Interval
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.timing import stats
@@ -23,12 +22,7 @@ PAIRS = 3
 
 @dataclass
 class Starts:
-    """What starting a variant took, a fresh process each.
-
-    Attributes:
-        load_ns: Session creation.
-        first_ns: The first inference.
-    """
+    """What starting a variant took, a fresh process each: session creation, first inference."""
 
     load_ns: list[int]
     first_ns: list[int]
@@ -40,11 +34,11 @@ class Starts:
 
 
 class Clock:
-    """Times variants in worker processes; one that fails is left out and the sink told."""
+    """Times variants in worker processes; one that fails is left out."""
 
-    def __init__(self, made: list[Variant], stream: Path, root: Path, sink: Sink) -> None:
+    def __init__(self, made: list[Variant], subject: Subject, stream: Path) -> None:
         self.variants = made
-        self._stream, self._root, self._sink = stream, root, sink
+        self._subject, self._stream = subject, stream
 
     def starts(self, count: int) -> tuple[dict[str, Starts], list[int]]:
         """Start every variant in turns, each time in a fresh process."""
@@ -90,12 +84,12 @@ class Clock:
         return found, round(median(base))
 
     def _worker(self, one: Variant) -> Worker:
-        return Worker(lone(one.file, one.backend, self._stream, self._root, "timeline"))
+        root = self._subject.root
+        return Worker(lone(one.file, one.backend, self._stream, root, "timeline"))
 
     def _drop(self, one: Variant, reason: str) -> None:
         if one in self.variants[:2]:
-            raise BadModel(
-                f"'{one.name}' does not run: {reason}", fix="check the model and the data"
-            )
+            fix = "check the model and the data"
+            raise BadModel(f"'{one.name}' does not run: {reason}", fix=fix)
         self.variants.remove(one)
-        self._sink(Note(f"'{one.name}' is left out: {reason}", warning=True))
+        self._subject.leave_out(one.name, reason)

@@ -1,4 +1,4 @@
-"""What inference is paid and asked for, read from a command line's words."""
+"""Prices, load and overhead of inference, read from text such as ``2.50/h``."""
 
 from __future__ import annotations
 
@@ -50,6 +50,17 @@ class Terms:
     hours_per_day: float = 24.0
     within_months: float = 6.0
 
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            problem = f"--processes {self.processes} is not a number of processes"
+            raise BadSettings(problem, fix="give 1 up")
+        if not 0 < self.hours_per_day <= 24:
+            problem = f"a day has no {self.hours_per_day:g} hours"
+            raise BadSettings(problem, fix="--hours-per-day 1 to 24")
+        if not 0 < self.within_months < math.inf:
+            problem = f"--within {self.within_months:g} is no time"
+            raise BadSettings(problem, fix="give months, such as 6")
+
     @property
     def month_hours(self) -> float:
         """Paid hours of a month: 30.4 days."""
@@ -61,84 +72,48 @@ class Terms:
         return f"{shown} {self.currency}".rstrip()
 
 
-def read(
-    price: str,
-    *,
-    load: str = "",
-    overhead: str = "",
-    processes: int = 1,
-    gpus: str = "",
-    effort: str = "",
-    hours_per_day: float = 24.0,
-    within_months: float = 6.0,
-) -> Terms:
-    """Read the words of ``ortune cost``, such as ``2.50/h``, ``150/s``, ``20ms``, ``4h@80/h``.
-
-    Raises:
-        BadSettings: One of them cannot be read, or is not positive.
-    """
-    amount, currency = read_price(price)
-    if processes < 1:
-        raise BadSettings(f"--processes {processes} is not a number of processes", fix="give 1 up")
-    if not 0 < hours_per_day <= 24:
-        raise BadSettings(f"a day has no {hours_per_day:g} hours", fix="--hours-per-day 1 to 24")
-    if not 0 < within_months < math.inf:
-        raise BadSettings(f"--within {within_months:g} is no time", fix="give months, such as 6")
-    return Terms(
-        price_per_hour=amount,
-        currency=currency,
-        overhead_s=read_overhead(overhead) if overhead else 0.0,
-        processes=processes,
-        devices=read_devices(gpus) if gpus else (1,),
-        load_per_s=read_load(load) if load else None,
-        effort_cost=read_effort(effort) if effort else 0.0,
-        hours_per_day=hours_per_day,
-        within_months=within_months,
-    )
-
-
 def read_price(text: str) -> tuple[float, str]:
     """Read ``2.50/h``, ``2.50 EUR/h`` or ``$2.50/h`` into an amount an hour and its currency."""
-    found = _PRICE.fullmatch(text.strip())
-    if found is None or float(found[2]) <= 0 or (found[1] and found[3]):
-        raise BadSettings(
-            f"cannot read the price '{text}'", fix='write 2.50/h or "2.50 EUR/h", above zero'
-        )
-    return float(found[2]), found[1] or found[3]
+    fix = 'write 2.50/h or "2.50 EUR/h", above zero'
+    before, amount, behind = _read(_PRICE, text, "price", fix)
+    if float(amount) <= 0 or (before and behind):
+        raise BadSettings(f"cannot read the price '{text}'", fix=fix)
+    return float(amount), before or behind
 
 
 def read_load(text: str) -> float:
     """Read ``150/s``, ``9000/min``, ``40000/h`` or ``1000000/day`` into samples a second."""
-    found = _LOAD.fullmatch(text.strip())
-    if found is None or float(found[1]) <= 0:
-        raise BadSettings(
-            f"cannot read the load '{text}'", fix="write 150/s, 9000/min, 40000/h or 1000000/day"
-        )
-    return float(found[1]) / _SECONDS[found[2]]
+    fix = "write 150/s, 9000/min, 40000/h or 1000000/day"
+    amount, unit = _read(_LOAD, text, "load", fix)
+    if float(amount) <= 0:
+        raise BadSettings(f"cannot read the load '{text}'", fix=fix)
+    return float(amount) / _SECONDS[unit]
 
 
 def read_overhead(text: str) -> float:
     """Read ``20ms``, ``800us`` or ``1.5s`` into seconds."""
-    found = _SPAN.fullmatch(text.strip())
-    if found is None:
-        raise BadSettings(f"cannot read the overhead '{text}'", fix="write 20ms, 800us or 1.5s")
-    return float(found[1]) * _SECONDS[found[2]]
+    amount, unit = _read(_SPAN, text, "overhead", "write 20ms, 800us or 1.5s")
+    return float(amount) * _SECONDS[unit]
 
 
 def read_effort(text: str) -> float:
     """Read ``4h@80/h``, hours at a rate an hour, into what it costs."""
-    found = _EFFORT.fullmatch(text.strip())
-    if found is None:
-        raise BadSettings(f"cannot read the effort '{text}'", fix="write 4h@80/h: hours at a rate")
-    return float(found[1]) * float(found[2])
+    hours, rate = _read(_EFFORT, text, "effort", "write 4h@80/h: hours at a rate")
+    return float(hours) * float(rate)
 
 
 def read_devices(text: str) -> tuple[int, ...]:
     """Read ``4`` or ``1-8`` into numbers of devices."""
-    found = _RANGE.fullmatch(text.strip())
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    fix = f"write 4 or 1-8, {_MOST} at most"
+    low, high = _read(_RANGE, text, "number of GPUs", fix)
+    first, last = int(low), int(high or low)
     if first < 1 or last < first or last - first >= _MOST:
-        raise BadSettings(
-            f"cannot read the number of GPUs '{text}'", fix=f"write 4 or 1-8, {_MOST} at most"
-        )
+        raise BadSettings(f"cannot read the number of GPUs '{text}'", fix=fix)
     return tuple(range(first, last + 1))
+
+
+def _read(pattern: re.Pattern[str], text: str, what: str, fix: str) -> tuple[str, ...]:
+    found = pattern.fullmatch(text.strip())
+    if found is None:
+        raise BadSettings(f"cannot read the {what} '{text}'", fix=fix)
+    return found.groups("")

@@ -1,4 +1,4 @@
-"""The public verb: what each way to serve a model costs once, a session and an inference."""
+"""What each way to serve a model costs once, a session and an inference."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ortune.analysis.costs.breakeven import Line, Reign, pays_from, reigns
+from ortune.analysis.costs.breakeven import CostLine, EnvelopeSegment, lower_envelope, pays_from
 from ortune.analysis.costs.startup import Clock, Starts
-from ortune.analysis.costs.variants import BOTH, Variant, quantizer_for, variants
+from ortune.analysis.costs.variants import BOTH, Subject, Variant, quantizer_for, variants
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Note, Sink, noting, silent
 from ortune.core.plugins.spelling import parse
+from ortune.core.result import TableResult
 from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.measurement.capabilities import capabilities
@@ -45,7 +46,7 @@ class Timed:
         session_equal: Its sessions do not differ from those of `against` in rank, at 1 %.
     """
 
-    line: Line
+    line: CostLine
     load_ns: tuple[int, ...]
     first_ns: tuple[int, ...]
     against: str
@@ -58,7 +59,7 @@ class Timed:
         """Whether no difference to `against` is beyond the noise."""
         return self.ratio.low <= 1 <= self.ratio.high
 
-    def pays(self, other: Line, per_session: float) -> Interval:
+    def pays(self, other: CostLine, per_session: float) -> Interval:
         """Return from how many inferences on it is cheaper than the line it was timed against.
 
         The ends move this line's latency to those of the ratio's interval; equal ones stay equal.
@@ -73,8 +74,8 @@ class Timed:
         return Interval(value, low, high)
 
 
-@dataclass(frozen=True)
-class Timeline:
+@dataclass(frozen=True, repr=False)
+class Timeline(TableResult):
     """All variants of one model.
 
     Attributes:
@@ -87,9 +88,12 @@ class Timeline:
         notes: What was left out, and why.
     """
 
+    headline = ("model", "quantizer", "per_session", "cheapest")
+    table = "lines"
+
     model: str
     rows: tuple[Timed, ...]
-    every: Line | None
+    every: CostLine | None
     per_session: float
     import_ns: tuple[int, ...]
     quantizer: str
@@ -98,18 +102,18 @@ class Timeline:
     versions: Mapping[str, str]
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[CostLine, ...]:
         """Every line, that of quantizing in every session last."""
         return (*(row.line for row in self.rows), *([self.every] if self.every else []))
 
-    def line(self, name: str) -> Line:
+    def line(self, name: str) -> CostLine:
         """Return the line of a name."""
         return next(line for line in self.lines if line.name == name)
 
     @property
-    def reigns(self) -> tuple[Reign, ...]:
+    def cheapest(self) -> tuple[EnvelopeSegment, ...]:
         """Which line is the lowest in which range of inferences."""
-        return reigns(self.lines, self.per_session)
+        return lower_envelope(self.lines, self.per_session)
 
 
 def timeline(
@@ -143,33 +147,21 @@ def timeline(
         OrtuneError: The model, the data or an option cannot be used.
     """
     source, backend = Path(model), _backend(on)
-    if not 1 <= inferences_per_session < math.inf:
-        raise BadSettings(
-            f"a session cannot serve {inferences_per_session:g} inferences",
-            fix="give 1 or more, such as 1000",
-        )
-    if starts < 1:
-        raise BadSettings(f"{starts} starts measure nothing", fix="give 1 or more, such as 9")
+    _check(inferences_per_session, starts)
     notes: list[str] = []
-
-    def told(event: Any) -> None:
-        if isinstance(event, Note):
-            notes.append(event.text)
-        sink(event)
-
+    sink = noting(notes, sink)
     facts = model_facts.facts(file.load(source))
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder).resolve()
         fed = given.samples(data, facts.inputs, root, shapes=shapes, ranges=ranges)
         for text in fed.notes:
-            told(Note(text))
+            sink(Note(text))
         material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
-        step_of = quantizer_for(step, facts, backend, told)
-        made = variants(source.resolve(), facts, backend, step_of, material, root, told)
-        clock = Clock(list(made), fed.stream, root, told)
+        quantizer = quantizer_for(step, facts, backend, sink)
+        subject = Subject(source.resolve(), facts, backend, quantizer, material, root, sink)
+        clock = Clock(list(variants(subject)), subject, fed.stream)
         found, imports = clock.starts(starts)
-        ratios, base_ns = clock.ratios(seconds)
-        rows = _rows(clock.variants, found, ratios, base_ns)
+        rows = _rows(clock.variants, found, *clock.ratios(seconds))
     offered = capabilities(backend)
     return Timeline(
         model=str(model),
@@ -177,20 +169,30 @@ def timeline(
         every=_every_session(rows),
         per_session=inferences_per_session,
         import_ns=tuple(imports),
-        quantizer="" if step_of is None else str(step_of),
+        quantizer="" if quantizer is None else str(quantizer),
         notes=tuple(notes),
         machine=offered.machine,
         versions=offered.versions,
     )
 
 
-def _every_session(rows: Sequence[Timed]) -> Line | None:
+def _every_session(rows: Sequence[Timed]) -> CostLine | None:
     """Return "both" with its one-time cost in every session."""
     both = next((row.line for row in rows if row.line.name == BOTH), None)
     if both is None:
         return None
     session_s = both.once_s + both.session_s
     return replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
+
+
+def _check(inferences_per_session: float, starts: int) -> None:
+    if not 1 <= inferences_per_session < math.inf:
+        raise BadSettings(
+            f"a session cannot serve {inferences_per_session:g} inferences",
+            fix="give 1 or more, such as 1000",
+        )
+    if starts < 1:
+        raise BadSettings(f"{starts} starts measure nothing", fix="give 1 or more, such as 9")
 
 
 def _backend(on: str) -> Cpu:
@@ -222,6 +224,6 @@ def _rows(
         alike = bool(one.against) and not differ(starts[one.name].sums, starts[one.against].sums)
         if alike:
             session[one.name] = session[one.against]
-        line = Line(one.name, one.once_s, session[one.name], inference[one.name])
+        line = CostLine(one.name, one.once_s, session[one.name], inference[one.name])
         rows.append(Timed(line, tuple(loads), tuple(firsts), one.against, ratio, one.size, alike))
     return tuple(rows)

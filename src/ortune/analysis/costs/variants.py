@@ -1,11 +1,10 @@
-"""The files that one model can be served as: as it came, rewritten, quantized, saved offline."""
+"""The files that one model can be served as: original, rewritten, quantized, saved offline."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from ortune.backends.cpu import Cpu
@@ -14,7 +13,8 @@ from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import Quantizer, Recipe
+from ortune.core.step import Quantizer, Recipe, Step
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.offline import optimize_offline
 from ortune.recipe.build import Material, build_in
 from ortune.recipe.space import clean
@@ -26,11 +26,36 @@ _PREFERRED = ("int8-static", "int8-dynamic", "int8-weights")
 
 
 @dataclass(frozen=True)
+class Subject:
+    """What all variants are made of.
+
+    Attributes:
+        model: The file as it came.
+        backend: Its level is set by each variant, its other fields hold for all.
+        quantizer: The step behind "quantized" and "both"; None leaves them out.
+        material: Samples to check and calibrate with.
+        root: Folder for the files.
+        sink: Told what cannot be made.
+    """
+
+    model: Path
+    facts: Facts
+    backend: Cpu
+    quantizer: Quantizer | None
+    material: Material
+    root: Path
+    sink: Sink
+
+    def leave_out(self, name: str, reason: str, *, warning: bool = True) -> None:
+        """Tell the sink that there is no such variant."""
+        self.sink(Note(f"'{name}' is left out: {reason}", warning=warning))
+
+
+@dataclass(frozen=True)
 class Variant:
     """One way to serve the model.
 
     Attributes:
-        name: What it is called.
         file: What a session loads.
         backend: How; `level` says how far the runtime still rewrites the graph at load.
         once_s: Seconds of making the file, the start of processes included.
@@ -50,46 +75,22 @@ class Variant:
         return sum(path.stat().st_size for path in (self.file, beside) if path.is_file())
 
 
-def variants(
-    model: Path,
-    facts: Facts,
-    backend: Cpu,
-    quantizer: Quantizer | None,
-    material: Material,
-    root: Path,
-    sink: Sink,
-) -> Iterator[Variant]:
-    """Make every file and yield how it is served; what cannot be made is told to the sink.
-
-    Args:
-        model: The file as it came.
-        facts: Of it.
-        backend: Its level is set here, its other fields hold for all.
-        quantizer: The step behind "quantized" and "both"; None leaves them out.
-        material: Samples to check and calibrate with.
-        root: Folder for the files.
-        sink: Receives notes.
-    """
-    raw, full = replace(backend, level="disabled"), replace(backend, level="all")
-    yield Variant(NONE, model, raw, 0.0)
-    yield Variant(GRAPH, model, full, 0.0, NONE)
-    yield from _saved(GRAPH, model, 0.0, raw, root / "graph", sink)
-    recipe = clean(facts, backend)
-    if recipe.steps:
-        cleaned = _made(CLEANED, recipe, model, material, root / "clean", sink)
-        if cleaned is not None:
-            yield Variant(CLEANED, cleaned[0], full, cleaned[1], GRAPH)
-    if quantizer is None:
+def variants(subject: Subject) -> Iterator[Variant]:
+    """Make every file and yield how it is served."""
+    raw, full = (replace(subject.backend, level=level) for level in ("disabled", "all"))
+    yield Variant(NONE, subject.model, raw, 0.0)
+    graph = Variant(GRAPH, subject.model, full, 0.0, NONE)
+    yield graph
+    yield from _saved(subject, graph)
+    rewrites = clean(subject.facts, subject.backend, capabilities(subject.backend)).steps
+    if rewrites:
+        yield from _built(subject, CLEANED, rewrites, full, GRAPH)
+    if subject.quantizer is None:
         return
-    alone = Recipe(QUANTIZED, (quantizer,))
-    quantized = _made(QUANTIZED, alone, model, material, root / "quantized", sink)
-    if quantized is not None:
-        yield Variant(QUANTIZED, quantized[0], raw, quantized[1], NONE)
-    joined = Recipe(BOTH, (*recipe.steps, quantizer))
-    both = _made(BOTH, joined, model, material, root / "both", sink)
-    if both is not None:
-        yield Variant(BOTH, both[0], full, both[1], GRAPH)
-        yield from _saved(BOTH, both[0], both[1], raw, root / "both", sink)
+    yield from _built(subject, QUANTIZED, (subject.quantizer,), raw, NONE)
+    for both in _built(subject, BOTH, (*rewrites, subject.quantizer), full, GRAPH):
+        yield both
+        yield from _saved(subject, both)
 
 
 def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantizer | None:
@@ -99,57 +100,47 @@ def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantize
         BadSettings: `spec` names no quantizer, or cannot be read.
     """
     if spec:
-        if spec.partition("(")[0].strip() not in catalog.names(Quantizer):
-            raise BadSettings(
-                f"'{spec}' is no quantizer",
-                fix=f"use one of: {', '.join(catalog.names(Quantizer))}",
-            )
+        known = catalog.names(Quantizer)
+        if spec.partition("(")[0].strip() not in known:
+            raise BadSettings(f"'{spec}' is no quantizer", fix=f"use one of: {', '.join(known)}")
         return parse(Quantizer, spec)
     for name in _PREFERRED:
-        for offer in catalog.load(Quantizer, name).offers(facts, backend):
+        for offer in catalog.load(Quantizer, name).offers(facts, backend, capabilities(backend)):
             sink(Note(f"quantized by {offer}"))
             return offer
     sink(Note("no quantizer offers anything for this model: not quantized"))
     return None
 
 
-def _made(
-    name: str, recipe: Recipe, model: Path, material: Material, root: Path, sink: Sink
-) -> tuple[Path, float] | None:
-    """Build a recipe in a folder of its own: no step is taken from another build."""
-    start = time.perf_counter()
-    try:
-        built = build_in(root, model, recipe, material)
-    except OrtuneError as error:
-        sink(Note(f"'{name}' is left out: {error.what}", warning=True))
-        return None
-    if not built.changed:
-        sink(Note(f"'{name}' is left out: there is nothing to rewrite"))
-        return None
-    return built.path, time.perf_counter() - start
-
-
-def _saved(
-    name: str, source: Path, once_s: float, raw: Cpu, root: Path, sink: Sink
+def _built(
+    subject: Subject, name: str, steps: tuple[Step, ...], backend: Cpu, against: str
 ) -> Iterator[Variant]:
+    """Build a recipe in a folder of its own: no step is taken from another build."""
+    recipe, start = Recipe(name, steps), time.perf_counter()
+    try:
+        built = build_in(subject.root / name, subject.model, recipe, subject.material)
+    except OrtuneError as error:
+        subject.leave_out(name, error.what)
+        return
+    if built.changed:
+        yield Variant(name, built.path, backend, time.perf_counter() - start, against)
+    else:
+        subject.leave_out(name, "there is nothing to rewrite", warning=False)
+
+
+def _saved(subject: Subject, loaded: Variant) -> Iterator[Variant]:
     """Save what the runtime makes of a file at level all, as ONNX and in its own format.
 
     The runtime writes its own format where the file's name ends in ``.ort``.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    raw = replace(subject.backend, level="disabled")
     for kind, suffix in ((OFFLINE, ".onnx"), (ORT, ".ort")):
-        out = root / f"offline{suffix}"
-        taken = _timed(partial(optimize_offline, source, "all", out))
-        if isinstance(taken, OrtuneError):
-            sink(Note(f"'{name}, {kind}' is left out: {taken.what}", warning=True))
-        else:
-            yield Variant(f"{name}, {kind}", out, raw, once_s + taken, name)
-
-
-def _timed(act: Callable[[], object]) -> float | OrtuneError:
-    start = time.perf_counter()
-    try:
-        act()
-    except OrtuneError as error:
-        return error
-    return time.perf_counter() - start
+        name = f"{loaded.name}, {kind}"
+        out, start = subject.root / f"{loaded.name}, offline{suffix}", time.perf_counter()
+        try:
+            optimize_offline(loaded.file, "all", out)
+        except OrtuneError as error:
+            subject.leave_out(name, error.what)
+            continue
+        once_s = loaded.once_s + time.perf_counter() - start
+        yield Variant(name, out, raw, once_s, loaded.name)

@@ -1,4 +1,4 @@
-"""The public verb: what a model is made of, what is odd about it, and who would run it."""
+"""What a model is made of, what is odd about it, and who would run it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
+from ortune.core.result import TableResult
 from ortune.model.analysis import facts as model_facts
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.largest import (
@@ -43,8 +44,8 @@ READ_BELOW = 500_000_000
 _TENSORS = 20
 
 
-@dataclass(frozen=True)
-class Inspection:
+@dataclass(frozen=True, repr=False)
+class Inspection(TableResult):
     """What is known of a model without running it.
 
     Attributes:
@@ -70,6 +71,9 @@ class Inspection:
         steps: Automatic transforms that apply.
         placement: What each backend asked would take.
     """
+
+    headline = ("model", "file_bytes", "moved", "intensity", "steps")
+    table = "nodes"
 
     model: Path
     digest: str | None

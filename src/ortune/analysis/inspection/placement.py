@@ -60,11 +60,11 @@ def placed(path: Path, backend: Backend) -> Placed:
                 answer = worker.ask("takes")["takes"]
         except WorkerFailed as error:
             return Placed(str(backend), problem=error.failure.reason, fix=error.failure.fix)
-    return told(str(backend), model, answer)
+    return assignment(str(backend), model, answer)
 
 
-def told(backend: str, model: ir.Model, answer: Mapping[str, list[str]]) -> Placed:
-    """Tell the model's own nodes from those that the runtime added."""
+def assignment(backend: str, model: ir.Model, answer: Mapping[str, list[str]]) -> Placed:
+    """Separate the model's own nodes from those that the runtime added."""
     own = {str(n.name): n for n in model.graph.all_nodes() if n.op_type != "Constant" or n.domain}
     constants = {str(n.name) for n in model.graph.all_nodes() if str(n.name) not in own}
     outputs = {str(v.name): name for name, node in own.items() for v in node.outputs if v.name}

@@ -1,4 +1,4 @@
-"""The public verb: cut padding off calls, in buckets that the data choose, proved and timed."""
+"""Buckets of lengths that cut the padding off calls: chosen by data, proved and timed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel, BadSettings, Refused
 from ortune.core.event import Note, Sink, silent
-from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
+from ortune.core.result import Result
 from ortune.core.trial import Interval
 from ortune.core.workload import spread
 from ortune.data import feeds, stream
@@ -39,8 +39,8 @@ _WORTH = 0.98
 """Buckets that leave more than this of the time are not worth having."""
 
 
-@dataclass(frozen=True)
-class Buckets:
+@dataclass(frozen=True, repr=False)
+class Buckets(Result):
     """Buckets for a model and its data, and what they are worth.
 
     Attributes:
@@ -53,6 +53,8 @@ class Buckets:
         predicted: Ratio of latencies, from `latency_ns`.
         measured: The same timed in pairs, with its 99 % interval; None where nobody asked.
     """
+
+    headline = ("backend", "positions", "predicted", "measured")
 
     backend: Bucketed
     padding: Padding
@@ -118,9 +120,9 @@ def buckets(
     if seconds <= 0:
         return found
     ran = race([(path, backend), (path, found.backend)], data=data, seconds=seconds, sink=sink)
-    if ran["ratios"][1] is None:
-        raise BadModel(f"{found.backend}: {ran['rows'][1]['error']}", fix="run with -v")
-    return replace(found, measured=codec.decode(Interval, ran["ratios"][1]))
+    if ran.ratios[1] is None:
+        raise BadModel(f"{found.backend}: {ran.rows[1]['error']}", fix="run with -v")
+    return replace(found, measured=ran.ratios[1])
 
 
 def _proof(

@@ -13,6 +13,7 @@ from ortune.core.session import Tensors
 from ortune.core.workload import spread
 from ortune.data.padding import Padding
 from ortune.data.stream import Stream
+from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.metrics.snr import Snr
 
@@ -64,44 +65,38 @@ def prove(
     lengths = tuple(sorted({padding.lengths[i] for i in chosen}))
     plain = Bucketed(mask=padding.mask, inputs=padding.inputs, side=padding.side)
     cut = replace(plain.around(backend), lengths=lengths)
-    whole, short = folder / "whole.stream", folder / "short.stream"
-    with Worker(lone(model, backend, stream, folder, "whole")) as worker:
-        worker.ask("load")
-        worker.ask("score", indices=list(chosen), metrics=[], save=str(whole.resolve()))
+    long = _saved(lone(model, backend, stream, folder, "whole"), chosen, folder / "whole.stream")
     try:
-        with Worker(lone(model, cut, stream, folder, "short")) as worker:
-            worker.ask("load")
-            worker.ask("score", indices=list(chosen), metrics=[], save=str(short.resolve()))
+        brief = _saved(lone(model, cut, stream, folder, "short"), chosen, folder / "short.stream")
     except WorkerFailed as error:
         raise Refused(
             f"the model does not run without the padding: {error.failure.reason}",
             fix="free what is tied to the padded length (ortune apply MODEL free-dims), or leave "
             "the calls padded",
         ) from None
-    long, brief = Stream(whole), Stream(short)
     widths, real = ([side[i] for i in chosen] for side in (padding.widths, padding.lengths))
-    found = _outputs(long, brief, widths, real)
-    declared = replace(cut, outputs=found)
+    declared = replace(cut, outputs=_outputs(long, brief, widths, real))
     feeds = Stream(stream)
     wanted = [declared.compared(feeds[i], out) for i, out in zip(chosen, long, strict=True)]
-    decibels = {
-        name: Snr().aggregate(
-            Snr().records(
-                [{name: w[name]} for w in wanted], [{name: b[name]} for b in brief], None
-            )
-        )
-        for name in long.names
-    }
+    decibels = {name: _snr_db(name, wanted, list(brief)) for name in long.names}
     for name, value in decibels.items():
         if not value >= least_db:
             raise Refused(
                 f"output '{name}' changes when padding is cut: {value:.1f} dB between them, "
                 f"{least_db:.0f} wanted",
-                fix="leave the calls padded, or mend the model: it computes with padded positions "
-                f"(a mean over all of them, a mask '{padding.mask}' that does not hide them, "
-                "integer ranges taken at run time)",
+                fix="leave the calls padded, or repair the model: it computes with padded "
+                f"positions (a mean over all of them, a mask '{padding.mask}' that does not hide "
+                "them, integer ranges taken at run time)",
             )
     return Proof(declared, decibels, len(chosen))
+
+
+def _saved(job: WorkerJob, indices: Sequence[int], out: Path) -> Stream:
+    """Run samples and keep the outputs."""
+    with Worker(job) as worker:
+        worker.ask("load")
+        worker.ask("score", indices=list(indices), metrics=[], save=str(out.resolve()))
+    return Stream(out)
 
 
 def _snr_db(name: str, wanted: Sequence[Tensors], found: Sequence[Tensors]) -> float:

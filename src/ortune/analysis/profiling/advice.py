@@ -1,7 +1,6 @@
-"""Bottlenecks as actions: what could be done about them, for how much at most, in whose words.
+"""Bottlenecks as actions: what can be done about each, and the most that it may gain.
 
-An action that names steps or a setting is one that `ortune apply`, `--on` and the search take;
-`in_space` says whether the search tries it by itself.
+An action that names steps or a setting is one that `ortune apply`, `--on` and the search take.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from typing import TYPE_CHECKING
 from ortune.analysis.profiling import kernel_groups, patterns
 from ortune.analysis.profiling.quantization_gain import MULTIPLYING, quantizations
 from ortune.analysis.profiling.roofline import by_bound, verdicts
-from ortune.core.action import NO_STEP, Action
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.profile import Kernel, Profile
-from ortune.core.workload import Workload
+from ortune.core.profile import NO_STEP, Action, Kernel, Profile
 from ortune.measurement.capabilities import capabilities
-from ortune.recipe.space import Target, clean, recipes
+from ortune.recipe.space import clean
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -62,26 +59,11 @@ def actions(
     return tuple(sorted(kept, key=lambda one: -one.stake_ns))
 
 
-def in_space(action: Action, facts: Facts, backend: Backend, workload: Workload) -> bool:
-    """Say whether the search has a plan with the action's steps, or tries its setting."""
-    target = Target(backend, capabilities(backend))
-    if action.steps:
-        offered = (
-            one for side in target.variants(facts, workload) for one in recipes(facts, side)
-        )
-        wanted = set(action.steps)
-        return any(wanted <= {str(step) for step in recipe.steps} for recipe in offered)
-    tried = (
-        one for group in backend.coordinates(facts, target.capabilities).values() for one in group
-    )
-    return bool(action.backend) and action.backend in {str(one) for one in tried}
-
-
 def _fusions(
     profile: Profile, model: ir.Model, facts: Facts, backend: Backend
 ) -> Iterator[Action]:
     """What our own rewrites would replace and the runtime has not."""
-    ours = clean(facts, backend)
+    ours = clean(facts, backend, capabilities(backend))
     raised = tuple(step for step in ours.steps if step.name() == "raise-opset")
     for step in ours.steps:
         if step in raised:

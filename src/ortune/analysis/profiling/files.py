@@ -1,4 +1,4 @@
-"""A profile as rows, as a DataFrame, and as files: CSV, JSON and a trace for Perfetto."""
+"""A profile as files: CSV, JSON and a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -8,35 +8,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortune.analysis.profiling.roofline import verdicts
-from ortune.analysis.profiling.table import rows
 from ortune.analysis.profiling.trace import trace
-from ortune.core.action import Action
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
-from ortune.core.profile import Profile
-
-if TYPE_CHECKING:
-    import pandas
+from ortune.core.profile import Action, Profile
 
 TRACE, TABLE, WHOLE = "trace.json", "kernels.csv", "profile.json"
-
-
-def to_dataframe(profile: Profile) -> pandas.DataFrame:
-    """Return `rows` as a pandas DataFrame.
-
-    Raises:
-        OrtuneError: pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError:
-        raise OrtuneError(
-            "pandas is not installed", fix='pip install "ortune[dataframe]"'
-        ) from None
-    return pandas.DataFrame(rows(profile))
 
 
 def whole(profile: Profile, actions: Sequence[Action] = ()) -> dict[str, Any]:
@@ -70,7 +50,7 @@ def write(profile: Profile, folder: Path, actions: Sequence[Action] = ()) -> tup
     try:
         folder.mkdir(parents=True, exist_ok=True)
         made[0].write_text(json.dumps(trace(profile), allow_nan=False), encoding="utf-8")
-        listed = rows(profile)
+        listed = profile.records()
         with made[1].open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, list(listed[0]) if listed else [])
             writer.writeheader()

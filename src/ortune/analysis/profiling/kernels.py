@@ -109,12 +109,12 @@ def kernels(
     made: list[Kernel] = []
     region = parts.all[0].name if parts.all else ""
     claimed = _claimed(recorded, traced, origin, backend)
-    for told, sources, time_ns in zip(recorded.nodes, traced.sources, taken, strict=True):
-        if not told.calls:
+    for executed, sources, time_ns in zip(recorded.nodes, traced.sources, taken, strict=True):
+        if not executed.calls:
             continue
-        node = filled(told, sources, origin, known or {})
+        node = filled(executed, sources, origin, known or {})
         read = _inputs(node, constants)
-        packed = tuple(_packed(read, sources, origin))
+        packed = tuple(packed_weights(read, sources, origin))
         region = _region(sources, parts.of) or region
         kind = _kind(node.op_type)
         note = _WHY.get(kind, "") if not sources else ""
@@ -198,7 +198,9 @@ def _inputs(node: Executed, constants: frozenset[str]) -> tuple[Operand, ...]:
     )
 
 
-def _packed(read: Sequence[Operand], sources: Sequence[str], origin: Origin) -> Iterator[Operand]:
+def packed_weights(
+    read: Sequence[Operand], sources: Sequence[str], origin: Origin
+) -> Iterator[Operand]:
     """Yield the weights that a kernel keeps in a layout of its own and so does not list.
 
     They are those of its sources: every run reads them, whatever they are called.

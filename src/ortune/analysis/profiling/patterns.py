@@ -1,4 +1,4 @@
-"""Find in a source model what could be one kernel: by our own rewrites, and by shape of the graph.
+"""Parts of a model that could be one kernel, by rewrites and by graph patterns.
 
 Nothing is changed: rewrites are tried on copies.
 """

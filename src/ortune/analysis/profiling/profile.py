@@ -1,4 +1,4 @@
-"""The public verb: where the time of a run goes, in terms of the model's own nodes."""
+"""Where the time of a run goes, in terms of the model's own nodes."""
 
 from __future__ import annotations
 
@@ -71,33 +71,26 @@ def profile(
         BackendMissing: The backend cannot run here, records no profile, or took no node.
         OrtuneError: The model or the data cannot be used.
     """
-    backend = _backend(on)
-    path = Path(model)
+    backend, path, workload = _backend(on), Path(model), Latency(batch=batch)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        inputs = model_facts.facts(file.load(path)).inputs
-        fed = given.samples(
-            data, inputs, folder / "data", batch=batch, shapes=shapes, ranges=ranges
-        )
+        takes, out = model_facts.facts(file.load(path)).inputs, folder / "data"
+        fed = given.samples(data, takes, out, batch=batch, shapes=shapes, ranges=ranges)
         for text in fed.notes:
             sink(Note(text))
-        source, loaded, said = labelled(path, folder)
-        notes = list(said)
-
-        def run(chosen: Backend) -> Runs:
-            job = lone(loaded, chosen, fed.stream, folder, "profile", Latency(batch=batch))
-            brought = profiled(job, seconds=seconds, runs=runs)
-            _demand_taken(path, chosen, brought.recorded)
-            return brought
-
-        try:
-            found = run(backend)
-        except BackendMissing as error:
-            if not allow_fallback:
-                raise
-            notes.append(f"{error.what}: profiled on cpu instead")
-            backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
-            found = run(backend)
+        source, loaded, changes = labelled(path, folder)
+        notes = list(changes)
+        for last in (not allow_fallback, True):
+            try:
+                job = lone(loaded, backend, fed.stream, folder, "profile", workload)
+                found = profiled(job, seconds=seconds, runs=runs)
+                demand_taken(path, backend, found.recorded)
+                break
+            except BackendMissing as error:
+                if last:
+                    raise
+                notes.append(f"{error.what}: profiled on cpu instead")
+                backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
         known = sizes(source, fed.stream, batch)
     measured = _ceilings(backend, notes) if ceilings else None
     made = explained(path, source, backend, found, measured, notes, batch, known)
@@ -162,8 +155,8 @@ def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]
     copy = folder / "labelled" / path.name
     copy.parent.mkdir(exist_ok=True)
     file.save(model, copy)
-    said = "functions inlined and " if calls else ""
-    text = f"run as a copy with {said}a name of its own for every node"
+    inlined = "functions inlined and " if calls else ""
+    text = f"run as a copy with {inlined}a name of its own for every node"
     return model, copy, (text,)
 
 
@@ -187,7 +180,7 @@ def _backend(on: str | Backend) -> Backend:
     return on
 
 
-def _demand_taken(path: Path, backend: Backend, recorded: Recorded) -> None:
+def demand_taken(path: Path, backend: Backend, recorded: Recorded) -> None:
     """Refuse a profile in which the provider asked for ran nothing.
 
     Where the runtime keeps a record of its placement this is found when the model is loaded.
@@ -209,22 +202,24 @@ def _ceilings(backend: Backend, notes: list[str]) -> Ceilings | None:
 
 
 def _remarks(found: Runs, traced: Lineage) -> list[str]:
-    recorded, said = found.recorded, []
+    recorded, remarks = found.recorded, []
     slower = recorded.wall_ns / max(1.0, found.plain_ns)
     if slower > _ROUGH:
-        said.append(f"a profiled run takes {slower:.1f} times a plain one: node times are rough")
+        remarks.append(
+            f"a profiled run takes {slower:.1f} times a plain one: node times are rough"
+        )
     lost = 1 - sum(node.span_ns for node in recorded.nodes) / max(1.0, recorded.run_ns)
     if lost > _LOST:
-        said.append(f"{lost:.0%} of the profiled run is in no node that the runtime tells of")
+        remarks.append(f"{lost:.0%} of the profiled run is in no node that the runtime reports")
     if recorded.parallel:
-        said.append("nodes ran side by side: their times may sum to more than the run")
+        remarks.append("nodes ran side by side: their times may sum to more than the run")
     if traced.guessed:
-        said.append(f"{len(traced.guessed)} source nodes were put to the nearest kernel")
+        remarks.append(f"{len(traced.guessed)} source nodes were assigned to the nearest kernel")
     if traced.followed:
-        said.append(
-            f"{len(traced.followed)} kernels, of which no name tells, were put to the source "
-            "nodes behind their predecessors"
+        remarks.append(
+            f"{len(traced.followed)} kernels, which no name identifies, were assigned to the "
+            "source nodes behind their predecessors"
         )
     if not recorded.graph:
-        said.append("the runtime does not show the graph that it executes: nodes go by name")
-    return said
+        remarks.append("the runtime does not show the graph that it executes: nodes go by name")
+    return remarks

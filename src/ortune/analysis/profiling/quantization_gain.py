@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from ortune.analysis.profiling import kernel_groups, patterns
 from ortune.analysis.profiling.roofline import (
+    KernelRoofline,
     Roofs,
-    Verdict,
     arithmetic,
     by_bound,
     roofs,
     verdicts,
 )
-from ortune.core.action import Action
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.profile import Ceilings, Kernel, Profile
+from ortune.core.profile import Action, Ceilings, Kernel, Profile
 from ortune.core.step import Quantizer
+from ortune.measurement.capabilities import capabilities
 from ortune.recipe.space import clean, recipes
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def quantizations(
     profile: Profile, model: ir.Model, facts: Facts, backend: Backend
 ) -> Iterator[Action]:
     """Float layers with constant weights, by the offers that the search has for this backend."""
-    judged = verdicts(profile)
+    judged, found = verdicts(profile), capabilities(backend)
     known = judged or tuple(_unjudged(kernel) for kernel in profile.kernels)
-    offered = [step for recipe in recipes(facts, backend) for step in recipe.steps]
+    offered = [step for recipe in recipes(facts, backend, found) for step in recipe.steps]
     seen: set[str] = set()
     for step in (one for one in offered if isinstance(one, Quantizer)):
         ops = frozenset(getattr(step, "ops", ())) or MULTIPLYING
@@ -64,11 +64,11 @@ def quantizations(
             kernel_groups.names(times),
             kernel_groups.time(times),
             gain if guessed else None,
-            steps=tuple(str(one) for one in (*clean(facts, backend).steps, step)),
+            steps=tuple(str(one) for one in (*clean(facts, backend, found).steps, step)),
         )
 
 
-def _saved(verdict: Verdict, ceilings: Ceilings | None, step: str) -> float:
+def _saved(verdict: KernelRoofline, ceilings: Ceilings | None, step: str) -> float:
     """Estimate what a layer gains in integers: its time falls as its roof does.
 
     Constants take a quarter of the bytes; other tensors keep theirs, as Q and DQ beside the layer
@@ -94,5 +94,5 @@ def _layer(kernel: Kernel, names: frozenset[str]) -> bool:
     return not names.isdisjoint(kernel.sources) and arithmetic(kernel) != "int8"
 
 
-def _unjudged(kernel: Kernel) -> Verdict:
-    return Verdict(kernel, "unknown", arithmetic(kernel), Roofs(0, 0, 0, 0), 0.0, 1.0, 0.0)
+def _unjudged(kernel: Kernel) -> KernelRoofline:
+    return KernelRoofline(kernel, "unknown", arithmetic(kernel), Roofs(0, 0, 0, 0), 0.0, 1.0, 0.0)

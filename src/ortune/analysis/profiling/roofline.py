@@ -88,7 +88,7 @@ class Roofs:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class KernelRoofline:
     """What limits a kernel.
 
     Attributes:
@@ -141,16 +141,16 @@ class Verdict:
         return f"{self.bound} bound, {where}{far}"
 
 
-def verdicts(profile: Profile) -> tuple[Verdict, ...]:
+def verdicts(profile: Profile) -> tuple[KernelRoofline, ...]:
     """Judge every kernel, in the profile's order; none where no ceilings were measured."""
     if profile.ceilings is None:
         return ()
     held = sum(one.size for kernel in profile.kernels for one in kernel.inputs if one.constant)
     cold = held > profile.ceilings.cache_bytes
-    return tuple(_verdict(kernel, profile.ceilings, cold) for kernel in profile.kernels)
+    return tuple(_against_roof(kernel, profile.ceilings, cold) for kernel in profile.kernels)
 
 
-def by_bound(found: Iterable[Verdict]) -> dict[Bound, float]:
+def by_bound(found: Iterable[KernelRoofline]) -> dict[Bound, float]:
     """Return the ns of a run spent in kernels of each bound, all bounds in their order."""
     times = dict.fromkeys(BOUNDS, 0.0)
     for verdict in found:
@@ -197,13 +197,13 @@ def roofs(kernel: Kernel, ceilings: Ceilings, *, cold: bool) -> Roofs:
     )
 
 
-def _verdict(kernel: Kernel, ceilings: Ceilings, cold: bool) -> Verdict:
+def _against_roof(kernel: Kernel, ceilings: Ceilings, cold: bool) -> KernelRoofline:
     found = roofs(kernel, ceilings, cold=cold)
     product = any(word in kernel.op_type for word in _MULTIPLIES)
     known = bool(kernel.inputs or kernel.outputs) and not (product and kernel.flops is None)
     ideal = min(found.ideal_ns, kernel.time_ns) if known else kernel.time_ns
     gain = kernel.time_ns if kernel.kind in REMOVABLE else kernel.time_ns - ideal
-    return Verdict(
+    return KernelRoofline(
         kernel,
         found.bound if known else "unknown",
         arithmetic(kernel),

@@ -46,7 +46,7 @@ def sizes(model: ir.Model, stream: Path, batch: int) -> dict[str, Operand]:
 def filled(
     node: Executed, sources: Sequence[str], origin: Origin, known: Mapping[str, Operand]
 ) -> Executed:
-    """Give an executed node the tensors of its sources where the runtime told none.
+    """Give an executed node the tensors of its sources where the runtime recorded none.
 
     It reads what its sources read from elsewhere, and writes what others read of theirs. Nothing
     is filled in unless all of it is known.

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ortune.analysis.profiling.table import row
 from ortune.core.profile import Profile
 from ortune.core.session import Slice
 
@@ -31,11 +30,10 @@ def trace(profile: Profile) -> dict[str, Any]:
         events.append(_named("thread_name", _KERNELS + track, name))
     for one, taken_ns, track in placed:
         kernel = profile.kernels[one.index]
-        said = {key: value for key, value in row(kernel, 1.0).items() if value not in ("", None)}
-        for key in ("name", "share", "op_type"):
-            said.pop(key, None)
+        row, left = kernel.record(1.0), ("name", "share", "op_type")
+        details = {k: v for k, v in row.items() if v not in ("", None) and k not in left}
         place = _KERNELS + track
-        events.append(_slice(place, kernel.name, kernel.op_type, one.start_ns, taken_ns, said))
+        events.append(_slice(place, kernel.name, kernel.op_type, one.start_ns, taken_ns, details))
     other = {"plain_ns": profile.plain_ns, "profiled_ns": profile.profiled_ns}
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
@@ -84,7 +82,7 @@ def _named(what: str, thread: int, name: str) -> dict[str, Any]:
 
 
 def _slice(
-    thread: int, name: str, kind: str, start_ns: float, taken_ns: float, said: Mapping[str, Any]
+    thread: int, name: str, kind: str, start_ns: float, taken_ns: float, details: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
         "ph": "X",
@@ -94,5 +92,5 @@ def _slice(
         "tid": thread,
         "ts": start_ns / 1e3,
         "dur": taken_ns / 1e3,
-        "args": dict(said),
+        "args": dict(details),
     }

@@ -21,10 +21,9 @@ from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 from ortune.measurement.timing.turns import live
-from ortune.recipe.space import Target, walk
+from ortune.recipe.descent import GAIN, walk
+from ortune.recipe.space import Target
 
-WORTH = 0.99
-"""A setting is kept when its ratio lies below this and its 99 % interval below 1."""
 _ROUNDS = 2
 _MOST = 5
 """Fresh pairs of processes at most behind a setting; two at least behind one that is kept."""
@@ -134,7 +133,8 @@ class Descent:
         with ExitStack() as stack:
             ((best, _),) = stack.enter_context(live(partial(self.tools.start, self.best)))
             tried = {attempt.backend for attempt in self.attempts}
-            for setting, candidate in walk(lambda: self.best, self.target, self.facts):
+            around = partial(self.target.coordinates, facts=self.facts)
+            for setting, candidate in walk(lambda: self.best, around):
                 if candidate in tried:
                     continue
                 if self._late():
@@ -181,7 +181,7 @@ class Descent:
                     ratio = stats.ratio(pairs)
                     tried = replace(tried, ratio=ratio)
                     self._noisy = disturbed(pairs[-1])
-                    if ratio.low > 1 or ratio.value > (PROMISING if len(pairs) > 1 else WORTH):
+                    if ratio.low > 1 or ratio.value > (PROMISING if len(pairs) > 1 else GAIN):
                         break
                     answers = tried.answers or self.tools.compare(one.candidate, candidate)
                     tried = replace(tried, answers=answers)
@@ -282,8 +282,8 @@ def _not_faster(ratio: Interval) -> str:
         return f"slower: {ratio.value:.3f}"
     if ratio.high >= 1:
         return "no difference beyond the noise"
-    if ratio.value > WORTH:
-        return f"gains less than {100 * (1 - WORTH):.0f} %"
+    if ratio.value > GAIN:
+        return f"gains less than {100 * (1 - GAIN):.0f} %"
     return ""
 
 

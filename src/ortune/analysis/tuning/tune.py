@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ortune.analysis.tuning.descent import Answers, Attempt, Descent, Tools, changed
 from ortune.analysis.tuning.requests import Tune
+from ortune.analysis.tuning.result import TriedSetting, TuneResult
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadModel
 from ortune.core.event import Note
-from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_given
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
 from ortune.core.trial import Interval, Verdict
 from ortune.core.workload import Workload, spread
-from ortune.data import derive, given
+from ortune.data import given
 from ortune.data.feeds import Feeds
-from ortune.data.stream import Stream
+from ortune.experiment.budget import budget_for
+from ortune.experiment.context import Part
+from ortune.experiment.measure import records
+from ortune.experiment.original import keep_outputs, scored_part
 from ortune.measurement.accuracy import EXACT_DB, judge
 from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.load import busy
 from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.timing.turns import ready
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
 from ortune.model.analysis import facts as model_facts
@@ -40,11 +39,10 @@ from ortune.recipe.space import Target
 
 _COMPARED = 32
 """Samples whose outputs are compared."""
+_SCORING_S = 300.0
 
-Records = NDArray[np.float64]
 
-
-def run(asked: Tune) -> dict[str, Any]:
+def run(asked: Tune) -> TuneResult:
     """Descend over a backend's settings by paired tests.
 
     Fields given in `on` are pinned. What changes numbers must keep the budget; all else must give
@@ -82,21 +80,32 @@ def run(asked: Tune) -> dict[str, Any]:
                 fix=f"check the model and the data; again alone: {error.failure.reproduce}",
             ) from None
     record = noise.between(before, noise.snapshot())
-    found = _result(descent, ratio, cpu)
-    return found | {
-        "model": str(path),
-        "workload": str(driven),
-        "cpus": offered.effective_cpus,
-        "denormals": facts.denormals,
-        "budget": str(truth.budget),
-        "budget_rule": truth.rule,
-        "samples": len(truth.indices),
-        "synthetic": fed.synthetic,
-        "beside_load": int(asked.beside_load),
-        "machine": offered.machine,
-        "versions": offered.versions,
-        "noise": record.readings(),
-    }
+    return TuneResult(
+        start=str(origin),
+        best=str(descent.best),
+        settings=codec.encode(descent.best),
+        changed=changed(origin, descent.best),
+        improved=descent.best != origin,
+        lossy=descent.best.lossy,
+        ratio=ratio,
+        cpu_ratio=cpu,
+        finished=descent.finished,
+        attempts=tuple(
+            TriedSetting(**vars(one) | {"backend": str(one.backend)}) for one in descent.attempts
+        ),
+        model=str(path),
+        workload=str(driven),
+        cpus=offered.effective_cpus,
+        denormals=facts.denormals,
+        budget=str(truth.budget),
+        budget_rule=truth.rule,
+        samples=len(truth.part.indices),
+        synthetic=fed.synthetic,
+        beside_load=int(asked.beside_load),
+        machine=offered.machine,
+        versions=offered.versions,
+        noise=record.readings(),
+    )
 
 
 tune = verb(Tune, run)
@@ -128,57 +137,34 @@ class _Case:
 class _Truth:
     """The outputs of the start, and how others are compared with them."""
 
-    indices: Sequence[int]
-    expected: Path
+    part: Part
     budget: Budget
     rule: str
-    records: Records
-    labels: Sequence[Any] | None
-    groups: Sequence[str] | None
 
     def compare(self, worker: Worker, backend: Backend) -> Answers:
         """Compare a loaded worker's outputs: equal to 80 dB, or within the budget if lossy."""
         metrics = [self.budget.metric, Snr(), MaxError()]
-        answer = worker.ask(
-            "score",
-            indices=self.indices,
-            metrics=metrics,
-            expected=str(self.expected),
-            labels=self.labels,
-        )
-        tables = [np.asarray(rows, np.float64) for rows in answer["records"]]
+        tables = records(worker, metrics, self.part, _SCORING_S)
         snr, error = metrics[1].aggregate(tables[1]), metrics[2].aggregate(tables[2])
         if snr >= EXACT_DB:
             return Answers(True, "the same outputs", snr, error)
         if not backend.lossy:
             return Answers(False, f"its outputs differ: {snr:.0f} dB", snr, error)
-        score = judge(self.budget, tables[0], self.records, self.groups)
+        score = judge(self.budget, tables[0], self.part.records, self.part.groups)
         said = f"{score.metric} {score.value:.4g}, {score.verdict}"
         return Answers(score.verdict is not Verdict.FAILS, said, snr, error)
 
 
-def _truth(case: _Case, origin: Backend, budget: str | None) -> _Truth:
+def _truth(case: _Case, origin: Backend, given: str | None) -> _Truth:
     """Run the start once on the samples that are compared."""
-    fed, expected = case.fed, case.folder / "expected.stream"
-    indices = list(spread(fed.count, _COMPARED))
-    labels = None if fed.labels is None else [fed.labels[k] for k in indices]
-    groups = None if fed.groups is None else [fed.groups[k] for k in indices]
+    fed, indices = case.fed, spread(case.fed.count, _COMPARED)
     with case.start(origin) as worker:
-        worker.ask("load")
-        worker.ask("score", indices=indices, metrics=[Snr()], save=str(expected))
-        chosen, rule = _budget(expected, labels, budget)
-        metrics: list[Metric] = [chosen.metric]
-        answer = worker.ask("score", indices=indices, metrics=metrics, labels=labels)
-    records = np.asarray(answer["records"][0], np.float64)
-    return _Truth(indices, expected, chosen, rule, records, labels, groups)
-
-
-def _budget(expected: Path, labels: Sequence[Any] | None, given: str | None) -> tuple[Budget, str]:
-    if given is not None:
-        return Budget.parse(given), ""
-    saved = Stream(expected)
-    outputs = {name: [saved[k][name] for k in range(len(saved))] for name in saved[0]}
-    return derive.derive(outputs, labels)
+        ready(worker)
+        outputs = keep_outputs(worker, indices, case.folder / "expected.stream", _SCORING_S)
+    labels = None if fed.labels is None else [fed.labels[k] for k in indices]
+    budget, rule = budget_for(given, outputs, labels)
+    part = scored_part("search", indices, outputs, budget.metric, fed.labels, fed.groups)
+    return _Truth(part, budget, rule)
 
 
 def _judged(descent: Descent) -> tuple[Interval, Interval | None]:
@@ -189,22 +175,3 @@ def _judged(descent: Descent) -> tuple[Interval, Interval | None]:
             return ratio, cpu
         descent.best = descent.target.backend
     return Interval(1.0, 1.0, 1.0), None
-
-
-def _result(descent: Descent, ratio: Interval, cpu: Interval | None) -> dict[str, Any]:
-    best, origin = descent.best, descent.target.backend
-    return {
-        "start": str(origin),
-        "best": str(best),
-        "settings": codec.encode(best),
-        "changed": changed(origin, best),
-        "improved": best != origin,
-        "lossy": best.lossy,
-        "ratio": codec.encode(ratio),
-        "cpu_ratio": None if cpu is None else codec.encode(cpu),
-        "finished": descent.finished,
-        "attempts": [
-            codec.encode(attempt) | {"backend": str(attempt.backend)}
-            for attempt in descent.attempts
-        ],
-    }

@@ -1,4 +1,4 @@
-"""Where does a model leave the budget: the first step, then the first node, then a small model.
+"""The first step, then the first node, by which a model leaves its budget.
 
 A model half of which is the reference's and half the other's is judged like any candidate: up to a
 tensor that both have, the values come from the other model, and the rest is the reference's. The
@@ -10,31 +10,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
-import numpy as np
 import onnx_ir as ir
 
+from ortune.analysis.verification.hybrids import Hybrids, Region
 from ortune.analysis.verification.tensors import closeness, values, write_samples
-from ortune.backends.cpu import Cpu
 from ortune.core.atomic_write import atomic, reported
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
+from ortune.core.result import Result
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Score, Verdict
 from ortune.experiment.context import Context
 from ortune.measurement.process import WorkerFailed
-from ortune.model.graph import edit
-from ortune.model.graph.edit import const_tensor
 from ortune.model.io import file
-from ortune.model.parts.extract import extract, upstream
-from ortune.model.parts.splice import splice
-from ortune.model.shapes.infer import infer
 from ortune.recipe.build import build_in
 from ortune.recipe.built import SOURCE, STEPS
 
@@ -44,12 +39,10 @@ _LOOKED = 2
 """Samples on which tensors are compared."""
 _RECORDED = 16
 """Samples that go with the small model."""
-_OTHER_MEANING_DB = 6.0
-_RECOVERS_DB = 10.0
 
 
-@dataclass(frozen=True)
-class Bisection:
+@dataclass(frozen=True, repr=False)
+class Bisection(Result):
     """Where the answers leave the budget.
 
     Attributes:
@@ -69,6 +62,8 @@ class Bisection:
         piece_db: SNR between the two small models on those samples.
         note: What could not be done.
     """
+
+    headline = ("step", "tensor", "score", "without", "alone", "snr_db", "folder", "note")
 
     step: str = ""
     before: float | None = None
@@ -125,10 +120,9 @@ class _Search:
         self._backend, self._judge = backend, judge
         self._work, self._out = work, out
         self._judged = 0
-        material = next(iter(context.materials.values()))
+        self._material = material = next(iter(context.materials.values()))
         assert material.feeds is not None
         self._samples = material.feeds.stream
-        self._material = material
         self._indices = context.parts["search"].indices
 
     def score(self, model: Path) -> Score | None:
@@ -167,7 +161,7 @@ class _Search:
     def node(self, step: str, good: _Good, bad: Path, note: str) -> Bisection:
         """Move the border between the two models until one tensor makes the difference."""
         known = Bisection(step, good.score.value if step else None, judged=self._judged, note=note)
-        models = _Two(file.load(good.path), file.load(bad), self._backend)
+        models = Hybrids(file.load(good.path), file.load(bad), self._backend)
         try:
             names = models.borders(self._samples, self._indices[:_LOOKED])
         except (WorkerFailed, OrtuneError) as error:
@@ -188,7 +182,7 @@ class _Search:
             return _noted(known, "the two models have no tensor in common but their inputs")
         return self._found(known, models, names[:high], before, after)
 
-    def _hybrid(self, models: _Two, taken: Sequence[str]) -> Score | None:
+    def _hybrid(self, models: Hybrids, taken: Sequence[str]) -> Score | None:
         try:
             return self._scored(models.mixed(taken))
         except OrtuneError:
@@ -205,7 +199,7 @@ class _Search:
     def _found(
         self,
         known: Bisection,
-        models: _Two,
+        models: Hybrids,
         taken: Sequence[str],
         before: Score,
         after: Score | None,
@@ -214,7 +208,7 @@ class _Search:
         region = models.region(tensor, taken[:-1])
         alone = None
         try:
-            alone = self._scored(splice(models.good, region.other))
+            alone = self._scored(models.transplanted(region.other))
         except OrtuneError as error:
             known = _noted(known, f"the nodes do not run alone: {_said(error)}")
         folder, piece_db = self._written(models, region)
@@ -233,7 +227,7 @@ class _Search:
             piece_db=piece_db,
         )
 
-    def _written(self, models: _Two, region: _Region) -> tuple[Path | None, float | None]:
+    def _written(self, models: Hybrids, region: Region) -> tuple[Path | None, float | None]:
         """Write the two small models with what they take; return the SNR between them."""
         inputs = [str(value.name) for value in region.reference.graph.inputs]
         draft = self._work / "small"
@@ -255,96 +249,6 @@ class _Search:
         with atomic(self._out) as whole, reported(self._out):
             shutil.copytree(draft, whole)
         return self._out, min(found.values(), default=None)
-
-
-@dataclass(frozen=True)
-class _Region:
-    """The same part of both models."""
-
-    reference: ir.Model
-    other: ir.Model
-    nodes: tuple[str, ...]
-    replaced: tuple[str, ...]
-
-
-class _Two:
-    """A model that passes and one that fails, and the tensors that both have."""
-
-    def __init__(self, good: ir.Model, bad: ir.Model, backend: Backend) -> None:
-        self.good, self.bad, self.backend = good, bad, backend
-        self.oracle = Cpu(level="disabled", custom_ops=backend.custom_ops)
-        self.close: dict[str, float] = {}
-        for model in (good, bad):
-            edit.inline(model)
-            infer(model)
-        self._good, self._bad = _made(good), _made(bad)
-
-    def borders(self, samples: Path, indices: Sequence[int]) -> list[str]:
-        """Return tensors of one name and meaning in the order of the graph, outputs among them.
-
-        A tensor that is far off while a later one is near has been expressed otherwise (scaled,
-        say, by a step that scales back behind it): it is no border.
-        """
-        shared = [n for n, v in self._good.items() if n in self._bad and _alike(v, self._bad[n])]
-        both, backends = (self.good, self.bad), (self.oracle, self.oracle)
-        self.close = closeness(both, shared, samples, indices, backends)
-        found = []
-        for place, name in enumerate(shared):
-            own = self.close.get(name)
-            if own is None:
-                continue
-            later = [self.close[n] for n in shared[place + 1 :] if n in self.close]
-            if own < _OTHER_MEANING_DB and max(later, default=-np.inf) > own + _RECOVERS_DB:
-                continue
-            found.append(name)
-        return found
-
-    def mixed(self, taken: Collection[str]) -> ir.Model:
-        """Return the good model with all tensors of `taken` from the bad one."""
-        stops = {self._good[name] for name in taken}
-        met = upstream(self.good.graph.outputs, stops)
-        ends = [str(value.name) for value in met if value in stops]
-        return splice(self.good, extract(self.bad, (), ends))
-
-    def region(self, tensor: str, before: Sequence[str]) -> _Region:
-        """Return what makes a tensor, from the tensors before on, in both models."""
-        given = {str(value.name) for value in self.good.graph.inputs}
-        starts = set(before) | given
-        while True:
-            one = _reached(self._good[tensor], self._good, starts, self.good)
-            two = _reached(self._bad[tensor], self._bad, starts, self.bad)
-            if one == two:
-                break
-            starts -= one ^ two
-        cuts = sorted(one - given)
-        ref, other = extract(self.good, cuts, [tensor]), extract(self.bad, cuts, [tensor])
-        return _Region(ref, other, *(tuple(str(n.name) for n in m.graph) for m in (other, ref)))
-
-
-def _made(model: ir.Model) -> dict[str, ir.Value]:
-    """Return the tensors of the main graph that nodes make, constants apart, in order."""
-    return {
-        str(value.name): value
-        for node in model.graph
-        for value in node.outputs
-        if value.name and const_tensor(value) is None
-    }
-
-
-def _alike(one: ir.Value, two: ir.Value) -> bool:
-    if one.dtype != two.dtype or one.dtype is None:
-        return False
-    ranks = [None if v.shape is None else v.shape.rank() for v in (one, two)]
-    return None in ranks or ranks[0] == ranks[1]
-
-
-def _reached(
-    end: ir.Value, values: dict[str, ir.Value], starts: Collection[str], model: ir.Model
-) -> set[str]:
-    inputs = {str(value.name): value for value in model.graph.inputs}
-    known = {**values, **inputs}
-    stops = {known[name] for name in starts if name in known and known[name] is not end}
-    return {str(value.name) for value in upstream([end], stops) if value in stops}
 
 
 def _steps(reference: Path, other: Path) -> tuple[tuple[Step, ...], str]:

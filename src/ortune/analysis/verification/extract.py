@@ -1,4 +1,4 @@
-"""The public verb: a part of a model in a file of its own, with what it was given in real runs."""
+"""A part of a model in a file of its own, with its inputs recorded in real runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -14,9 +13,9 @@ from ortune.analysis.verification.tensors import values, write_samples
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData, BadModel
 from ortune.core.facts import TensorSpec
+from ortune.core.result import Result
 from ortune.data import feeds, stream
 from ortune.data.sources import Source
-from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.model.analysis.facts import weight_bytes
 from ortune.model.graph import spec
@@ -31,8 +30,8 @@ _CHECKED = 4
 """Samples on which the piece is held against the whole."""
 
 
-@dataclass(frozen=True)
-class Extracted:
+@dataclass(frozen=True, repr=False)
+class Extracted(Result):
     """A piece of a model.
 
     Attributes:
@@ -47,6 +46,8 @@ class Extracted:
         samples: Folder of recorded inputs, one ``.npz`` a sample; None when none were asked for.
         count: Samples in it.
     """
+
+    headline = ("path", "nodes", "of_nodes", "weight_bytes", "samples", "count")
 
     path: Path
     inputs: tuple[TensorSpec, ...]
@@ -93,9 +94,14 @@ def extract(
         return _described(loaded, _written(cut(loaded, inputs, outputs), out), inputs, out)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
         run = _Run(loaded, data, limit, Path(name), custom_ops)
-        piece = cut(loaded, inputs, outputs, runtime=run.types)
-        recorded = run.inputs(piece)
-        run.compare(piece, recorded)
+        try:
+            piece = cut(loaded, inputs, outputs, runtime=run.types)
+            recorded = run.inputs(piece)
+            run.compare(piece, recorded)
+        except WorkerFailed as error:
+            why = error.failure
+            text = f"the model does not run: {why.reason}"
+            raise BadModel(text, fix=why.fix or why.reproduce) from None
         _written(piece, out)
         folder = folder_of(out)
         rows = stream.Stream(recorded)
@@ -131,7 +137,7 @@ class _Run:
         with watched(self._model, self._folder) as files:
             path, found, _ = files.showing(names)
             job = lone(path, self._backend, self.feeds.stream, self._folder, "types")
-            shapes = _asked(job, "describe", index=0)["shapes"]
+            shapes = ask_once(job, ("describe", {"index": 0}))[0]["shapes"]
         return {name: tuple(shapes[name]) for name in found if name in shapes}
 
     def inputs(self, piece: ir.Model) -> Path:
@@ -167,10 +173,7 @@ class _Run:
         """Run the model up to some tensors; return the stream of their values."""
         self._demand_reached([name for name in names if name not in self._given])
         path = (self._folder / f"{stem}.stream").resolve()
-        try:
-            values(self._model, names, self.feeds.stream, range(count), self._backend, path)
-        except WorkerFailed as error:
-            raise _failed(error) from None
+        values(self._model, names, self.feeds.stream, range(count), self._backend, path)
         return path
 
     def _demand_reached(self, names: Sequence[str]) -> None:
@@ -179,8 +182,6 @@ class _Run:
         Raises:
             BadData: There is such a tensor.
         """
-        if not names:
-            return
         made = {v.name for node in self._model.graph.all_nodes() for v in node.outputs}
         for name in names:
             if name not in made:
@@ -188,26 +189,12 @@ class _Run:
                     f"'{name}' is what a Loop or Scan gives its body: it is not in the samples",
                     fix="cut outside of the body, or without --data",
                 )
-        takes = [one.name for one in spec.inputs(cut(self._model, (), names))]
+        takes = [one.name for one in spec.inputs(cut(self._model, (), names))] if names else []
         if lost := [name for name in takes if name not in self._given]:
             raise BadData(
                 f"the piece depends on '{lost[0]}', which a Loop or Scan gives its body",
                 fix="cut outside of the body, or without --data",
             )
-
-
-def _asked(job: WorkerJob, do: str, **arguments: Any) -> dict[str, Any]:
-    try:
-        return ask_once(job, (do, arguments))[0]
-    except WorkerFailed as error:
-        raise _failed(error) from None
-
-
-def _failed(error: WorkerFailed) -> BadModel:
-    failure = error.failure
-    return BadModel(
-        f"the model does not run: {failure.reason}", fix=failure.fix or failure.reproduce
-    )
 
 
 def _described(

@@ -1,4 +1,4 @@
-"""The public verb: does one model give the answers of another, within a budget?"""
+"""Whether one model gives the answers of another, within a budget."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.event import silent
-from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.core.request import request
+from ortune.core.result import TableResult
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.experiment import measure
@@ -73,8 +73,8 @@ class _Whole(Request):
     whole: ClassVar[bool] = True
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(TableResult):
     """How one model's answers stand to another's.
 
     Attributes:
@@ -86,6 +86,9 @@ class Comparison:
         bisection: Where the answers leave the budget; None when nobody asked, or they do not.
     """
 
+    headline = ("verdict", "value", "budget", "samples", "synthetic")
+    table = "scores"
+
     scores: tuple[Score, ...]
     budget: Budget
     rule: str
@@ -93,6 +96,11 @@ class Comparison:
     synthetic: bool
     simulated: Saturation | None = None
     bisection: Bisection | None = None
+
+    @property
+    def value(self) -> float:
+        """The score by the budget's metric."""
+        return self.scores[0].value
 
     @property
     def verdict(self) -> Verdict:
@@ -125,14 +133,11 @@ def verify(
         OrtuneError: A model, the data or the budget cannot be used, or `other` does not run.
     """
     if bisect is not None and evaluate:
-        raise BadSettings(
-            "--bisect judges outputs sample by sample, not by a function",
-            fix="give --data in place of --evaluate",
-        )
+        problem = "--bisect judges outputs sample by sample, not by a function"
+        raise BadSettings(problem, fix="give --data in place of --evaluate")
     backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
     one, two = Path(reference), Path(other)
-    first, second = (model_facts.facts(file.load(path)) for path in (one, two))
-    _same_interface(one, first, two, second)
+    _same_interface(one, two)
     request = _Whole(
         one,
         data=data,
@@ -149,20 +154,18 @@ def verify(
         if isinstance(backend, Simulated):
             backend = replace(backend, report=str(report.resolve()))
         context = prepare(request, Path(folder), silent)
-        part = context.parts["search"]
-        scores = scored(context, two, backend)
-        found = None
+        scores, found = scored(context, two, backend), None
         if bisect is not None and scores[0].verdict is Verdict.FAILS:
             judged = partial(_judged, context, backend)
             found = bisecting.bisect(one, two, context, backend, judged, Path(bisect))
         return Comparison(
-            scores,
-            context.budget,
-            context.job.budget_rule,
-            len(part.indices),
-            data is None and not evaluate,
-            _saturation(backend, report),
-            found,
+            scores=scores,
+            budget=context.budget,
+            rule=context.job.budget_rule,
+            samples=len(context.parts["search"].indices),
+            synthetic=data is None and not evaluate,
+            simulated=_saturation(backend, report),
+            bisection=found,
         )
 
 
@@ -211,18 +214,13 @@ def _saturation(backend: Backend, report: Path) -> Saturation | None:
     return codec.decode(Saturation, {"isa": backend.isa, **found})
 
 
-def _same_interface(one: Path, first: Facts, two: Path, second: Facts) -> None:
-    names = [{spec.name for spec in facts.outputs} for facts in (first, second)]
-    if names[0] != names[1]:
-        raise BadModel(
-            f"outputs differ: {one.name} has {sorted(names[0])}, "
-            f"{two.name} has {sorted(names[1])}",
-            fix="compare models with the same outputs",
-        )
-    inputs = [{spec.name for spec in facts.inputs} for facts in (first, second)]
-    if inputs[0] != inputs[1]:
-        raise BadModel(
-            f"inputs differ: {one.name} has {sorted(inputs[0])}, "
-            f"{two.name} has {sorted(inputs[1])}",
-            fix="compare models with the same inputs",
-        )
+def _same_interface(one: Path, two: Path) -> None:
+    first, second = (model_facts.facts(file.load(path)) for path in (one, two))
+    for kind in ("outputs", "inputs"):
+        names = [{spec.name for spec in getattr(facts, kind)} for facts in (first, second)]
+        if names[0] != names[1]:
+            raise BadModel(
+                f"{kind} differ: {one.name} has {sorted(names[0])}, "
+                f"{two.name} has {sorted(names[1])}",
+                fix=f"compare models with the same {kind}",
+            )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortune.cli.terminal.figures import interval
+
+if TYPE_CHECKING:
+    from ortune.analysis.benchmark.crossover import Crossover
+    from ortune.analysis.benchmark.result import BenchResult, SelfCheck, Winner
 
 Row: TypeAlias = Mapping[str, Any]
 
 
-def sentences(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+def sentences(found: BenchResult, rows: Sequence[Row]) -> list[str]:
     """Return the lines below the tables, the winner last."""
-    several = len(found["winners"]) > 1
+    several = len(found.winners) > 1
     lines = []
     if len(rows) > 1:
         of = "the first row of the same batch" if several else "the first row"
@@ -26,27 +30,27 @@ def sentences(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         for row in rows
         for note in row["reported"].get("notes", ())
     ]
-    lines += _check(found["self_check"])
-    judged = found["judgement"]
-    lines += [f"note: {one['what']}; to change that: {one['change']}" for one in judged["advice"]]
-    for one in found["winners"]:
+    lines += _check(found.self_check)
+    judged = found.judgement
+    lines += [f"note: {one.what}; to change that: {one.change}" for one in judged.advice]
+    for one in found.winners:
         lines += _winner(one, found, rows, several)
-    return lines + _crossovers(found["crossovers"])
+    return lines + _crossovers(found.crossovers)
 
 
-def _crossovers(every: Sequence[Mapping[str, Any]]) -> list[str]:
+def _crossovers(every: Sequence[Crossover]) -> list[str]:
     """Say where sides change; where none does, who is ahead of the first."""
-    real = [one for one in every if one["batch"] is not None]
-    first = [one for one in every if one["one"] == every[0]["one"]]
-    return [one["says"] for one in real or first]
+    real = [one for one in every if one.batch is not None]
+    first = [one for one in every if one.one == every[0].one]
+    return [one.says for one in real or first]
 
 
-def _check(check: Mapping[str, Any] | None) -> list[str]:
+def _check(check: SelfCheck | None) -> list[str]:
     if check is None:
         return []
-    text = interval(check["ratio"])
-    if check["equal"]:
-        apart = 100 * (check["ratio"]["high"] / check["ratio"]["value"] - 1)
+    text = interval(check.ratio)
+    if check.equal:
+        apart = 100 * (check.ratio.high / check.ratio.value - 1)
         said = f"self-check: equal is called equal here: the first row is {text} of itself"
         return [f"{said}; less than {apart:.1f} % cannot be told apart"]
     return [
@@ -55,20 +59,18 @@ def _check(check: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _winner(
-    one: Mapping[str, Any], found: Mapping[str, Any], rows: Sequence[Row], several: bool
-) -> list[str]:
-    group = [row for row in rows if row["workload"] == one["workload"] and not row["again"]]
+def _winner(one: Winner, found: BenchResult, rows: Sequence[Row], several: bool) -> list[str]:
+    group = [row for row in rows if row["workload"] == one.workload and not row["again"]]
     if len(group) < 2:
         return []
-    where = f"batch {one['batch']}: " if several else ""
-    check = found["self_check"]
-    if one["row"] is not None:
-        row = rows[one["row"]]
+    where = f"batch {one.batch}: " if several else ""
+    check = found.self_check
+    if one.row is not None:
+        row = rows[one.row]
         model = f"{Path(row['model']).name} on " if len({r["model"] for r in rows}) > 1 else ""
         return [f"{where}fastest: {model}{row['backend']}"]
-    if check is not None and not check["equal"]:
+    if check is not None and not check.equal:
         return [f"{where}no winner: the self-check failed"]
-    if found["judgement"]["too_noisy"]:
+    if found.judgement.too_noisy:
         return [f"{where}no winner: this machine is too noisy for a verdict"]
     return [f"{where}no winner: the difference is inside the noise"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortune.cli.terminal import output
 from ortune.cli.terminal.bench_sentences import sentences
 from ortune.cli.terminal.figures import figure, interval, megabytes, milliseconds, size
+
+if TYPE_CHECKING:
+    from ortune.analysis.benchmark.result import BenchResult
 
 _MOST_NODES = 10
 _DROPPED = ("p90 ms>", "CPU ms>", "size>", "peak MB>", "runs/s>", "samples/s>")
@@ -20,9 +23,9 @@ Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
 
 
-def show(found: Mapping[str, Any], *, wide: bool) -> None:
+def show(found: BenchResult, *, wide: bool) -> None:
     """Print the rows, then what follows from them."""
-    rows = [{**row, "ratio": r} for row, r in zip(found["rows"], found["ratios"], strict=True)]
+    rows = [{**row, "ratio": r} for row, r in zip(found.rows, found.ratios, strict=True)]
     names, same = _names(rows)
     if same:
         output.say(", ".join(same))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ortune.core.trial import Interval
 
 
 def milliseconds(ns: float | None) -> str:
@@ -20,13 +23,13 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def interval(found: Mapping[str, float] | None) -> str:
+def interval(found: Interval | None) -> str:
     """Write a ratio with the ends of its interval."""
     if found is None:
         return "-"
-    if found["low"] == found["high"] == 1:
+    if found.low == found.high == 1:
         return "1"
-    return f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def size(count: float) -> str:

@@ -1,4 +1,4 @@
-"""Digest the code behind a module: its own, and all that it imports from its own distribution."""
+"""The digest of a module's code and of all that it imports from its distribution."""
 
 from __future__ import annotations
 

@@ -77,12 +77,12 @@ def with_field(text: str, field: str, value: object) -> str:
     while more:
         start = reader.at
         call = reader.call()
-        said = text[start : reader.at].strip()
+        written = text[start : reader.at].strip()
         extra = f"{field}={spell(value)}"
         if not call.bare:
-            said = said[:-1].rstrip().rstrip(",")
+            written = written[:-1].rstrip().rstrip(",")
             extra = f"{', ' if call.fields else ''}{extra})"
-        parts.append(f"{said}({extra})" if call.bare else said + extra)
+        parts.append(f"{written}({extra})" if call.bare else written + extra)
         more = reader.take(",")
     reader.end()
     return ",".join(parts)

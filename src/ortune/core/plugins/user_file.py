@@ -153,7 +153,7 @@ def _run(path: Path, full: str, content: bytes, key: str) -> ModuleType:
 def _absent(module: ModuleType, path: Path, name: str | None, base: type[Plugin]) -> str:
     kind = base.__name__.lower()
     if name is None:
-        return f"'{path}' is a file; which {kind} in it is meant is not said"
+        return f"'{path}' is a file, and the {kind} in it is not named"
     if hasattr(module, name):
         return f"'{name}' in {path} is no {kind}"
     return f"{path} has no '{name}'"

@@ -1,4 +1,4 @@
-"""What the kernel counts about this machine and this process: read at one moment, never judged.
+"""Counters of the kernel about this machine and this process at one moment.
 
 Every reader takes the roots of /proc and /sys, and answers "unknown" (None, empty) for what is not
 there: containers and virtual machines hide much of it.

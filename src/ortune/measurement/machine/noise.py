@@ -1,7 +1,7 @@
 """How far the machine could be trusted while it measured, and what to change.
 
 A record is the difference of two snapshots; a judgement is a pure function over it. Causes
-(load, throttling, steal, clocks) are told as advice; only what shows in the numbers themselves, or
+(load, throttling, steal, clocks) become advice; only what shows in the numbers themselves, or
 what takes the CPU away behind the scheduler's back, makes a machine too noisy for a verdict.
 """
 
@@ -25,7 +25,7 @@ STOLEN = (0.01, 0.05)
 DISTURBED = (0.1, 0.5)
 """Share of runs whose threads waited for a CPU: above the second, fewer are used than dropped."""
 EQUAL = 0.15
-"""Half-width of an A/A ratio's interval above which nothing can be told apart; one pair of
+"""Half-width of an A/A ratio's interval above which nothing can be distinguished; one pair of
 processes has 0.08 on a quiet machine."""
 CLOCKS = 0.1
 """How far the clock may wander between two snapshots."""

@@ -168,10 +168,3 @@ def disturbed(pairs: Sequence[Pair]) -> float:
     ]
     known = [w for w in shares if w >= 0]
     return sum(w > WAITED for w in known) / len(known) if known else float("nan")
-
-
-def percentile(latency_ns: Sequence[int], p: float) -> float | None:
-    """Return a percentile in ns; None for a tail that fewer than 10 samples lie in."""
-    if p != 50 and round(len(latency_ns) * min(p, 100 - p) / 100, 6) < 10:
-        return None
-    return float(np.percentile(np.asarray(latency_ns, np.float64), p))

@@ -1,4 +1,4 @@
-"""Live processes timed in turns, A B C C B A; nothing else runs. The clock's rules stand here."""
+"""Processes timed in turns, A B C C B A, while nothing else runs: the rules of the clock."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A worker: one process, one plan. ``python -m ortune.measurement.worker JOB.json < commands``.
+"""A worker: one process that serves one job.
 
-It loads what JOB says and answers one JSON line for every JSON line on its standard input, until
-the input ends. Whatever the runtime prints goes to stderr. onnx_ir is never imported here.
+``python -m ortune.measurement.worker JOB.json < commands`` loads what JOB says and answers one
+JSON line for every JSON line on its standard input, until the input ends. Whatever the runtime
+prints goes to stderr. onnx_ir is never imported here.
 """
 
 from __future__ import annotations

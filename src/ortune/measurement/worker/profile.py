@@ -113,7 +113,7 @@ def _warm(worker: Worker) -> int:
 def _count(slow: int, nodes: int, seconds: float) -> int:
     """Return how many runs fit the time, and a trace that can still be read.
 
-    Where a runtime does not tell its `nodes` (0), as many are taken as fit the `slow` run.
+    Where a runtime does not count its `nodes` (0), as many are taken as fit the `slow` run.
     """
     most = max(1, slow // _CALL_NS)
     fits = int(seconds * 1e9 / 2 / max(1, slow))
@@ -124,7 +124,7 @@ def _count(slow: int, nodes: int, seconds: float) -> int:
 
 
 def record(bench: Workbench, folder: str) -> dict[str, Any]:
-    """Open the model with the profiler on; tell about how many kernels it has.
+    """Open the model with the profiler on; return about how many kernels it has.
 
     That the provider is missing, or took nothing, is an answer: the caller may do without it.
     """

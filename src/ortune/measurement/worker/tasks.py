@@ -1,4 +1,4 @@
-"""What a worker can be asked to do. Each task is a function of the bench and plain JSON values."""
+"""The tasks of a worker: functions of its workbench and plain JSON values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ from ortune.core.plugins import codec, user_function
 from ortune.data import stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.memory import peak_rss
-from ortune.measurement.worker import observers, peaks, profile
-from ortune.measurement.worker import placement as placing
+from ortune.measurement.worker import observers, peaks, profile, runtime
 from ortune.measurement.worker.allocations import arena, nodes
-from ortune.measurement.worker.capabilities import capabilities
-from ortune.measurement.worker.imports import prepare
 from ortune.measurement.worker.usage import footprint, rest, usage
 from ortune.measurement.worker.workbench import Workbench
 from ortune.measurement.worker.workload import burst, details, first
@@ -136,7 +133,6 @@ def optimize_offline(bench: Workbench, out: str) -> dict[str, Any]:
 
 
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    "prepare": prepare,
     "load": load,
     "first": first,
     "burst": burst,
@@ -145,9 +141,8 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "evaluate": evaluate,
     "describe": describe,
     "optimize": optimize_offline,
-    "capabilities": capabilities,
     **observers.TASKS,
-    **placing.TASKS,
+    **runtime.TASKS,
     **profile.TASKS,
     **peaks.TASKS,
     "usage": usage,

@@ -30,7 +30,7 @@ class Workbench:
         sessions: Model name -> session of the first lane.
         feeds: Model name -> its samples.
         runs: Runs of all bursts so far.
-        details: What the last bursts told for `Workload.results`.
+        details: Of the last bursts, for `Workload.results`.
     """
 
     def __init__(self, job: WorkerJob, stack: ExitStack) -> None:

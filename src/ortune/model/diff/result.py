@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ortune.core.result import TableResult
+
 Kind = Literal["matched", "retyped", "changed", "fused", "split", "replaced", "added", "removed"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -104,8 +106,8 @@ class HeaderField:
     interface: bool = False
 
 
-@dataclass(frozen=True)
-class Diff:
+@dataclass(frozen=True, repr=False)
+class Diff(TableResult):
     """Two models side by side.
 
     Attributes:
@@ -121,6 +123,9 @@ class Diff:
         fields: What differs outside of the graph.
         names_trusted: Names of values were taken as evidence.
     """
+
+    headline = ("same", "related", "equal_weights")
+    table = "groups"
 
     same: bool
     related: bool

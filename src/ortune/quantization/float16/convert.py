@@ -35,14 +35,11 @@ Halves: TypeAlias = Sequence[bool | None]
 
 
 class Halver:
-    """Converts one model's graphs; made anew for each model.
+    """Converts one model's graphs in place, by the kinds of its values before; not its functions.
 
-    Args:
-        model: Edited in place; its functions are left alone.
-        kinds: The kind of every value before the conversion.
-        format: What float32 becomes.
-        block: Operators that stay in float32.
-        pinned: Nodes that stay in float32.
+    Attributes:
+        count: Nodes converted.
+        kept: Nodes that stay in float32: blocked operators, pinned nodes, and what cannot.
     """
 
     def __init__(

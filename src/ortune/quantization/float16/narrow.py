@@ -18,7 +18,7 @@ from ortune.quantization.float16.casts import clean
 from ortune.quantization.float16.convert import CONTROL, FIXED, Halver
 from ortune.quantization.float16.format import MASK, Format
 from ortune.quantization.float16.overflow import MOVERS, Pin, Rules
-from ortune.quantization.node_filter import chosen
+from ortune.quantization.node_filter import wanted
 from ortune.quantization.types import Kind, kinds
 
 CARRIERS = ("Add", "Concat", "Max", "Min", "Pad", "Sub", "Where")
@@ -110,10 +110,7 @@ class Sixteen(Quantizer):
 
     def _named(self, model: ir.Model) -> frozenset[ir.Node]:
         """Return the nodes that the user's patterns keep in float32."""
-        out = chosen(model, self.exclude, "exclude")
-        if not self.include:
-            return out
-        return out | (frozenset(edit.every_node(model)) - chosen(model, self.include, "include"))
+        return frozenset(edit.every_node(model)) - wanted(model, self.include, self.exclude)
 
 
 def carried(nodes: Sequence[ir.Node], format: Format) -> frozenset[ir.Node]:

@@ -29,13 +29,8 @@ def absorb(
 
     They go through Relu and LeakyRelu and end in the constants of LayerNormalization, Mul, MatMul
     or Gemm, those of an Add between included. Nothing is changed when that cannot be, above all
-    when something beside `readers` reads the value: a residual connection.
-
-    Args:
-        editor: Of the main graph.
-        value: An activation.
-        factor: Positive, shape [channels].
-        readers: What expects the multiplied value.
+    when something beside `readers` reads the value: a residual connection. Factors are positive,
+    shape [channels].
     """
     parts = _parts(value, len(factor), readers)
     if parts is None:

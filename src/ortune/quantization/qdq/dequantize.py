@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.match import maker, other, reader
 from ortune.model.graph.uses import is_read
+from ortune.quantization.qdq.nodes import cast_and_multiplied
 from ortune.quantization.replace import stand_in
 
 _POSITIVE = ("Clip", "Relu", "Sigmoid", "Softmax", "HardSigmoid")
@@ -143,14 +144,11 @@ class FloatLayers:
         convolves = node.op_type == "ConvInteger"
         axis = 0 if convolves else array.ndim - 1
         steps = _along(scale, array.ndim, axis, array.shape[axis], convolves)
-        offset = np.zeros((), np.int32) if zero is None else zero.astype(np.int32)
+        offset = np.zeros(1, np.int32) if zero is None else zero.astype(np.int32)
         if steps is None or offset.size not in (1, array.shape[axis]):
             return False
-        if offset.size > 1:
-            offset = offset.reshape([-1 if i == axis else 1 for i in range(array.ndim)])
-        weight = self._weight(
-            node, array, offset.reshape(()) if offset.size == 1 else offset, steps
-        )
+        offset = offset.reshape([-1 if i == axis else 1 for i in range(array.ndim)])
+        weight = self._weight(node, array.astype(np.int32) - offset, steps)
         op = "Conv" if convolves else "MatMul"
         made = self._editor.node(
             op, [rounding.inputs[0], weight], dict(node.attributes), name=f"{node.name}_{op}"
@@ -162,28 +160,18 @@ class FloatLayers:
         return True
 
     def _weight(
-        self,
-        node: ir.Node,
-        array: NDArray[Any],
-        zero: NDArray[np.int32],
-        steps: NDArray[np.float32],
+        self, node: ir.Node, wide: NDArray[np.int32], steps: NDArray[np.float32]
     ) -> ir.Value:
         stem = str(node.inputs[1].name) if node.inputs[1] is not None else "weight"
-        wide = array.astype(np.int32) - zero
         if not self._at_load:
             return self._editor.constant(f"{stem}_float", wide.astype(np.float32) * steps)
         limits = np.iinfo(np.int8)
         small = wide.min(initial=0) >= limits.min and wide.max(initial=0) <= limits.max
         held = self._editor.constant(f"{stem}_int", wide.astype(np.int8 if small else np.int16))
-        cast = self._editor.node(
-            "Cast", [held], {"to": int(ir.DataType.FLOAT)}, name=f"{stem}_cast"
-        )
         factor = self._editor.constant(f"{stem}_factor", steps)
-        product = self._editor.node("Mul", [cast.outputs[0], factor], name=f"{stem}_wide")
-        made = product.outputs[0]
-        made.shape, made.type = ir.Shape(array.shape), ir.TensorType(ir.DataType.FLOAT)
-        edit.insert_before(node, cast, product)
-        return made
+        made = cast_and_multiplied(self._editor, stem, held, factor)
+        edit.insert_before(node, *made)
+        return made[1].outputs[0]
 
     def _bias(self, conv: ir.Node, last: ir.Node) -> ir.Node:
         """Give the convolution the bias that is added behind it; return the last node."""
@@ -193,16 +181,9 @@ class FloatLayers:
         if array is None:
             source = maker(bias, "Reshape")
             array = edit.const_array(source.inputs[0]) if source is not None else None
-        weight = edit.const_tensor(conv.inputs[1])
-        shape = conv.inputs[1].shape if conv.inputs[1] is not None else None
-        channels = (
-            int(weight.shape.numpy()[0])
-            if weight is not None
-            else int(shape[0])  # type: ignore[arg-type]
-            if shape is not None
-            else 0
-        )
-        if add is None or array is None or array.size != channels:
+        weight = conv.inputs[1]
+        assert weight is not None and weight.shape is not None
+        if add is None or array is None or array.size != weight.shape[0]:
             return last
         held = self._editor.constant(f"{conv.name}_bias", array.reshape(-1).astype(np.float32))
         qdq.put(conv, 2, held)

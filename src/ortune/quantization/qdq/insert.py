@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ortune.core.observer import Ranges
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization.grid import Grid, Kind, activation
 from ortune.quantization.qdq.nodes import multiplied, put_behind, take_output
 from ortune.quantization.qdq.placement import Placement, after, float_inputs
@@ -26,11 +27,8 @@ WIDE_OPSET = 21
 class Pairs:
     """Puts pairs into one graph; a grid that several tensors share is stored once.
 
-    Args:
-        editor: Of the main graph.
-        grids: Tensor -> its grid.
-        smooth: Activation -> what is done to it first.
-        opset: Of the model's standard operators.
+    Attributes:
+        foreign: Whether an operator of com.microsoft was written.
     """
 
     def __init__(
@@ -123,7 +121,7 @@ class Pairs:
     def _domain(self, zero: ir.Value) -> str:
         wide = zero.dtype in (ir.DataType.UINT16, ir.DataType.INT16)
         self.foreign |= wide and self._opset < WIDE_OPSET
-        return "com.microsoft" if wide and self._opset < WIDE_OPSET else ""
+        return MICROSOFT if wide and self._opset < WIDE_OPSET else ""
 
 
 def grids(
@@ -137,13 +135,7 @@ def grids(
 ) -> dict[ir.Value, Grid]:
     """Return the grid of every tensor of a graph that gets a pair.
 
-    Args:
-        placement: Where pairs go.
-        ranges: From calibration.
-        smooth: What is done to activations first.
-        wide: Nodes whose activations take 16 bits, with all tensors on the same grid.
-        kind: Of the others.
-        symmetric: Zero point in the middle.
+    Activations of `wide` nodes take 16 bits, with all tensors on the same grid.
     """
     touched = {value for node in wide for value in (*float_inputs(node), *node.outputs)}
     touched |= {after(node) for node in wide}

@@ -21,6 +21,16 @@ def dequantized(
     return node
 
 
+def cast_and_multiplied(
+    editor: edit.Editor, stem: str, integers: ir.Value, factor: ir.Value
+) -> tuple[ir.Node, ir.Node]:
+    """Return the Cast and Mul of constant integers, which onnxruntime folds when it loads."""
+    cast = editor.node("Cast", [integers], {"to": int(ir.DataType.FLOAT)}, name=f"{stem}_cast")
+    made = editor.node("Mul", [cast.outputs[0], factor], name=f"{stem}_wide")
+    made.outputs[0].shape, made.outputs[0].dtype = integers.shape, ir.DataType.FLOAT
+    return cast, made
+
+
 def put_behind(value: ir.Value, home: edit.Graph, *nodes: ir.Node) -> None:
     """Place nodes right behind a tensor, or in front of the graph that takes it from outside."""
     producer = value.producer()

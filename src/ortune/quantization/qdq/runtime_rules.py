@@ -37,14 +37,10 @@ class Gives(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """One row.
+    """One row: an operator, * for every layer, and what becomes of it.
 
     Attributes:
-        op: Operator; * for every layer.
-        gives: What becomes of it.
         source: File, thread or measurement that says so.
-        provider: Runtime; any for all.
-        isa: Instruction set: any, vnni, no-vnni (x86) or arm.
         case: Which of the operator's uses the row is about; empty for all others.
     """
 

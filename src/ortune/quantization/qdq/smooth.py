@@ -138,14 +138,9 @@ def _rows(layer: Layer) -> NDArray[np.float64]:
 def add_product(
     editor: edit.Editor, layer: Layer, array: NDArray[Any], split: tuple[int, ...], last: ir.Node
 ) -> None:
-    """Add the float product of a few channels to what the layer makes.
+    """Add the float product of a few channels, by the weight before rounding, behind `last`.
 
-    Args:
-        editor: Of the main graph.
-        layer: A matrix product.
-        array: Its weight, not rounded.
-        split: The channels.
-        last: The layer's last node: the product, or the Add of its bias.
+    That is the layer's last node: the product, or the Add of its bias.
     """
     rows = np.take(array, split, 1 - layer.axis)
     index = editor.constant(f"{layer.x.name}_far", np.asarray(split, np.int64))

@@ -72,14 +72,7 @@ def order(second: Array, damping: float, *, act_order: bool) -> Order:
 
 
 def round_rows(rows: Array, steps: BlockSteps, found: Order, spec: Spec) -> Array:
-    """Round rows to whole floats in 0..top, shape [rows, blocks, block].
-
-    Args:
-        rows: float32, shape [rows, width].
-        steps: Grids of these rows.
-        found: Of the layer.
-        spec: Kind of grid.
-    """
+    """Round float32 rows [rows, width] to whole floats in 0..top, [rows, blocks, block]."""
     left = np.ascontiguousarray(rows.T[found.columns])  # a column is a contiguous row here
     scale, zero = np.ascontiguousarray(steps.scale.T), np.ascontiguousarray(steps.zero.T)
     integers = np.empty_like(left)

@@ -29,11 +29,7 @@ CHUNK = 1 << 17
 def refine(folded: Array, start: BlockSteps, spec: Spec, dtype: Any = np.float32) -> BlockSteps:
     """Return grids whose squared rounding error is at most that of `start`, block by block.
 
-    Args:
-        folded: Weights, shape [rows, blocks, block].
-        start: Grids of these blocks.
-        spec: Their kind.
-        dtype: In which steps are stored.
+    Weights are folded, shape [rows, blocks, block]; steps are stored in `dtype`.
     """
     scale, zero = start.scale.copy(), start.zero.copy()
     step = max(1, CHUNK // max(1, folded[0].size)) if len(folded) else 1

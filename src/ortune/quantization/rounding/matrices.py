@@ -121,11 +121,18 @@ def biased(layer: Layer) -> tuple[ir.Node, int] | None:
     return (add, index) if fits and tensor is not None and len(tensor.shape) <= 1 else None
 
 
-def shift(editor: edit.Editor, layer: Layer, by: NDArray[np.float64]) -> bool:
-    """Add to a layer's bias, shape [output channels], and say whether it can have one.
+def shift(
+    editor: edit.Editor, layer: Layer, lost: NDArray[Any], mean: NDArray[np.float64]
+) -> bool:
+    """Let a layer's bias take up a change of its mean output; say whether it can have one.
 
-    A Gemm's factor on the product counts for `by` too.
+    Args:
+        editor: Of the main graph.
+        layer: Its weight was changed, or is about to be.
+        lost: Old less new weight, shape [groups, channels, columns].
+        mean: Of the input, shape [groups, columns].
     """
+    by = np.einsum("gcw,gw->gc", lost, mean).reshape(-1)
     place = biased(layer)
     if place is None:
         return False

@@ -16,7 +16,7 @@ from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.model.shapes.infer import infer
 from ortune.quantization.block_grid import SLAB, Bits, Packed, Spec, fold, nearest, pack
-from ortune.quantization.node_filter import chosen, included
+from ortune.quantization.node_filter import wanted
 from ortune.quantization.rounding import gptq, hqq
 from ortune.quantization.weights.matmuls import (
     UNKNOWN_RANK,
@@ -146,19 +146,14 @@ class BlockWeights(Quantizer):
             self.taken,
             min_size=self.min_size,
             whole=self.spec.block if self.form == "qdq" else 1,
-            allowed=included(model, self.include),
-            left=chosen(model, self.exclude, "exclude"),
+            among=wanted(model, self.include, self.exclude),
         )
 
 
 def pack_rows(rows: Rows, spec: Spec, method: Method, order: gptq.Order | None = None) -> Packed:
     """Round and pack one weight, some rows at a time.
 
-    Args:
-        rows: The weight.
-        spec: The kind of grid.
-        method: How to round.
-        order: For `gptq`; None rounds as `hqq` (tables that are only looked up have none).
+    Without an order `gptq` rounds as `hqq`: tables that are only looked up have none.
     """
     dtype = rows.dtype.numpy()
     count, width = rows.shape

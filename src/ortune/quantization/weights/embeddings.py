@@ -55,7 +55,7 @@ def store_tables(
         found: Answer of `tables`.
         stored: Weights that layers have stored, by their float constant.
         left: Nodes to leave in float.
-        alone: Store tables that no layer multiplies too.
+        alone: Whether tables that no layer multiplies are stored.
     """
     count = 0
     for source, nodes in found.items():

@@ -55,13 +55,6 @@ class Packer:
     reads it transposed transposes the integers, which runtimes do once, at load. Integers lie in
     the main graph; every body that uses them has a DequantizeLinear of its own, as runtimes look
     for it beside the layer.
-
-    Args:
-        editor: Of the main graph.
-        layers: All that will be packed.
-        per_channel: One weight step an output channel.
-        reduce_range: Weights in 7 bits.
-        kind: Of the integers.
     """
 
     def __init__(
@@ -89,13 +82,7 @@ class Packer:
     def pack(
         self, layer: Layer, step: NDArray[np.float32], smooth: Smoothing | None = None
     ) -> None:
-        """Store a layer's weight and bias.
-
-        Args:
-            layer: One of those that were given.
-            step: Of its activation's grid, a scalar.
-            smooth: What was done to its activation.
-        """
+        """Store a layer's weight and bias, by the scalar step of its activation's grid."""
         source, order = transposed(layer.weight)
         axes = self._axes[source]
         axis = layer.axis if len(axes) == 1 and None not in axes else None

@@ -18,11 +18,7 @@ def look_up(
 ) -> ir.Value:
     """Gather packed rows, widen those found, and return them; nodes stand before the Gather.
 
-    Args:
-        editor: Of the main graph.
-        table: The look-up.
-        packed: The table.
-        parts: Its constants: integers of shape [rows, blocks, bytes], steps, zero points.
+    Constants of the table are integers of shape [rows, blocks, bytes], steps, zero points.
     """
     return _Chain(editor, table, packed).build(parts)
 

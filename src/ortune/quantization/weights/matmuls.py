@@ -135,8 +135,7 @@ def find(
     *,
     min_size: int,
     whole: int = 1,
-    allowed: Collection[ir.Node] | None = None,
-    left: Collection[ir.Node] = (),
+    among: Collection[ir.Node],
 ) -> BlockableWeights:
     """List the weights of the main graph and of all bodies.
 
@@ -145,14 +144,13 @@ def find(
         ops: Among MatMul, Gemm and Gather.
         min_size: Weights with fewer elements are passed over.
         whole: A product's inputs must be a multiple of it.
-        allowed: Nodes to look at; None for all.
-        left: Nodes to leave.
+        among: Nodes to look at.
     """
     found = BlockableWeights()
     for node in [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]:
         if node.domain or node.op_type not in ops:
             continue
-        if node in left or (allowed is not None and node not in allowed):
+        if node not in among:
             found.skipped[f"{node.op_type} left out by name"] += 1
             continue
         made = _table(node) if node.op_type == "Gather" else _product(node)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.io_change import Bridge
 from ortune.core.session import Tensors
+from ortune.core.step import Bridge
 
 _TIMES = (2, 3)
 """Batches beside the old one on which a freed batch is compared."""

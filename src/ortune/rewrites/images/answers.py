@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.io_change import Bridge
 from ortune.core.session import Tensors
+from ortune.core.step import Bridge
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ortune.core import preprocess
 from ortune.core.errors import BadData
-from ortune.core.io_change import Bridge
 from ortune.core.session import Tensors
+from ortune.core.step import Bridge
 from ortune.rewrites.images.preprocessing import Picture
 
 _RESIZED = 30.0

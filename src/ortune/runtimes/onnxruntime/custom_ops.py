@@ -1,11 +1,10 @@
-"""Libraries of custom operators for onnxruntime. They are code: who names one runs it."""
+"""Libraries of custom operators for onnxruntime. They are code, and run."""
 
 from __future__ import annotations
 
 import importlib
 import platform
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -15,10 +14,10 @@ from typing import Any
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.plugins import user_file
 from ortune.core.plugins.user_function import here_counts, is_path, reason
+from ortune.runtimes import own_process
 
 _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 """ELF's ``e_machine``."""
-_PROBE_S = 60
 
 
 def library(text: str) -> Path:
@@ -76,28 +75,20 @@ def demand(libraries: tuple[str, ...]) -> None:
         "try:\n    custom_ops.register(onnxruntime.SessionOptions(), sys.argv[1:])\n"
         "except OrtuneError as error:\n    print(f'{error.what}\\n{error.fix}')"
     )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, *libraries],
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise BadSettings(
-            f"{', '.join(libraries)}: loading takes more than {_PROBE_S} s", fix="mend the library"
-        ) from None
+    done, names = own_process.run(code, *libraries), ", ".join(libraries)
+    if done is None:
+        what = f"{names}: loading takes more than {own_process.LIMIT_S} s"
+        raise BadSettings(what, fix="repair the library")
     if done.returncode:
         how = f"ends with exit code {done.returncode}"
         if done.returncode < 0:
             how = f"is killed by {signal.Signals(-done.returncode).name}"
         raise BadSettings(
-            f"{', '.join(libraries)}: a process that loads this {how}",
-            fix="mend the library; a newer API version than onnxruntime's has no functions",
+            f"{names}: a process that loads this {how}",
+            fix="repair the library; a newer API version than onnxruntime's has no functions",
         )
-    if said := done.stdout.strip().splitlines()[-2:]:
-        raise BadSettings(said[0], fix=said[-1])
+    if lines := done.stdout.strip().splitlines()[-2:]:
+        raise BadSettings(lines[0], fix=lines[-1])
 
 
 def built_for(path: Path) -> str:

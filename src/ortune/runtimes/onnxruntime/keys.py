@@ -1,4 +1,4 @@
-"""Which settings the installed runtime knows: onnxruntime takes any key and ignores unknown ones.
+"""Session keys that the installed onnxruntime knows: unknown ones it ignores silently.
 
 A key that the runtime reads must be written in its library. The libraries are searched for the
 text with no letter, digit, dot or underscore beside it; a compiler may build a text from pieces,

@@ -245,9 +245,9 @@ def _summed(
     return made
 
 
-def _operands(said: Iterable[Mapping[str, Sequence[int]]]) -> tuple[Operand, ...]:
+def _operands(listed: Iterable[Mapping[str, Sequence[int]]]) -> tuple[Operand, ...]:
     found = []
-    for one in said:
+    for one in listed:
         for kind, shape in one.items():
             dtype = _DTYPES.get(kind, kind)
             found.append(Operand(dtype, tuple(shape), math.prod(shape) * bits(dtype) // 8))

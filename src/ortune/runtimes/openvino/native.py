@@ -83,8 +83,8 @@ def _reason(error: Exception) -> str:
     text = str(error)
     failed = re.search(r"(?:Conversion is failed for|No conversion rule found for.*?): (.*)", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if _NOISE.search(line) is None]
-    why = next((line for line in said if not line.startswith("--")), "")
+    kept = [line for line in lines if _NOISE.search(line) is None]
+    why = next((line for line in kept if not line.startswith("--")), "")
     if failed is None:
         return (why or ort.first_line(error))[:300]
     return f"it does not convert {failed[1].strip()}{f': {why}' if why else ''}"[:300]

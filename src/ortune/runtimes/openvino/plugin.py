@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
@@ -14,6 +12,7 @@ from typing import Any
 
 from ortune.core.errors import BackendMissing
 from ortune.core.session import Recording, Session
+from ortune.runtimes import own_process
 from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime import session as ort
 
@@ -85,7 +84,7 @@ def devices() -> list[Any]:
 
 @cache
 def missing() -> str | None:
-    """Return what keeps the plug-in from working here and how to mend it, or None.
+    """Return what keeps the plug-in from working here and how to fix it, or None.
 
     Asked in a process of its own: a registration holds for the life of a process, and a broken
     library could end it.
@@ -98,11 +97,8 @@ def missing() -> str | None:
         "try:\n    plugin.devices()\n"
         "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"
     )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-        )
-    except subprocess.TimeoutExpired:
+    done = own_process.run(code)
+    if done is None:
         return "the installed plug-in does not load within a minute"
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -33,7 +33,6 @@ class _Counting(native.Compiled):
         self._before: dict[str, float] = {}
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once; outputs by name."""
         start = time.perf_counter_ns()
         found = super().run(feeds)
         self._walls.append(time.perf_counter_ns() - start)
@@ -85,7 +84,7 @@ def executed(
     nodes: list[tuple[int, Executed]] = []
     constants: list[str] = []
     for op in graph.get_ordered_ops():
-        said = {key: _text(op.get_rt_info()[key]) for key in op.get_rt_info()}
+        info = {key: _text(op.get_rt_info()[key]) for key in op.get_rt_info()}
         name, kind = op.get_friendly_name(), _layer(op)
         if kind == "Const":
             constants.append(_tensor(op))
@@ -99,14 +98,14 @@ def executed(
             provider=native.PROVIDER,
             reads=tuple(_tensor(port.get_node(), port.get_index()) for port in sources),
             writes=tuple(_tensor(op, index) for index in range(len(op.outputs()))),
-            known=tuple(part for part in said.get("originalLayersNames", "").split(",") if part),
+            known=tuple(part for part in info.get("originalLayersNames", "").split(",") if part),
             calls=int(name in taken),
             span_ns=spent,
             kernel_ns=spent,
             inputs=_operands(sources),
             outputs=_operands(op.outputs()),
         )
-        nodes.append((int(said.get("execOrder", "0") or 0), one))
+        nodes.append((int(info.get("execOrder", "0") or 0), one))
     nodes.sort(key=lambda item: (not item[1].calls, item[0]))
     return tuple(node for _, node in nodes), tuple(constants)
 

@@ -14,8 +14,9 @@ from rich.console import Console
 
 import ortune as ot
 from ortune.analysis.benchmark import matrix, rows
-from ortune.analysis.benchmark.bench import _result, race
-from ortune.analysis.benchmark.interleave import Contestant, Row
+from ortune.analysis.benchmark.bench import race, result
+from ortune.analysis.benchmark.interleave import Contestant, TimedRow
+from ortune.analysis.benchmark.result import BenchResult
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
@@ -98,7 +99,7 @@ def test_batches_make_groups_and_contradictions_are_refused() -> None:
 def timed(
     model: Path, bursts: list[list[Burst]], workload: Any = None, details: Any = ()
 ) -> dict[str, Any]:
-    one = Row(Contestant(model, Cpu(), workload or Latency()), model)
+    one = TimedRow(Contestant(model, Cpu(), workload or Latency()), model)
     one.turns, one.runs, one.cpu_ns, one.details = bursts, 10, 50, list(details)
     one.footprints = [
         {"rss": 5, "uss": None, "peak": 9, "samples": 2},
@@ -155,14 +156,14 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
         sets=2,
         seconds=0.1,
     )
-    values = [one["value"] for one in found["ratios"]]
+    values = [one and one.value for one in found.ratios]
     assert values == pytest.approx([1, 0.5, 1, 1, 0.5])
-    assert Counter(row["batch"] for row in found["rows"]) == {1: 3, 4: 2}
-    assert [one["row"] for one in found["winners"]] == [1, 4] and found["winner"] is None
-    assert found["self_check"]["row"] == 2 and found["self_check"]["equal"]
-    assert found["crossovers"][0]["batch"] is None
-    assert len({row["digest"] for row in found["rows"]}) == 1
-    for row in found["rows"]:
+    assert Counter(row["batch"] for row in found.rows) == {1: 3, 4: 2}
+    assert [one.row for one in found.winners] == [1, 4] and found.winner is None
+    assert found.self_check.row == 2 and found.self_check.equal
+    assert found.crossovers[0].batch is None
+    assert len({row["digest"] for row in found.rows}) == 1
+    for row in found.rows:
         assert row["error"] is None and len(row["turns"]) == len(row["load_ns"]) == 2
         assert row["cpu_ns"] > 0 and 0 < row["rss"] <= row["peak_rss"]
         assert row["runtime"]["rss"] > 0 and row["allocated"]["why"]["arena"]
@@ -172,8 +173,8 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
 def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
     contestants = [(model, Scripted()), (model, Crash()), (model, Scripted(slow=0.5))]
     found = race(contestants, sets=1, seconds=0.1)
-    assert "SIGSEGV" in found["rows"][1]["error"] and found["ratios"][1] is None
-    assert found["winner"] == 2 and found["winners"][0]["row"] == 2
+    assert "SIGSEGV" in found.rows[1]["error"] and found.ratios[1] is None
+    assert found.winner == 2 and found.winners[0].row == 2
     with pytest.raises(OrtuneError, match="0 sets"):
         race(contestants, sets=0)
     with pytest.raises(OrtuneError, match="nothing to time"):
@@ -195,35 +196,35 @@ def test_a_backend_that_takes_no_model_has_no_floor(tmp_path: Path) -> None:
     assert floor(Crash(), tmp_path) == {"rss": None, "load_ns": None}
 
 
-def judged(model: Path, again_ns: int, stolen: float = 0.0) -> dict[str, Any]:
+def judged(model: Path, again_ns: int, stolen: float = 0.0) -> BenchResult:
     """A run of three sets: the first row, one twice as fast, and the first once more."""
     group = []
     for ns, again in ((100_000, False), (50_000, False), (again_ns, True)):
-        one = Row(Contestant(model, Cpu(), Latency(), again), model)
+        one = TimedRow(Contestant(model, Cpu(), Latency(), again), model)
         one.turns = [[Burst((ns,) * 4, (0.0,) * 4)] * 6] * 3
         group.append(one)
     made = [rows.row(one, "digest", NO_ENERGY) for one in group]
     record = Record(10, 2, 1, 0.0, stolen, None, 0, 0.0, None, None, (), None, ())
-    return _result([group], made, record)
+    return result([group], made, record)
 
 
 def test_no_winner_where_equal_is_not_called_equal_or_the_machine_is_too_noisy(
     model: Path,
 ) -> None:
     good = judged(model, 100_100)
-    assert good["winner"] == 1 and good["self_check"]["equal"]
+    assert good.winner == 1 and good.self_check.equal
     unequal = judged(model, 120_000)
-    assert unequal["winner"] is None and not unequal["self_check"]["equal"]
-    assert unequal["ratios"][1]["high"] < 1, "the ratio itself is still told"
+    assert unequal.winner is None and not unequal.self_check.equal
+    assert unequal.ratios[1].high < 1, "the ratio itself is still told"
     stolen = judged(model, 100_100, stolen=0.5)
-    assert stolen["winner"] is None and stolen["judgement"]["too_noisy"]
+    assert stolen.winner is None and stolen.judgement.too_noisy
 
 
 def test_a_failed_self_check_is_told_and_exits_with_1(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = judged(model, 120_000)
-    for row in answer["rows"]:
+    for row in answer.rows:
         row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
@@ -245,7 +246,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = judged(model, 100_100)
-    for row in answer["rows"]:
+    for row in answer.rows:
         row |= {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
     told = {}
     for width in (160, 60):

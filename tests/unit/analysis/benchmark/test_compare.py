@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import ortune as ot
 from ortune.analysis.benchmark import results_file
+from ortune.analysis.benchmark.compare_result import ComparedRow, CompareResult
 from ortune.cli.main import main
 from ortune.core.errors import OrtuneError
 
@@ -46,9 +47,8 @@ def write(path: Path, rows: Sequence[dict[str, Any]], machine: dict[str, str] = 
     return path
 
 
-def only(found: dict[str, Any], index: int = 0) -> dict[str, Any]:
-    one: dict[str, Any] = found["comparisons"][0]["rows"][index]
-    return one
+def only(found: CompareResult, index: int = 0) -> ComparedRow:
+    return found.comparisons[0].rows[index]
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_a_slower_run_is_flagged_beyond_threshold_and_noise(
     one = write(tmp_path / "a.json", [row()])
     two = write(tmp_path / "b.json", [row(ms=10 * factor, seed=1)])
     found = ot.compare([one, two], thresholds={"latency": limit})
-    assert only(found)["latency"]["value"] == pytest.approx(factor, rel=0.01)
-    assert (only(found)["regressions"] == ["latency"]) is regressed
-    assert found["regressions"] == regressed
+    assert only(found).latency.value == pytest.approx(factor, rel=0.01)
+    assert (only(found).regressions == ("latency",)) is regressed
+    assert found.regressions == regressed
 
 
 @ANY_FOLDER
@@ -80,19 +80,19 @@ def test_a_flag_means_over_the_threshold_and_outside_the_noise(
     one = write(tmp_path / "a.json", [row()])
     two = write(tmp_path / "b.json", [row(ms=10 * factor, seed=seed)])
     found = only(ot.compare([one, two], thresholds={"latency": limit}))
-    latency = found["latency"]
-    assert latency["low"] < latency["value"] < latency["high"]
-    assert bool(found["regressions"]) is (latency["value"] > 1 + limit and latency["low"] > 1)
-    back = only(ot.compare([two, one]))["latency"]
-    assert back["value"] * latency["value"] == pytest.approx(1)
-    assert back["low"] * latency["high"] == pytest.approx(1)
+    latency = found.latency
+    assert latency.low < latency.value < latency.high
+    assert bool(found.regressions) is (latency.value > 1 + limit and latency.low > 1)
+    back = only(ot.compare([two, one])).latency
+    assert back.value * latency.value == pytest.approx(1)
+    assert back.low * latency.high == pytest.approx(1)
 
 
 def test_an_occasion_of_a_percent_is_not_called_a_difference(tmp_path: Path) -> None:
     one = write(tmp_path / "a.json", [row()])
     for seed in range(20):
         two = write(tmp_path / "b.json", [row(ms=10 * (1 + 0.02 * (seed % 2)), seed=seed)])
-        assert only(ot.compare([one, two], thresholds={"latency": 0}))["verdict"] in (
+        assert only(ot.compare([one, two], thresholds={"latency": 0})).verdict in (
             "no difference",
             "over the threshold, inside the noise",
         )
@@ -109,7 +109,7 @@ specs = st.lists(
 def test_every_row_is_paired_once_or_named_as_left_over(
     tmp_path: Path, mine: Any, theirs: Any, by: set[str]
 ) -> None:
-    def run(name: str, rows: Any) -> results_file.Saved:
+    def run(name: str, rows: Any) -> results_file.SavedRun:
         made = [{"model": m, "backend": b, "batch": k, "latency_ns": [1, 2]} for m, b, k in rows]
         return results_file.read(write(tmp_path / name, [*made, row("z.onnx")]))
 
@@ -137,19 +137,19 @@ def test_on_another_machine_only_ratios_to_a_common_first_row_are_judged(tmp_pat
     ]
     one, two = write(tmp_path / "a.json", here), write(tmp_path / "b.json", there, THERE)
     found = ot.compare([one, two])
-    assert not found["comparisons"][0]["same_machine"]
-    assert [r["field"] for r in found["comparisons"][0]["differs"]] == ["cpu", "effective cpus"]
-    rows = found["comparisons"][0]["rows"]
-    assert [r["judged"] for r in rows] == [False, True, True]
-    assert [r["regressions"] for r in rows] == [[], [], ["latency"]]
-    assert rows[2]["latency"]["value"] == pytest.approx(1.2, rel=0.01)
-    assert rows[0]["latency"]["value"] == pytest.approx(3, rel=0.01)
+    assert not found.comparisons[0].same_machine
+    assert [r.field for r in found.comparisons[0].differs] == ["cpu", "effective cpus"]
+    rows = found.comparisons[0].rows
+    assert [r.judged for r in rows] == [False, True, True]
+    assert [r.regressions for r in rows] == [(), (), ("latency",)]
+    assert rows[2].latency.value == pytest.approx(1.2, rel=0.01)
+    assert rows[0].latency.value == pytest.approx(3, rel=0.01)
 
     across = ot.compare([one, two], across_machines=True)
-    assert [r["regressions"] for r in across["comparisons"][0]["rows"]] == [["latency"]] * 3
+    assert [r.regressions for r in across.comparisons[0].rows] == [("latency",)] * 3
     alone = ot.compare([one, write(tmp_path / "c.json", there[1:], THERE)])
-    assert [r["judged"] for r in alone["comparisons"][0]["rows"]] == [False, False]
-    assert alone["comparisons"][0]["only_reference"] == ["base.onnx on cpu"]
+    assert [r.judged for r in alone.comparisons[0].rows] == [False, False]
+    assert alone.comparisons[0].only_reference == ("base.onnx on cpu",)
 
 
 def test_percentiles_and_load_times_of_another_machine_are_not_judged(tmp_path: Path) -> None:
@@ -158,26 +158,30 @@ def test_percentiles_and_load_times_of_another_machine_are_not_judged(tmp_path: 
     one = write(tmp_path / "a.json", [row(**figures)])
     two = write(tmp_path / "b.json", [row(**grown)], THERE)
     limits = {"p99": 0.1, "load": 0.1, "memory": 0.1}
-    assert only(ot.compare([one, two], thresholds=limits))["regressions"] == ["memory"]
+    assert only(ot.compare([one, two], thresholds=limits)).regressions == ("memory",)
     across = ot.compare([one, two], thresholds=limits, across_machines=True)
-    assert only(across)["regressions"] == ["p99", "memory", "load"]
+    assert only(across).regressions == (
+        "p99",
+        "memory",
+        "load",
+    )
 
 
 def test_a_load_time_of_zero_is_no_figure(tmp_path: Path) -> None:
     one = write(tmp_path / "a.json", [row(load_ns=[0, 0])])
     two = write(tmp_path / "b.json", [row(load_ns=[100])])
-    assert only(ot.compare([one, two], thresholds={"load": 0.1}))["load"] is None
+    assert only(ot.compare([one, two], thresholds={"load": 0.1})).load is None
 
 
 def test_relative_cancels_what_slows_all_rows_alike(tmp_path: Path) -> None:
     one = write(tmp_path / "a.json", [row("base.onnx"), row("one.onnx", ms=5)])
     two = write(tmp_path / "b.json", [row("base.onnx", ms=13), row("one.onnx", ms=6.5)])
-    assert ot.compare([one, two])["regressions"] == 2
+    assert ot.compare([one, two]).regressions == 2
     found = ot.compare([one, two], relative=True)
-    assert found["regressions"] == 0 and only(found, 1)["how"] == "relative to base.onnx on cpu"
+    assert found.regressions == 0 and only(found, 1).how == "relative to base.onnx on cpu"
     other = write(tmp_path / "c.json", [row("base.onnx", digest="x"), row("one.onnx", ms=6.5)])
     lone = only(ot.compare([one, other], relative=True), 1)
-    assert not lone["judged"] and lone["verdict"] == "not judged: nothing to relate it to"
+    assert not lone.judged and lone.verdict == "not judged: nothing to relate it to"
 
 
 def test_other_metrics_are_judged_only_when_asked(tmp_path: Path) -> None:
@@ -186,18 +190,26 @@ def test_other_metrics_are_judged_only_when_asked(tmp_path: Path) -> None:
     one = write(tmp_path / "a.json", [row(**figures)])
     two = write(tmp_path / "b.json", [row(seed=1, **grown)])
     found = only(ot.compare([one, two]))
-    assert [found[name] for name in ("p99", "memory", "size", "load")] == [1.5, 1.2, 1.04, 2.0]
-    assert found["regressions"] == []
+    assert [found.ratio(name) for name in ("p99", "memory", "size", "load")] == [
+        1.5,
+        1.2,
+        1.04,
+        2.0,
+    ]
+    assert found.regressions == ()
     limits = {"p99": 0.2, "memory": 0.5, "size": 0.01, "load": 2.0}
-    assert only(ot.compare([one, two], thresholds=limits))["regressions"] == ["p99", "size"]
+    assert only(ot.compare([one, two], thresholds=limits)).regressions == (
+        "p99",
+        "size",
+    )
 
 
 def test_a_row_that_fails_now_is_a_regression(tmp_path: Path) -> None:
     dead = {"model": "m.onnx", "backend": "cpu", "error": "SIGSEGV", "turns": []}
     one, two = write(tmp_path / "a.json", [row()]), write(tmp_path / "b.json", [dead])
-    assert only(ot.compare([one, two]))["regressions"] == ["error"]
-    assert ot.compare([two, one])["regressions"] == 0
-    assert only(ot.compare([two, two]))["verdict"] == "failed in both"
+    assert only(ot.compare([one, two])).regressions == ("error",)
+    assert ot.compare([two, one]).regressions == 0
+    assert only(ot.compare([two, two])).verdict == "failed in both"
 
 
 def test_names_that_differ_are_matched_by_less_or_by_order(tmp_path: Path) -> None:
@@ -207,9 +219,9 @@ def test_names_that_differ_are_matched_by_less_or_by_order(tmp_path: Path) -> No
         ot.compare([one, two])
     for by in (["backend"], []):
         found = only(ot.compare([one, two], by=by))
-        assert found["name"] == "old.onnx on cpu -> new.onnx on cpu" and not found["same_model"]
+        assert found.name == "old.onnx on cpu -> new.onnx on cpu" and not found.same_model
     three = write(tmp_path / "c.json", [row("old.onnx", backend="openvino")])
-    assert only(ot.compare([one, three], by=["model"]))["name"] == "old.onnx on cpu -> openvino"
+    assert only(ot.compare([one, three], by=["model"])).name == "old.onnx on cpu -> openvino"
 
 
 def test_a_run_on_a_machine_too_noisy_is_named(
@@ -235,7 +247,7 @@ def test_no_time_of_a_machine_too_noisy_is_judged(
     assert "not judged: too noisy a machine" in said and "no row was judged" in said
     assert "no regression" not in said
     found = ot.compare([one, slow], thresholds={"size": 0.5})
-    assert only(found)["regressions"] == ["size"], "a file's size is no matter of noise"
+    assert only(found).regressions == ("size",), "a file's size is no matter of noise"
 
 
 def test_one_set_without_turns_is_enough_and_wider(tmp_path: Path) -> None:
@@ -244,9 +256,9 @@ def test_one_set_without_turns_is_enough_and_wider(tmp_path: Path) -> None:
     lone = {"model": "m.onnx", "backend": "cpu", "latency_ns": flat}
     one = write(tmp_path / "a.json", [full])
     two = write(tmp_path / "b.json", [lone])
-    wide, tight = (only(ot.compare([one, x]))["latency"] for x in (two, one))
-    assert wide["value"] == pytest.approx(1, abs=0.01)
-    assert wide["high"] / wide["low"] > tight["high"] / tight["low"]
+    wide, tight = (only(ot.compare([one, x])).latency for x in (two, one))
+    assert wide.value == pytest.approx(1, abs=0.01)
+    assert wide.high / wide.low > tight.high / tight.low
 
 
 def test_a_few_samples_prove_nothing(tmp_path: Path) -> None:
@@ -257,10 +269,10 @@ def test_a_few_samples_prove_nothing(tmp_path: Path) -> None:
         return write(tmp_path / name, [{"model": "m", "backend": "cpu", "latency_ns": times}])
 
     three = ot.compare([lone("a.json", 10, 14, 9), lone("b.json", 13, 11, 16)])
-    assert only(three)["latency"]["low"] < 1 < only(three)["latency"]["value"]
+    assert only(three).latency.low < 1 < only(three).latency.value
     one = only(ot.compare([lone("a.json", 10), lone("b.json", 30)]))
-    assert one["latency"]["value"] == pytest.approx(3) and not one["regressions"]
-    assert one["latency"]["low"] == 0
+    assert one.latency.value == pytest.approx(3) and not one.regressions
+    assert one.latency.low == 0
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortune.analysis.calibration_quality.ranking import Row, rank
+from ortune.analysis.calibration_quality.ranking import ObserverScore, rank
 from ortune.core.budget import Budget
 from ortune.core.trial import Score
 
 BUDGET = Budget.parse("agreement>=0.9")
 
 
-def _row(name: str, right: np.ndarray, noise: np.ndarray, **fields: str) -> Row:
+def _row(name: str, right: np.ndarray, noise: np.ndarray, **fields: str) -> ObserverScore:
     nan = float("nan")
     value = float(right.mean())
     snr = float(10 * np.log10(len(noise) / noise.sum()))
-    return Row(
+    return ObserverScore(
         name,
         fields.get("augment", ""),
         score=Score("agreement", value, 1.0, nan, nan, len(right), None, None, ""),
@@ -89,7 +89,7 @@ def test_few_groups_make_a_difference_noise() -> None:
 
 
 def test_rows_that_failed_come_last_and_win_nothing() -> None:
-    rows = [Row("mse", "", error="no"), _row("min-max", _right(0.9), _noise(0.1))]
+    rows = [ObserverScore("mse", "", error="no"), _row("min-max", _right(0.9), _noise(0.1))]
     ranked, best, _ = rank(rows, BUDGET, None)
     assert [row.observer for row in ranked] == ["min-max", "mse"]
     assert best == ""

@@ -13,9 +13,9 @@ from ortune.analysis.calibration_quality.stability import (
     STEPS,
     TOLERANCE,
     apart,
-    dealt,
     independent,
     judge,
+    quarters,
     sets,
 )
 from ortune.core.observer import Range
@@ -41,7 +41,7 @@ def _extents(values: np.ndarray, parts: list[tuple[int, ...]]) -> list[dict[str,
 def _judged(values: np.ndarray) -> stability.Stability:
     count = len(values)
     every = tuple(range(count))
-    found = sets(dealt(_feeds(count), every), count)
+    found = sets(quarters(_feeds(count), every), count)
     whole, *others = _extents(values, [every, *found])
     return judge(whole, others, count, count)
 
@@ -61,7 +61,7 @@ def test_what_one_half_never_saw_tells_nothing() -> None:
 def test_a_group_is_never_parted() -> None:
     names = [f"photo{k // 10}" for k in range(80)]
     fed = _feeds(80, names)
-    parts = dealt(fed, range(80))
+    parts = quarters(fed, range(80))
     assert sorted(index for part in parts for index in part) == list(range(80))
     assert all(len({p for p, part in enumerate(parts) if i in part}) == 1 for i in range(80))
     for k in range(8):
@@ -72,13 +72,13 @@ def test_a_group_is_never_parted() -> None:
 
 
 def test_parts_depend_on_contents_not_on_order() -> None:
-    one = dealt(_feeds(40), range(40))
-    assert one == dealt(_feeds(40), list(reversed(range(40))))
+    one = quarters(_feeds(40), range(40))
+    assert one == quarters(_feeds(40), list(reversed(range(40))))
 
 
 @pytest.mark.parametrize(("count", "expected"), [(7, 0), (8, 2), (15, 2), (16, 6)])
 def test_few_samples_make_fewer_sets(count: int, expected: int) -> None:
-    assert len(sets(dealt(_feeds(count), range(count)), count)) == expected
+    assert len(sets(quarters(_feeds(count), range(count)), count)) == expected
 
 
 def test_too_few_samples_say_nothing() -> None:
@@ -100,7 +100,7 @@ def _averaged(rng: np.random.Generator, count: int) -> stability.Stability:
     """60 ranges that are averages over the samples, which is what a moving average settles to."""
     values = 1 + 0.5 * rng.standard_normal((count, 60))
     every = tuple(range(count))
-    parts = [every, *sets(dealt(_feeds(count), every), count)]
+    parts = [every, *sets(quarters(_feeds(count), every), count)]
     whole, *others = (
         {f"t{k}": Range(-1.0, float(values[list(part), k].mean())) for k in range(60)}
         for part in parts

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ortune.analysis.costs.breakeven import Line, crossings, pays_from, reigns, total
+from ortune.analysis.costs.breakeven import CostLine, crossings, lower_envelope, pays_from, total
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-4, 1e3))
-lines = st.builds(Line, st.text(min_size=1, max_size=3), seconds, seconds, seconds)
+lines = st.builds(CostLine, st.text(min_size=1, max_size=3), seconds, seconds, seconds)
 sessions = st.one_of(st.floats(1, 1e6), st.just(math.inf))
 
-NONE = Line("none", 0.0, 0.1, 0.010)
-QUANTIZED = Line("quantized", 30.0, 0.3, 0.004)
+NONE = CostLine("none", 0.0, 0.1, 0.010)
+QUANTIZED = CostLine("quantized", 30.0, 0.3, 0.004)
 
 
 def test_one_session_by_hand() -> None:
@@ -34,19 +34,21 @@ def test_sessions_eat_the_gain_by_hand() -> None:
 
 
 def test_quantizing_in_every_session_by_hand() -> None:
-    every = Line("every", 0.0, QUANTIZED.once_s + QUANTIZED.session_s, QUANTIZED.inference_s)
+    every = CostLine("every", 0.0, QUANTIZED.once_s + QUANTIZED.session_s, QUANTIZED.inference_s)
     # 30.2 s a session against 6 ms an inference: 5,033 inferences in one session pay for it.
     assert pays_from(NONE, every, 5000) == math.inf
     assert math.isfinite(pays_from(NONE, every, 5100))
 
 
-def sign(one: Line, two: Line, n: float, per_session: float) -> int:
+def sign(one: CostLine, two: CostLine, n: float, per_session: float) -> int:
     a, b = total(one, n, per_session), total(two, n, per_session)
     return 0 if math.isclose(a, b, rel_tol=1e-9) else (1 if b > a else -1)
 
 
 @given(lines, lines, sessions)
-def test_both_cost_the_same_at_a_crossing(one: Line, two: Line, per_session: float) -> None:
+def test_both_cost_the_same_at_a_crossing(
+    one: CostLine, two: CostLine, per_session: float
+) -> None:
     found = crossings(one, two, per_session)
     assert len(found) <= 2 and list(found) == sorted(found)
     for n in found:
@@ -56,7 +58,7 @@ def test_both_cost_the_same_at_a_crossing(one: Line, two: Line, per_session: flo
 
 @given(lines, lines, sessions, st.lists(st.floats(1e-3, 1e9), min_size=2, max_size=6))
 def test_the_order_changes_at_crossings_only(
-    one: Line, two: Line, per_session: float, places: list[float]
+    one: CostLine, two: CostLine, per_session: float, places: list[float]
 ) -> None:
     edges = [0.0, *crossings(one, two, per_session), math.inf]
     for low, high in itertools.pairwise(edges):
@@ -65,7 +67,7 @@ def test_the_order_changes_at_crossings_only(
 
 
 @given(lines, lines, sessions)
-def test_what_pays_stays_paid(old: Line, new: Line, per_session: float) -> None:
+def test_what_pays_stays_paid(old: CostLine, new: CostLine, per_session: float) -> None:
     since = pays_from(old, new, per_session)
     assume(math.isfinite(since))
     for factor in (1.01, 2.0, 100.0):
@@ -73,14 +75,16 @@ def test_what_pays_stays_paid(old: Line, new: Line, per_session: float) -> None:
 
 
 @given(st.lists(lines, min_size=1, max_size=6, unique_by=lambda line: line.name), sessions)
-def test_the_reigning_line_is_the_lowest(found: list[Line], per_session: float) -> None:
-    ruled = reigns(found, per_session)
+def test_the_reigning_line_is_the_lowest(found: list[CostLine], per_session: float) -> None:
+    ruled = lower_envelope(found, per_session)
     assert ruled[0].since == 0 and math.isinf(ruled[-1].until)
     assert all(a.until == b.since and a.name != b.name for a, b in itertools.pairwise(ruled))
-    for reign in ruled:
+    for segment in ruled:
         inside = (
-            (reign.since + reign.until) / 2 if math.isfinite(reign.until) else 3 * reign.since + 5
+            (segment.since + segment.until) / 2
+            if math.isfinite(segment.until)
+            else 3 * segment.since + 5
         )
         best = min(total(line, inside, per_session) for line in found)
-        mine = next(line for line in found if line.name == reign.name)
+        mine = next(line for line in found if line.name == segment.name)
         assert math.isclose(total(mine, inside, per_session), best, rel_tol=1e-6)

@@ -264,7 +264,7 @@ def write_run(folder: Path) -> tuple[Study, Path]:
 
 def test_a_job_file_that_is_gone_is_not_known(tmp_path: Path) -> None:
     made, _ = write_run(tmp_path)
-    assert sources._job(made.baseline.reproduce) is None
+    assert sources.job_file(made.baseline.reproduce) is None
 
 
 def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_processes_are_measured_up_to_the_cpus(
     job.write_text(json.dumps(codec.encode(WorkerJob({MAIN: job}, Cpu(), {}, root))))
     monkeypatch.setattr(pricing, "effective_cpus", lambda: 2)
     monkeypatch.setattr(pricing, "slowdown", slower)
-    monkeypatch.setattr(sources, "_job", lambda reproduce: job)
+    monkeypatch.setattr(sources, "job_file", lambda reproduce: job)
     found = pricing.priced(root, Terms(1.0, processes=6), measure=True)
     assert asked == [2] * len(found.rows)
     assert all(row.option.slowdown == 1.5 for row in found.rows)

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from ortune.analysis.costs import timeline as timing
 from ortune.analysis.costs.timeline import EVERY_SESSION, Timeline, timeline
-from ortune.analysis.costs.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED, Variant
+from ortune.analysis.costs.variants import (
+    BOTH,
+    GRAPH,
+    NONE,
+    OFFLINE,
+    ORT,
+    QUANTIZED,
+    Subject,
+    Variant,
+)
 from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
 from ortune.core.section import Lines
@@ -60,9 +69,9 @@ SCRIPT = (
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the clock read a script: no process is started."""
 
-    def made(model: Path, *rest: Any) -> Iterator[Variant]:
+    def made(subject: Subject) -> Iterator[Variant]:
         for name, once, against, *_ in SCRIPT:
-            yield Variant(name, model, Cpu(), once, against)
+            yield Variant(name, subject.model, Cpu(), once, against)
 
     class Clock:
         def __init__(self, found: list[Variant], *rest: Any) -> None:
@@ -102,15 +111,15 @@ def test_figures_inside_the_noise_are_taken_as_equal(found: Timeline) -> None:
 
 def test_who_is_cheapest_when(found: Timeline) -> None:
     # Up to one session: 20 ms more against 2 ms an inference.
-    assert [(round(reign.since, 3), reign.name) for reign in found.reigns[:2]] == [
+    assert [(round(segment.since, 3), segment.name) for segment in found.cheapest[:2]] == [
         (0, NONE),
         (10, GRAPH),
     ]
     # From then on, per inference: graph 8.32 ms, both 4.42 ms for 5 s, saved 4.22 ms for 6 s.
-    assert found.reigns[2].name == BOTH
-    assert found.reigns[2].since == pytest.approx(5 / 0.0039)
-    assert found.reigns[3].name == SAVED
-    assert found.reigns[3].since == pytest.approx(1 / 0.0002)
+    assert found.cheapest[2].name == BOTH
+    assert found.cheapest[2].since == pytest.approx(5 / 0.0039)
+    assert found.cheapest[3].name == SAVED
+    assert found.cheapest[3].since == pytest.approx(1 / 0.0002)
     every = found.line(EVERY_SESSION)
     assert (every.once_s, every.session_s) == (0.0, pytest.approx(5.042))
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from ortune.analysis.inspection.inspect import inspect
-from ortune.analysis.inspection.placement import placed, told
+from ortune.analysis.inspection.placement import assignment, placed
 from ortune.backends.cpu import Cpu
 from ortune.backends.reference import Reference
 from ortune.core.errors import BadModel, BadSettings
@@ -51,7 +51,7 @@ def test_casts_that_the_runtime_adds_are_told_apart(tmp_path: Path) -> None:
 g (float16[n, 4] x) => (float16[n, 4] y) { [one] a = Atan(x)  [two] y = Selu(a) }
 """
     path = saved(tmp_path, text)
-    found = told("cpu", file.load(path), Cpu(threads=1).takes(path))
+    found = assignment("cpu", file.load(path), Cpu(threads=1).takes(path))
     assert found.nodes["CPUExecutionProvider"] == ("one",)
     assert found.added["CPUExecutionProvider"] >= 2
     assert found.left == ("two",), "taken apart into smaller operators: it has no float16 kernel"
@@ -60,7 +60,7 @@ g (float16[n, 4] x) => (float16[n, 4] y) { [one] a = Atan(x)  [two] y = Selu(a) 
 def test_openvino_is_asked_itself(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     path = saved(tmp_path)
-    found = told("openvino", file.load(path), native.takes(path, {}))
+    found = assignment("openvino", file.load(path), native.takes(path, {}))
     taken = {name for names in found.nodes.values() for name in names}
     assert {"outer", "branch"} <= taken
 

@@ -11,14 +11,17 @@ from tests.unit.analysis.profiling.test_roofline import CEILINGS, kernel, tensor
 from tests.unit.rewriting import model_of
 
 from ortune.analysis.profiling import advice as subject
-from ortune.analysis.profiling.kernels import _packed
+from ortune.analysis.profiling.kernels import packed_weights
 from ortune.analysis.profiling.roofline import verdicts
 from ortune.backends.cpu import Cpu
-from ortune.core.action import NO_STEP, Action
+from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.profile import Kernel, Profile
+from ortune.core.profile import NO_STEP, Action, Kernel, Profile
+from ortune.core.workload import Workload
+from ortune.measurement.capabilities import capabilities
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.facts import facts
+from ortune.recipe.space import Target, recipes
 from ortune.workloads.latency import Latency
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]>'
@@ -29,6 +32,18 @@ CONV = """g (float[1,16,32,32] x) => (float[1,32,32,32] y)
   [norm] n = BatchNormalization (c, s, b, m, v)
   [relu] y = Relu (n)
 }"""
+
+
+def in_space(action: Action, known: Facts, backend: Backend, workload: Workload) -> bool:
+    """Say whether the search has a plan with the action's steps, or tries its setting."""
+    found = capabilities(backend)
+    if action.steps:
+        sides = Target(backend, found).variants(known, workload)
+        offered = (one for side in sides for one in recipes(known, side, found))
+        wanted = set(action.steps)
+        return any(wanted <= {str(step) for step in recipe.steps} for recipe in offered)
+    settings = (one for group in backend.coordinates(known, found).values() for one in group)
+    return bool(action.backend) and action.backend in {str(one) for one in settings}
 
 
 def conv_model() -> ir.Model:
@@ -74,7 +89,7 @@ def test_a_batch_norm_that_runs_by_itself_is_an_action_and_a_fused_one_is_not() 
     (fuse,) = [one for one in every if one.kind == "fuse" and one.steps]
     assert fuse.steps == ("fuse-batch-norm",) and "BatchNormalization" in fuse.title
     assert 0.9e6 < fuse.stake_ns < 2.1e6
-    assert subject.in_space(fuse, known, Cpu(), Latency())
+    assert in_space(fuse, known, Cpu(), Latency())
     every, _ = found(model, run("FusedConv", "conv", "norm", "relu", flops=FLOPS))
     assert not [one for one in every if one.kind == "fuse"]
 
@@ -84,7 +99,7 @@ def test_float_layers_are_offered_the_searchs_own_quantizers() -> None:
     (static,) = [one for one in every if one.kind == "quantize" and "int8-static" in one.steps[-1]]
     assert static.stake_ns == 1e6
     assert static.estimate_ns is not None and 0 < static.estimate_ns < static.stake_ns
-    assert subject.in_space(static, known, Cpu(), Latency())
+    assert in_space(static, known, Cpu(), Latency())
 
 
 def test_an_estimate_without_ceilings_is_not_made() -> None:
@@ -100,7 +115,7 @@ def test_what_was_added_costs_at_most_its_time(kind: str) -> None:
     every, known = found(conv_model(), one, run("Added", kind=kind, ns=3e5))
     (added,) = [a for a in every if a.kind == "added"]
     assert added.stake_ns == 3e5 and added.does == NO_STEP
-    assert not subject.in_space(added, known, Cpu(), Latency())
+    assert not in_space(added, known, Cpu(), Latency())
     assert "all added by the runtime" in added.title
 
 
@@ -159,7 +174,7 @@ def test_many_tiny_kernels_on_several_threads_suggest_one_which_the_search_tries
     every, known = found(model, *tiny, threads=2, backend=Cpu(threads=2))
     (threads,) = [a for a in every if a.kind == "threads"]
     assert threads.backend == "cpu(threads=1)"
-    assert subject.in_space(threads, known, Cpu(threads=2), Latency())
+    assert in_space(threads, known, Cpu(threads=2), Latency())
     every, _ = found(model, *tiny, threads=1)
     assert not [a for a in every if a.kind == "threads"]
 
@@ -170,7 +185,7 @@ def test_denormal_weights_suggest_the_flag_that_the_search_tries() -> None:
     profile = Profile("m", "cpu", (), 10, 1.0, 1.0)
     (flush,) = subject.actions(profile, model, known, Cpu())
     assert flush.kind == "denormals" and "flush_denormals=true" in flush.backend
-    assert subject.in_space(flush, known, Cpu(), Latency())
+    assert in_space(flush, known, Cpu(), Latency())
 
 
 def test_a_step_that_no_plan_holds_is_not_in_the_space() -> None:
@@ -180,7 +195,7 @@ def test_a_step_that_no_plan_holds_is_not_in_the_space() -> None:
         Action("threads", "", "", backend="cpu(threads=77)"),
         Action("added", "", ""),
     ):
-        assert not subject.in_space(action, known, Cpu(), Latency())
+        assert not in_space(action, known, Cpu(), Latency())
 
 
 def test_products_of_unknown_size_are_not_judged() -> None:
@@ -194,5 +209,5 @@ def test_weights_that_a_runtime_packs_away_are_still_read_in_every_run(listed: b
     model = conv_model()
     weight = tensor(32, 16, 3, 3, constant=True)
     read = (tensor(1, 16, 32, 32), *([weight] if listed else []))
-    added = tuple(_packed(read, ("conv", "norm"), Origin(model)))
+    added = tuple(packed_weights(read, ("conv", "norm"), Origin(model)))
     assert added == (() if listed else (weight,))

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from ortune.analysis.profiling import files, kernels
-from ortune.analysis.profiling.profile import _demand_taken, explained, profile
+from ortune.analysis.profiling.profile import demand_taken, explained, profile
 from ortune.analysis.profiling.trace import trace
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
@@ -235,10 +235,10 @@ def test_a_provider_that_ran_nothing_is_refused_without_a_record_too() -> None:
     nodes = tuple(Executed(name, "Add", provider=CPU, calls=1) for name in "ab")
     recorded = Recorded(nodes, 1, 1.0, 1.0)
     with pytest.raises(BackendMissing, match="took none of the 2 nodes"):
-        _demand_taken(Path("m.onnx"), Openvino(), recorded)
-    _demand_taken(Path("m.onnx"), Cpu(), recorded)
+        demand_taken(Path("m.onnx"), Openvino(), recorded)
+    demand_taken(Path("m.onnx"), Cpu(), recorded)
     part = replace(recorded, nodes=(nodes[0], replace(nodes[1], provider=Openvino.provider)))
-    _demand_taken(Path("m.onnx"), Openvino(), part)
+    demand_taken(Path("m.onnx"), Openvino(), part)
 
 
 def test_flops_come_from_the_shapes_of_the_run() -> None:
@@ -331,7 +331,7 @@ def test_without_pandas_the_fix_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(OrtuneError, match=r"ortune\[dataframe\]"):
-        files.to_dataframe(real[1])
+        real[1].to_dataframe()
 
 
 def test_the_command_says_it_in_words_and_in_json(

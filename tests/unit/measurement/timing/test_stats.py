@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ortune.core.trial import Block, Burst, Pair
+from ortune.load_generation.summaries import percentile
 from ortune.measurement.timing import stats
 
 
@@ -136,8 +137,8 @@ def test_no_blocks_give_no_answer() -> None:
 
 
 def test_percentiles_need_samples() -> None:
-    assert stats.percentile(range(1, 101), 90) is not None
-    assert stats.percentile(range(1, 101), 99) is None
-    assert stats.percentile([5], 50) == 5
-    assert stats.percentile(range(10_000), 99.9) is not None
-    assert stats.percentile(range(9_999), 99.9) is None
+    assert percentile(range(1, 101), 90) is not None
+    assert percentile(range(1, 101), 99) is None
+    assert percentile([5], 50) == 5
+    assert percentile(range(10_000), 99.9) is not None
+    assert percentile(range(9_999), 99.9) is None

@@ -10,10 +10,9 @@ import pytest
 from tests.unit.analysis.profiling.test_roofline import CEILINGS
 
 import ortune
-from ortune.analysis.profiling import try_advice as subject
-from ortune.core.action import Action
+from ortune.analysis.profiling import suggestions as subject
 from ortune.core.backend import Backend
-from ortune.core.profile import Profile
+from ortune.core.profile import Action, Profile
 
 ACTIONS = (
     Action("quantize", "a", "", steps=("simplify", "int8-dynamic")),
@@ -35,7 +34,7 @@ def test_every_result_goes_to_its_own_action(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(subject, "race", race)
     source = Path(ortune.__path__[0]) / "samples" / "digit_cnn.onnx"
     profile = Profile(str(source), "cpu(threads=1)", (), 1, 1.0, 1.0, ceilings=CEILINGS)
-    one, two, three, four = subject.tried(profile, ACTIONS)
+    one, two, three, four = subject.evaluate_suggestions(profile, ACTIONS)
     assert seen == [
         ("digit_cnn.onnx", "cpu(threads=1)"),
         ("0.onnx", "cpu(threads=1)"),
@@ -51,5 +50,5 @@ def test_nothing_to_do_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "race", None)
     source = Path(ortune.__path__[0]) / "samples" / "digit_cnn.onnx"
     profile = Profile(str(source), "cpu(threads=1)", (), 1, 1.0, 1.0)
-    assert subject.tried(profile, ACTIONS[1:2]) == ACTIONS[1:2]
-    assert subject.suggested(profile) == ()
+    assert subject.evaluate_suggestions(profile, ACTIONS[1:2]) == ACTIONS[1:2]
+    assert subject.suggest(profile) == ()

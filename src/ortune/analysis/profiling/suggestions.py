@@ -1,4 +1,4 @@
-"""What to do about a profiled model's bottlenecks, and what it brings when it is done."""
+"""Suggestions for a profiled model's bottlenecks, and what each brings when it is applied."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 
 from ortune.analysis.benchmark.bench import race
 from ortune.analysis.profiling.advice import actions
-from ortune.core.action import Action
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse, parse_list
-from ortune.core.profile import Profile
+from ortune.core.profile import Action, Profile
 from ortune.core.step import Quantizer, Recipe, Step, Transform
-from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.model.analysis import facts as model_facts
@@ -30,7 +28,7 @@ _SAMPLES = 16
 """Made-up samples that a quantizer calibrates on: enough for speed, never for accuracy."""
 
 
-def suggested(profile: Profile) -> tuple[Action, ...]:
+def suggest(profile: Profile) -> tuple[Action, ...]:
     """Return the actions for a profile, from the model file that it was taken of.
 
     Raises:
@@ -43,7 +41,7 @@ def suggested(profile: Profile) -> tuple[Action, ...]:
     return actions(profile, model, known, _backend(profile.backend))
 
 
-def tried(
+def evaluate_suggestions(
     profile: Profile,
     every: Sequence[Action],
     *,
@@ -70,28 +68,22 @@ def tried(
     source, origin = Path(profile.model), _backend(profile.backend)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        inputs = model_facts.facts(file.load(source)).inputs
-        found = given.samples(
-            data, inputs, folder / "data", shapes=shapes, ranges=ranges, count=_SAMPLES
-        )
-        contestants, places, notes = [(source, origin)], {}, {}
+        takes, out = model_facts.facts(file.load(source)).inputs, folder / "data"
+        found = given.samples(data, takes, out, shapes=shapes, ranges=ranges, count=_SAMPLES)
+        done, built = list(every), {}
         for place, action in enumerate(every):
             if not (action.steps or action.backend):
                 continue
             sink(Note(f"trying {action.does}"))
             try:
                 out = folder / f"{place}.onnx"
-                made = _built(source, action, found, out, origin.custom_ops)
+                built[place] = _built(source, action, found, out, origin)
             except OrtuneError as error:
-                notes[place] = f"not built: {error.what}"
-                continue
-            places[place] = len(contestants)
-            chosen = _backend(action.backend) if action.backend else origin
-            contestants.append((made, chosen))
-        if not places:
-            return _told(every, {}, {}, notes)
+                done[place] = replace(action, note=f"not built: {error.what}")
+        if not built:
+            return tuple(done)
         answer = race(
-            contestants,
+            [(source, origin), *built.values()],
             data=data,
             shapes=shapes,
             ranges=ranges,
@@ -99,41 +91,27 @@ def tried(
             seconds=seconds,
             sink=sink,
         )
-    return _told(every, answer, places, notes)
-
-
-def _told(
-    every: Sequence[Action],
-    answer: Mapping[str, Any],
-    places: Mapping[int, int],
-    notes: Mapping[int, str],
-) -> tuple[Action, ...]:
-    """Write into each action what became of it."""
-    told = []
-    for place, action in enumerate(every):
-        at = places.get(place)
-        ratio = answer["ratios"][at] if at is not None else None
+    for place, ratio, row in zip(built, answer.ratios[1:], answer.rows[1:], strict=True):
         if ratio:
-            interval = Interval(ratio["value"], ratio["low"], ratio["high"])
-            told.append(replace(action, measured=interval))
-        elif at is not None:
-            told.append(replace(action, note=f"does not run: {answer['rows'][at]['error']}"))
+            done[place] = replace(every[place], measured=ratio)
         else:
-            told.append(replace(action, note=notes.get(place, "")))
-    return tuple(told)
+            done[place] = replace(every[place], note=f"does not run: {row['error']}")
+    return tuple(done)
 
 
 def _built(
-    source: Path, action: Action, found: Feeds, out: Path, custom_ops: tuple[str, ...]
-) -> Path:
+    source: Path, action: Action, found: Feeds, out: Path, origin: Backend
+) -> tuple[Path, Backend]:
+    """Return the model with the action's steps, and the backend with its setting."""
+    backend = _backend(action.backend) if action.backend else origin
     if not action.steps:
-        return source
+        return source, backend
     recipe = Recipe("try", tuple(_step(text) for text in action.steps))
     feeds = replace(found, synthetic=False)
-    made = build(source, recipe, out, feeds=feeds, custom_ops=custom_ops)
+    made = build(source, recipe, out, feeds=feeds, custom_ops=origin.custom_ops)
     if not made.changed:
         raise OrtuneError(f"{action.does} changes nothing", fix="leave it out")
-    return made.path
+    return made.path, backend
 
 
 def _step(text: str) -> Step:

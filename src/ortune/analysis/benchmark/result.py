@@ -1,0 +1,103 @@
+"""What `bench` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ortune.analysis.benchmark.crossover import Crossover
+from ortune.core.result import TableResult
+from ortune.core.trial import Interval
+from ortune.measurement.machine.noise import Advice
+
+_SHOWN = ("model", "backend", "workload", "batch", "again", "p50_ns", "per_second", "error")
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The fastest row of a batch.
+
+    Attributes:
+        row: Its index; None inside the noise.
+    """
+
+    workload: str
+    batch: int
+    row: int | None
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """The first row timed against itself.
+
+    Attributes:
+        row: The index of the second one.
+        equal: Whether the ratio's interval holds 1.
+    """
+
+    row: int
+    ratio: Interval
+    equal: bool
+
+
+@dataclass(frozen=True)
+class NoiseVerdict:
+    """Whether the machine was quiet enough.
+
+    Attributes:
+        rule: How that is judged.
+    """
+
+    too_noisy: bool
+    rule: str
+    advice: tuple[Advice, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class BenchResult(TableResult):
+    """Models timed on backends side by side.
+
+    Attributes:
+        rows: What was measured of each contestant, raw nanoseconds included; see ``docs/cli.md``.
+        ratios: Of each row's latency to that of the first row of its batch, at 99 %; None for one
+            that failed.
+        winner: Index of the fastest; None inside the noise, or with several batches.
+        winners: The fastest of every batch.
+        crossovers: Who is ahead at which batch.
+        self_check: None when it was not asked for.
+        machine: What the times hold for.
+        versions: Of the runtimes.
+        noise: Readings of the machine meanwhile.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    ratios: tuple[Interval | None, ...]
+    winner: int | None
+    winners: tuple[Winner, ...]
+    crossovers: tuple[Crossover, ...]
+    self_check: SelfCheck | None
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+    noise: Mapping[str, Any]
+    judgement: NoiseVerdict
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the fastest row of every batch, and whether the machine was quiet enough."""
+        fastest = ["none" if one.row is None else self._name(one.row) for one in self.winners]
+        return {
+            "fastest": ", ".join(fastest),
+            "rows": len(self.rows),
+            "too noisy": self.judgement.too_noisy,
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row's key figures and its ratio."""
+        return [
+            {name: row.get(name) for name in _SHOWN} | {"ratio": ratio and ratio.value}
+            for row, ratio in zip(self.rows, self.ratios, strict=True)
+        ]
+
+    def _name(self, index: int) -> str:
+        row = self.rows[index]
+        return f"{row['model']} on {row['backend']}"

@@ -1,0 +1,83 @@
+"""What `tune` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ortune.analysis.tuning.descent import Answers
+from ortune.core.result import TableResult
+from ortune.core.trial import Interval
+
+
+@dataclass(frozen=True)
+class TriedSetting:
+    """One value of one setting, and what became of it.
+
+    Attributes:
+        setting: The field.
+        value: The fields that it changes, as they are spelled.
+        backend: All settings, spelled.
+        ratio: Its latency over that of the best before it; None when it did not run.
+        kept: It became the best.
+        why: Why it was kept or not.
+        answers: Compared only when it was faster.
+    """
+
+    setting: str
+    value: str
+    backend: str
+    ratio: Interval | None
+    kept: bool
+    why: str
+    answers: Answers | None
+
+
+@dataclass(frozen=True, repr=False)
+class TuneResult(TableResult):
+    """The settings that a model runs fastest with.
+
+    Attributes:
+        start: The backend as given.
+        best: The backend to use, spelled.
+        settings: All its fields.
+        changed: The fields that differ from the start.
+        improved: Whether anything was faster beyond the noise.
+        lossy: Whether the settings change numbers.
+        ratio: Of the latencies, best over start, in fresh pairs.
+        cpu_ratio: Of the CPU time per inference, spinning included.
+        finished: Whether all was tried: ``done``, or ``time``.
+        attempts: Every value that was tried.
+        denormals: Share of the weights that are denormal.
+        samples: How many outputs were compared.
+        synthetic: Whether the inputs were made up.
+        beside_load: Cores that were kept busy meanwhile.
+        noise: Readings of the machine meanwhile.
+    """
+
+    headline = ("model", "best", "ratio", "cpu_ratio", "lossy", "finished")
+    table = "attempts"
+
+    start: str
+    best: str
+    settings: Mapping[str, Any]
+    changed: str
+    improved: bool
+    lossy: bool
+    ratio: Interval
+    cpu_ratio: Interval | None
+    finished: str
+    attempts: tuple[TriedSetting, ...]
+    model: str
+    workload: str
+    cpus: int
+    denormals: float | None
+    budget: str
+    budget_rule: str
+    samples: int
+    synthetic: bool
+    beside_load: int
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+    noise: Mapping[str, str]
