@@ -20,7 +20,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins import catalog
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
-_NOT_VERBS = {"main", "shared"}
+_NOT_VERBS = {"main"}
 
 
 class Verbs(click.Group):
