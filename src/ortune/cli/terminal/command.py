@@ -95,6 +95,12 @@ def verbose() -> bool:
     return bool(click.get_current_context().meta[_VERBOSE])
 
 
+def given(field: str) -> bool:
+    """Whether a field of the present command was given, or left at its default."""
+    source = click.get_current_context().get_parameter_source(field)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
 def repeat() -> str:
     """Return the command line that repeats the present one."""
     ctx = click.get_current_context()
