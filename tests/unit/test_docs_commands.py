@@ -216,7 +216,11 @@ def test_files(page: Path) -> None:
     folders = [HOME, HOME / "src", HOME / "src" / "ortune", page.parent]
     for span in SPAN.findall(FENCE.sub("", text)):
         file = re.fullmatch(r"((?:\w+/)+(?:\w+\.(?:py|json))?)(:\w+)?", span)
-        if file and "NAME" not in span and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir()):
+        if (
+            file
+            and "NAME" not in span
+            and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir())
+        ):
             found = [f / file[1] for f in folders if (f / file[1]).exists()]
             assert found, f"{span} is not there"
     for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text):

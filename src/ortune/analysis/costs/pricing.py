@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.analysis.costs.cost import Costs, ServingOption, costs
-from ortune.analysis.costs.cost import Costs, Option, costs
 from ortune.analysis.costs.requests import Cost
 from ortune.analysis.costs.sources import Priced, joined, read
 from ortune.analysis.costs.terms import (
