@@ -8,7 +8,6 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.errors import BadSettings, Refused
-from ortune.core.io_change import Bridge
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph.spec import shape_of
 from ortune.rewrites.dims.free import free
