@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ortune.analysis.costs.cost import Costs, Option, costs
+from ortune.analysis.costs.cost import Costs, ServingOption, costs
 from ortune.analysis.costs.requests import Cost
 from ortune.analysis.costs.sources import Priced, joined, read
 from ortune.analysis.costs.terms import (
@@ -65,7 +65,7 @@ def priced(
     return costs(options, terms, chosen=found.chosen, tuning_s=found.tuning_s, assumptions=assumed)
 
 
-def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[Option, ...]:
+def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[ServingOption, ...]:
     """Time several processes of every option at once."""
     made = []
     for option, job in zip(found.options, found.jobs, strict=True):
@@ -87,7 +87,7 @@ def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[Option, ...]:
     return tuple(made)
 
 
-def _assumptions(terms: Terms, options: Sequence[Option], measured: int) -> tuple[str, ...]:
+def _assumptions(terms: Terms, options: Sequence[ServingOption], measured: int) -> tuple[str, ...]:
     """Return what was not measured, in sentences."""
     found = []
     if terms.processes > 1 and measured <= 1:

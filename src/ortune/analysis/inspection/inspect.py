@@ -21,8 +21,8 @@ from ortune.model.analysis import facts as model_facts
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.largest import (
     Body,
+    LargeTensor,
     LocalFunction,
-    Tensor,
     local_bodies,
     local_functions,
     tensors,
@@ -90,7 +90,7 @@ class Inspection(TableResult):
     activations: Mapping[str, int]
     nodes: tuple[Account, ...]
     regions: tuple[Sum, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[LargeTensor, ...]
     bodies: tuple[Body, ...]
     functions: tuple[LocalFunction, ...]
     lint: tuple[Finding, ...]

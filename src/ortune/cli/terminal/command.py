@@ -160,13 +160,15 @@ def _parameter(one: RequestField) -> click.Parameter:
     flag = bool in one.kinds
     if flag and one.default is not False and not option.word:
         word = f"{word}/--no-{word[2:]}"
-    default = None if one.required else _default(one, several)
+    default = _default(one, several)
+    held = {} if one.required else {"default": default}  # to click, None is a default too
     note = f"  [default: {option.shown}]" if option.shown else ""
     return click.Option(
         [*word.split(), one.name],
         type=None if flag else _type(one),
         is_flag=flag,
-        **({"required": True} if one.required else {"default": default}),
+        **held,
+        required=one.required,
         multiple=several,
         metavar=option.metavar or None,
         show_default=not note and default not in (None, False, 0, "", ()),
@@ -176,6 +178,8 @@ def _parameter(one: RequestField) -> click.Parameter:
 
 
 def _default(one: RequestField, several: bool) -> Any:
+    if one.required:
+        return None
     if one.reader is not None and not (several or isinstance(one.default, str | None)):
         return one.reader.spell(one.reader.read(one.default)) or None
     return (one.default,) if several and isinstance(one.default, str) else one.default
