@@ -1,4 +1,4 @@
-"""The public verb: convert a model to a precision and an optimization level, as told."""
+"""Convert a model to a precision and an optimization level, as told."""
 
 from __future__ import annotations
 
