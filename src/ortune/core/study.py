@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
+from ortune.core.result import TableResult
 from ortune.core.trial import Interval, Status, Trial, Verdict
 from ortune.core.workload import Workload
 
@@ -101,8 +102,8 @@ class Ending:
     too_noisy: bool = False
 
 
-@dataclass(frozen=True)
-class Study:
+@dataclass(frozen=True, repr=False)
+class Study(TableResult):
     """Every trial and what follows from them.
 
     Attributes:
@@ -116,6 +117,38 @@ class Study:
     header: Header
     trials: tuple[Trial, ...]
     ending: Ending = Ending()
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the winner and how sure it is."""
+        best = self.best
+        return {
+            "model": self.job.model,
+            "best": best.plan,
+            "speed-up": self.speedup(best),
+            "accuracy": best.score.verdict if best.score else None,
+            "budget": self.budget,
+            "plans": len({trial.key for trial in self.trials}),
+            "finished": f"{self.finished}, too noisy" if self.too_noisy else self.finished,
+            "run": self.root,
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row a trial."""
+        return [
+            {
+                "plan": str(trial.plan),
+                "part": trial.part,
+                "stage": trial.stage,
+                "status": str(trial.status),
+                "ratio": trial.ratio.value if trial.ratio else None,
+                "low": trial.ratio.low if trial.ratio else None,
+                "high": trial.ratio.high if trial.ratio else None,
+                "score": trial.score.value if trial.score else None,
+                "size": trial.size,
+                "why": trial.why,
+            }
+            for trial in self.trials
+        ]
 
     @property
     def job(self) -> Job:

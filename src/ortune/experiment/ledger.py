@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import Status, Trial
+from ortune.core.version import __version__
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -90,11 +93,32 @@ def _read(path: Path) -> list[Trial]:
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     try:
-        return [codec.decode(Trial, json.loads(line)) for line in data[:whole].splitlines()]
-    except (json.JSONDecodeError, OrtuneError) as error:
+        return [_decode(Trial, json.loads(line), path) for line in data[:whole].splitlines()]
+    except json.JSONDecodeError as error:
+        raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
+
+
+def _decode(kind: type[T], data: object, path: Path) -> T:
+    """Rebuild a record.
+
+    Raises:
+        BadData: It is of another version's form, or names a plugin that is gone.
+    """
+    try:
+        return codec.decode(kind, data)
+    except OrtuneError as error:
+        wrote = _wrote(path.parent)
         raise BadData(
-            f"{path} cannot be read: {str(error).splitlines()[0]}", fix="choose another -o folder"
+            f"{path}, written by ortune {wrote}, cannot be read by {__version__}: {error.what}",
+            fix=f"read it with ortune {wrote}, or search again into another -o folder",
         ) from None
+
+
+def _wrote(root: Path) -> str:
+    """Return the version that wrote a run, as its header says."""
+    with suppress(BadData, KeyError, TypeError):
+        return str((_load(root / "header.json") or {})["job"]["versions"]["ortune"])
+    return "of an unknown version"
 
 
 def write_header(root: Path, header: Header) -> None:
@@ -105,7 +129,7 @@ def write_header(root: Path, header: Header) -> None:
 def read_header(root: Path) -> Header | None:
     """Return what a run was started with, or None when the folder holds no run."""
     data = _load(root / "header.json")
-    return None if data is None else codec.decode(Header, data)
+    return None if data is None else _decode(Header, data, root / "header.json")
 
 
 def write_ending(root: Path, ending: Ending) -> None:
@@ -124,7 +148,7 @@ def read_study(root: Path) -> Study:
     if header is None or not trials:
         raise BadData(f"no run in {root}", fix="give the -o folder of an `ortune optimize`")
     data = _load(root / "ending.json")
-    ending = Ending() if data is None else codec.decode(Ending, data)
+    ending = Ending() if data is None else _decode(Ending, data, root / "ending.json")
     found = tuple(t for t in trials if t.status is not Status.UNCHANGED)
     return Study(str(root), header, found, ending)
 

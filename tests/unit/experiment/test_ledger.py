@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData
+from ortune.core.plugins import codec
 from ortune.core.step import AS_IS
 from ortune.core.trial import (
     Block,
@@ -26,12 +28,12 @@ from ortune.core.trial import (
 from ortune.experiment.ledger import Ledger, read_study
 
 
-def trial(key: str, phase: str = "search") -> Trial:
+def trial(key: str, part: str = "search") -> Trial:
     burst = Burst((100, 110), (0.0, -1.0), 3)
     return Trial(
         key,
         Plan(AS_IS, Cpu(threads=2)),
-        phase,
+        part,
         Status.OK,
         Interval(0.5, 0.4, 0.6),
         (Score("top1", 0.9, 0.91, 0.88, 0.92, 100, Verdict.LIKELY, 300, "Wilson"),),
@@ -78,3 +80,29 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="no run in"):
         read_study(tmp_path)
+
+
+def stored(**fields: object) -> str:
+    return json.dumps({**codec.encode(trial("a")), **fields}) + "\n"
+
+
+def test_a_trial_of_before_the_parts_were_called_so_is_read(tmp_path: Path) -> None:
+    old = json.loads(stored(phase="final"))
+    del old["part"]
+    (tmp_path / "ledger.jsonl").write_text(json.dumps(old) + "\n")
+    assert Ledger(tmp_path).trials == [trial("a", "final")]
+
+
+def test_a_plan_with_a_step_that_is_gone_names_the_version_that_wrote_it(tmp_path: Path) -> None:
+    gone = {"name": "clean", "steps": [{"is": "transforms/gemm-to-matmul"}]}
+    plan = {**codec.encode(trial("a").plan), "recipe": gone}
+    (tmp_path / "ledger.jsonl").write_text(stored(plan=plan))
+    header = {"job": {"versions": {"ortune": "0.1.0"}}}
+    (tmp_path / "header.json").write_text(json.dumps(header))
+    with pytest.raises(BadData, match="gemm-to-matmul") as caught:
+        Ledger(tmp_path)
+    assert "written by ortune 0.1.0" in caught.value.what
+    assert "read it with ortune 0.1.0" in caught.value.fix
+    (tmp_path / "header.json").unlink()
+    with pytest.raises(BadData, match="written by ortune of an unknown version"):
+        Ledger(tmp_path)
