@@ -216,11 +216,23 @@ def test_files(page: Path) -> None:
     folders = [HOME, HOME / "src", HOME / "src" / "ortune", page.parent]
     for span in SPAN.findall(FENCE.sub("", text)):
         file = re.fullmatch(r"((?:\w+/)+(?:\w+\.(?:py|json))?)(:\w+)?", span)
-        if file and "NAME" not in span and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir()):
+        if (
+            file
+            and "NAME" not in span
+            and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir())
+        ):
             found = [f / file[1] for f in folders if (f / file[1]).exists()]
             assert found, f"{span} is not there"
-    for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text):
-        assert (page.parent / target).exists(), f"{target} is not there"
+    for target, anchor in re.findall(r"\]\(([^)#: ]*)#?([^)]*)\)", text):
+        to = page.parent / target if target else page
+        assert "http" in target or to.exists(), f"{target} is not there"
+        assert not anchor or ":" in anchor or anchor in anchors(to), f"no heading {anchor}"
+
+
+def anchors(page: Path) -> list[str]:
+    """Return the anchors that a page's headings get."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings]
 
 
 def test_terms() -> None:
