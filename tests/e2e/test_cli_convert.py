@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
+from ortune.analysis.benchmark import bench
 from ortune.cli.main import main
 from ortune.samples.digit_cnn import DigitCnn
 
@@ -17,8 +20,11 @@ LEVELS = ("disable", "basic", "extended", "all")
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packaged model; of the samples to calibrate with a few, as every test runs them."""
     folder = tmp_path_factory.mktemp("digits")
     DigitCnn().write(folder)
+    data = folder / "calibration" / "digits.npz"
+    np.savez(data, image=np.load(data)["image"][:64])
     return folder
 
 
@@ -89,8 +95,13 @@ def test_int8_for_a_gpu_is_symmetric(
 
 
 def test_dynamic_conv_is_made_and_timed(
-    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    digits: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    run = bench.run
+    monkeypatch.setattr(bench, "run", lambda asked: run(replace(asked, seconds=0.1, sets=2)))
     out = tmp_path / "out.onnx"
     options = ("--precision", "int8", "--dynamic-conv", "--opt-level", "disabled")
     found = convert(digits, out, capsys, *options)

@@ -17,7 +17,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
-from ortune.core.session import Recorded, Recording, Session, Tensors
+from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import Workload
 
 
@@ -138,23 +138,18 @@ class Bucketed(Backend):
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open the inner backend's session and cut what it is given."""
-        return self._open(self._served().open(path, verbose=verbose))
-
-    @contextmanager
-    def _open(self, opening: AbstractContextManager[Session]) -> Iterator[Session]:
-        with opening as session:
-            yield _Cut(session, self)
+        return self._cutting(self._served().open(path, verbose=verbose))
 
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
         """Open the inner backend's recording and cut what it is given."""
-        return self._record(self._served().record(path, folder, verbose=verbose))
+        return self._cutting(self._served().record(path, folder, verbose=verbose))
 
     @contextmanager
-    def _record(self, opening: AbstractContextManager[Recording]) -> Iterator[Recording]:
+    def _cutting(self, opening: AbstractContextManager[Any]) -> Iterator[Any]:
         with opening as session:
-            yield _CutRecording(session, self)
+            yield _Cut(session, self)
 
     # --- cutting ----------------------------------------------------------------------------
 
@@ -236,32 +231,13 @@ class _Cut:
     def __init__(self, inner: Session, how: Bucketed) -> None:
         self._inner, self._how = inner, how
 
+    def __getattr__(self, name: str) -> Any:
+        """Everything but a run is the inner session's."""
+        return getattr(self._inner, name)
+
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once, without the padding."""
         length = self._how.bucket(feeds)
         if not length:
             return self._inner.run(feeds)
         found = self._inner.run(self._how.cut(feeds, length))
         return self._how.restored(found, feeds[self._how.mask].shape[1])
-
-    def placement(self) -> Mapping[str, int]:
-        """The inner session's."""
-        return self._inner.placement()
-
-    def clock(self) -> int:
-        """The inner session's."""
-        return self._inner.clock()
-
-    def waited(self) -> int:
-        """The inner session's."""
-        return self._inner.waited()
-
-
-class _CutRecording(_Cut):
-    def __init__(self, inner: Recording, how: Bucketed) -> None:
-        super().__init__(inner, how)
-        self._recording = inner
-
-    def recorded(self, runs: int) -> Recorded:
-        """The inner session's."""
-        return self._recording.recorded(runs)

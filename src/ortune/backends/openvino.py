@@ -143,9 +143,7 @@ class Openvino(Backend):
         Raises:
             BadSettings: The installed OpenVINO does not know a property.
         """
-        plugged = plugin.missing() is None
-        self._probe(plugged)
-        if plugged:
+        if self._plugged():
             threads = self.threads or effective_cpus()
             return plugin.session(path, threads, self.properties(), verbose=verbose)
         return native.session(path, self.properties())
@@ -154,20 +152,22 @@ class Openvino(Backend):
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
         """Open the same session with the profiler, or OpenVINO's counters, on."""
-        plugged = plugin.missing() is None
-        self._probe(plugged)
-        if plugged:
+        if self._plugged():
             threads = self.threads or effective_cpus()
             return plugin.record(path, threads, self.properties(), folder, verbose=verbose)
         return openvino_record.session(path, self.properties())
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask the plug-in, or OpenVINO's own ``query_model`` where the plug-in has no device."""
-        plugged = plugin.missing() is None
-        self._probe(plugged)
-        if plugged:
+        if self._plugged():
             return plugin.takes(path, self.threads or effective_cpus(), self.properties())
         return native.takes(path, self.properties())
+
+    def _plugged(self) -> bool:
+        """Return which of the two ways is taken, once it is known to take all properties."""
+        plugged = plugin.missing() is None
+        self._probe(plugged)
+        return plugged
 
     def _probe(self, plugged: bool) -> None:
         """Refuse what the way that would be taken does not know; the three usual ones exist."""

@@ -43,7 +43,6 @@ class _Evaluator(InProcess):
             ) from error
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once; outputs by name."""
         names = self._inner.output_names
         return dict(zip(names, self._inner.run(None, dict(feeds)), strict=True))
 

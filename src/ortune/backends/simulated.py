@@ -101,7 +101,6 @@ class _Simulation(InProcess):
         return ort.InferenceSession(content, made, providers=["CPUExecutionProvider"])
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once; outputs by name."""
         return self._pieces.run(feeds)
 
     def report(self) -> dict[str, Any]:

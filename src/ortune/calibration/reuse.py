@@ -16,6 +16,7 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.model.io import file, names
+from ortune.rewrites.simplify.clamps import clamp
 
 _SHOWN = 4
 
@@ -97,22 +98,12 @@ def _unlike(found: SavedRanges, path: Path) -> str:
 
 def _bounds(model: ir.Model) -> Iterator[tuple[str, tuple[float, float]]]:
     """Yield the tensors whose operator bounds them, with the bounds."""
+    opset = model.opset_imports.get("", 0)
     for node in edit.every_node(model):
         if node.domain or not node.outputs:
             continue
         name = str(node.outputs[0].name)
-        match node.op_type:
-            case "Relu":
-                yield name, (0.0, np.inf)
-            case "Sigmoid" | "HardSigmoid" | "Softmax":
-                yield name, (0.0, 1.0)
-            case "Clip":
-                yield name, _clip(node)
-
-
-def _clip(node: ir.Node) -> tuple[float, float]:
-    found = []
-    for index, (name, default) in enumerate((("min", -np.inf), ("max", np.inf)), start=1):
-        array = edit.const_array(node.inputs[index]) if len(node.inputs) > index else None
-        found.append(float(edit.attribute(node, name, default) if array is None else array))
-    return found[0], found[1]
+        if node.op_type in ("Sigmoid", "HardSigmoid", "Softmax"):
+            yield name, (0.0, 1.0)
+        elif (found := clamp(node.outputs[0], opset)) is not None:
+            yield name, (found.low, found.high)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from ortune.cli import shared
+from ortune.analysis.costs.requests import Cost
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb
+from ortune.cli.terminal.output import answer, say, table
 
 if TYPE_CHECKING:
     from ortune.analysis.costs.cost import Costs, PricedOption
@@ -17,76 +17,17 @@ if TYPE_CHECKING:
     from ortune.core.trial import Interval
 
 
-@shared.verb(shared.Verb)
-@click.argument("sources", metavar="RUN...", type=shared.FILE, nargs=-1, required=True)
-@click.option("--price", metavar="P/h", required=True, help='Of a machine, or of a GPU: "2.50/h".')
-@click.option("--load", metavar="N/s", default="", help="Samples that must be served: 150/s.")
-@click.option("--overhead", metavar="TIME", default="", help="Of a run, outside the model: 20ms.")
-@click.option(
-    "--processes", type=int, default=1, show_default=True, help="At work on one machine."
-)
-@click.option("--gpus", metavar="N|N-M", default="", help="Numbers of GPUs to show: 1-8.")
-@click.option("--effort", metavar="H@P", default="", help="Work the change takes: 4h@80/h.")
-@click.option(
-    "--hours-per-day",
-    type=float,
-    default=24.0,
-    show_default=True,
-    help="Hours that machines are paid for; a month has 30.4 days.",
-)
-@click.option(
-    "--within",
-    type=float,
-    default=6.0,
-    show_default=True,
-    metavar="MONTHS",
-    help='Latest return of the money for the verdict "do it".',
-)
-@click.option("--measure", is_flag=True, help="Time that many processes at once, on this machine.")
-def command(
-    sources: tuple[Path, ...],
-    price: str,
-    load: str,
-    overhead: str,
-    processes: int,
-    gpus: str,
-    effort: str,
-    hours_per_day: float,
-    within: float,
-    measure: bool,
-    json_to: str | None,
-    verbose: bool,
-) -> int:
-    """Price what RUN measured: an `optimize -o` folder, or a file of `bench --json`.
+@verb(Cost)
+def command(asked: Cost) -> int:
+    """Show what every row costs, and the verdict."""
+    from ortune.analysis.costs.pricing import run
 
-    The first row is what is paid today. Money is in the price's own unit.
-
-    \b
-    Example:
-      ortune cost RUN --price 2.50/h --overhead 20ms --processes 6 --effort 4h@80/h
-      ortune cost bench.json --price "2.50 EUR/h" --load 150/s
-    """
-    from ortune.analysis.costs.pricing import cost
-    from ortune.cli.terminal import progress
-
-    found = cost(
-        sources,
-        price,
-        load=load,
-        overhead=overhead,
-        processes=processes,
-        gpus=gpus,
-        effort=effort,
-        hours_per_day=hours_per_day,
-        within_months=within,
-        measure=measure,
-        sink=progress.lines(verbose),
-    )
-    shared.answer(json_to, answer(found), lambda: _show(found, bool(gpus)))
-    return 0
+    found = run(asked)
+    answer(_json(found), lambda: _show(found, bool(asked.gpus)))
+    return DONE
 
 
-def answer(found: Costs) -> Mapping[str, Any]:
+def _json(found: Costs) -> Mapping[str, Any]:
     """Return the JSON object."""
     base = found.rows[0].figures.fps_machine
     return {
@@ -133,7 +74,7 @@ def _device(row: PricedOption, count: int, base: float, terms: Terms) -> Mapping
 def _show(found: Costs, gpus: bool) -> None:
     terms, machine = found.terms, "GPU" if gpus else "machine"
     loaded = terms.load_per_s is not None
-    shared.table(
+    table(
         (
             "",
             "inference ms>",
@@ -152,10 +93,10 @@ def _show(found: Costs, gpus: bool) -> None:
     if max(terms.devices) > 1:
         _show_devices(found)
     judged = found.verdict
-    shared.say(": ".join(filter(None, (judged.answer, judged.option, judged.why))))
-    shared.say(f"  rule: {judged.rule}")
+    say(": ".join(filter(None, (judged.answer, judged.option, judged.why))))
+    say(f"  rule: {judged.rule}")
     effort, tuning = terms.effort_cost, found.tuning_s / 3600 * terms.price_per_hour
-    shared.say(
+    say(
         f"  one-time cost: {terms.money(found.one_time_cost)} = effort {terms.money(effort)} "
         f"+ {found.tuning_s:.0f} s of tuning {terms.money(tuning)}"
     )
@@ -164,9 +105,9 @@ def _show(found: Costs, gpus: bool) -> None:
         if terms.load_per_s is not None
         else f"for the work that {terms.devices[0]} {machine} of the first row does"
     )
-    shared.say(f"  a month: {terms.month_hours:g} hours (30.4 days), {work}")
+    say(f"  a month: {terms.month_hours:g} hours (30.4 days), {work}")
     for text in found.assumptions:
-        shared.say(f"  assumed: {text}")
+        say(f"  assumed: {text}")
 
 
 def _line(row: PricedOption, terms: Terms, loaded: bool, first: PricedOption) -> Sequence[str]:
@@ -222,4 +163,4 @@ def _show_devices(found: Costs) -> None:
             cells.append(f"{fps:.4g}" + ("" if held else " (too few)"))
         rows.append(cells)
     names = [f"FPS: {row.option.name}>" for row in found.rows]
-    shared.table(("GPUs", "a month>", *names), rows)
+    table(("GPUs", "a month>", *names), rows)

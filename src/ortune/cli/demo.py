@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
-
-from ortune.cli import shared
 from ortune.cli.optimize import REPEAT, exit_code, show, summary
 from ortune.cli.terminal import settings
+from ortune.cli.terminal.command import repeat, verb, verbose
+from ortune.cli.terminal.output import answer, remark, say
 from ortune.core.errors import OrtuneError
+from ortune.core.fields import Duration, Option
+from ortune.core.request import Request, request
 from ortune.search.request import Optimize
 
 if TYPE_CHECKING:
@@ -23,58 +24,56 @@ _MARK = "demo.txt"
 """Says which sample a demo's folder holds."""
 
 
-@shared.verb(shared.Verb)
-@click.option(
-    "--model",
-    "name",
-    default="digit-cnn",
-    show_default=True,
-    help="digit-cnn, minilm or efficientnet-lite0; `ortune doctor` says what each needs.",
-)
-@shared.output("The folder to write into.  [default: ortune-demo]")
-@click.option("--time", default="60s", show_default=True, help="When to stop.")
-@shared.on("auto")
-@shared.quiet
-def command(
-    name: str,
-    out: Path | None,
-    time: str,
-    on: str,
-    quiet: bool,
-    json_to: str | None,
-    verbose: bool,
-) -> int:
+@request
+class _Asked(Request):
     """Run the main job on a real model with real data: model, data, run, report and bundle.
 
     Run twice it resumes: what was measured is not measured again.
 
-    \b
     Example:
-      ortune demo
-      ortune demo --model minilm --time 3m -o minilm-demo
+        ortune demo
+        ortune demo --model minilm --time 3m -o minilm-demo
+
+    Attributes:
+        model: digit-cnn, minilm or efficientnet-lite0; `ortune doctor` says what each needs.
+        out: The folder to write into.
+        time: When to stop.
+        on: Where to run: backends by comma, such as "cpu(threads=2),openvino".
+        quiet: Plain lines instead of the live display.
     """
+
+    _: KW_ONLY
+    model: str = "digit-cnn"
+    out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-demo"
+    time: Duration = Duration("60s")
+    on: Annotated[str, Option("BACKENDS")] = "auto"
+    quiet: bool = False
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Show what `optimize` shows, and the bundle."""
     from ortune.bundle.pack import pack
     from ortune.cli.terminal import progress
     from ortune.reporting.write import report
     from ortune.search.optimize import run
 
-    sample = _sample(name)
-    folder = Path("ortune-demo") if out is None else out
+    sample, folder = _sample(asked.model), Path(asked.out)
     _write(sample, folder)
     calibration = folder / "calibration"
-    asked = Optimize(
+    job = Optimize(
         folder / "model.onnx",
         data=str(folder / "data"),
         calibration=str(calibration) if calibration.is_dir() else None,
         budget=sample.budget,
-        on=on,
-        time=time,
+        on=asked.on,
+        time=asked.time,
         out=folder / "run",
-        command=shared.repeat(),
+        command=repeat(),
     )
-    with progress.display(seconds=asked.time, quiet=quiet, verbose=verbose) as sink:
-        study = run(replace(asked, sink=sink))
-    (folder / "run" / REPEAT).write_text(settings.write(asked), encoding="utf-8")
+    with progress.display(seconds=job.time, quiet=asked.quiet, verbose=verbose()) as sink:
+        study = run(replace(job, sink=sink))
+    (folder / "run" / REPEAT).write_text(settings.write(job), encoding="utf-8")
     page = report(study, folder / "report.html", force=True)
     bundle: Path | None = None
     if study.finished != "interrupted":
@@ -82,9 +81,9 @@ def command(
 
     def ending() -> None:
         show(study, page)
-        shared.say(f"bundle: {bundle or 'none, as the search was interrupted'}")
+        say(f"bundle: {bundle or 'none, as the search was interrupted'}")
 
-    shared.answer(json_to, summary(study, page) | {"bundle": bundle}, ending)
+    answer(summary(study, page) | {"bundle": bundle}, ending)
     return exit_code(study, None, strict=False)
 
 
@@ -111,7 +110,7 @@ def _write(sample: Sample, folder: Path) -> None:
         raise OrtuneError(f"{folder} exists and holds no demo", fix="give another -o folder")
     folder.mkdir(parents=True, exist_ok=True)
     mark.write_text(f"{sample.name()}\n", encoding="utf-8")
-    shared.remark(f"writing model and data of {sample.name()} to {folder}")
+    remark(f"writing model and data of {sample.name()} to {folder}")
     with contextlib.redirect_stdout(sys.stderr):
         sample.write(folder)
     mark.write_text(f"{sample.name()} complete\n", encoding="utf-8")

@@ -11,10 +11,8 @@ import errno
 import importlib
 import logging
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
-from functools import cache
 
 import click
 
@@ -22,7 +20,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins import catalog
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
-_NOT_VERBS = {"main", "shared"}
+_NOT_VERBS = {"main"}
 
 
 class Verbs(click.Group):
@@ -61,19 +59,9 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@cache
 def _modules() -> dict[str, str]:
     """Return verb -> module."""
-    found: dict[str, str] = {}
-    for root in catalog.roots():
-        try:
-            folder = importlib.import_module(f"{root}.cli")
-        except ModuleNotFoundError:
-            continue
-        for info in pkgutil.iter_modules(folder.__path__):
-            if not (info.ispkg or info.name in _NOT_VERBS or info.name.startswith("_")):
-                found.setdefault(info.name.replace("_", "-"), f"{folder.__name__}.{info.name}")
-    return found
+    return {k: path for k, path in catalog.modules("cli").items() if k not in _NOT_VERBS}
 
 
 def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:

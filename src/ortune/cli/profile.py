@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
-
-from ortune.cli import shared
+from ortune.analysis.profiling.requests import ProfileRequest
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb, verbose
+from ortune.cli.terminal.output import answer, remark, say, table
 from ortune.core.errors import OrtuneError
+from ortune.core.fields import Option, Out
+from ortune.core.request import request
 
 if TYPE_CHECKING:
     from ortune.analysis.profiling.roofline import KernelRoofline
@@ -20,109 +24,44 @@ _NOT_COMPUTE = ("cast", "copy", "quantize", "transpose", "reorder", "shape", "co
 _SOURCES = 3
 
 
-@shared.verb(shared.Verb)
-@shared.model
-@shared.data
-@shared.on("cpu")
-@shared.custom_ops
-@shared.batch
-@shared.shapes
-@shared.ranges
-@click.option(
-    "--seconds",
-    type=shared.Finite(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="Time for counted runs.",
-)
-@click.option(
-    "--runs",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Profiled runs; 0 takes what fits the time.",
-)
-@click.option(
-    "--ceilings/--no-ceilings",
-    default=True,
-    show_default=True,
-    help="Measure what this machine can do at most, for verdicts by roofline.",
-)
-@click.option(
-    "--allow-fallback",
-    is_flag=True,
-    help="Go on with the CPU provider when the one asked for takes no node.",
-)
-@click.option(
-    "--try",
-    "trying",
-    is_flag=True,
-    help="Do what can be done about the bottlenecks and time it against the model as it is.",
-)
-@shared.output("Folder for profile.html, trace.json (Perfetto), kernels.csv and profile.json.")
-def command(
-    model: Path,
-    data: str | None,
-    on: str,
-    custom_ops: tuple[str, ...],
-    batch: int,
-    shapes: tuple[str, ...],
-    ranges: tuple[str, ...],
-    seconds: float,
-    runs: int,
-    ceilings: bool,
-    allow_fallback: bool,
-    trying: bool,
-    out: Path | None,
-    json_to: str | None,
-    verbose: bool,
-) -> int:
-    """Say where the time of a run of MODEL goes: by operator, by node and by region.
+@request
+class _Asked(ProfileRequest):
+    """Options of the command line.
 
-    Kernels are mapped back through fusions to the nodes of the file. Profiled and plain runs take
-    turns, so that the profiler's own cost is known and taken off.
-
-    \b
-    Example:
-      ortune profile model.onnx --on "cpu(threads=2)" --data samples/
-      ortune profile model.onnx --shape x:1x3x224x224 -o profile/
+    Attributes:
+        trying: Do what can be done about the bottlenecks and time it against the model as it is.
+        out: Folder for profile.html, trace.json (Perfetto), kernels.csv and profile.json.
     """
-    from ortune.analysis.profiling import files as profile_files
-    from ortune.analysis.profiling.profile import profile
-    from ortune.analysis.profiling.suggestions import evaluate_suggestions, suggest
-    from ortune.cli.terminal import progress
 
-    sink = progress.lines(verbose)
-    if out is not None:
-        _made(out)
-    found = profile(
-        model,
-        on=shared.equipped(on, custom_ops),
-        data=data,
-        shapes=shared.shape_map(shapes),
-        ranges=shared.range_map(ranges),
-        batch=batch,
-        seconds=seconds,
-        runs=runs,
-        ceilings=ceilings,
-        allow_fallback=allow_fallback,
-        sink=sink,
-    )
+    _: KW_ONLY
+    trying: Annotated[bool, Option(word="--try")] = False
+    out: Out = None
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Show the time by operator, node and region, and what can be done."""
+    from ortune.analysis.profiling import files as profile_files
+    from ortune.analysis.profiling.profile import run
+    from ortune.analysis.profiling.suggestions import evaluate_suggestions, suggest
+
+    out = None if asked.out is None else _made(Path(asked.out))
+    found = run(asked)
     actions = suggest(found)
-    if trying:
+    if asked.trying:
         actions = evaluate_suggestions(
             found,
             actions,
-            data=data,
-            shapes=shared.shape_map(shapes),
-            ranges=shared.range_map(ranges),
-            sink=sink,
+            data=asked.data,
+            shapes=asked.shapes,
+            ranges=asked.ranges,
+            sink=asked.sink,
         )
-    written = _written(found, actions, out) if out is not None else []
-    result = profile_files.whole(found, actions)
-    shared.answer(json_to, result, lambda: show(found, actions, verbose=verbose))
+    written = [] if out is None else _written(found, actions, out)
+    answer(profile_files.whole(found, actions), lambda: _show(found, actions))
     for path in written:
-        shared.remark(f"wrote {path}")
-    return 0
+        remark(f"wrote {path}")
+    return DONE
 
 
 def _written(found: Profile, actions: Sequence[Action], out: Path) -> list[Path]:
@@ -133,37 +72,38 @@ def _written(found: Profile, actions: Sequence[Action], out: Path) -> list[Path]
     return [*files, profile_page.write(found, actions, out / "profile.html", force=True)]
 
 
-def _made(out: Path) -> None:
+def _made(out: Path) -> Path:
     """Make the folder before the time is spent."""
     if out.exists() and not out.is_dir():
         raise OrtuneError(f"{out} is a file", fix="give a folder with -o")
     out.mkdir(parents=True, exist_ok=True)
+    return out
 
 
-def show(found: Profile, actions: Sequence[Action] = (), *, verbose: bool) -> None:
+def _show(found: Profile, actions: Sequence[Action]) -> None:
     """Print the headline, the time by operator, node and region, and what can be done."""
     from ortune.analysis.profiling import roofline
 
-    shared.say(headline(found))
-    _shares("operator", found.by("op_type"), verbose=verbose)
+    say(headline(found))
+    _shares("operator", found.by("op_type"))
     ranked = sorted(found.kernels, key=lambda kernel: -kernel.time_ns)
-    shown = ranked if verbose else ranked[:_TOP]
+    shown = ranked if verbose() else ranked[:_TOP]
     total = sum(kernel.time_ns for kernel in found.kernels)
     judged = {id(one.kernel): one for one in roofline.verdicts(found)}
     columns = ("bound", "of its roof>", "gain at most us>") if judged else ()
-    shared.table(
+    table(
         ("kernel", "operator", "time us>", "share>", *columns, "stands for"),
         [_line(kernel, total, judged.get(id(kernel))) for kernel in shown],
     )
     if len(shown) < len(ranked):
-        shared.say(f"and {len(ranked) - len(shown)} more kernels; -v lists them all")
-    _shares("region", found.by("region"), verbose=verbose)
-    shared.say(beside(found))
+        say(f"and {len(ranked) - len(shown)} more kernels; -v lists them all")
+    _shares("region", found.by("region"))
+    say(beside(found))
     for line in placed(found):
-        shared.say(line)
+        say(line)
     if not actions:
         return
-    shared.table(
+    table(
         ("what can be done", "at stake us>", "estimate us>", "measured", "do"),
         [_doing(one) for one in actions],
     )
@@ -201,13 +141,13 @@ def placed(found: Profile) -> list[str]:
     return lines + [f"fell back: {name}: {why}" for name, why in found.fallbacks.items()]
 
 
-def _shares(title: str, found: Mapping[str, Share], *, verbose: bool) -> None:
+def _shares(title: str, found: Mapping[str, Share]) -> None:
     ranked = list(found.items())
-    shown = ranked if verbose else ranked[:_TOP]
+    shown = ranked if verbose() else ranked[:_TOP]
     rows = [
         (name, one.kernels, f"{one.time_ns / 1e3:.1f}", f"{one.share:.1%}") for name, one in shown
     ]
-    shared.table((title, "kernels>", "time us>", "share>"), rows)
+    table((title, "kernels>", "time us>", "share>"), rows)
 
 
 def _line(kernel: Kernel, total: float, verdict: KernelRoofline | None) -> tuple[str, ...]:

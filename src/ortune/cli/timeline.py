@@ -4,102 +4,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from ortune.cli import shared
+from ortune.analysis.costs.requests import TimelineRequest
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb
+from ortune.cli.terminal.output import answer, show
 from ortune.core.errors import OrtuneError
+from ortune.core.fields import Out
+from ortune.core.outputs import free
+from ortune.core.request import request
 
 if TYPE_CHECKING:
     from ortune.analysis.costs.timeline import Timeline
 
 
-@shared.verb(shared.Verb)
-@shared.model
-@shared.data
-@shared.shapes
-@shared.ranges
-@click.option("--step", metavar="SPEC", default="", help="The quantizer, such as int8-dynamic.")
-@shared.on("cpu")
-@shared.custom_ops
-@click.option(
-    "--inferences-per-session",
-    type=float,
-    default=1000,
-    show_default=True,
-    metavar="N",
-    help="Served by one session before the next is started.",
-)
-@click.option("--starts", type=int, default=9, show_default=True, help="Fresh processes each.")
-@click.option(
-    "--seconds",
-    type=shared.Finite(min=0.1),
-    default=20.0,
-    show_default=True,
-    help="Time spent on timing inferences; every line takes some seconds at least.",
-)
-@shared.output("A page with the table and the chart (.html).")
-@shared.force
-def command(
-    model: Path,
-    data: str | None,
-    shapes: tuple[str, ...],
-    ranges: tuple[str, ...],
-    step: str,
-    on: str,
-    custom_ops: tuple[str, ...],
-    inferences_per_session: float,
-    starts: int,
-    seconds: float,
-    out: Path | None,
-    force: bool,
-    json_to: str | None,
-    verbose: bool,
-) -> int:
-    """Time MODEL as it came, graph-optimized, quantized and both: once, a session, an inference.
+@request
+class _Asked(TimelineRequest):
+    """Options of the command line.
 
-    Files that onnxruntime optimized offline, as ONNX and as .ort, stand beside optimizing at load.
-    Without --data the inputs are made up: the times hold, a quantized model's answers are not
-    judged.
-
-    \b
-    Example:
-      ortune timeline model.onnx --data samples/ --inferences-per-session 500 -o timeline.html
+    Attributes:
+        out: A page with the table and the chart (.html).
+        force: Overwrite an existing output.
     """
-    from ortune.analysis.costs.timeline import timeline
-    from ortune.cli.terminal import progress
+
+    _: KW_ONLY
+    out: Out = None
+    force: bool = False
+
+
+@verb(_Asked)
+def command(asked: _Asked) -> int:
+    """Show the table, and write the page."""
+    from ortune.analysis.costs.timeline import run
     from ortune.reporting.blocks import Part
     from ortune.reporting.html import page
     from ortune.reporting.terminal import printed
     from ortune.reporting.timeline import blocks
 
-    if out is not None:
-        shared.free(out, force, model)
-        if out.suffix.lower() not in (".html", ".htm"):
-            raise OrtuneError(f"cannot write a page as '{out.name}'", fix="end it in .html")
-    found = timeline(
-        model,
-        data=data,
-        shapes=shared.shape_map(shapes),
-        ranges=shared.range_map(ranges),
-        step=step,
-        on=shared.equipped(on, custom_ops),
-        inferences_per_session=inferences_per_session,
-        starts=starts,
-        seconds=seconds,
-        sink=progress.lines(verbose),
-    )
+    out = None if asked.out is None else free(asked.out, asked.force, asked.model)
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        raise OrtuneError(f"cannot write a page as '{out.name}'", fix="end it in .html")
+    found = run(asked)
     part = Part("timeline", blocks(found))
     if out is not None:
         foot = "Sessions are medians over fresh processes, inferences were timed in turns."
-        out.write_text(page(model.name, [part], foot), encoding="utf-8")
-    shared.answer(json_to, answer(found, out), lambda: shared.show(*printed([part])))
-    return 0
+        out.write_text(page(Path(asked.model).name, [part], foot), encoding="utf-8")
+    answer(_json(found, out), lambda: show(*printed([part])))
+    return DONE
 
 
-def answer(found: Timeline, out: Path | None) -> Mapping[str, Any]:
+def _json(found: Timeline, out: Path | None) -> Mapping[str, Any]:
     """Return the JSON object."""
     from ortune.analysis.costs.breakeven import pays_from
 

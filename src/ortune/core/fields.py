@@ -50,6 +50,7 @@ class Option:
     shown: str = ""
     low: float | None = None
     high: float | None = None
+    finite: bool = True
     python: bool = False
 
     def check(self, name: str, value: object) -> None:
@@ -61,7 +62,7 @@ class Option:
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return
         low, high = self.low, self.high
-        if not math.isfinite(value):
+        if math.isnan(value) or (self.finite and math.isinf(value)):
             raise BadSettings(f"{name}: {value} is no finite number", fix="give a number")
         if low is not None and value < low:
             raise BadSettings(f"{name}: {value:g} is too small", fix=f"give {low:g} or more")

@@ -240,7 +240,7 @@ def _entries(section: str) -> dict[str, str]:
 def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
     """Return the public function that makes a request and runs it.
 
-    Its name, signature and docstring are those of the request class.
+    Its name, signature and docstring are those of the request class; a name may end in Request.
     """
 
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -248,7 +248,7 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
 
     cls = typing.cast(type[Request], kind)
     function.__module__ = run.__module__
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
     function.__name__ = function.__qualname__ = name
     function.__doc__ = _docstring(cls)
     function.__signature__ = _signature(cls, run)  # type: ignore[attr-defined]

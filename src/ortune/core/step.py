@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins.plugin import Plugin, digest
@@ -81,7 +82,7 @@ class Transform(Plugin):
         """Test cheaply, from op counts alone; False leaves it out of the default recipe."""
         return True
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Say whether a backend gains by it; False leaves it out of that backend's recipes."""
         return True
 
@@ -118,7 +119,7 @@ class Quantizer(Plugin):
     """Whether `apply` needs the ranges of its probes, or only does better with them."""
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield the settings a search tries for this model on this backend, best bet first."""
         return ()
 

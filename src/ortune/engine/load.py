@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from numpy.typing import NDArray
@@ -165,7 +164,7 @@ def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[st
 
 def _bundle(path: Path, allowed: bool) -> Engine:
     with ExitStack() as stack:
-        folder = _folder(stack)
+        folder = Path(stack.enter_context(_temporary()))
         with archive.opened(path) as (file, manifest):
             consent.demand(path.name, manifest, allowed)
             golden = [m for g in manifest.golden.values() for m in (g.inputs, g.outputs)]
@@ -188,7 +187,7 @@ def _bundle(path: Path, allowed: bool) -> Engine:
 def _fallback(path: Path, reason: str) -> Engine:
     """Open the plain original: slower, and right."""
     with ExitStack() as stack:
-        folder = _folder(stack)
+        folder = Path(stack.enter_context(_temporary()))
         with archive.opened(path) as (file, manifest):
             keep = {*manifest.fallback.values(), *manifest.custom_ops}
             archive.unpack(file, manifest, folder, keep)
@@ -216,10 +215,8 @@ def _original(
     return plain, _open(stack, plain, folder, manifest, manifest.fallback)
 
 
-def _folder(stack: ExitStack) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="ortune-"))
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+def _temporary() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
 
 
 def _backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, str]:

@@ -15,7 +15,6 @@ from ortune.core.errors import BadSettings
 from ortune.core.fields import ByteSize, Duration, File, Files, Option, Source, paths
 from ortune.core.plugins.spelling import parse
 from ortune.core.plugins.user_function import here_counts, is_function
-from ortune.core.reading import read_workload
 from ortune.core.request import CustomOpsRequest, DataRequest, request
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN
@@ -71,6 +70,7 @@ class Request(CustomOpsRequest, DataRequest):
     @property
     def driven(self) -> Workload:
         """The workload, with the batch in it."""
+        from ortune.core.reading import read_workload  # a request is read without NumPy
 
         return read_workload(self.workload, self.batch)
 

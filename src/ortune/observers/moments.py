@@ -78,8 +78,8 @@ class _LayerMoments:
         self._extent = Extent()
         self._runs = 0
         self._count = 0
-        self._sum: NDArray[np.float64] | None = None
-        self._products: NDArray[np.float64] | None = None
+        self._sum = np.zeros((settings.groups, 0))
+        self._products = np.zeros((settings.groups, 0, 0))
 
     def update(self, turn: int, values: NDArray[Any]) -> None:
         self._extent.widen(values)
@@ -90,12 +90,8 @@ class _LayerMoments:
             self._add(windows.take(chosen[start : start + BLOCK]))
 
     def result(self) -> Range:
-        seen = self._extent.range
-        groups = self._settings.groups
-        if self._sum is None or self._products is None:
-            empty = Moments(0, np.zeros((groups, 0)), np.zeros((groups, 0, 0)))
-            return Range(seen.low, seen.high, moments=empty)
-        found = Moments(self._count, self._sum / self._count, self._products / self._count)
+        seen, count = self._extent.range, max(self._count, 1)
+        found = Moments(self._count, self._sum / count, self._products / count)
         return Range(seen.low, seen.high, moments=found)
 
     def _windows(self, values: NDArray[Any]) -> Windows:
@@ -122,7 +118,7 @@ class _LayerMoments:
                 f"{width} columns do not make {groups} groups", fix="give the layer's own groups"
             )
         split = rows.reshape(count, groups, -1).transpose(1, 0, 2)
-        if self._sum is None or self._products is None:
+        if not self._count:
             self._sum = np.zeros((groups, split.shape[2]))
             side = split.shape[2] if self._settings.products else 0
             self._products = np.zeros((groups, side, side))

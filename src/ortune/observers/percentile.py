@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
-from ortune.statistics.histogram import Histogram, folded
+from ortune.statistics.extent import balanced
+from ortune.statistics.histogram import Counted, Histogram, folded
 
 BINS = 2048
 
@@ -36,33 +37,21 @@ class Percentile(Observer):
             raise BadSettings(f"percentile(p={self.p}) keeps nothing", fix="use 0 < p <= 100")
 
     def start(self) -> Accumulator:
-        return _Percentile(self.p, self.symmetric)
+        return Counted(Histogram(BINS, around_zero=self.symmetric), self._range)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
         return 8 * BINS
 
-
-class _Percentile:
-    def __init__(self, p: float, symmetric: bool) -> None:
-        self._share = p / 100
-        self._symmetric = symmetric
-        self._histogram = Histogram(BINS, around_zero=symmetric)
-
-    def update(self, turn: int, values: NDArray[Any]) -> None:
-        self._histogram.update(turn, values)
-
-    def result(self) -> Range:
-        found, seen = self._histogram, self._histogram.seen
-        if self._symmetric:
-            top = max(0.0 - seen.low, seen.high)
-            if found.counts.any():
-                counts = folded(found.counts, found.at_zero)
-                edges = np.arange(counts.size + 1) * found.width
-                top = min(top, _at(counts, edges, self._share))
-            return Range(0.0 - top, top)
+    def _range(self, found: Histogram) -> Range:
+        seen, share = found.seen, self.p / 100
         if not found.counts.any():
-            return seen
-        tail = (1 - self._share) / 2
+            return balanced(seen) if self.symmetric else seen
+        if self.symmetric:
+            counts = folded(found.counts, found.at_zero)
+            edges = np.arange(counts.size + 1) * found.width
+            top = min(balanced(seen).high, _at(counts, edges, share))
+            return Range(0.0 - top, top)
+        tail = (1 - share) / 2
         edges = np.linspace(seen.low, seen.high, BINS + 1)
         return Range(_at(found.counts, edges, tail), _at(found.counts, edges, 1 - tail))
 

@@ -12,13 +12,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization import grid as grids
 from ortune.quantization.computed_weights import assembled, discard_assembled
 from ortune.quantization.grid import Grid, Kind
 from ortune.quantization.layers import Layer, discard_weight, layers
 from ortune.quantization.replace import stand_in
 
-MICROSOFT = "com.microsoft"
 ATTENTION = {"num_heads", "unidirectional", "scale", "mask_filter_value"}
 """Attributes that QAttention understands as Attention does."""
 

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Self
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.model.graph import edit
@@ -34,7 +35,7 @@ class Bf16(Sixteen):
     sums: Literal["float32", "bfloat16"] = "float32"
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield the one setting, where a bfloat16 file runs and is faster."""
         if "bf16" in backend.arithmetic and not facts.quantized:
             yield cls()

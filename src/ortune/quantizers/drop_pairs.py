@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
@@ -18,6 +19,10 @@ from ortune.quantization.qdq.dequantize import drop_pair, pairs
 from ortune.quantization.qdq.runtime_rules import MOVING
 
 LAYERS = ("Conv", "MatMul", "Gemm")
+AROUND = (
+    "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
+    "LeakyRelu MaxPool Mul Reshape Sigmoid Slice Softmax Squeeze Transpose Unsqueeze"
+)
 _FREE = ("MatMul", "Gemm")
 """Operators whose integer kernel also has a float output."""
 
@@ -42,30 +47,11 @@ class DropPairs(Quantizer):
 
     needs_opset: ClassVar[int] = 13
 
-    around: tuple[str, ...] = (
-        *LAYERS,
-        "Add",
-        "AveragePool",
-        "Concat",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "GlobalAveragePool",
-        "LeakyRelu",
-        "MaxPool",
-        "Mul",
-        "Reshape",
-        "Sigmoid",
-        "Slice",
-        "Softmax",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    )
+    around: tuple[str, ...] = tuple(AROUND.split())
     products: bool = True
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield pairs around layers alone for transformers, and all that kernels take."""
         if not facts.has("QuantizeLinear") or "int8" not in backend.arithmetic:
             return

@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
@@ -39,7 +40,7 @@ class FloatConvs(Quantizer):
     at_load: bool = True
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield it where there are integer convolutions."""
         if facts.has("ConvInteger") and "int8-dynamic" in backend.arithmetic:
             yield cls()

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Range, Ranges
@@ -68,7 +69,7 @@ class Fp8(Quantizer):
     min_side: int = 16
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield the one setting, where float8 products are faster."""
         if "fp8" in backend.arithmetic and not facts.quantized:
             yield cls()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Step
 from ortune.quantization.block_grid import Bits
@@ -28,7 +29,7 @@ class Int4Weights(BlockWeights):
     form: Literal["nbits", "qdq"] = "nbits"
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield blocks that are exact and blocks that are small, for networks of products."""
         weights = {"int8-dynamic", "int8-weights"} & backend.arithmetic
         products = facts.has("MatMul", "Gemm") and not facts.has("Conv", "LSTM", "GRU", "RNN")

@@ -9,11 +9,13 @@ from typing import ClassVar, Literal, Self
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization.dynamic import Dynamic
 from ortune.quantization.node_filter import chosen
 from ortune.quantization.roles import Role
@@ -50,7 +52,7 @@ class Int8Dynamic(Quantizer):
     min_side: int = 16
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield all layers, and the recurrent ones alone: the last product costs accuracy."""
         if "int8-dynamic" not in backend.arithmetic or facts.quantized:
             return
@@ -83,7 +85,7 @@ class Int8Dynamic(Quantizer):
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         if rewriter.foreign:
-            model.opset_imports.setdefault("com.microsoft", 1)
+            model.opset_imports.setdefault(MICROSOFT, 1)
         self._note(model, alike - count)
         return count
 

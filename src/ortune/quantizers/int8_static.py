@@ -9,13 +9,14 @@ from typing import ClassVar, Literal, Self
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
-from ortune.core.hardware.cpus import instruction_sets
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer, Step, Transform
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization import grid, int8_rescues
 from ortune.quantization.layers import Layer
 from ortune.quantization.node_filter import chosen, remember_names
@@ -113,7 +114,7 @@ class Int8Static(Quantizer):
             )
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield plain rounding, and what may help the kind of network.
 
         For transformers outliers are smoothed and split off; deep convolutional networks are
@@ -121,7 +122,7 @@ class Int8Static(Quantizer):
         """
         if "int8" not in backend.arithmetic or facts.quantized:
             return
-        base = cls._for(backend)
+        base = cls._for(backend, capabilities)
         products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
         if products > 1 and facts.has("Softmax", "LayerNormalization"):
             yield replace(base, smooth=0.75, split=4)
@@ -132,13 +133,13 @@ class Int8Static(Quantizer):
             yield replace(base, keep_first=3)
 
     @classmethod
-    def _for(cls, backend: Backend) -> Self:
+    def _for(cls, backend: Backend, capabilities: Capabilities) -> Self:
         target = next((name for name in runtime_rules.TARGETS if name == backend.name()), None)
         if target is None:
             target = "openvino" if "int8-weights" in backend.arithmetic else "cpu"
         if target != "cpu":
             return cls(target=target)
-        match runtime_rules.for_cpu(instruction_sets()):
+        match runtime_rules.for_cpu(frozenset(capabilities.instruction_sets)):
             case runtime_rules.Gives.REDUCED:
                 return cls(reduce_range=True)
             case runtime_rules.Gives.SIGNED:
@@ -231,7 +232,7 @@ class Int8Static(Quantizer):
             pairs = Pairs(editor, steps, smooth, model.opset_imports.get("", 0))
             pairs.put(placement)
             if pairs.foreign:
-                model.opset_imports.setdefault("com.microsoft", 1)
+                model.opset_imports.setdefault(MICROSOFT, 1)
             for layer in placement.layers:
                 packer.pack(layer, steps[layer.x].scale, smooth.get(layer.x))
         tables.store_tables(

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Self
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
@@ -73,7 +74,7 @@ class Int8Weights(BlockWeights):
             )
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield one step a channel where integers stay, blocks for networks of products.
 
         On the CPU onnxruntime makes a MatMulNBits of both: blocks of 128 are faster than the 32

@@ -11,6 +11,7 @@ from ortune.core.errors import Refused
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization.qdq.qoperators import Operators, Taken, leftovers
 from ortune.quantization.replace import stand_in
 
@@ -50,7 +51,7 @@ class Qoperator(Quantizer):
                 fix="quantize first, such as `ortune apply M int8-static qoperator --data D`",
             )
         if foreign:
-            model.opset_imports.setdefault("com.microsoft", 1)
+            model.opset_imports.setdefault(MICROSOFT, 1)
         return count
 
 

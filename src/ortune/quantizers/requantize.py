@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import ClassVar, Self
 
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
@@ -39,7 +41,7 @@ class Requantize(Quantizer):
     step: Quantizer | None = None
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield the first offers of the int8 quantizers for the float model that it was."""
         if not facts.quantized or facts.has("QLinearConv", "QLinearMatMul"):
             return
@@ -50,8 +52,8 @@ class Requantize(Quantizer):
         was = replace(facts, ops=ops)
         for role in (Role.STATIC, Role.DYNAMIC):
             quantizer = find(Quantizer, role)
-            offer = next(iter(quantizer.offers(was, backend)), None) if quantizer else None
-            if offer is not None:
+            offered = quantizer.offers(was, backend, capabilities) if quantizer else ()
+            for offer in islice(offered, 1):
                 yield cls(step=offer)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:

@@ -23,7 +23,7 @@ from ortune.model.analysis.facts import weight_bytes
 from ortune.model.graph import spec
 from ortune.model.graph.edit import take_notes
 from ortune.model.io import file, names
-from ortune.model.io.check import Signature, check, retyped, signature
+from ortune.model.io.check import ModelSignature, check, retyped, signature
 from ortune.recipe import compare, cross
 from ortune.recipe.material import Material
 
@@ -218,7 +218,7 @@ class Work:
             edit = Edit(str(step), 0, kept=False, note=f"{type(error).__name__}: {error}"[:300])
         return replace(edit, seconds=time.perf_counter() - start)
 
-    def _expected(self, step: Transform) -> Signature:
+    def _expected(self, step: Transform) -> ModelSignature:
         """Return what must hold behind a step."""
         if step.keeps_io:
             return self._before

@@ -17,6 +17,8 @@ from ortune.core.workload import Workload
 from ortune.recipe.built import steps_key
 from ortune.recipe.descent import walk
 
+_UNKNOWN = Capabilities()
+
 
 @dataclass(frozen=True)
 class Target:
@@ -72,7 +74,12 @@ class Target:
         return type(backend) is type(self.backend) and self.pin(backend) == backend
 
 
-def clean(facts: Facts, backend: Backend | None = None, rules: Sequence[Transform] = ()) -> Recipe:
+def clean(
+    facts: Facts,
+    backend: Backend | None = None,
+    capabilities: Capabilities = _UNKNOWN,
+    rules: Sequence[Transform] = (),
+) -> Recipe:
     """Return every automatic transform that applies, in stage order, then name order.
 
     A model of an older opset than they write for is raised first, as a verified step.
@@ -80,6 +87,7 @@ def clean(facts: Facts, backend: Backend | None = None, rules: Sequence[Transfor
     Args:
         facts: Of the model.
         backend: Where it will run; without one, only what suits every backend.
+        capabilities: What the backend's environment offers.
         rules: More transforms, each in its stage.
     """
     every = [catalog.load(Transform, name) for name in catalog.names(Transform)]
@@ -88,7 +96,7 @@ def clean(facts: Facts, backend: Backend | None = None, rules: Sequence[Transfor
     if backend is None:
         fit = [t for t in fit if type(t).suits is Transform.suits]
     else:
-        fit = [t for t in fit if t.suits(backend)]
+        fit = [t for t in fit if t.suits(backend, capabilities)]
     needed = max((t.needs_opset for t in fit), default=0)
     if needed > facts.opset:
         fit.insert(0, codec.build(catalog.load(Transform, "raise-opset"), {"to": needed}))
@@ -96,27 +104,34 @@ def clean(facts: Facts, backend: Backend | None = None, rules: Sequence[Transfor
 
 
 def recipes(
-    facts: Facts, backend: Backend, rules: Sequence[Transform] = (), *, exact: bool = False
+    facts: Facts,
+    backend: Backend,
+    capabilities: Capabilities,
+    rules: Sequence[Transform] = (),
+    *,
+    exact: bool = False,
 ) -> Iterator[Recipe]:
     """Yield a backend's recipes: as it came, clean, and clean with each quantizer's offers.
 
     Rules of the user's are a recipe of their own beside the clean one, and part of the offers'.
     """
     yield AS_IS
-    base = clean(facts, backend)
+    base = clean(facts, backend, capabilities)
     if base.steps:
         yield base
     if rules:
-        base = Recipe("clean + rules", clean(facts, backend, rules).steps)
+        base = Recipe("clean + rules", clean(facts, backend, capabilities, rules).steps)
         yield base
     if exact:
         return
-    for steps in offers(facts, backend):
+    for steps in offers(facts, backend, capabilities):
         ready = dict.fromkeys(t for step in steps for t in step.prepares(facts, backend))
         yield Recipe(" + ".join(map(str, steps)), (*base.steps, *ready, *steps))
 
 
-def offers(facts: Facts, backend: Backend) -> list[tuple[Quantizer, ...]]:
+def offers(
+    facts: Facts, backend: Backend, capabilities: Capabilities
+) -> list[tuple[Quantizer, ...]]:
     """Return what quantizers offer, best bet first: by their rank, then by name.
 
     Convolutions with static ranges and recurrent layers with dynamic ones are one more: neither
@@ -124,7 +139,7 @@ def offers(facts: Facts, backend: Backend) -> list[tuple[Quantizer, ...]]:
     """
     kinds = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
     ranked = sorted(kinds, key=lambda kind: kind.rank)
-    found = {kind.name(): tuple(kind.offers(facts, backend)) for kind in ranked}
+    found = {kind.name(): tuple(kind.offers(facts, backend, capabilities)) for kind in ranked}
     every: list[tuple[Quantizer, ...]] = [
         (offer,) for kind in ranked for offer in found[kind.name()]
     ]
@@ -171,7 +186,7 @@ class Space:
 
     def recipes(self, target: Target, backend: Backend) -> Iterator[Recipe]:
         """Yield a variant's recipes; see `recipes`."""
-        return recipes(self.facts, backend, target.rules, exact=self.exact)
+        return recipes(self.facts, backend, target.capabilities, target.rules, exact=self.exact)
 
     def neighbours(self, plan: Plan) -> dict[str, list[Plan]]:
         """Return setting -> plans that differ from a plan in this runtime setting alone."""

@@ -103,10 +103,10 @@ class _Functions:
 
         def may(match: Any, **bound: Any) -> bool:
             given = {"match": match, **bound}
-            said = check(**(given if takes_all else {k: given[k] for k in named if k in given}))
-            if said is True:
+            answer = check(**(given if takes_all else {k: given[k] for k in named if k in given}))
+            if answer is True:
                 return True
-            why = said if isinstance(said, str) else f"{check.__name__} says no"
+            why = answer if isinstance(answer, str) else f"{check.__name__} says no"
             edit.refuse(model, match.root, why)
             return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, ClassVar
@@ -95,6 +96,20 @@ class Histogram:
             self.start = seen.low
 
 
+@dataclass
+class Counted:
+    """The accumulator of an observer that chooses a range from a histogram."""
+
+    histogram: Histogram
+    choose: Callable[[Histogram], Range]
+
+    def update(self, turn: int, values: NDArray[Any]) -> None:
+        self.histogram.update(turn, values)
+
+    def result(self) -> Range:
+        return self.choose(self.histogram)
+
+
 @dataclass(frozen=True)
 class Binned(Observer):
     """An observer that clips by a histogram of the values, for a grid of some bits.
@@ -122,7 +137,7 @@ class Binned(Observer):
             )
 
     def start(self) -> Accumulator:
-        return _Binned(self)
+        return Counted(Histogram(self.bins, around_zero=True), self._range)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
         return 8 * self.bins
@@ -131,21 +146,11 @@ class Binned(Observer):
     def kept(self, found: Histogram) -> tuple[int, int]:
         """Return how many bins to keep below and above zero; two equal ones where symmetric."""
 
-
-class _Binned:
-    def __init__(self, settings: Binned) -> None:
-        self._settings = settings
-        self._histogram = Histogram(settings.bins, around_zero=True)
-
-    def update(self, turn: int, values: NDArray[Any]) -> None:
-        self._histogram.update(turn, values)
-
-    def result(self) -> Range:
-        found, seen = self._histogram, self._histogram.seen
-        outer = balanced(seen) if self._settings.symmetric else seen
+    def _range(self, found: Histogram) -> Range:
+        outer = balanced(found.seen) if self.symmetric else found.seen
         if not found.nonzero.any():
             return outer
-        below, above = self._settings.kept(found)
+        below, above = self.kept(found)
         low, high = below * found.width, above * found.width
         return Range(max(outer.low, 0.0 - low), min(outer.high, high))
 

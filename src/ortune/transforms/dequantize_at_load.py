@@ -1,4 +1,4 @@
-"""Constant DequantizeLinear as Cast and Mul, which onnxruntime folds when it loads the model."""
+"""Constant DequantizeLinear as Cast and Mul, which onnxruntime folds at load."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
@@ -33,7 +34,7 @@ class DequantizeAtLoad(Transform):
         """There is something to widen, and convolutions."""
         return facts.has("DequantizeLinear") and facts.has(*_CONVOLUTIONS)
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """OpenVINO keeps the integers until they are used; onnxruntime's CPU kernels cannot."""
         return backend.name() == "cpu"
 

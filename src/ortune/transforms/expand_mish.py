@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, refuse
@@ -44,7 +45,7 @@ class ExpandMish(Transform):
         """There is a Mish in either form."""
         return facts.has("Mish") or (facts.has("Softplus") and facts.has("Tanh"))
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Others have kernels of their own."""
         return backend.name() == "cpu"
 

@@ -8,11 +8,12 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, const_array, refuse
 from ortune.model.graph.replace import forward
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.rewrites.formulas.formula import at_each
 
@@ -40,7 +41,7 @@ class ExpandPrelu(Transform):
         """There is a PRelu."""
         return facts.has("PRelu")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Others have kernels of their own."""
         return backend.name() == "cpu"
 
@@ -63,7 +64,7 @@ def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
     if choice is None:
         refuse(model, node, "its slopes lie on both sides of one")
         return 0
-    shape = dims(x.shape)
+    shape = shape_of(x)
     tail = None if shape is None else shape[len(shape) - array.ndim :]
     if tail is None or any(n not in (1, m) for n, m in zip(array.shape, tail, strict=False)):
         refuse(model, node, "its slopes are not known to be broadcast")

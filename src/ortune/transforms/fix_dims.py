@@ -10,10 +10,10 @@ import onnx_ir as ir
 from ortune.core.errors import BadSettings
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.infer import infer
 from ortune.rewrites.dims.names import given, pairs, places
-from ortune.rewrites.dims.samples import Cut
+from ortune.rewrites.dims.samples import CutSamples
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FixDims(Transform):
 
     def bridge(self, model: ir.Model) -> Bridge:
         """Cut samples to size."""
-        return Cut(self._sizes(model))
+        return CutSamples(self._sizes(model))
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many dimensions of inputs were fixed.
@@ -54,7 +54,7 @@ class FixDims(Transform):
         names: dict[str, int] = {}
         count = 0
         for value in given(model):
-            shape = list(dims(value.shape) or ())
+            shape = list(shape_of(value) or ())
             for axis, size in sizes.get(str(value.name), {}).items():
                 old = shape[axis]
                 if isinstance(old, str):
@@ -72,7 +72,7 @@ class FixDims(Transform):
 
     def _sizes(self, model: ir.Model) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {}
-        shapes = {str(value.name): dims(value.shape) or () for value in given(model)}
+        shapes = {str(value.name): shape_of(value) or () for value in given(model)}
         for text, size in pairs(self.dims, "SIZE"):
             if not size.isdecimal() or int(size) < 1:
                 raise BadSettings(f"dims: '{size}' is no size of '{text}'", fix="give 1 or more")
@@ -92,7 +92,7 @@ def _rename(model: ir.Model, sizes: dict[str, int]) -> None:
     for graph in edit.every_graph(model):
         made = [value for node in graph for value in node.outputs]
         for value in (*graph.inputs, *made):
-            shape = dims(value.shape)
+            shape = shape_of(value)
             if shape is not None:
                 value.shape = ir.Shape([_number(dim, sizes) for dim in shape])
 

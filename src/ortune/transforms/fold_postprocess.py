@@ -13,7 +13,7 @@ from ortune.core.errors import BadModel, BadSettings
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit, spec
 from ortune.rewrites.formulas.chain import Chain
-from ortune.rewrites.images.answers import Answers, Arrays, picture, softmax, top
+from ortune.rewrites.images.answers import Arrays, FoldedAnswers, picture, softmax, top
 from ortune.rewrites.opset.raise_version import raise_to
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
@@ -74,7 +74,7 @@ class FoldPostprocess(Transform):
                     order = self._order(array.ndim)
                     return {name: picture(array, self.scale, self.offset, order)}
 
-        return Answers(name, turned)
+        return FoldedAnswers(name, turned)
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many nodes were added.
@@ -113,7 +113,7 @@ class FoldPostprocess(Transform):
         axis = self._axis(value)
         made = chain.add("ArgMax", value, attributes={"axis": axis, "keepdims": 0})
         made.type = ir.TensorType(ir.DataType.INT64)
-        shape = list(spec.dims(value.shape) or ())
+        shape = list(spec.shape_of(value) or ())
         del shape[axis]
         made.shape = ir.Shape(shape)
         return made
@@ -123,7 +123,7 @@ class FoldPostprocess(Transform):
         made, places = chain.several(
             "TopK", value, chain.constant("k", [self.k]), attributes={"axis": axis}, outputs=2
         )
-        shape = list(spec.dims(value.shape) or ())
+        shape = list(spec.shape_of(value) or ())
         shape[axis] = self.k
         made.type, made.shape = value.type, ir.Shape(shape)
         places.type, places.shape = ir.TensorType(ir.DataType.INT64), ir.Shape(shape)
@@ -131,7 +131,7 @@ class FoldPostprocess(Transform):
 
     def _picture(self, chain: Chain, value: ir.Value) -> ir.Value:
         made = value
-        shape = list(spec.dims(value.shape) or ())
+        shape = list(spec.shape_of(value) or ())
         if value.dtype != ir.DataType.FLOAT:
             made = chain.cast(made, ir.DataType.FLOAT)
         if self.scale != 1:
@@ -162,7 +162,7 @@ class FoldPostprocess(Transform):
                 fix=f"set output to one of: {', '.join(names)}",
             )
         value = found[0]
-        shape = spec.dims(value.shape)
+        shape = spec.shape_of(value)
         if value.dtype not in _FLOATS or shape is None or not shape:
             kind = spec.spec(value)
             raise BadModel(
@@ -177,7 +177,7 @@ class FoldPostprocess(Transform):
         return value
 
     def _check_k(self, value: ir.Value, names: list[str]) -> None:
-        classes = (spec.dims(value.shape) or ())[self._axis(value)]
+        classes = (spec.shape_of(value) or ())[self._axis(value)]
         if self.k < 1 or (isinstance(classes, int) and self.k > classes):
             raise BadSettings(
                 f"the {self.k} largest of {classes} along axis {self._axis(value)} of "
@@ -190,7 +190,7 @@ class FoldPostprocess(Transform):
             raise BadModel(f"there is an output '{value.name}_indices'", fix="rename it first")
 
     def _axis(self, value: ir.Value) -> int:
-        rank = len(spec.dims(value.shape) or ())
+        rank = len(spec.shape_of(value) or ())
         axis = self.axis if self.axis is not None else (1 if rank == 4 else rank - 1)
         if not -rank <= axis < rank:
             raise BadSettings(

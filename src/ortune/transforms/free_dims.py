@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Bridge, Stage, Transform
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.rewrites.dims.free import free
 from ortune.rewrites.dims.names import given, pairs, places
-from ortune.rewrites.dims.samples import Larger, Rows
+from ortune.rewrites.dims.samples import BatchedRows, Larger
 
 _BATCH = "batch"
 
@@ -47,14 +47,16 @@ class FreeDims(Transform):
         axes = self._axes(model)
         if not axes:
             return None
-        shapes = {str(value.name): dims(value.shape) or () for value in given(model)}
+        shapes = {str(value.name): shape_of(value) or () for value in given(model)}
         sizes = {n: {axis: _size(shapes[n][axis]) for axis in found} for n, found in axes.items()}
         outputs = free(model.clone(), axes)
         names = {name for found in axes.values() for name in found.values()}
         first = any(0 in found for found in axes.values())
         one = {size for found in sizes.values() for size in found.values()}
         if len(names) == 1 and first and len(one) == 1:
-            return Rows({n: next(iter(found)) for n, found in axes.items()}, one.pop(), outputs)
+            return BatchedRows(
+                {n: next(iter(found)) for n, found in axes.items()}, one.pop(), outputs
+            )
         return Larger(sizes)
 
     def apply(self, model: ir.Model) -> int:
@@ -71,7 +73,7 @@ class FreeDims(Transform):
 
     def _axes(self, model: ir.Model) -> dict[str, dict[int, str]]:
         """Return input -> axis -> name of what is to be freed; what is free already is left."""
-        shapes = {str(value.name): dims(value.shape) or () for value in given(model)}
+        shapes = {str(value.name): shape_of(value) or () for value in given(model)}
         found: dict[str, dict[int, str]] = {}
         for text, name in pairs(self.dims, "NAME"):
             if not name.isidentifier():

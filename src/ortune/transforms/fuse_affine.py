@@ -11,7 +11,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.match import maker, reader
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import alone
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.infer import infer
@@ -117,7 +117,7 @@ def _operand(
 ) -> tuple[ir.Value | None, Affine | None]:
     """Return the tensor that arithmetic changes and how; it must have the layer's channels."""
     for x in node.inputs:
-        shape = dims(x.shape) if x is not None else None
+        shape = shape_of(x)
         if x is None or shape is None or len(shape) != len(at.shape):
             continue
         found = of_node(node, x, ChannelAxis(at.inputs, 1, len(shape)), opset)

@@ -9,16 +9,17 @@ import onnx
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.edit import Editor
 from ortune.model.graph.match import reader
 from ortune.model.graph.replace import forward
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import dims, shape_of
 from ortune.model.graph.uses import is_read
 from ortune.model.io.weightless import light
-from ortune.rewrites.attention.core import Core, Refused, find
+from ortune.rewrites.attention.core import Core, NotFusable, find
 from ortune.rewrites.attention.heads import Flattener, Heads, heads, reshaped, untransposed
 from ortune.rewrites.attention.lengths import named
 from ortune.rewrites.attention.masks import Masks, infinite
@@ -54,7 +55,7 @@ class FuseAttention(Transform):
         written = facts.has("Exp") and facts.has("ReduceMax") and facts.has("ReduceSum")
         return (facts.has("Softmax") or written) and facts.ops.get("MatMul", 0) >= 2
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Only onnxruntime's own kernels were measured to gain."""
         return "com.microsoft" in backend.domains
 
@@ -107,7 +108,7 @@ def _try(softmax: ir.Node, writer: _Writer) -> int:
         if core is None:
             return 0
         _write(core, writer)
-    except Refused as why:
+    except NotFusable as why:
         edit.refuse(writer.model, softmax, f"attention: {why}")
         return 0
     return 1
@@ -127,27 +128,27 @@ def _parts(core: Core) -> _Parts:
     """Split off what the operator does by itself.
 
     Raises:
-        Refused: The tensors behind the heads are not found, or do not fit together.
+        NotFusable: The tensors behind the heads are not found, or do not fit together.
     """
     query, key, value = heads(core.query), untransposed(core.key), heads(core.value)
     if key is None:
-        raise Refused("how its keys are transposed is not known")
+        raise NotFusable("how its keys are transposed is not known")
     if query.past is not None or (key.past is None) != (value.past is None):
         key, query, value = _whole(key), _whole(query), _whole(value)
     if value.scale != 1.0 or value.turn is not None:
         value = Heads(core.value)
     if key.groups != value.groups or query.groups != 1:
-        raise Refused("its keys and values are copied in different ways")
+        raise NotFusable("its keys and values are copied in different ways")
     if not (query.split and key.split and value.split):
-        raise Refused("its heads are not split off tensors of [batch, length, heads * size]")
-    shapes = [dims(core.query.shape), dims(core.key.shape), dims(core.value.shape)]
+        raise NotFusable("its heads are not split off tensors of [batch, length, heads * size]")
+    shapes = [shape_of(core.query), shape_of(core.key), shape_of(core.value)]
     if any(shape is None for shape in shapes):
-        raise Refused("its shapes are not known")
+        raise NotFusable("its shapes are not known")
     (qb, count, _, size), (kb, kh, _, _), (vb, vh, _, last) = (s for s in shapes if s is not None)
     if not (isinstance(count, int) and isinstance(size, int) and isinstance(last, int)):
-        raise Refused("the number of its heads or their size is not known")
+        raise NotFusable("the number of its heads or their size is not known")
     if count != kh or count != vh or (1 in (qb, kb, vb) and not qb == kb == vb):
-        raise Refused("its queries, keys and values differ in batch or heads")
+        raise NotFusable("its queries, keys and values differ in batch or heads")
     return _Parts(query, key, value, count, count // key.groups, (size, last))
 
 
@@ -158,7 +159,7 @@ def _whole(one: Heads) -> Heads:
 def _write(core: Core, writer: _Writer) -> None:
     parts, at = _parts(core), core.product
     if core.scale * parts.query.scale * parts.key.scale <= 0:
-        raise Refused("its scale is not positive")
+        raise NotFusable("its scale is not positive")
     size, last = parts.sizes
     flat = [
         writer.flattener.flat(parts.query, parts.count, size, at),
@@ -195,7 +196,7 @@ def _write(core: Core, writer: _Writer) -> None:
         writer.model.opset_imports.setdefault(domain, 1)
     made = node.outputs[0]
     made.type = core.query.type
-    batch, length = (dims(core.query.shape) or (None,) * 3)[0:3:2]
+    batch, length = (shape_of(core.query) or (None,) * 3)[0:3:2]
     made.shape = ir.Shape([batch, length, parts.count * last])
     edit.insert_before(at, node)
     _merge(core, made, parts, writer)
@@ -224,7 +225,7 @@ def _merge(core: Core, made: ir.Value, parts: _Parts, writer: _Writer) -> None:
     turn = reader(result, "Transpose")
     if turn is None or tuple(edit.attribute(turn, "perm", ())) != (0, 2, 1, 3):
         split = reshaped(writer.editor, made, shape, at)
-        known = dims(made.shape)
+        known = shape_of(made)
         split.shape = ir.Shape([*known[:2], *shape[2:]]) if known is not None else None
         back = writer.editor.node("Transpose", [split], {"perm": (0, 2, 1, 3)})
         back.outputs[0].type, back.outputs[0].shape = result.type, result.shape
@@ -243,7 +244,7 @@ def _merge(core: Core, made: ir.Value, parts: _Parts, writer: _Writer) -> None:
 
 def _merges(node: ir.Node, made: ir.Value) -> bool:
     """Say whether a Reshape of the transposed result makes what the operator makes."""
-    one, two = dims(node.outputs[0].shape), dims(made.shape)
+    one, two = shape_of(node.outputs[0]), shape_of(made)
     if one is None or two is None or len(one) != 3 or one[2] != two[2]:
         return False
     return any(a == b and a not in (None, 0) for a, b in zip(one[:2], two[:2], strict=True))

@@ -8,11 +8,12 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
 from ortune.model.graph.match import maker
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.rewrites.formulas.formula import NO_KERNEL, Site, at_each_foreign, beyond_cpu, put
 
@@ -37,7 +38,7 @@ class FuseBiasGelu(Transform):
         """There is a Gelu and a sum."""
         return facts.has("Gelu") and facts.has("Add")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider."""
         return beyond_cpu(backend)
 
@@ -50,7 +51,7 @@ def _fuse(model: ir.Model, gelu: ir.Node, editor: Editor) -> int:
     add = maker(gelu.inputs[0], "Add")
     for x, bias in (add.inputs, tuple(reversed(add.inputs))) if add is not None else ():
         tensor = None if overridable(bias) else const_tensor(bias)
-        shape = dims(x.shape) if x is not None else None
+        shape = shape_of(x)
         if x is None or add is None or tensor is None or len(tensor.shape) != 1:
             continue
         if shape is None or tuple(tensor.shape) != shape[-1:]:

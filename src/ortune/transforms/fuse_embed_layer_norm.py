@@ -8,12 +8,13 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import prune
 from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
 from ortune.model.graph.match import maker
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.rewrites.formulas.formula import Site, at_each_foreign, beyond_cpu, put
 
@@ -43,7 +44,7 @@ class FuseEmbedLayerNorm(Transform):
         gathers = facts.ops.get("Gather", 0) > 1
         return gathers and facts.has("LayerNormalization") and facts.has("Add")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider."""
         return beyond_cpu(backend)
 
@@ -113,7 +114,7 @@ def _tables(value: ir.Value | None, nodes: list[ir.Node]) -> list[_Table] | None
 
 def _placed(tables: list[_Table]) -> tuple[_Table, _Table, _Table | None] | None:
     """Say which table is which: addition does not care, but one row of indices are places."""
-    shapes = [dims(table.ids.shape) for table in tables]
+    shapes = [shape_of(table.ids) for table in tables]
     if any(shape is None or len(shape) != 2 for shape in shapes):
         return None
     sizes = [const.size if (const := const_tensor(t.rows)) is not None else 0 for t in tables]

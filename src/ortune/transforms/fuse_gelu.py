@@ -15,7 +15,7 @@ from ortune.model.graph.edit import Editor, refuse
 from ortune.model.graph.match import maker, number, other, reader
 from ortune.rewrites.formulas.formula import (
     INCOMPLETE,
-    Product,
+    FactoredProduct,
     Site,
     at_each,
     climb,
@@ -114,7 +114,7 @@ def _sums(value: ir.Value) -> list[ir.Node]:
     return [node for node in found if node is not None and len(node.inputs) == 2]
 
 
-def _bases(outer: Product, total: ir.Value) -> list[ir.Value]:
+def _bases(outer: FactoredProduct, total: ir.Value) -> list[ir.Value]:
     """What x may be: a factor, or what a factor among the nodes was made by."""
     inner = [v for node in outer.nodes for v in node.inputs if v is not None and v is not total]
     return [v for v in dict.fromkeys((*outer.factors, *inner)) if number(v) is None]

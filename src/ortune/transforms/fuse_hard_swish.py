@@ -15,7 +15,7 @@ from ortune.model.graph.edit import Editor, attribute
 from ortune.model.graph.match import maker, number
 from ortune.model.shapes.infer import infer
 from ortune.rewrites.formulas.formula import (
-    Product,
+    FactoredProduct,
     Site,
     anchors,
     climb,
@@ -119,7 +119,9 @@ def _lines(value: ir.Value) -> Iterator[_Line]:
         yield _Line(term, 1.0, offset, (add,))
         node = maker(term, "Mul", "Div")
         for x in node.inputs if node is not None else ():
-            found: Product = product(term, [x]) if x is not None else Product(0.0, ())
+            found: FactoredProduct = (
+                product(term, [x]) if x is not None else FactoredProduct(0.0, ())
+            )
             if x is not None and found.factors == (x,):
                 yield _Line(x, found.scale, offset, (add, *found.nodes))
 

@@ -13,7 +13,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.match import NOT_NEGATIVE, maker, number
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.infer import infer
 
@@ -71,7 +71,7 @@ def _fuse(node: ir.Node, pad: ir.Node, opset: int) -> str:
     """Put the numbers into the node; return why that cannot be done."""
     if node.op_type == "ConvInteger":
         return "a zero point is not 0"
-    source, shape = pad.inputs[0], dims(pad.outputs[0].shape)
+    source, shape = pad.inputs[0], shape_of(pad.outputs[0])
     if shape is None or source is None:
         return "its rank is not known"
     if pad.graph is not node.graph or pad.outputs[0].is_graph_output():
@@ -171,7 +171,7 @@ def _own(node: ir.Node, axes: int) -> list[int] | None:
 
 def _same(node: ir.Node, axes: int, *, upper: bool) -> list[int] | None:
     """Resolve SAME: the output has ceil(size / stride) elements."""
-    shape = dims(node.inputs[0].shape) if node.inputs[0] is not None else None
+    shape = shape_of(node.inputs[0])
     kernel = _kernel(node)
     if shape is None or kernel is None:
         return None

@@ -8,12 +8,13 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
 from ortune.model.graph.match import maker
 from ortune.model.graph.replace import forward
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import alone, is_read
 from ortune.model.graph.values import overridable
 from ortune.rewrites.formulas.formula import at_each_foreign, beyond_cpu
@@ -47,7 +48,7 @@ class FuseSkipLayerNorm(Transform):
         """There are norms and sums."""
         return facts.has("LayerNormalization", "RMSNormalization") and facts.has("Add")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider, which loses."""
         return beyond_cpu(backend)
 
@@ -97,12 +98,12 @@ def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int:
 
 def _misfit(norm: ir.Node, add: ir.Node) -> str | None:
     """Return why the kernel can not take this norm and sum."""
-    shape = dims(add.outputs[0].shape)
+    shape = shape_of(add.outputs[0])
     if shape is None or len(shape) not in (2, 3):
         return "the sum is not known to be of rank 2 or 3"
     if attribute(norm, "axis", -1) % len(shape) != len(shape) - 1:
         return "the norm goes over more axes than the last"
-    if any(one is None or dims(one.shape) != shape or None in shape for one in add.inputs):
+    if any(one is None or shape_of(one) != shape or None in shape for one in add.inputs):
         return "the summands are not known to have the same shape"
     if norm.inputs[0] is None or norm.inputs[0].dtype not in _TYPES:
         return "the type has no kernel"

@@ -11,7 +11,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, refuse
 from ortune.model.graph.match import maker, reader, reduced
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.rewrites.formulas.formula import INCOMPLETE, NO_KERNEL, Site, at_each, put
 
 
@@ -30,7 +30,7 @@ class FuseSoftmax(Transform):
 
     Measured on onnxruntime's CPU provider, which fuses neither, 128 rows of 1536 floats on one
     core: 142 us, fused 63 us; with the logarithm 124 us, fused 68 us. It comes before
-    `fuse-attention`, which is told by its Softmax.
+    `fuse-attention`, which is found by its Softmax.
     """
 
     stage: ClassVar[Stage] = Stage.SPELL
@@ -78,7 +78,7 @@ def _axis(node: ir.Node) -> int | None:
 
 def _last(x: ir.Value, axis: int) -> int | None:
     """Return the axis counted from the front when it is the last one."""
-    shape = dims(x.shape)
+    shape = shape_of(x)
     return axis % len(shape) if shape and axis in (-1, len(shape) - 1) else None
 
 

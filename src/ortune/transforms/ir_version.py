@@ -69,7 +69,7 @@ class IrVersion(Transform):
 
 
 def _typed(model: ir.Model) -> ir.Model:
-    """Return a copy in which the types of all values are told."""
+    """Return a copy in which all values have a type."""
     copy = model.clone()
     infer(copy)
     return copy

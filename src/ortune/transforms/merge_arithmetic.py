@@ -13,7 +13,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.replace import forward, remove
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import alone
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.infer import infer
@@ -169,11 +169,11 @@ def _step(
     if _moves(node):
         if total.single:
             return total.flat()
-        shape = dims(value.shape)
+        shape = shape_of(value)
         perm = permutation(node) if node.op_type == "Transpose" else None
         return total.transposed(perm) if perm is not None and shape is not None else None
     moved_later = any(_moves(n) for n, _, _ in chain[chain.index((node, value, constant)) :])
-    if moved_later and (value.shape is None or dims(value.shape) != dims(node.outputs[0].shape)):
+    if moved_later and (value.shape is None or shape_of(value) != shape_of(node.outputs[0])):
         return None
     array = edit.const_array(constant) if constant is not None else None
     return total.then(node.op_type, array, swapped=node.inputs[0] is constant)
@@ -195,9 +195,9 @@ def _put(
     (last, inner, _), start = chain[-1], chain[0][1]
     arithmetic = [node for node, _, _ in chain if not _moves(node)]
     value = last.outputs[0]
-    if last.graph is None or (not parts and dims(start.shape) != dims(value.shape)):
+    if last.graph is None or (not parts and shape_of(start) != shape_of(value)):
         return 0
-    if not parts and (value.is_graph_output() or None in (dims(start.shape) or (None,))):
+    if not parts and (value.is_graph_output() or None in (shape_of(start) or (None,))):
         return 0
     if parts:
         op, array = parts[-1]

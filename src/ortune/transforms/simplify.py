@@ -94,7 +94,7 @@ def _drop(model: ir.Model, known: Known) -> int:
 def _weights_as_inputs(model: ir.Model) -> int:
     """Take initializers out of the inputs where an exporter listed them all.
 
-    A caller could override them, but nobody passes weights; the runtime may not fold what can be
+    A caller could override them, but weights are not passed; the runtime may not fold what can be
     overridden. A few among many are meant as defaults of inputs and stay.
     """
     graph = model.graph

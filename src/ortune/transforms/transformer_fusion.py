@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
@@ -74,7 +75,7 @@ class TransformerFusion(Transform):
         """There are products, or a norm."""
         return facts.has("MatMul", "Gemm", "LayerNormalization", "ReduceMean")
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """What it writes are onnxruntime's own operators."""
         return "com.microsoft" in backend.domains
 
@@ -112,8 +113,8 @@ class TransformerFusion(Transform):
             return f"no answer in {self.timeout_s:g} s"
         if done.returncode != 0:
             lines = [line for line in done.stderr.splitlines() if line.strip()]
-            said = f": {lines[-1].strip()}" if lines else ""
-            return f"it ended with code {done.returncode}{said}"
+            last = f": {lines[-1].strip()}" if lines else ""
+            return f"it ended with code {done.returncode}{last}"
         found: dict[str, int] = json.loads(done.stdout.strip().splitlines()[-1])
         return found
 

@@ -1,8 +1,7 @@
-"""Integer layers in the pair of dtypes that x86 multiplies fastest: U8 activations, S8 weights."""
+"""Integer layers in x86's fastest pair of dtypes: U8 activations, S8 weights."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.hardware.cpus import instruction_sets
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.qdq import WEIGHTS, Port
@@ -43,10 +42,11 @@ class U8s8(Transform):
         """There is integer arithmetic."""
         return facts.quantized
 
-    def suits(self, backend: Backend) -> bool:
+    def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Only onnxruntime's own kernels on x86 with VNNI gain by it."""
-        vnni = any("vnni" in flag for flag in instruction_sets())
-        return backend.name() == "cpu" and platform.machine().lower() in _X86 and vnni
+        vnni = any("vnni" in flag for flag in capabilities.instruction_sets)
+        x86 = capabilities.machine.get("system", "").lower().endswith(_X86)
+        return backend.name() == "cpu" and x86 and vnni
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many tensors changed their dtype."""

@@ -87,6 +87,12 @@ def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None
     assert "ortune inspect" in fix
 
 
+def test_a_missing_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pack", "run"]) == 2
+    what, _ = two_lines(capsys.readouterr().err)
+    assert what == "ortune pack: -o / --out is missing"
+
+
 def test_an_option_without_its_value_is_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", "m.onnx", "--json", "a.json", "b.onnx", "c.onnx"]) == 2
     what, _ = two_lines(capsys.readouterr().err)

@@ -12,6 +12,7 @@ from tests.unit.quantizing import model_of, normal, ops, quantize, run, snr, unc
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
 from ortune.model.analysis.facts import facts
@@ -143,7 +144,7 @@ def test_offered_where_float8_is_faster_and_there_alone() -> None:
 
     def offered(backend: Backend) -> list[Fp8]:
         found: Facts = facts(network())
-        return list(Fp8.offers(found, backend))
+        return list(Fp8.offers(found, backend, Capabilities()))
 
     assert offered(Gpu()) == [Fp8()]
     assert offered(Cpu()) == []

@@ -366,6 +366,23 @@ def test_the_file_is_as_large_as_computed(step: Int4Weights | Int8Weights, tmp_p
     assert held == wanted and wanted < path.stat().st_size < wanted + 2500
 
 
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_a_product_behind_another_reads_what_now_makes_its_input(
+    step: Int4Weights | Int8Weights,
+) -> None:
+    model = model_of(
+        head(TWO.replace("64", "256")), {"w": normal(256, 256), "v": normal(256, 256, seed=1)}
+    )
+    step.apply(model, {})
+    for node in model.graph:
+        makers = [value.producer() for value in node.inputs if value is not None]
+        assert all(maker is None or maker.graph is model.graph for maker in makers)
+        assert all(value is None or value.name for value in node.inputs)
+        known = {*model.graph.inputs, *model.graph.initializers.values()}
+        free = [v for v in node.inputs if v is not None and v.producer() is None]
+        assert all(value in known for value in free)
+
+
 def top_fields(data: bytes) -> list[int]:
     """Return the field numbers of a serialized message, in the order of the bytes."""
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
-from ortune.quantizers import int8_static
 from ortune.recipe.space import recipes
 
 CPU = frozenset({"int8", "int8-dynamic"})
@@ -30,17 +31,14 @@ class Made(Backend):
         raise NotImplementedError
 
 
-@pytest.fixture(autouse=True)
-def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is offered for a CPU does not depend on the one that the tests run on."""
-    flags = frozenset({"avx2", "avx512_vnni"})
-    monkeypatch.setattr(int8_static, "instruction_sets", lambda: flags)
+VNNI = ("avx2", "avx512_vnni")
 
 
-def offers(can: frozenset[str], ops: dict[str, int]) -> list[str]:
+def offers(can: frozenset[str], ops: dict[str, int], flags: Iterable[str] = VNNI) -> list[str]:
     facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
     classes = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
-    return [str(step) for cls in classes for step in cls.offers(facts, Made(can=can))]
+    offered = Capabilities(instruction_sets=tuple(flags))
+    return [str(step) for cls in classes for step in cls.offers(facts, Made(can=can), offered)]
 
 
 CNN = {"Conv": 49, "Add": 9, "Gemm": 1}
@@ -106,17 +104,17 @@ def test_offers(can: frozenset[str], ops: dict[str, int], expected: list[str]) -
         (set(), "int8-static"),
     ],
 )
-def test_instruction_sets_choose_the_integers(
-    flags: set[str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(int8_static, "instruction_sets", lambda: frozenset(flags))
-    assert expected in offers(CPU, {"Conv": 2})
+def test_instruction_sets_choose_the_integers(flags: set[str], expected: str) -> None:
+    assert expected in offers(CPU, {"Conv": 2}, flags)
     assert "int8-static(target=openvino)" in offers(OPENVINO, {"Conv": 2})
 
 
 def names(can: frozenset[str], ops: dict[str, int]) -> list[str]:
     facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
-    return [recipe.name for recipe in recipes(facts, Made(can=can))]
+    return [
+        recipe.name
+        for recipe in recipes(facts, Made(can=can), Capabilities(instruction_sets=VNNI))
+    ]
 
 
 def test_static_convolutions_and_dynamic_recurrent_layers_are_joined() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.rewriting import model_of, normal, ops, transformed
 
 from ortune.cli.main import main
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin
 from ortune.core.plugins import codec, spelling
 from ortune.core.reading import step
@@ -254,11 +255,13 @@ def test_a_search_tries_rules_beside_its_own_recipes(here: Path) -> None:
 
     rule = spelling.parse(Transform, "./rules.py:unfuse")
     found = facts(file.load("m.onnx"))
-    offered = list(recipes(found, Cpu(), (rule,), exact=True))
+    offered = list(recipes(found, Cpu(), Capabilities(), (rule,), exact=True))
     assert [one.name for one in offered] == ["as-is", "clean", "clean + rules"]
     assert rule in offered[2].steps and rule not in offered[1].steps
     newer = spelling.parse(Transform, "./rules.py:newer")
-    steps = list(map(str, list(recipes(found, Cpu(), (newer,), exact=True))[2].steps))
+    steps = list(
+        map(str, list(recipes(found, Cpu(), Capabilities(), (newer,), exact=True))[2].steps)
+    )
     assert steps[0] == "raise-opset(to=24)" and "./rules.py:newer" in steps
 
 

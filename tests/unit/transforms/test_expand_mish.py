@@ -8,6 +8,7 @@ from tests.unit.rewriting import model_of, normal, ops, run, transformed
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.core.capabilities import Capabilities
 from ortune.model.graph.edit import take_notes
 from ortune.transforms.expand_mish import ExpandMish
 
@@ -61,4 +62,4 @@ def test_left_alone(body: str, more: str, why: str) -> None:
 
 
 def test_only_where_it_was_measured_to_gain() -> None:
-    assert STEP.suits(Cpu()) and not STEP.suits(Openvino())
+    assert STEP.suits(Cpu(), Capabilities()) and not STEP.suits(Openvino(), Capabilities())

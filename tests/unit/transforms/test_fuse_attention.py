@@ -26,6 +26,7 @@ from tests.unit.transforms.attention_toys import (
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.model.analysis.facts import facts
 from ortune.model.graph import edit
@@ -355,7 +356,7 @@ def test_bodies_too() -> None:
 def test_older_opsets_and_other_backends() -> None:
     model = model_of(text(SCALED + REST, opset=20))
     assert STEP.apply(model) == 0
-    assert STEP.suits(Cpu()) and not STEP.suits(Openvino())
+    assert STEP.suits(Cpu(), Capabilities()) and not STEP.suits(Openvino(), Capabilities())
     counted = Facts.__new__(Facts)
     object.__setattr__(counted, "ops", {"MatMul": 2, "Softmax": 1})
     assert STEP.applies(counted)

@@ -6,6 +6,7 @@ import pytest
 from tests.unit.rewriting import model_of, normal, ops, transformed
 
 from ortune.backends.cpu import Cpu
+from ortune.core.capabilities import Capabilities
 from ortune.model.graph.edit import take_notes
 from ortune.transforms.fuse_bias_gelu import FuseBiasGelu
 
@@ -46,4 +47,4 @@ def test_refusals_have_a_reason(source: str, why: str) -> None:
 
 def test_a_sum_of_two_values_is_no_bias() -> None:
     model = model_of(text("z = Neg(x) t = Add(x, z) y = Gelu(t)"))
-    assert STEP.apply(model) == 0 and not STEP.suits(Cpu())
+    assert STEP.apply(model) == 0 and not STEP.suits(Cpu(), Capabilities())

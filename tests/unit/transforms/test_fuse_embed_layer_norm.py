@@ -7,6 +7,7 @@ import pytest
 from tests.unit.rewriting import model_of, ops, transformed
 
 from ortune.backends.cpu import Cpu
+from ortune.core.capabilities import Capabilities
 from ortune.model.graph.edit import take_notes
 from ortune.transforms.fuse_embed_layer_norm import FuseEmbedLayerNorm
 
@@ -69,4 +70,4 @@ def test_refusals_have_a_reason(source: str, why: str) -> None:
 
 def test_other_summands_are_left_alone() -> None:
     assert STEP.apply(model_of(text("n = Neg(p) t = Add(w, n)"))) == 0
-    assert not STEP.suits(Cpu())
+    assert not STEP.suits(Cpu(), Capabilities())

@@ -7,6 +7,7 @@ from tests.unit.rewriting import model_of, normal, ops, transformed
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.core.capabilities import Capabilities
 from ortune.model.graph.edit import take_notes
 from ortune.transforms.fuse_skip_layer_norm import FuseSkipLayerNorm
 
@@ -65,4 +66,8 @@ def test_refusals_have_a_reason(source: str, why: str) -> None:
 
 
 def test_the_cpu_provider_loses_by_it() -> None:
-    assert not STEP.automatic and not STEP.suits(Cpu()) and not STEP.suits(Openvino())
+    assert (
+        not STEP.automatic
+        and not STEP.suits(Cpu(), Capabilities())
+        and not STEP.suits(Openvino(), Capabilities())
+    )

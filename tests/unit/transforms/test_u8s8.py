@@ -9,6 +9,7 @@ from tests.unit.rewriting import model_of, normal, ops, run
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.model.analysis.facts import facts
 from ortune.recipe.space import clean
@@ -182,19 +183,17 @@ def test_constants_are_rounded_once_and_nothing_twice() -> None:
     assert "w" not in after.graph.initializers
 
 
-def test_the_search_takes_what_suits_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_takes_what_suits_the_backend() -> None:
     found: Facts = facts(model_of(CONV))
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
-    def names(backend: Cpu | Openvino | None, flags: str) -> set[str]:
-        monkeypatch.setattr(
-            "ortune.transforms.u8s8.instruction_sets", lambda: frozenset(flags.split())
+    def names(backend: Cpu | Openvino | None, flags: str, cpu: str = "x86_64") -> set[str]:
+        offered = Capabilities(
+            instruction_sets=tuple(flags.split()), machine={"system": f"Linux {cpu}"}
         )
-        return {step.name() for step in clean(found, backend).steps}
+        return {step.name() for step in clean(found, backend, offered).steps}
 
     assert {"u8s8", "tidy-pairs"} <= names(Cpu(), "avx2 avx512_vnni")
     assert "u8s8" not in names(Cpu(), "avx2")
     assert "u8s8" not in names(Openvino(), "avx_vnni")
     assert "u8s8" not in names(None, "avx_vnni")
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert "u8s8" not in names(Cpu(), "avx_vnni")
+    assert "u8s8" not in names(Cpu(), "avx_vnni", "aarch64")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,15 +14,17 @@ import onnx_ir as ir
 
 from ortune.analysis.calibration_quality import stability
 from ortune.analysis.calibration_quality.probes import Asked, probes, settled
+from ortune.analysis.calibration_quality.requests import Calibrate
 from ortune.analysis.calibration_quality.stability import Stability
 from ortune.calibration import ranges_file, tensorrt_cache
 from ortune.calibration.activity import Inactive, activity_probes, inactive
 from ortune.calibration.calibrate import Calibrated, calibrate_groups
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Note
 from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import codec
+from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer
 from ortune.core.version import __version__
@@ -116,54 +118,32 @@ class Calibration(TableResult):
         return {k: codec.encode(v) for k, v in vars(self).items() if k not in left}
 
 
-def calibrate(
-    model: str | Path,
-    *,
-    data: str | Path | Callable[[], Any],
-    observer: str | None = None,
-    quantizer: str = QUANTIZER,
-    samples: int = 0,
-    augment: str = "",
-    every: bool = False,
-    custom_ops: tuple[str, ...] = (),
-    sink: Sink = silent,
-) -> Calibration:
-    """Observe the tensors that a quantizer asks for, over all samples and over parts of them.
-
-    Args:
-        model: The model file.
-        data: Samples; see `ortune.data.feeds.load`.
-        observer: In place of the quantizer's own, such as ``percentile(p=99.99)``.
-        quantizer: Whose tensors; spelled with its fields.
-        samples: How many, spread over the data; 0 takes all.
-        augment: Altered copies to add, such as ``noise(db=30),flip``.
-        every: Observe every float tensor of the file's own graph too, which a TensorRT cache
-            needs.
-        custom_ops: Libraries of operators that the model needs.
-        sink: Receives notes.
-
-    Raises:
-        OrtuneError: The model, the data or a spelling cannot be used, or nothing is to be asked.
-    """
-    path, step = Path(model), settled(quantizer, observer)
+def run(asked: Calibrate) -> Calibration:
+    """Observe the tensors that a quantizer asks for, over all samples and over parts of them."""
+    path, step = Path(asked.model), settled(asked.quantizer, asked.observer)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        seen = _samples(path, data, samples, augment, folder, sink)
-        asked = probes(path, step)
+        seen = _samples(asked, folder)
+        wanted = probes(path, step)
         count = stability.independent(seen.feeds, seen.indices)
         sets = stability.sets(stability.quarters(seen.feeds, seen.indices), count)
-        watched = activity_probes(asked.model, [probe.tensor for probe in asked.probes])
+        watched = activity_probes(wanted.model, [probe.tensor for probe in wanted.probes])
         found = calibrate_groups(
-            asked.model,
-            [*asked.probes, *watched],
+            wanted.model,
+            [*wanted.probes, *watched],
             seen.feeds.stream,
             [seen.indices, *sets],
             folder / "own",
-            custom_ops=custom_ops,
+            custom_ops=asked.custom_ops,
         )
         own = folder / "every"
-        every_one = _every(path, asked.observer, seen, own, custom_ops) if every else {}
-    return _calibration(path, step, augment, asked, seen, found, count, every_one)
+        every_one: Mapping[str, Range] = {}
+        if asked.every:
+            every_one = _every(path, wanted.observer, seen, own, asked.custom_ops)
+    return _calibration(path, step, asked.augment, wanted, seen, found, count, every_one)
+
+
+calibrate = verb(Calibrate, run)
 
 
 @dataclass(frozen=True)
@@ -173,9 +153,10 @@ class _Seen:
     notes: tuple[str, ...]
 
 
-def _samples(path: Path, data: Any, samples: int, augment: str, folder: Path, sink: Sink) -> _Seen:
-    ways = augmenting.read(augment) if augment else ()
-    fed = feeds_module.load(data, model_facts.facts(file.load(path)).inputs, folder)
+def _samples(asked: Calibrate, folder: Path) -> _Seen:
+    ways = augmenting.read(asked.augment) if asked.augment else ()
+    samples, inputs = asked.samples, model_facts.facts(file.load(asked.model)).inputs
+    fed = feeds_module.load(asked.source, inputs, folder)
     notes = list(fed.notes)
     if samples > fed.count:
         notes.append(f"only {fed.count} of the {samples} samples asked for are there")
@@ -185,7 +166,7 @@ def _samples(path: Path, data: Any, samples: int, augment: str, folder: Path, si
         notes += fed.notes
         indices = tuple(range(fed.count))
     for text in notes:
-        sink(Note(text))
+        asked.sink(Note(text))
     return _Seen(fed, indices, tuple(notes))
 
 

@@ -6,7 +6,7 @@ model with each, and all are scored on samples that none of them has seen, again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,16 +16,18 @@ import numpy as np
 
 from ortune.analysis.calibration_quality.probes import probes, settled
 from ortune.analysis.calibration_quality.ranking import ObserverScore, Records, named, rank
+from ortune.analysis.calibration_quality.requests import CompareObservers
 from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.event import Note, Sink, noting, silent
+from ortune.core.event import Note, Sink, noting
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
+from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.workload import spread
@@ -43,16 +45,6 @@ from ortune.measurement.timing.turns import ready
 from ortune.metrics.snr import Snr
 from ortune.recipe.build import Material, build_in
 
-OBSERVERS = (
-    "min-max",
-    "min-max(average=0.05)",
-    "percentile(p=99.9)",
-    "percentile(p=99.99)",
-    "percentile(p=99.999)",
-    "entropy",
-    "mse",
-)
-"""What is tried if nothing else is asked for."""
 _SECONDS = 3600.0
 
 Calibrated: TypeAlias = list[tuple[str, Feeds, Sequence[int]]]
@@ -94,54 +86,24 @@ class ObserverRanking(TableResult):
         return {k: codec.encode(v) for k, v in vars(self).items() if k != "rows"} | {"rows": rows}
 
 
-def compare_observers(
-    model: str | Path,
-    *,
-    data: str | Path | Callable[[], Any],
-    labels: str | Path | None = None,
-    calibration: str | Path | Callable[[], Any] | None = None,
-    budget: str | None = None,
-    observers: Sequence[str] = OBSERVERS,
-    quantizer: str = "int8-static",
-    samples: int = 0,
-    augment: str = "",
-    on: str = "cpu",
-    sink: Sink = silent,
-) -> ObserverRanking:
-    """Calibrate and quantize with each observer, and score all on samples that were not observed.
-
-    Args:
-        model: The model file.
-        data: Samples; a part of them is calibrated on, the rest is scored.
-        labels: File with one label a sample.
-        calibration: Samples to calibrate on, apart from `data`.
-        budget: Says the metric; derived from the outputs when None.
-        observers: Spelled with their fields.
-        quantizer: Spelled with its fields; its observer is the one that is exchanged.
-        samples: Most samples to calibrate on; 0 for all of that part.
-        augment: Calibrate also with altered copies, in rows of their own.
-        on: Backend that the quantized models run on.
-        sink: Receives notes, one for every observer.
-
-    Raises:
-        OrtuneError: The model, the data or a spelling cannot be used.
-    """
-    steps = {text: settled(quantizer, text) for text in observers}
-    copies = {augment: augmenting.read(augment)} if augment else {}
-    backend = parse(Backend, on)
+def run(asked: CompareObservers) -> ObserverRanking:
+    """Score all observers on samples that were not observed."""
+    steps = {text: settled(asked.quantizer, text) for text in asked.observers}
+    copies = {asked.augment: augmenting.read(asked.augment)} if asked.augment else {}
+    backend = parse(Backend, asked.backends)
     demand(backend)
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        request = _request(model, data, labels, calibration, budget, backend)
-        context = prepare(request, folder, noting(notes, sink))
-        calibrated = _calibrated(context, samples, copies, folder)
-        contest = _Contest(Path(model), context, backend, sink)
+        request = _request(asked, backend)
+        context = prepare(request, folder, noting(notes, asked.sink))
+        calibrated = _calibrated(context, asked.samples, copies, folder)
+        contest = _Contest(Path(asked.model), context, backend, asked.sink)
         ranked, best, by = contest.ranked(steps, calibrated)
     observed = calibrated[0][2]
     return ObserverRanking(
-        model=str(model),
-        quantizer=quantizer,
+        model=str(asked.model),
+        quantizer=asked.quantizer,
         rows=tuple(ranked),
         best=best,
         by=by,
@@ -149,25 +111,21 @@ def compare_observers(
         budget_rule=context.job.budget_rule,
         calibrated=len(observed),
         scored=len(contest.scored),
-        overlap=calibration is None and bool(contest.scored & set(observed)),
+        overlap=asked.calibration is None and bool(contest.scored & set(observed)),
         notes=tuple(notes),
     )
 
 
-def _request(
-    model: str | Path,
-    data: Any,
-    labels: str | Path | None,
-    calibration: Any,
-    budget: str | None,
-    backend: Backend,
-) -> Request:
+compare_observers = verb(CompareObservers, run)
+
+
+def _request(asked: CompareObservers, backend: Backend) -> Request:
     return Request(
-        model,
-        data=data,
-        labels=labels,
-        calibration=calibration,
-        budget=budget,
+        asked.model,
+        data=asked.source,
+        labels=asked.labels,
+        calibration=asked.calibration,
+        budget=asked.budget,
         baseline=Cpu(custom_ops=backend.custom_ops),
         time=_SECONDS,
     )

@@ -18,7 +18,7 @@ Answer: TypeAlias = Literal["do it", "consider", "stay"]
 
 
 @dataclass(frozen=True)
-class Option:
+class ServingOption:
     """One way to run the model.
 
     Attributes:
@@ -86,7 +86,7 @@ class PricedOption:
         inferences: Samples until then, on machines that are always busy.
     """
 
-    option: Option
+    option: ServingOption
     figures: Figures
     saving_per_month: Interval
     months: Interval
@@ -127,7 +127,7 @@ class Costs(TableResult):
     assumptions: tuple[str, ...] = ()
 
 
-def figures(option: Option, terms: Terms, work_per_s: float, *, whole: bool) -> Figures:
+def figures(option: ServingOption, terms: Terms, work_per_s: float, *, whole: bool) -> Figures:
     """Return what an option brings and costs.
 
     total = inference * slowdown + overhead; FPS of a process = samples / total, of a machine =
@@ -164,7 +164,7 @@ def _whole(count: float) -> int:
     return max(1, math.ceil(count - 1e-9))
 
 
-def work(first: Option, terms: Terms) -> float:
+def work(first: ServingOption, terms: Terms) -> float:
     """Return the samples a second to compare at: the load, or what the first option does now."""
     if terms.load_per_s is not None:
         return terms.load_per_s
@@ -178,7 +178,9 @@ def months(one_time: float, saving_per_month: float) -> float:
     return one_time / saving_per_month
 
 
-def _priced(option: Option, first: Option, terms: Terms, one_time: float) -> PricedOption:
+def _priced(
+    option: ServingOption, first: ServingOption, terms: Terms, one_time: float
+) -> PricedOption:
     """Put an option beside the first.
 
     The saving's interval holds the first option's latency and moves this one's to the ends of the
@@ -203,7 +205,7 @@ def _priced(option: Option, first: Option, terms: Terms, one_time: float) -> Pri
 
 
 def costs(
-    options: Sequence[Option],
+    options: Sequence[ServingOption],
     terms: Terms,
     *,
     chosen: str = "",

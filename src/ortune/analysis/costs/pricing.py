@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ortune.analysis.costs.cost import Costs, Option, costs
+from ortune.analysis.costs.cost import Costs, ServingOption, costs
+from ortune.analysis.costs.requests import Cost
 from ortune.analysis.costs.sources import Priced, joined, read
 from ortune.analysis.costs.terms import (
     Terms,
@@ -22,56 +23,30 @@ from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec
+from ortune.core.request import verb
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.concurrency import slowdown
 
 
-def cost(
-    sources: str | Path | Sequence[str | Path],
-    price: str,
-    *,
-    load: str = "",
-    overhead: str = "",
-    processes: int = 1,
-    gpus: str = "",
-    effort: str = "",
-    hours_per_day: float = 24.0,
-    within_months: float = 6.0,
-    measure: bool = False,
-    sink: Sink = silent,
-) -> Costs:
-    """Price the rows of a run's folder or of a file of `ortune bench --json`.
-
-    Args:
-        sources: The first holds what is paid today in its first row; rows of the others follow.
-        price: Of a machine, or of a GPU where `gpus` is given: ``2.50/h``.
-        load: Samples that must be served: ``150/s``.
-        overhead: Of a run, outside the model: ``20ms``.
-        processes: At work on one machine.
-        gpus: Numbers of GPUs to show: ``1-8``.
-        effort: Work that the change takes: ``4h@80/h``.
-        hours_per_day: Hours that machines are paid for.
-        within_months: Latest return of the money for "do it".
-        measure: Start as many processes as the CPUs allow at once, and time them together.
-        sink: Receives notes.
-
-    Raises:
-        OrtuneError: A word or a source cannot be read, or the processes do not start.
-    """
-    amount, currency = read_price(price)
+def run(asked: Cost) -> Costs:
+    """Price the rows of runs and of files of `ortune bench --json`."""
+    amount, currency = read_price(asked.price)
     terms = Terms(
         price_per_hour=amount,
         currency=currency,
-        overhead_s=read_overhead(overhead) if overhead else 0.0,
-        processes=processes,
-        devices=read_devices(gpus) if gpus else (1,),
-        load_per_s=read_load(load) if load else None,
-        effort_cost=read_effort(effort) if effort else 0.0,
-        hours_per_day=hours_per_day,
-        within_months=within_months,
+        overhead_s=read_overhead(asked.overhead) if asked.overhead else 0.0,
+        processes=asked.processes,
+        devices=read_devices(asked.gpus) if asked.gpus else (1,),
+        load_per_s=read_load(asked.load) if asked.load else None,
+        effort_cost=read_effort(asked.effort) if asked.effort else 0.0,
+        hours_per_day=asked.hours_per_day,
+        within_months=asked.within_months,
     )
-    return priced(sources, terms, measure=measure, sink=sink)
+    return priced(asked.sources, terms, measure=asked.measure, sink=asked.sink)
+
+
+cost = verb(Cost, run)
 
 
 def priced(
@@ -90,7 +65,7 @@ def priced(
     return costs(options, terms, chosen=found.chosen, tuning_s=found.tuning_s, assumptions=assumed)
 
 
-def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[Option, ...]:
+def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[ServingOption, ...]:
     """Time several processes of every option at once."""
     made = []
     for option, job in zip(found.options, found.jobs, strict=True):
@@ -112,7 +87,7 @@ def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[Option, ...]:
     return tuple(made)
 
 
-def _assumptions(terms: Terms, options: Sequence[Option], measured: int) -> tuple[str, ...]:
+def _assumptions(terms: Terms, options: Sequence[ServingOption], measured: int) -> tuple[str, ...]:
     """Return what was not measured, in sentences."""
     found = []
     if terms.processes > 1 and measured <= 1:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ortune.analysis.costs.cost import Option
+from ortune.analysis.costs.cost import ServingOption
 from ortune.core.errors import BadData
 from ortune.core.study import Study
 from ortune.core.trial import Interval
@@ -36,7 +36,7 @@ class Priced:
         notes: What the reader must know.
     """
 
-    options: tuple[Option, ...]
+    options: tuple[ServingOption, ...]
     jobs: tuple[Path | None, ...]
     measure: tuple[str, str]
     chosen: str = ""
@@ -116,12 +116,14 @@ def of_study(study: Study) -> Priced:
     rest = sorted((kept[key] for key in kept if key in shown), key=lambda one: one[1].value)
     inference_s = median(base.measurement.latency_ns) / 1e9
     samples = max(1, workload.batch)
-    options = [Option(str(base.plan), inference_s, _ONE, samples)]
+    options = [ServingOption(str(base.plan), inference_s, _ONE, samples)]
     for t, ratio in rest:
         accuracy = str(t.score.verdict or "") if t.score else ""
         sure = not study.too_noisy and (t.part == "final" or study.finished != "done")
         seconds = inference_s * ratio.value
-        option = Option(str(t.plan), seconds, ratio, samples, accuracy=accuracy, confirmed=sure)
+        option = ServingOption(
+            str(t.plan), seconds, ratio, samples, accuracy=accuracy, confirmed=sure
+        )
         options.append(option)
     return Priced(
         tuple(options),
@@ -177,15 +179,15 @@ def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
 
 def _row(
     row: Mapping[str, Any], ratio: Mapping[str, float] | None, first: Mapping[str, Any]
-) -> Option:
+) -> ServingOption:
     """Read a row. The ratio holds within one batch."""
     samples, batch = (max(1, int(one.get("batch") or 1)) for one in (row, first))
     name = f"{Path(row['model']).name} @ {row['backend']}"
     name += f", batch {samples}" if samples > 1 else ""
     if ratio is None or samples != batch:
-        return Option(name, _typical(row), None, samples)
+        return ServingOption(name, _typical(row), None, samples)
     held = Interval(ratio["value"], ratio["low"], ratio["high"])
-    return Option(name, _typical(first) * held.value, held, samples)
+    return ServingOption(name, _typical(first) * held.value, held, samples)
 
 
 def _typical(row: Mapping[str, Any]) -> float:

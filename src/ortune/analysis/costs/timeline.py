@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ortune.analysis.costs.breakeven import CostLine, EnvelopeSegment, lower_envelope, pays_from
+from ortune.analysis.costs.requests import TimelineRequest
 from ortune.analysis.costs.startup import Clock, Starts
 from ortune.analysis.costs.variants import BOTH, Subject, Variant, quantizer_for, variants
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
-from ortune.core.event import Note, Sink, noting, silent
+from ortune.core.event import Note, noting
 from ortune.core.plugins.spelling import parse
+from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval
 from ortune.data import given
@@ -116,64 +117,41 @@ class Timeline(TableResult):
         return lower_envelope(self.lines, self.per_session)
 
 
-def timeline(
-    model: str | Path,
-    *,
-    data: str | Path | Callable[[], Any] | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    step: str = "",
-    on: str = "cpu",
-    inferences_per_session: float = 1000,
-    starts: int = 9,
-    seconds: float = 20,
-    sink: Sink = silent,
-) -> Timeline:
-    """Make every variant of a model and time what it costs once, a session and an inference.
-
-    Args:
-        model: An ONNX file.
-        data: Samples to run and to calibrate on; made up when None (for times alone).
-        shapes: Shapes of made-up inputs.
-        ranges: Values of made-up inputs.
-        step: The quantizer; empty takes the first that a search would try.
-        on: ``cpu`` with its fields but the level, which is what varies.
-        inferences_per_session: Served by one session before the next is started.
-        starts: Fresh processes a variant, for the cost of a session.
-        seconds: Time for timing inferences.
-        sink: Receives notes.
-
-    Raises:
-        OrtuneError: The model, the data or an option cannot be used.
-    """
-    source, backend = Path(model), _backend(on)
-    _check(inferences_per_session, starts)
+def run(asked: TimelineRequest) -> Timeline:
+    """Make every variant of a model and time what it costs once, a session and an inference."""
+    source, backend = Path(asked.model), _backend(asked.backends)
+    _check(asked.inferences_per_session, asked.starts)
     notes: list[str] = []
-    sink = noting(notes, sink)
+    sink = noting(notes, asked.sink)
     facts = model_facts.facts(file.load(source))
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder).resolve()
-        fed = given.samples(data, facts.inputs, root, shapes=shapes, ranges=ranges)
+        fed = given.samples(
+            asked.data, facts.inputs, root, shapes=asked.shapes, ranges=asked.ranges
+        )
         for text in fed.notes:
             sink(Note(text))
         material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
-        quantizer = quantizer_for(step, facts, backend, sink)
+        quantizer = quantizer_for(asked.step, facts, backend, sink)
         subject = Subject(source.resolve(), facts, backend, quantizer, material, root, sink)
         clock = Clock(list(variants(subject)), subject, fed.stream)
-        found, imports = clock.starts(starts)
-        rows = _rows(clock.variants, found, *clock.ratios(seconds))
+        found, imports = clock.starts(asked.starts)
+        rows = _rows(clock.variants, found, *clock.ratios(asked.seconds))
     offered = capabilities(backend)
     return Timeline(
-        model=str(model),
+        model=str(asked.model),
         rows=rows,
         every=_every_session(rows),
-        per_session=inferences_per_session,
+        per_session=asked.inferences_per_session,
         import_ns=tuple(imports),
         quantizer="" if quantizer is None else str(quantizer),
         notes=tuple(notes),
         machine=offered.machine,
         versions=offered.versions,
     )
+
+
+timeline = verb(TimelineRequest, run)
 
 
 def _every_session(rows: Sequence[Timed]) -> CostLine | None:

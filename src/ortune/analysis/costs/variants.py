@@ -14,6 +14,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe, Step
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.offline import optimize_offline
 from ortune.recipe.build import Material, build_in
 from ortune.recipe.space import clean
@@ -81,7 +82,7 @@ def variants(subject: Subject) -> Iterator[Variant]:
     graph = Variant(GRAPH, subject.model, full, 0.0, NONE)
     yield graph
     yield from _saved(subject, graph)
-    rewrites = clean(subject.facts, subject.backend).steps
+    rewrites = clean(subject.facts, subject.backend, capabilities(subject.backend)).steps
     if rewrites:
         yield from _built(subject, CLEANED, rewrites, full, GRAPH)
     if subject.quantizer is None:
@@ -104,7 +105,7 @@ def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantize
             raise BadSettings(f"'{spec}' is no quantizer", fix=f"use one of: {', '.join(known)}")
         return parse(Quantizer, spec)
     for name in _PREFERRED:
-        for offer in catalog.load(Quantizer, name).offers(facts, backend):
+        for offer in catalog.load(Quantizer, name).offers(facts, backend, capabilities(backend)):
             sink(Note(f"quantized by {offer}"))
             return offer
     sink(Note("no quantizer offers anything for this model: not quantized"))

@@ -10,17 +10,19 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortune.analysis.inspection.placement import Placed, placed
+from ortune.analysis.inspection.requests import Inspect
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
+from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.model.analysis import facts as model_facts
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.largest import (
     Body,
+    LargeTensor,
     LocalFunction,
-    Tensor,
     local_bodies,
     local_functions,
     tensors,
@@ -88,7 +90,7 @@ class Inspection(TableResult):
     activations: Mapping[str, int]
     nodes: tuple[Account, ...]
     regions: tuple[Sum, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[LargeTensor, ...]
     bodies: tuple[Body, ...]
     functions: tuple[LocalFunction, ...]
     lint: tuple[Finding, ...]
@@ -98,32 +100,14 @@ class Inspection(TableResult):
     placement: tuple[Placed, ...] = ()
 
 
-def inspect(
-    model: str | Path,
-    *,
-    on: str | Sequence[Backend] = (),
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    weights: bool | None = None,
-) -> Inspection:
-    """Look at a model file.
-
-    Args:
-        model: The file; its weights are mapped.
-        on: Backends to ask which nodes they would take: each loads the model in a worker.
-        shapes: Inputs' shapes for FLOPs and bytes; other dynamic dimensions count as 1.
-        weights: Read all weights, for the digest and the rules about values; None reads those of
-            models below `READ_BELOW`.
-
-    Raises:
-        BadModel: The file cannot be read.
-        BadSettings: `shapes` does not fit the model; `on` is no backend.
-    """
-    path = Path(model)
-    asked = [one for one, _ in parse_list(Backend, on)] if isinstance(on, str) and on else on
-    backends = [] if isinstance(asked, str) else asked
+def run(asked: Inspect) -> Inspection:
+    """Look at a model file; its weights are mapped."""
+    path = Path(asked.model)
+    spelled = asked.backends
+    backends = [one for one, _ in parse_list(Backend, spelled)] if spelled else []
     loaded, size = file.load(path), file.size(path)
-    read = size < READ_BELOW if weights is None else weights
-    known = shaped(loaded, shapes)
+    read = size < READ_BELOW if asked.weights is None else asked.weights
+    known = shaped(loaded, asked.shapes)
     names.unique(known[0])
     values = list(weight_values(loaded)) if read else None
     facts = model_facts.facts(loaded, known, values=values)
@@ -139,7 +123,7 @@ def inspect(
         producer=f"{loaded.producer_name or ''} {loaded.producer_version or ''}".strip(),
         facts=facts,
         opsets=dict(loaded.opset_imports),
-        shapes=dict(shapes or {}),
+        shapes=dict(asked.shapes),
         moved=moved,
         intensity=intensity(facts.flops, moved),
         unknown=sum(one.flops is None or one.moved is None for one in every),
@@ -155,6 +139,9 @@ def inspect(
         steps=tuple(str(step) for step in clean(facts).steps),
         placement=tuple(placed(path, backend) for backend in backends),
     )
+
+
+inspect = verb(Inspect, run)
 
 
 def _skipped(size: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -13,13 +13,15 @@ import numpy as np
 
 from ortune.analysis.benchmark.bench import race
 from ortune.analysis.padding import lengths as bucketing
-from ortune.analysis.padding.proof import LEAST_DB, Proof, prove
+from ortune.analysis.padding.proof import Proof, prove
+from ortune.analysis.padding.requests import BucketsRequest
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel, BadSettings, Refused
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Note
 from ortune.core.plugins.spelling import parse
+from ortune.core.request import verb
 from ortune.core.result import Result
 from ortune.core.trial import Interval
 from ortune.core.workload import spread
@@ -66,63 +68,43 @@ class Buckets(Result):
     measured: Interval | None = None
 
 
-def buckets(
-    model: str | Path,
-    *,
-    data: str | Path | Callable[[], Any],
-    on: str = "cpu",
-    count: int = COUNT,
-    multiple: int = MULTIPLE,
-    mask: str = "",
-    least_db: float = LEAST_DB,
-    seconds: float = 10,
-    sink: Sink = silent,
-) -> Buckets:
-    """Find the padding in `data`, prove that it can be cut, choose lengths, time them.
-
-    Args:
-        model: An encoder with a dynamic length.
-        data: Samples, padded as they are served.
-        on: Backend that runs it.
-        count: Most buckets.
-        multiple: Buckets are multiples of this.
-        mask: The input that tells real positions; found when empty.
-        least_db: What every output must keep when padding is cut.
-        seconds: Time for the paired timing; 0 leaves it out.
-        sink: Receives notes.
-
-    Raises:
-        BadData: There is no mask with padding at one end, or nothing is padded.
-        Refused: An answer changes without the padding, or nothing is gained.
-        OrtuneError: Model, data or backend cannot be used.
-    """
-    path, backend = Path(model), parse(Backend, on)
-    if count < 1 or multiple < 1:
-        raise BadSettings(f"{count} buckets of multiples of {multiple}", fix="give 1 or more")
+def run(asked: BucketsRequest) -> Buckets:
+    """Find the padding, prove that it can be cut, choose lengths, time them."""
+    path, backend = Path(asked.model), parse(Backend, asked.backends)
+    data = asked.data
+    if data is None:
+        raise BadSettings(
+            "buckets are chosen from data, and there is none",
+            fix="give --data: samples, padded as they are served",
+        )
     demand(backend)
     facts = model_facts.facts(file.load(path))
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         fed = feeds.load(data, facts.inputs, folder)
         for text in fed.notes:
-            sink(Note(text))
-        padding = find(facts.inputs, Stream(fed.stream), mask)
+            asked.sink(Note(text))
+        padding = find(facts.inputs, Stream(fed.stream), asked.mask)
         try:
-            proof = _proof(path, backend, padding, fed.stream, folder, least_db)
-            sink(Note(f"padding is without effect: {min(proof.snr_db.values()):.0f} dB"))
-            latency = timed(path, backend, proof.cut, padding, fed.stream, folder, multiple)
+            proof = _proof(path, backend, padding, fed.stream, folder, asked.least_db)
+            asked.sink(Note(f"padding is without effect: {min(proof.snr_db.values()):.0f} dB"))
+            latency = timed(path, backend, proof.cut, padding, fed.stream, folder, asked.multiple)
         except WorkerFailed as error:
             raise BadModel(
                 f"{path} does not run on {backend}: {error.failure.reason}",
                 fix=error.failure.fix or "run `ortune inspect` on it",
             ) from None
-    found = chosen(proof, padding, count, multiple, latency)
-    if seconds <= 0:
+    found = chosen(proof, padding, asked.count, asked.multiple, latency)
+    if asked.seconds <= 0:
         return found
-    ran = race([(path, backend), (path, found.backend)], data=data, seconds=seconds, sink=sink)
+    sides = [(path, backend), (path, found.backend)]
+    ran = race(sides, data=data, seconds=asked.seconds, sink=asked.sink)
     if ran.ratios[1] is None:
         raise BadModel(f"{found.backend}: {ran.rows[1]['error']}", fix="run with -v")
     return replace(found, measured=ran.ratios[1])
+
+
+buckets = verb(BucketsRequest, run)
 
 
 def _proof(

@@ -63,7 +63,7 @@ def _fusions(
     profile: Profile, model: ir.Model, facts: Facts, backend: Backend
 ) -> Iterator[Action]:
     """What our own rewrites would replace and the runtime has not."""
-    ours = clean(facts, backend)
+    ours = clean(facts, backend, capabilities(backend))
     raised = tuple(step for step in ours.steps if step.name() == "raise-opset")
     for step in ours.steps:
         if step in raised:

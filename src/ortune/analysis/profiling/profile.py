@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from ortune.analysis.profiling import kernels
+from ortune.analysis.profiling.requests import ProfileRequest
 from ortune.analysis.profiling.tensor_sizes import sizes
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Note
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.profile import Ceilings, Profile
+from ortune.core.request import verb
 from ortune.core.session import Operand, Recorded
 from ortune.data import given
 from ortune.measurement import peaks as roofs
@@ -38,52 +39,27 @@ _LOST = 0.05
 """Share of a profiled run in no node from which it is worth a note."""
 
 
-def profile(
-    model: str | Path,
-    *,
-    on: str | Backend = "cpu",
-    data: str | Path | Callable[[], Any] | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    batch: int = 0,
-    seconds: float = 5,
-    runs: int = 0,
-    ceilings: bool = True,
-    allow_fallback: bool = False,
-    sink: Sink = silent,
-) -> Profile:
-    """Run a model with its runtime's profiler, in turns with plain runs, and explain the time.
-
-    Args:
-        model: The model file.
-        on: One backend.
-        data: Samples; made up when None.
-        shapes: Shapes of made-up inputs.
-        ranges: Values of made-up inputs.
-        batch: Samples stacked into one run; 0 takes them as they come.
-        seconds: Time for counted runs, both kinds together.
-        runs: Profiled runs; 0 takes what fits the time.
-        ceilings: Measure what this machine can do at most, for verdicts by roofline.
-        allow_fallback: Profile on the CPU provider when the one asked for takes no node.
-        sink: Receives notes.
-
-    Raises:
-        BackendMissing: The backend cannot run here, records no profile, or took no node.
-        OrtuneError: The model or the data cannot be used.
-    """
-    backend, path, workload = _backend(on), Path(model), Latency(batch=batch)
+def run(asked: ProfileRequest) -> Profile:
+    """Run a model with its runtime's profiler, in turns with plain runs, and explain the time."""
+    backend, path, workload = (
+        _backend(asked.backend),
+        Path(asked.model),
+        Latency(batch=asked.batch),
+    )
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         takes, out = model_facts.facts(file.load(path)).inputs, folder / "data"
-        fed = given.samples(data, takes, out, batch=batch, shapes=shapes, ranges=ranges)
+        fed = given.samples(
+            asked.data, takes, out, batch=asked.batch, shapes=asked.shapes, ranges=asked.ranges
+        )
         for text in fed.notes:
-            sink(Note(text))
+            asked.sink(Note(text))
         source, loaded, changes = labelled(path, folder)
         notes = list(changes)
-        for last in (not allow_fallback, True):
+        for last in (not asked.allow_fallback, True):
             try:
                 job = lone(loaded, backend, fed.stream, folder, "profile", workload)
-                found = profiled(job, seconds=seconds, runs=runs)
+                found = profiled(job, seconds=asked.seconds, runs=asked.runs)
                 demand_taken(path, backend, found.recorded)
                 break
             except BackendMissing as error:
@@ -91,12 +67,15 @@ def profile(
                     raise
                 notes.append(f"{error.what}: profiled on cpu instead")
                 backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
-        known = sizes(source, fed.stream, batch)
-    measured = _ceilings(backend, notes) if ceilings else None
-    made = explained(path, source, backend, found, measured, notes, batch, known)
+        known = sizes(source, fed.stream, asked.batch)
+    measured = _ceilings(backend, notes) if asked.ceilings else None
+    made = explained(path, source, backend, found, measured, notes, asked.batch, known)
     for text in made.notes:
-        sink(Note(text))
+        asked.sink(Note(text))
     return made
+
+
+profile = verb(ProfileRequest, run)
 
 
 def explained(

@@ -19,6 +19,7 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.profile import Action, Ceilings, Kernel, Profile
 from ortune.core.step import Quantizer
+from ortune.measurement.capabilities import capabilities
 from ortune.recipe.space import clean, recipes
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def quantizations(
     profile: Profile, model: ir.Model, facts: Facts, backend: Backend
 ) -> Iterator[Action]:
     """Float layers with constant weights, by the offers that the search has for this backend."""
-    judged = verdicts(profile)
+    judged, found = verdicts(profile), capabilities(backend)
     known = judged or tuple(_unjudged(kernel) for kernel in profile.kernels)
-    offered = [step for recipe in recipes(facts, backend) for step in recipe.steps]
+    offered = [step for recipe in recipes(facts, backend, found) for step in recipe.steps]
     seen: set[str] = set()
     for step in (one for one in offered if isinstance(one, Quantizer)):
         ops = frozenset(getattr(step, "ops", ())) or MULTIPLYING
@@ -63,7 +64,7 @@ def quantizations(
             kernel_groups.names(times),
             kernel_groups.time(times),
             gain if guessed else None,
-            steps=tuple(str(one) for one in (*clean(facts, backend).steps, step)),
+            steps=tuple(str(one) for one in (*clean(facts, backend, found).steps, step)),
         )
 
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortune.analysis.verification.hybrids import Hybrids, Region
+from ortune.analysis.verification.hybrids import CommonRegion, Hybrids
 from ortune.analysis.verification.tensors import closeness, values, write_samples
 from ortune.core.atomic_write import atomic, reported
 from ortune.core.backend import Backend
@@ -227,7 +227,7 @@ class _Search:
             piece_db=piece_db,
         )
 
-    def _written(self, models: Hybrids, region: Region) -> tuple[Path | None, float | None]:
+    def _written(self, models: Hybrids, region: CommonRegion) -> tuple[Path | None, float | None]:
         """Write the two small models with what they take; return the SNR between them."""
         inputs = [str(value.name) for value in region.reference.graph.inputs]
         draft = self._work / "small"

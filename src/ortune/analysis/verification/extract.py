@@ -9,10 +9,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ortune.analysis.verification.requests import Extract
 from ortune.analysis.verification.tensors import values, write_samples
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData, BadModel
 from ortune.core.facts import TensorSpec
+from ortune.core.request import verb
 from ortune.core.result import Result
 from ortune.data import feeds, stream
 from ortune.data.sources import Source
@@ -61,41 +63,16 @@ class Extracted(Result):
     count: int = 0
 
 
-def extract(
-    model: str | Path,
-    out: str | Path,
-    inputs: Sequence[str] = (),
-    outputs: Sequence[str] = (),
-    *,
-    data: Source | None = None,
-    limit: int = 0,
-    custom_ops: tuple[str, ...] = (),
-) -> Extracted:
-    """Write the part of a model between named tensors to a file; see `ortune.model.parts.extract`.
-
-    With data the model runs, on the CPU provider without its fusions, what the piece takes is
-    recorded beside it (``NAME-inputs``), and the piece must answer as the whole does.
-
-    Args:
-        model: The model file.
-        out: File of the piece.
-        inputs: Names of tensors or nodes that it begins with.
-        outputs: Names of tensors or nodes that it ends with.
-        data: Samples of the model's inputs.
-        limit: Samples to record at most; 0 takes all.
-        custom_ops: Libraries of operators that the model needs.
-
-    Raises:
-        BadModel: The cut cannot be made, or the piece answers otherwise than the whole.
-        BadData: The samples do not fit the model, or an input of the piece cannot be recorded.
-    """
-    out, loaded = Path(out), file.load(model)
-    if data is None:
-        return _described(loaded, _written(cut(loaded, inputs, outputs), out), inputs, out)
+def run(asked: Extract) -> Extracted:
+    """Write the piece to a file; see `ortune.model.parts.extract`."""
+    out, loaded = Path(asked.out), file.load(asked.model)
+    if asked.data is None:
+        piece = _written(cut(loaded, asked.inputs, asked.outputs), out)
+        return _described(loaded, piece, asked.inputs, out)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
-        run = _Run(loaded, data, limit, Path(name), custom_ops)
+        run = _Run(loaded, asked.data, asked.limit, Path(name), asked.custom_ops)
         try:
-            piece = cut(loaded, inputs, outputs, runtime=run.types)
+            piece = cut(loaded, asked.inputs, asked.outputs, runtime=run.types)
             recorded = run.inputs(piece)
             run.compare(piece, recorded)
         except WorkerFailed as error:
@@ -106,7 +83,10 @@ def extract(
         folder = folder_of(out)
         rows = stream.Stream(recorded)
         write_samples(rows, folder, {"label": run.feeds.labels, "group": run.feeds.groups})
-    return _described(loaded, piece, inputs, out, folder, len(rows))
+    return _described(loaded, piece, asked.inputs, out, folder, len(rows))
+
+
+extract = verb(Extract, run)
 
 
 def folder_of(out: Path) -> Path:

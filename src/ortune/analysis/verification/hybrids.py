@@ -23,7 +23,7 @@ _RECOVERS_DB = 10.0
 
 
 @dataclass(frozen=True)
-class Region:
+class CommonRegion:
     """The same part of both models."""
 
     reference: ir.Model
@@ -75,7 +75,7 @@ class Hybrids:
         ends = [str(value.name) for value in met if value in stops]
         return splice(self.good, extract(self.bad, (), ends))
 
-    def region(self, tensor: str, before: Sequence[str]) -> Region:
+    def region(self, tensor: str, before: Sequence[str]) -> CommonRegion:
         """Return what makes a tensor, from the tensors before on, in both models."""
         given = {str(value.name) for value in self.good.graph.inputs}
         starts = set(before) | given
@@ -87,7 +87,9 @@ class Hybrids:
             starts -= one ^ two
         cuts = sorted(one - given)
         ref, other = extract(self.good, cuts, [tensor]), extract(self.bad, cuts, [tensor])
-        return Region(ref, other, *(tuple(str(n.name) for n in m.graph) for m in (other, ref)))
+        return CommonRegion(
+            ref, other, *(tuple(str(n.name) for n in m.graph) for m in (other, ref))
+        )
 
 
 def _made(model: ir.Model) -> dict[str, ir.Value]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ortune.analysis.verification import bisect as bisecting
 from ortune.analysis.verification.bisect import Bisection
+from ortune.analysis.verification.requests import Verify
 from ortune.backends.cpu import Cpu
 from ortune.backends.simulated import Simulated
 from ortune.core.backend import Backend
@@ -20,7 +20,7 @@ from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.event import silent
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
-from ortune.core.request import request
+from ortune.core.request import request, verb
 from ortune.core.result import TableResult
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
@@ -108,45 +108,24 @@ class Comparison(TableResult):
         return self.scores[0].verdict or Verdict.FAILS
 
 
-def verify(
-    reference: str | Path,
-    other: str | Path,
-    *,
-    data: str | Path | Callable[[], Any] | None = None,
-    labels: str | Path | None = None,
-    budget: str | None = None,
-    on: str = "cpu",
-    evaluate: str | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    simulate: str | None = None,
-    bisect: str | Path | None = None,
-) -> Comparison:
-    """Score `other` on the backend `on` against `reference` on ``cpu``, sample by sample.
-
-    Without data, made-up samples are used and the result says so. `simulate` names the instruction
-    set of another CPU, ``avx2``, whose answers `other` is judged by. With `bisect`, where `other`
-    fails, the first step and the first node that leave the budget are looked for, and the smallest
-    model that shows it is written to this folder.
-
-    Raises:
-        OrtuneError: A model, the data or the budget cannot be used, or `other` does not run.
-    """
-    if bisect is not None and evaluate:
+def run(asked: Verify) -> Comparison:
+    """Score the other model on the backend against the reference on ``cpu``, sample by sample."""
+    if asked.bisect and asked.evaluate:
         problem = "--bisect judges outputs sample by sample, not by a function"
         raise BadSettings(problem, fix="give --data in place of --evaluate")
+    on, simulate = asked.backends, asked.simulate
     backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
-    one, two = Path(reference), Path(other)
+    one, two = Path(asked.reference), Path(asked.other)
     _same_interface(one, two)
     request = _Whole(
         one,
-        data=data,
-        labels=labels,
-        evaluate=evaluate,
-        budget=budget,
+        data=asked.data,
+        labels=asked.labels,
+        evaluate=asked.evaluate,
+        budget=asked.budget,
         baseline=Cpu(custom_ops=backend.custom_ops),
-        shapes=shapes or {},
-        ranges=ranges or {},
+        shapes=asked.shapes,
+        ranges=asked.ranges,
         time=3600.0,
     )
     with TemporaryDirectory(prefix="ortune-") as folder:
@@ -155,18 +134,21 @@ def verify(
             backend = replace(backend, report=str(report.resolve()))
         context = prepare(request, Path(folder), silent)
         scores, found = scored(context, two, backend), None
-        if bisect is not None and scores[0].verdict is Verdict.FAILS:
+        if asked.bisect and scores[0].verdict is Verdict.FAILS:
             judged = partial(_judged, context, backend)
-            found = bisecting.bisect(one, two, context, backend, judged, Path(bisect))
+            found = bisecting.bisect(one, two, context, backend, judged, asked.folder)
         return Comparison(
             scores=scores,
             budget=context.budget,
             rule=context.job.budget_rule,
             samples=len(context.parts["search"].indices),
-            synthetic=data is None and not evaluate,
+            synthetic=asked.data is None and not asked.evaluate,
             simulated=_saturation(backend, report),
             bisection=found,
         )
+
+
+verify = verb(Verify, run)
 
 
 def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]:

@@ -95,6 +95,12 @@ def verbose() -> bool:
     return bool(click.get_current_context().meta[_VERBOSE])
 
 
+def given(field: str) -> bool:
+    """Whether a field of the present command was given, or left at its default."""
+    source = click.get_current_context().get_parameter_source(field)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
 def repeat() -> str:
     """Return the command line that repeats the present one."""
     ctx = click.get_current_context()
@@ -155,12 +161,13 @@ def _parameter(one: RequestField) -> click.Parameter:
     if flag and one.default is not False and not option.word:
         word = f"{word}/--no-{word[2:]}"
     default = _default(one, several)
+    held = {} if one.required else {"default": default}  # to click, None is a default too
     note = f"  [default: {option.shown}]" if option.shown else ""
     return click.Option(
         [*word.split(), one.name],
         type=None if flag else _type(one),
         is_flag=flag,
-        default=default,
+        **held,
         required=one.required,
         multiple=several,
         metavar=option.metavar or None,

@@ -135,6 +135,6 @@ def modules(folder: str) -> dict[str, str]:
         if spec is None or spec.submodule_search_locations is None:
             continue
         for info in pkgutil.iter_modules(spec.submodule_search_locations):
-            if not info.name.startswith("_"):
+            if not (info.ispkg or info.name.startswith("_")):
                 found.setdefault(info.name.replace("_", "-"), f"{spec.name}.{info.name}")
     return found

@@ -100,8 +100,8 @@ class Origin:
             self._kind[self.outputs[name][0]] = _content(node.outputs[0])
             return
         read = [self._kind_of(str(v.name)) if v is not None else "" for v in node.inputs]
-        said = sorted(f"{key}={attr.value}" for key, attr in node.attributes.items())
-        text = "\0".join([node.domain, node.op_type, *said, *read])
+        settings = sorted(f"{key}={attr.value}" for key, attr in node.attributes.items())
+        text = "\0".join([node.domain, node.op_type, *settings, *read])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         for index, value in enumerate(node.outputs):
             if value.name:

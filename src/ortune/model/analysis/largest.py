@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortune.model.analysis.node_costs import value_bytes
 from ortune.model.graph.edit import every_graph
-from ortune.model.graph.spec import dims, dtype_name, type_name
+from ortune.model.graph.spec import dtype_name, shape_of, type_name
 from ortune.model.graph.values import named_weights
 from ortune.model.parts.extract import reads
 
@@ -18,7 +18,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Tensor:
+class LargeTensor:
     """A weight or an activation.
 
     Attributes:
@@ -74,7 +74,7 @@ class LocalFunction:
     calls: int
 
 
-def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[Tensor]:
+def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
     """Return the `count` biggest weights, then the `count` biggest activations.
 
     Args:
@@ -90,9 +90,9 @@ def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[Tensor]:
 
     def made(
         kind: str, name: str, dtype: str, shape: tuple[int | str | None, ...], size: int
-    ) -> Tensor:
+    ) -> LargeTensor:
         found = readers.get(name, [])
-        return Tensor(kind, name, dtype, shape, size, len(found), tuple(found[:_NAMED]))
+        return LargeTensor(kind, name, dtype, shape, size, len(found), tuple(found[:_NAMED]))
 
     weights = [
         made("weight", name, dtype_name(t.dtype), tuple(t.shape.numpy()), t.nbytes)
@@ -100,7 +100,7 @@ def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[Tensor]:
     ]
     values = (v for node in shaped.graph.all_nodes() for v in node.outputs if v.name)
     active = [
-        made("activation", str(v.name), type_name(v.type), dims(v.shape) or (), size)
+        made("activation", str(v.name), type_name(v.type), shape_of(v) or (), size)
         for v in values
         if v.const_value is None and (size := value_bytes(v)) is not None
     ]
@@ -125,5 +125,5 @@ def local_functions(model: ir.Model) -> Iterator[LocalFunction]:
         yield LocalFunction(f"{one.domain}::{one.name}", len(one), calls[one.domain, one.name])
 
 
-def _biggest(every: list[Tensor], count: int) -> list[Tensor]:
+def _biggest(every: list[LargeTensor], count: int) -> list[LargeTensor]:
     return sorted(every, key=lambda one: -one.size)[:count]

@@ -26,7 +26,7 @@ class Account:
     Attributes:
         name: Of the node.
         op: Its operator, other domains as ``com.microsoft::Gelu``.
-        region: The part of the model that it is in; empty where nobody asked.
+        region: The part of the model that it is in; empty where not asked for.
         parent: The If, Loop or Scan whose body it is in; empty on top.
         dtype: Of its first output.
         shape: Of its first output; None where it is not known.

@@ -1,4 +1,4 @@
-"""Which layers of a quantized model can saturate on x86 CPUs without VNNI, from weights alone."""
+"""Layers of a quantized model that can saturate on x86 CPUs without VNNI."""
 
 from __future__ import annotations
 

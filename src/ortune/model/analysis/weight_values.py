@@ -1,4 +1,4 @@
-"""What the values of a model's floating-point weights are: denormal, infinite, beyond float16."""
+"""Counts of a model's weight values: denormal, infinite, beyond float16."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ def compared(pairs: NodePairs, a: int, b: int) -> tuple[str, ...]:
         held = graphs.constants.get(u) or graphs.constants.get(v)
         heavy = held is not None and held.floating and held.size > 1
         if u in graphs.constants and v in graphs.constants:
-            told = pairs.relation(u, v)
-            if told != "equal":
-                light = not heavy and told != "rounded"
-                found.append("constants" if light else f"weights: {told or 'changed'}")
+            relation = pairs.relation(u, v)
+            if relation != "equal":
+                light = not heavy and relation != "rounded"
+                found.append("constants" if light else f"weights: {relation or 'changed'}")
         elif u >= 0 and v >= 0 and graphs.fixed[u] != graphs.fixed[v]:
             found.append("weights: changed" if heavy else "constants")
     counts = [sum(v >= 0 for v in graphs.reads[node]) for node in (a, b)]

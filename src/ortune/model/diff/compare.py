@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortune.model.diff.graphs import Graphs
 from ortune.model.diff.groups import groups
 from ortune.model.diff.pairs import NodePairs
-from ortune.model.diff.result import Diff, Drawn, Field, Group, Weight
+from ortune.model.diff.result import Diff, Drawn, Group, HeaderField, Weight
 from ortune.model.diff.weights import Constant, largest_change
 from ortune.model.graph import edit, spec
 from ortune.model.io import names
@@ -179,12 +179,12 @@ def _weights(
 
 def _changed(pairs: NodePairs, u: int, v: int) -> Weight:
     one, two = (pairs.graphs.constants[value] for value in (u, v))
-    told = pairs.relation(u, v) or "changed"
-    moved = largest_change(one, two) if told not in ("reordered", "reshaped") else None
+    relation = pairs.relation(u, v) or "changed"
+    moved = largest_change(one, two) if relation not in ("reordered", "reshaped") else None
     return Weight(
         one.name,
         two.name,
-        told,
+        relation,
         (spec.dtype_name(one.tensor.dtype), spec.dtype_name(two.tensor.dtype)),
         (one.stored_shape, two.stored_shape),
         (one.tensor.nbytes, two.tensor.nbytes),
@@ -199,7 +199,7 @@ def _single(held: Constant, first: bool) -> Weight:
     return Weight("", held.name, "added", ("", kind), ((), shape), (0, size))
 
 
-def _fields(a: ir.Model, b: ir.Model) -> list[Field]:
+def _fields(a: ir.Model, b: ir.Model) -> list[HeaderField]:
     found = []
     for what, left, right in (
         ("input", spec.inputs(a), spec.inputs(b)),
@@ -207,23 +207,23 @@ def _fields(a: ir.Model, b: ir.Model) -> list[Field]:
     ):
         sides = [{s.name: f"{s.dtype} {_dims(s.shape)}" for s in specs} for specs in (left, right)]
         found += [
-            Field(f"{what} {name}", sides[0].get(name), sides[1].get(name), True)
+            HeaderField(f"{what} {name}", sides[0].get(name), sides[1].get(name), True)
             for name in dict.fromkeys((*sides[0], *sides[1]))
         ]
         if set(sides[0]) == set(sides[1]):
             found.append(
-                Field(f"order of {what}s", ", ".join(sides[0]), ", ".join(sides[1]), True)
+                HeaderField(f"order of {what}s", ", ".join(sides[0]), ", ".join(sides[1]), True)
             )
     for domain in dict.fromkeys((*a.opset_imports, *b.opset_imports)):
         versions = [model.opset_imports.get(domain) for model in (a, b)]
         text = [None if version is None else str(version) for version in versions]
         meaning = None not in versions and not domain
-        found.append(Field(f"opset {domain}".rstrip(), text[0], text[1], meaning))
-    found.append(Field("IR version", str(a.ir_version), str(b.ir_version)))
-    found.append(Field("producer", _producer(a), _producer(b)))
+        found.append(HeaderField(f"opset {domain}".rstrip(), text[0], text[1], meaning))
+    found.append(HeaderField("IR version", str(a.ir_version), str(b.ir_version)))
+    found.append(HeaderField("producer", _producer(a), _producer(b)))
     metadata = a.metadata_props, b.metadata_props
     for key in dict.fromkeys((*metadata[0], *metadata[1])):
-        found.append(Field(f"metadata {key}", metadata[0].get(key), metadata[1].get(key)))
+        found.append(HeaderField(f"metadata {key}", metadata[0].get(key), metadata[1].get(key)))
     return [field for field in found if field.a != field.b]
 
 

@@ -1,4 +1,4 @@
-"""The nodes and values of two models, numbered through: those of the first, then the second's."""
+"""The nodes and values of two models, numbered through: the first's, then the second's."""
 
 from __future__ import annotations
 

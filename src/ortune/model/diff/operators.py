@@ -5,9 +5,9 @@ from __future__ import annotations
 from ortune.model.mapping.tensors import ADDED
 
 MOVING = frozenset(ADDED) | {"Identity", "Dropout", "Flatten"}
-"""What computes nothing: it hands on its first input in another form."""
+"""What computes nothing: it forwards its first input in another form."""
 PASSED_ON = frozenset({"Identity", "Dropout"})
-"""What hands on its first input as it is."""
+"""What forwards its first input as it is."""
 QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
 LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"})
 """What a runtime adds to hand a tensor to a kernel in another layout or place."""

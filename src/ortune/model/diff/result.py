@@ -90,7 +90,7 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Field:
+class HeaderField:
     """Something outside of the graph that differs.
 
     Attributes:
@@ -135,7 +135,7 @@ class Diff(TableResult):
     weight_bytes: Mapping[str, tuple[int, int]]
     equal_weights: int
     weights: tuple[Weight, ...]
-    fields: tuple[Field, ...]
+    fields: tuple[HeaderField, ...]
     names_trusted: bool
 
     def counts(self) -> dict[Kind, tuple[int, int, int]]:

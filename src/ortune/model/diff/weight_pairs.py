@@ -1,4 +1,4 @@
-"""Nodes of two models by the weights that they alone read: equal, scaled or in another order."""
+"""Node pairs of two models by weights: equal, scaled or in another order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants of two models set beside each other: equal, or equal after a known transformation."""
+"""Constants of two models compared: equal, or equal after a known transformation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small edits of an onnx_ir graph: constants, new nodes, unique names, every graph of a model."""
+"""Small edits of an onnx_ir graph: constants, new nodes, unique names, all graphs."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph.edit import attribute, const_array, const_tensor
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
@@ -72,7 +72,7 @@ def scalar_for(constant: ir.Value | None, value: ir.Value | None) -> bool:
         return False
     if len(tensor.shape) == 0:
         return True
-    shape = dims(value.shape) if value is not None else None
+    shape = shape_of(value)
     return shape is not None and len(tensor.shape) <= len(shape)
 
 

@@ -29,6 +29,11 @@ def dims(shape: ir.Shape | None) -> tuple[int | str | None, ...] | None:
     return tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
 
 
+def shape_of(value: ir.Value | None) -> tuple[int | str | None, ...] | None:
+    """Return the shape of a value as plain values; None where there is none or it is unknown."""
+    return None if value is None else dims(value.shape)
+
+
 def type_name(kind: ir.TypeProtocol | None) -> str:
     """Return NumPy's name of a tensor's type; empty when it is unknown."""
     match kind:

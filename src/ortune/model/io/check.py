@@ -16,7 +16,7 @@ from ortune.model.io.weightless import light
 
 
 @dataclass(frozen=True)
-class Signature:
+class ModelSignature:
     """What a caller of the model relies on.
 
     Attributes:
@@ -29,13 +29,13 @@ class Signature:
     faults: frozenset[str] = frozenset()
 
 
-def signature(model: ir.Model) -> Signature:
+def signature(model: ir.Model) -> ModelSignature:
     """Describe the model that `check` compares against."""
     found = frozenset(kind for kind, _ in faults(model))
-    return Signature(spec.inputs(model), spec.outputs(model), found)
+    return ModelSignature(spec.inputs(model), spec.outputs(model), found)
 
 
-def retyped(before: Signature, model: ir.Model) -> Signature:
+def retyped(before: ModelSignature, model: ir.Model) -> ModelSignature:
     """Return a signature with the types of a model that was meant to change them."""
     found = (spec.inputs(model), spec.outputs(model))
     inputs, outputs = (
@@ -45,7 +45,7 @@ def retyped(before: Signature, model: ir.Model) -> Signature:
     return replace(before, inputs=inputs, outputs=outputs)
 
 
-def check(model: ir.Model, before: Signature, step: str) -> None:
+def check(model: ir.Model, before: ModelSignature, step: str) -> None:
     """Refuse a model that a step has broken.
 
     Checked: names, types and ranks of inputs and outputs; that every value read is made before,
@@ -74,7 +74,7 @@ def problems(model: ir.Model) -> list[str]:
     return found
 
 
-def _changes(model: ir.Model, before: Signature) -> Iterator[str]:
+def _changes(model: ir.Model, before: ModelSignature) -> Iterator[str]:
     now = (spec.inputs(model), spec.outputs(model))
     for kind, old, new in zip(
         ("input", "output"), (before.inputs, before.outputs), now, strict=True

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from ortune.model.graph.edit import every_graph
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 
 FIRST_FREE_IR = 4
 """Before this IR version every initializer had to be listed among the inputs, as a constant."""
@@ -47,7 +47,7 @@ def _merge_domain(imports: dict[str, int]) -> None:
 def _clean_shape(value: ir.Value) -> None:
     """A name stands for one size throughout a model; some exporters call all unknown sizes ``?``,
     or write -1."""
-    shape = dims(value.shape)
+    shape = shape_of(value)
     if shape is None:
         return
     clean = [None if _means_nothing(dim) else dim for dim in shape]

@@ -1,4 +1,4 @@
-"""A model without its weights, for onnx's own functions: they take one message of 2 GB at most."""
+"""A model without its weights, for onnx's own functions, which take at most 2 GB."""
 
 from __future__ import annotations
 

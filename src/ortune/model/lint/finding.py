@@ -24,7 +24,7 @@ class Finding:
         count: Places where it is so.
         places: The first three: names of nodes or tensors.
         cost: What it does.
-        action: What mends it, in the words of the command line where a step does.
+        action: How to fix it, in the words of the command line where a step does.
     """
 
     rule: str

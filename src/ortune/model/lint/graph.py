@@ -202,7 +202,7 @@ def _versions(model: ir.Model) -> Iterator[Finding | None]:
         yield finding(
             "unknown-opset",
             "error",
-            "an opset that nobody here knows",
+            "an opset that is not known here",
             [f"opset {opset}"],
             f"operators are those of up to opset {newest}; runtimes refuse the file",
             "export with an older opset",

@@ -1,4 +1,4 @@
-"""Rules about names, which are looked at as the file has them: loading mends them."""
+"""Rules about names as the file has them: loading makes them valid."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortune.core.session import Executed, Recorded
 from ortune.model.analysis.dataflow import Origin
-from ortune.model.mapping.tensors import ADDED, Images
+from ortune.model.mapping.tensors import ADDED, TensorSources
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class _Matching:
         self._origin = origin
         self._nodes = recorded.nodes
         self._constants = set(recorded.constants)
-        self._images = Images(origin, recorded)
+        self._sources = TensorSources(origin, recorded)
         self._twins: dict[str, list[str]] = defaultdict(list)
-        for value, stands in self._images.same.items():
+        for value, stands in self._sources.same.items():
             if value != stands and stands in origin.maker and value in origin.maker:
                 self._twins[origin.maker[stands]].append(origin.maker[value])
 
     def result(self) -> Lineage:
-        stop = set(self._images.image.values())
+        stop = set(self._sources.source.values())
         found = [self._cones(node, stop) for node in self._nodes]
         found = [
             f if f else self._between(n, stop) for n, f in zip(self._nodes, found, strict=True)
@@ -68,28 +68,28 @@ class _Matching:
 
     def _cones(self, node: Executed, stop: set[str]) -> dict[str, None]:
         found = dict.fromkeys(k for k in node.known if k in self._origin.nodes)
-        read = {self._images.image[name] for name in node.reads if name in self._images.image}
+        read = {self._sources.source[name] for name in node.reads if name in self._sources.source}
         for name in node.writes:
-            value = self._images.image.get(name)
+            value = self._sources.source.get(name)
             if value is not None and value not in read:
-                found |= self._origin.cone(value, stop, self._images.same)[0]
-        told = self._images.taken.get(node.name)
-        if told is not None and not found and node.op_type not in ADDED:
-            found[told] = None
+                found |= self._origin.cone(value, stop, self._sources.same)[0]
+        named = self._sources.taken.get(node.name)
+        if named is not None and not found and node.op_type not in ADDED:
+            found[named] = None
         return found
 
     def _between(self, node: Executed, stop: set[str]) -> dict[str, None]:
-        """Return what lies between the nearest images after a node, for one without any."""
-        if node.op_type in ADDED and node.name not in self._images.taken:
+        """Return what lies between the nearest known tensors after a node, for one without any."""
+        if node.op_type in ADDED and node.name not in self._sources.taken:
             return {}
         pending = [name for name in node.writes if name]
         seen = set(pending)
         found: dict[str, None] = {}
         for name in pending:
-            if name in self._images.image:
-                found |= self._origin.cone(self._images.image[name], stop, self._images.same)[0]
+            if name in self._sources.source:
+                found |= self._origin.cone(self._sources.source[name], stop, self._sources.same)[0]
                 continue
-            for reader in self._images.readers[name]:
+            for reader in self._sources.readers[name]:
                 new = [w for w in reader.writes if w and w not in seen]
                 seen.update(new)
                 pending += new
@@ -107,7 +107,7 @@ class _Matching:
         folded = {n for n in left if set(origin.outputs[n]) <= origin.constant} | origin.dead()
         for name in self._constants:
             if name in origin.maker:
-                folded |= set(origin.cone(name, (), self._images.same)[0]) - claimed
+                folded |= set(origin.cone(name, (), self._sources.same)[0]) - claimed
         folded -= claimed
         guessed = [name for name in left if name not in folded]
         lost = _attach(origin, found, guessed)
@@ -147,7 +147,7 @@ class _Matching:
 
 
 def _attach(origin: Origin, found: Sequence[dict[str, None]], left: Iterable[str]) -> set[str]:
-    """Give nodes that nobody claims to the kernel of a reader, else of a maker.
+    """Give unclaimed nodes to the kernel of a reader, else of a maker.
 
     Returns:
         Those that have neither.

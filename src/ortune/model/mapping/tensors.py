@@ -1,4 +1,4 @@
-"""Which value of the source model each tensor of the executed graph carries: its *image*.
+"""Which value of the source model each tensor of an executed graph carries.
 
 A runtime keeps the name of a tensor that survives, mostly the last of a fused group, and some of
 the name of a node. The rest follows from what is around it.
@@ -31,7 +31,7 @@ ADDED = {
     "Unsqueeze": "shape",
     "Reshape": "shape",
 }
-"""What a runtime adds on its own, by operator: it hands its first input on in another form."""
+"""What a runtime adds on its own, by operator: it forwards its first input in another form."""
 
 TAIL = re.compile(
     r"(_nchwc|_token_\d+|/duplicated(_token_\d+)?|_transformed|_quant|/WithoutBiases"
@@ -53,13 +53,13 @@ _ELEMENTWISE = frozenset(_ELEMENTWISE_TEXT.split())
 """What is fused behind a kernel."""
 
 
-class Images:
-    """The images of all tensors of an executed graph that can be told.
+class TensorSources:
+    """The source values of the tensors of an executed graph, as far as they can be found.
 
     Attributes:
-        image: Executed tensor -> value of the source model.
+        source: Executed tensor -> value of the source model.
         same: Value of the source model -> the one that stands for all that are equal to it.
-        taken: Executed node's name -> the source node that its name tells of.
+        taken: Executed node's name -> the source node that its name refers to.
         readers: Executed tensor -> executed nodes that read it.
     """
 
@@ -69,18 +69,18 @@ class Images:
         written = {name for node in nodes for name in node.writes if name}
         kept = written | set(recorded.constants)
         self.same = origin.same(kept)
-        self.image: dict[str, str] = {}
+        self.source: dict[str, str] = {}
         self._exact: set[str] = set()
         for name in kept | {n for one in nodes for n in one.reads}:
             if name in self.same:
-                self.image[name] = self.same[name]
+                self.source[name] = self.same[name]
                 self._exact.add(self.same[name])
         self.readers: dict[str, list[Executed]] = defaultdict(list)
         for node in nodes:
             for name in node.reads:
                 self.readers[name].append(node)
         self.taken = self._stems(nodes)
-        self._told = set(self.taken.values())
+        self._named = set(self.taken.values())
         self._through_reorders(nodes)
         for node in nodes:
             self._by_name(node)
@@ -90,31 +90,31 @@ class Images:
             self._by_passing(node)
 
     def _stems(self, nodes: Sequence[Executed]) -> dict[str, str]:
-        """Return executed node's name -> the source node that its name tells of."""
-        told: dict[str, str] = {}
+        """Return executed node's name -> the source node that its name refers to."""
+        found: dict[str, str] = {}
         for node in nodes:
             for stem in _stems(node):
                 if stem in self._origin.nodes and _fits(node, self._origin.nodes[stem]):
-                    told[node.name] = stem
+                    found[node.name] = stem
                     break
                 if stem in self._origin.maker:
-                    told[node.name] = self._origin.maker[stem]
+                    found[node.name] = self._origin.maker[stem]
                     break
-        return told
+        return found
 
     def _through_reorders(self, nodes: Sequence[Executed]) -> None:
         """A reordered tensor has the name that its source lost."""
         for node in reversed(nodes):
             if ADDED.get(node.op_type) in ("reorder", "copy") and node.reads and node.writes:
-                image = self.image.get(node.writes[0])
-                if image is not None and node.reads[0] not in self.image:
-                    self.image[node.reads[0]] = image
+                value = self.source.get(node.writes[0])
+                if value is not None and node.reads[0] not in self.source:
+                    self.source[node.reads[0]] = value
 
     def _open(self, node: Executed) -> list[str]:
-        return [name for name in node.writes if name and name not in self.image]
+        return [name for name in node.writes if name and name not in self.source]
 
     def _by_name(self, node: Executed) -> None:
-        """Read the image off the node's name, and go on to what is fused behind it."""
+        """Take the source from the node's name, and go on to what is fused behind it."""
         left = self._open(node)
         if not left:
             return
@@ -126,7 +126,7 @@ class Images:
         for stem in stems:
             value = self.same.get(stem)
             if value is not None and stem in self._origin.maker and node.name != stem:
-                self.image[left[0]] = self._forward(node, value)
+                self.source[left[0]] = self._forward(node, value)
                 return
         source = self.taken.get(node.name)
         if source is not None and _fits(node, self._origin.nodes[source]):
@@ -137,11 +137,11 @@ class Images:
         if len(values) == 1:
             values = [self._forward(node, values[0])]
         for name, value in zip([n for n in node.writes if n], values, strict=False):
-            self.image.setdefault(name, value)
+            self.source.setdefault(name, value)
 
     def _forward(self, node: Executed, value: str) -> str:
         """Follow element-wise nodes fused behind a value that no other kernel stands for."""
-        images = {self.image.get(name, "") for name in node.reads}
+        read = {self.source.get(name, "") for name in node.reads}
         quantized = "Q" in node.op_type or "Integer" in node.op_type
         stopped = {"DequantizeLinear"} if quantized else {"QuantizeLinear", "DequantizeLinear"}
         while True:
@@ -156,32 +156,32 @@ class Images:
             after = self.same.get(made[0], made[0])
             others = [v for v in self._origin.inputs[reader] if self.same.get(v, v) != value]
             others = [v for v in others if v not in self._origin.constant]
-            if reader in self._told or after in self._exact or after == value:
+            if reader in self._named or after in self._exact or after == value:
                 return value
-            if any(self.same.get(v, v) not in images for v in others):
+            if any(self.same.get(v, v) not in read for v in others):
                 return value
             value = after
             if source.op_type == "QuantizeLinear":
                 return value
 
     def _by_reader(self, node: Executed) -> None:
-        """Find the image as what a reader's own source node reads."""
+        """Find the source as what a reader's own source node reads."""
         for name in self._open(node):
             if ADDED.get(node.op_type) and node.name not in self.taken:
                 continue
             for reader in self.readers[name]:
                 value = self._read_by(reader, name)
                 if value is not None:
-                    self.image[name] = value
+                    self.source[name] = value
                     break
 
     def _read_by(self, reader: Executed, name: str) -> str | None:
-        outs = [self.image[w] for w in reader.writes if w in self.image]
+        outs = [self.source[w] for w in reader.writes if w in self.source]
         if not outs:
             return None
         if ADDED.get(reader.op_type) in ("reorder", "copy"):
             return outs[0]
-        stop = set(self.image.values())
+        stop = set(self.source.values())
         nodes, _ = self._origin.cone(outs[0], stop - {outs[0]}, self.same)
         family = _family(reader.op_type)
         index = list(reader.reads).index(name)
@@ -197,12 +197,12 @@ class Images:
         return None
 
     def _by_passing(self, node: Executed) -> None:
-        """What was added hands on what it reads."""
+        """What was added forwards what it reads."""
         if node.op_type in ADDED and node.reads:
-            image = self.image.get(node.reads[0])
+            value = self.source.get(node.reads[0])
             for name in self._open(node):
-                if image is not None:
-                    self.image[name] = image
+                if value is not None:
+                    self.source[name] = value
 
 
 def _stems(node: Executed) -> list[str]:

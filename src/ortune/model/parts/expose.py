@@ -1,13 +1,13 @@
 """Make tensors outputs of a model, those inside bodies of If, Loop and Scan too.
 
-A tensor of a body reaches the caller by what its nodes can hand out:
+A tensor of a body reaches the caller by what its nodes can put out:
 
 - If: one more output; the other branch gives an empty tensor.
 - Loop: a sequence carried from turn to turn, to which each turn adds the tensor as it then is:
   shapes may differ. Older opsets, whose Loop carries no sequence, stack the turns.
 - Scan: one more scan output, which stacks the turns: Scan carries nothing of changing size.
 
-Nested bodies hand on step by step. Works on a protobuf model whose value names are unique.
+Nested bodies forward step by step. Works on a protobuf model whose value names are unique.
 """
 
 from __future__ import annotations

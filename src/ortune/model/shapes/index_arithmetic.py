@@ -9,7 +9,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortune.model.graph.edit import attribute
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.known_values import Item, Known
 
 
@@ -40,7 +40,7 @@ class Index:
 
 def index_of(value: ir.Value | None, known: Known) -> Index | None:
     """Return how a tensor follows from positions; None where it does not, or not surely."""
-    if value is None or dims(value.shape) is None:
+    if value is None or shape_of(value) is None:
         return None
     array = known.array(value)
     if array is not None:
@@ -68,7 +68,7 @@ _Rule: TypeAlias = Callable[[ir.Node, Known], Index | None]
 
 
 def _without_ones(found: Index, value: ir.Value) -> Index:
-    shape = dims(value.shape) or ()
+    shape = shape_of(value) or ()
     kept = {axis: factor for axis, factor in found.terms.items() if shape[axis] != 1}
     return Index(kept, found.offset)
 
@@ -110,8 +110,8 @@ def _expand(node: ir.Node, known: Known) -> Index | None:
 def _raised(value: ir.Value | None, node: ir.Node, known: Known) -> Index | None:
     """Return an operand's index with the axes of what it is broadcast to."""
     found = index_of(value, known)
-    before = dims(value.shape) if value is not None else None
-    after = dims(node.outputs[0].shape)
+    before = shape_of(value)
+    after = shape_of(node.outputs[0])
     if found is None or before is None or after is None:
         return None
     more = len(after) - len(before)
@@ -155,8 +155,8 @@ def _product(node: ir.Node, known: Known) -> Index | None:
 
 def _shapes(node: ir.Node) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
     source = node.inputs[0]
-    before = dims(source.shape) if source is not None else None
-    after = dims(node.outputs[0].shape)
+    before = shape_of(source)
+    after = shape_of(node.outputs[0])
     return before or (None,), after or (None,)
 
 

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ortune.model.graph.edit import every_graph
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import dims, shape_of
 from ortune.model.io.weightless import light
 from ortune.model.shapes.known_values import Known
 from ortune.model.shapes.node import MADE_UP, infer_graph, merge
@@ -85,7 +85,7 @@ def _adopt(graph: ir.Graph, proto: onnx.GraphProto) -> None:
 
 
 def _run(model: ir.Model, names: list[str], runtime: Runtime) -> None:
-    shapes = [dims(value.shape) for value in model.graph.inputs if not value.is_initializer()]
+    shapes = [shape_of(value) for value in model.graph.inputs if not value.is_initializer()]
     fixed = all(s is not None and all(isinstance(d, int) for d in s) for s in shapes)
     found = runtime(names)
     for graph in every_graph(model):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.model.graph.edit import attribute, const_array, const_tensor
 from ortune.model.graph.evaluate import evaluate
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 
 Item: TypeAlias = int | str | None
@@ -102,7 +102,7 @@ _Rule: TypeAlias = Callable[[ir.Node, Sequence[Partial | None]], Partial | None]
 
 def _shape(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
     source = node.inputs[0]
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     if shape is None:
         return None
     end = attribute(node, "end", None)
@@ -111,7 +111,7 @@ def _shape(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
 
 def _size(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
     source = node.inputs[0]
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     if shape is None or not all(isinstance(dim, int) for dim in shape):
         return None
     total = 1

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortune.model.graph.edit import attribute
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.known_values import Item, Known, Partial
 from ortune.model.shapes.slices import bounded, cuts, sliced
 
@@ -60,7 +60,7 @@ def _joined(column: Sequence[Item]) -> Item:
 
 
 def _elementwise(node: ir.Node) -> list[Item] | None:
-    shapes = [dims(value.shape) if value is not None else None for value in node.inputs]
+    shapes = [shape_of(value) for value in node.inputs]
     known = [shape for shape in shapes if shape is not None]
     return broadcast(known) if len(known) == len(shapes) else None
 
@@ -80,7 +80,7 @@ def _range(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
 
 def _slice(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
     found = cuts(node, known, opset)
-    shape = dims(node.inputs[0].shape) if node.inputs[0] is not None else None
+    shape = shape_of(node.inputs[0])
     return sliced(shape, found) if found is not None and shape is not None else None
 
 
@@ -88,12 +88,12 @@ def _reshape(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
     source, to = _source(node, known)
     if to is None or source is None:
         return None
-    return _reshaped(dims(source.shape), to, bool(attribute(node, "allowzero", 0)))
+    return _reshaped(shape_of(source), to, bool(attribute(node, "allowzero", 0)))
 
 
 def _expand(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
     source, to = _source(node, known)
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     return expanded(shape, to.items) if to is not None and shape is not None else None
 
 

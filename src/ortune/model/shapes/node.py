@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from ortune.model.graph.edit import Graph, bodies, const_tensor
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import dims, shape_of
 from ortune.model.shapes.known_values import Item, Known, propagate
 from ortune.model.shapes.named_dims import SAME_TYPE, by_name
 
@@ -37,7 +37,7 @@ def infer_node(node: ir.Node, opsets: Mapping[str, int], known: Known) -> None:
 
 def merge(value: ir.Value, shape: Sequence[Item]) -> None:
     """Fill the gaps of a value's shape; a number takes the place of a name, never of a number."""
-    old = dims(value.shape)
+    old = shape_of(value)
     if old is None:
         value.shape = ir.Shape(shape)
     elif len(old) == len(shape):
@@ -120,7 +120,7 @@ def _merge_branches(node: ir.Node) -> None:
     branches = [body.outputs for body in bodies(node)]
     for value, *ends in zip(node.outputs, *branches, strict=False):
         kinds = {end.type for end in ends}
-        shapes = [dims(end.shape) for end in ends]
+        shapes = [shape_of(end) for end in ends]
         if value.type is None and len(kinds) == 1:
             value.type = kinds.pop()
         ranks = {len(shape) for shape in shapes if shape is not None}

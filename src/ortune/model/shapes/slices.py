@@ -8,7 +8,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortune.model.graph.edit import attribute
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.known_values import Item, Known
 
 _END = 2**31 - 1
@@ -18,7 +18,7 @@ _MOST = 2**40
 """No tensor has so many elements, so an end that would need them is beyond the axis as well."""
 
 
-class Cut(NamedTuple):
+class AxisSlice(NamedTuple):
     """One axis of a Slice; start and end as written, the axis from the front."""
 
     axis: int
@@ -27,9 +27,9 @@ class Cut(NamedTuple):
     step: Item
 
 
-def cuts(node: ir.Node, known: Known, opset: int) -> list[Cut] | None:
+def cuts(node: ir.Node, known: Known, opset: int) -> list[AxisSlice] | None:
     """Return what a Slice cuts; None where its axes are not known, or the rank of its input."""
-    shape = dims(node.inputs[0].shape) if node.inputs[0] is not None else None
+    shape = shape_of(node.inputs[0])
     if shape is None:
         return None
     rows = _attributes(node) if opset < 10 else _inputs(node, known)
@@ -39,11 +39,11 @@ def cuts(node: ir.Node, known: Known, opset: int) -> list[Cut] | None:
     for start, end, axis, step in zip(*rows, strict=False):
         if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
             return None
-        found.append(Cut(axis % len(shape), start, end, step))
+        found.append(AxisSlice(axis % len(shape), start, end, step))
     return found
 
 
-def sliced(shape: Sequence[Item], found: Sequence[Cut]) -> list[Item]:
+def sliced(shape: Sequence[Item], found: Sequence[AxisSlice]) -> list[Item]:
     """Return the shape behind a Slice, as far as it follows by name.
 
     ``x[:n]`` of an axis of 512 has the size ``min(n, 512)``; `bounded` knows that name.

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ortune.core.observer import Ranges
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization.grid import Grid, Kind, activation
 from ortune.quantization.qdq.nodes import multiplied, put_behind, take_output
 from ortune.quantization.qdq.placement import Placement, after, float_inputs
@@ -120,7 +121,7 @@ class Pairs:
     def _domain(self, zero: ir.Value) -> str:
         wide = zero.dtype in (ir.DataType.UINT16, ir.DataType.INT16)
         self.foreign |= wide and self._opset < WIDE_OPSET
-        return "com.microsoft" if wide and self._opset < WIDE_OPSET else ""
+        return MICROSOFT if wide and self._opset < WIDE_OPSET else ""
 
 
 def grids(

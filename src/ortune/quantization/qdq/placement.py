@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph import edit
 from ortune.model.graph.uses import only_reader
 from ortune.quantization.layers import Layer
 from ortune.quantization.qdq.runtime_rules import RULES, Gives
+from ortune.rewrites.simplify.clamps import clamp
 
 MOVES = frozenset(row.op for row in RULES if row.gives is Gives.MOVES)
 """Operators that only move values: the output takes the input's grid.
@@ -32,6 +32,10 @@ A linear Resize computes in float between its pairs, but the tensors around it s
 """
 
 ABSORBED = ("Relu", "Clip")
+"""Activations that a kernel does by its grid, which starts at zero as they do."""
+
+OPSET = 13
+"""Pairs are written from here on: bounds of a Clip are inputs."""
 
 GREEDY = ("Conv", "ConvTranspose", "Gemm")
 """Layers that onnxruntime quantizes by itself, weights per tensor, between two pairs."""
@@ -120,9 +124,8 @@ def after(node: ir.Node) -> ir.Value:
     reader = only_reader(value)
     if reader is None or reader.domain or reader.graph is not node.graph:
         return value
-    if reader.op_type not in ABSORBED:
-        return value
-    return reader.outputs[0] if reader.op_type == "Relu" or _from_zero(reader) else value
+    found = clamp(reader.outputs[0], OPSET) if reader.op_type in ABSORBED else None
+    return reader.outputs[0] if found is not None and found.low == 0 < found.high else value
 
 
 def outside(value: ir.Value, graph: ir.Graph) -> bool:
@@ -207,15 +210,3 @@ def _in_order(graph: ir.Graph) -> Iterable[ir.Value]:
     yield from graph.inputs
     for node in graph:
         yield from node.outputs
-
-
-def _from_zero(clip: ir.Node) -> bool:
-    """Clip's bounds are constants, the lower one zero: a grid from zero does the clipping."""
-    bounds = []
-    for index, (name, default) in enumerate((("min", -np.inf), ("max", np.inf)), start=1):
-        given = clip.inputs[index] if len(clip.inputs) > index else None
-        array = edit.const_array(given)
-        if given is not None and array is None:
-            return False
-        bounds.append(float(edit.attribute(clip, name, default) if array is None else array))
-    return bounds[0] == 0 < bounds[1]

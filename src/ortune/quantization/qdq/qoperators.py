@@ -12,7 +12,9 @@ import onnx_ir as ir
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.qdq import Constants
 from ortune.model.graph.uses import is_read, only_reader
+from ortune.quantization.qdq.placement import OPSET
 from ortune.quantization.qdq.runtime_rules import MOVING
+from ortune.rewrites.simplify.clamps import clamp
 
 _ELEMENTWISE_TEXT = "Add Mul Concat AveragePool GlobalAveragePool LeakyRelu Sigmoid Softmax"
 ELEMENTWISE = frozenset(_ELEMENTWISE_TEXT.split())
@@ -227,16 +229,8 @@ def _repeats(node: ir.Node, grid: Constants) -> bool:
     limits = np.iinfo(grid.zero.dtype)
     scale, zero = float(grid.scale.reshape(-1)[0]), int(grid.zero.reshape(-1)[0])
     low, high = (limits.min - zero) * scale, (limits.max - zero) * scale
-    if node.op_type == "Relu":
-        return low >= 0
-    ends = [qdq.given(node, i) for i in (1, 2)]
-    cuts = [edit.const_array(end) for end in ends]
-    if any(end is not None and cut is None for end, cut in zip(ends, cuts, strict=True)):
-        return False
-    least = -np.inf if cuts[0] is None else float(cuts[0].reshape(-1)[0])
-    most = np.inf if cuts[1] is None else float(cuts[1].reshape(-1)[0])
-    slack = scale * 1e-3
-    return low >= least - slack and high <= most + slack
+    found, slack = clamp(node.outputs[0], OPSET), scale * 1e-3
+    return found is not None and low >= found.low - slack and high <= found.high + slack
 
 
 def leftovers(graph: edit.Graph) -> Iterator[ir.Node]:

@@ -16,10 +16,13 @@ So the result is never worse than rounding to nearest.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
 
 _BLOCK = 64
 """Columns between two matrix products over all columns."""
@@ -35,7 +38,7 @@ def descend(
     *,
     largest: int,
     sweeps: int,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Return integers within -largest..largest.
 
     Args:
@@ -47,21 +50,18 @@ def descend(
     """
     groups, channels, width = wanted.shape
     order = np.argsort(np.einsum("gii->gi", second).sum(axis=0), kind="stable")
-    sorted_ = second[:, order][:, :, order]
-    sorted_, lower = _factor(sorted_)
+    moments, lower = _factor(second[:, order][:, :, order])
     upper = lower.transpose(0, 2, 1).astype(np.float32)
-    hessian = sorted_.astype(np.float32)
+    hessian = moments.astype(np.float32)
     out = np.empty(wanted.shape, np.float32)
     rows = max(1, _ROWS // (groups * width))
     for start in range(0, channels, rows):
         part = slice(start, start + rows)
         values = np.asarray(wanted[:, part], np.float32)[:, :, order]
-        held = fixed[:, part][:, :, order]
-        found = np.clip(np.rint(values), -largest, largest)
-        planes = _planes(values, upper, held, largest)
-        better = _loss(planes - values, upper) < _loss(found - values, upper)
-        found = np.where(better, planes, found)
-        out[:, part, order] = _descend(found, values, hessian, held, largest, sweeps)
+        some = _Channels(values, fixed[:, part][:, :, order], largest)
+        nearest, planes = some.near(values), some.planes(upper)
+        better = _loss(planes - values, upper) < _loss(nearest - values, upper)
+        out[:, part, order] = some.descend(np.where(better, planes, nearest), hessian, sweeps)
     return out
 
 
@@ -83,62 +83,57 @@ def _factor(second: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
     return damped, np.sqrt(damped)
 
 
-def _loss(error: NDArray[np.float32], upper: NDArray[np.float32]) -> NDArray[np.float32]:
+def _loss(error: Floats, upper: Floats) -> Floats:
     seen = error @ upper.transpose(0, 2, 1)
     return np.asarray(np.square(seen, out=seen).sum(axis=2, keepdims=True))
 
 
-def _planes(
-    values: NDArray[np.float32], upper: NDArray[np.float32], fixed: NDArray[np.bool_], largest: int
-) -> NDArray[np.float32]:
-    width = values.shape[2]
-    error = np.zeros_like(values)
-    for end in range(width, 0, -_BLOCK):
-        start = max(0, end - _BLOCK)
-        behind = error[:, :, end:] @ upper[:, start:end, end:].transpose(0, 2, 1)
-        for j in range(end - 1, start - 1, -1):
-            inner = error[:, :, j + 1 : end] @ upper[:, j, j + 1 : end, None]
-            made_up = (behind[:, :, j - start] + inner[:, :, 0]) / upper[:, None, j, j]
-            wanted = values[:, :, j] - np.where(fixed[:, :, j], np.float32(0), made_up)
-            error[:, :, j] = np.clip(np.rint(wanted), -largest, largest) - values[:, :, j]
-    return np.asarray(np.rint(values + error), np.float32)
+@dataclass(frozen=True)
+class _Channels:
+    """Some channels, shape [groups, channels, columns]; all arrays are in steps of the grid."""
 
+    values: Floats
+    fixed: NDArray[np.bool_]
+    largest: int
 
-def _descend(
-    found: NDArray[np.float32],
-    values: NDArray[np.float32],
-    hessian: NDArray[np.float32],
-    fixed: NDArray[np.bool_],
-    largest: int,
-    sweeps: int,
-) -> NDArray[np.float32]:
-    width = values.shape[2]
-    for _ in range(sweeps):
-        before = found.copy()
-        slope = np.asarray((found - values) @ hessian, np.float32)
-        for start in range(0, width, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            old = found[:, :, block].copy()
-            local = hessian[:, block, block]
-            _within(found[:, :, block], slope[:, :, block], local, fixed[:, :, block], largest)
-            slope += (found[:, :, block] - old) @ hessian[:, block]
-        if np.array_equal(found, before):
-            break
-    return found
+    def near(self, wanted: Floats) -> Floats:
+        """Round to the grid's integers."""
+        return np.asarray(np.clip(np.rint(wanted), -self.largest, self.largest), np.float32)
 
+    def planes(self, upper: Floats) -> Floats:
+        """Round one column after the other, from the last, by the nearest plane."""
+        values = self.values
+        error = np.zeros_like(values)
+        for end in range(values.shape[2], 0, -_BLOCK):
+            start = max(0, end - _BLOCK)
+            behind = error[:, :, end:] @ upper[:, start:end, end:].transpose(0, 2, 1)
+            for j in range(end - 1, start - 1, -1):
+                inner = error[:, :, j + 1 : end] @ upper[:, j, j + 1 : end, None]
+                made_up = (behind[:, :, j - start] + inner[:, :, 0]) / upper[:, None, j, j]
+                wanted = values[:, :, j] - np.where(self.fixed[:, :, j], np.float32(0), made_up)
+                error[:, :, j] = self.near(wanted) - values[:, :, j]
+        return np.asarray(np.rint(values + error), np.float32)
 
-def _within(
-    found: NDArray[np.float32],
-    slope: NDArray[np.float32],
-    hessian: NDArray[np.float32],
-    fixed: NDArray[np.bool_],
-    largest: int,
-) -> None:
-    """Move the integers of one block in place."""
-    slope = slope.copy()
-    for j in range(found.shape[2]):
-        now = found[:, :, j]
-        best = np.clip(np.rint(now - slope[:, :, j] / hessian[:, None, j, j]), -largest, largest)
-        step = np.where(fixed[:, :, j], np.float32(0), best - now)
-        found[:, :, j] += step
-        slope += step[:, :, None] * hessian[:, None, j]
+    def descend(self, found: Floats, hessian: Floats, sweeps: int) -> Floats:
+        """Move one integer at a time to its best value until nothing moves."""
+        for _ in range(sweeps):
+            before = found.copy()
+            slope = np.asarray((found - self.values) @ hessian, np.float32)
+            for start in range(0, found.shape[2], _BLOCK):
+                block = slice(start, start + _BLOCK)
+                old = found[:, :, block].copy()
+                self._within(found, slope, hessian, block)
+                slope += (found[:, :, block] - old) @ hessian[:, block]
+            if np.array_equal(found, before):
+                break
+        return found
+
+    def _within(self, found: Floats, slope: Floats, hessian: Floats, block: slice) -> None:
+        """Move the integers of one block in place."""
+        local, curve = slope[:, :, block].copy(), hessian[:, block, block]
+        for j in range(local.shape[2]):
+            now = found[:, :, block][:, :, j]
+            best = self.near(now - local[:, :, j] / curve[:, None, j, j])
+            step = np.where(self.fixed[:, :, block][:, :, j], np.float32(0), best - now)
+            now += step
+            local += step[:, :, None] * curve[:, None, j]

@@ -9,13 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph import edit
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.model.graph.uses import is_read
 from ortune.quantization.block_grid import SLAB, Packed, pack, unpack
 from ortune.quantization.replace import stand_in
 from ortune.quantization.weights.lookup import look_up
 from ortune.quantization.weights.matmuls import Product, Rows, TableLookup, origin
-
-MICROSOFT = "com.microsoft"
 
 
 class Writer:

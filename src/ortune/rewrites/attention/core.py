@@ -49,7 +49,7 @@ class Core:
     product: ir.Node
 
 
-class Refused(Exception):
+class NotFusable(Exception):
     """It is attention, and the text says why it is left alone."""
 
 
@@ -57,7 +57,7 @@ def find(softmax: ir.Node) -> Core | None:
     """Return the attention around a Softmax, None when it is another's.
 
     Raises:
-        Refused: It is, but cannot be written as one operator.
+        NotFusable: It is, but cannot be written as one operator.
     """
     scores, rows = softmax.inputs[0], softmax.outputs[0]
     if scores is None or _traced(scores) is None:
@@ -69,11 +69,11 @@ def find(softmax: ir.Node) -> Core | None:
     value = product.inputs[1]
     rank = None if scores.shape is None else len(scores.shape)
     if rank != 4 or value is None or value.shape is None or len(value.shape) != 4:
-        raise Refused("its tensors are not known to have four dimensions")
+        raise NotFusable("its tensors are not known to have four dimensions")
     if edit.attribute(softmax, "axis", -1) not in (-1, rank - 1):
-        raise Refused("its Softmax is not over the keys")
+        raise NotFusable("its Softmax is not over the keys")
     if scores.dtype != ir.DataType.FLOAT:
-        raise Refused("it is not of float32")
+        raise NotFusable("it is not of float32")
     found = _traced(scores)
     if found is None:
         return None
@@ -82,9 +82,9 @@ def find(softmax: ir.Node) -> Core | None:
     first = path[-1]
     query, key = first.inputs
     if query is None or key is None or {n.graph for n in (*path, *inner)} != {softmax.graph}:
-        raise Refused("its parts lie in several graphs")
+        raise NotFusable("its parts lie in several graphs")
     if scale <= 0:
-        raise Refused("its scale is not positive")
+        raise NotFusable("its scale is not positive")
     return Core(query, key, value, scale, tuple(reversed(masks)), guarded, product)
 
 
@@ -105,7 +105,7 @@ def _traced(value: ir.Value, scale: float = 1.0, depth: int = 8) -> _Trace | Non
             continue
         path, masks, below = found
         if factor != 1.0 and masks:
-            raise Refused("its mask is scaled together with the scores")
+            raise NotFusable("its mask is scaled together with the scores")
         return [node, *path], [mask, *masks] if mask is not None else masks, below * factor
     return None
 
@@ -157,7 +157,7 @@ def _product(rows: ir.Value) -> tuple[ir.Node, bool, list[ir.Node]] | None:
             inner += [test, guard]
         elif step is not None:
             if step.op_type == "Dropout" and len(step.inputs) > 2 and step.inputs[2] is not None:
-                raise Refused("it drops out at random")
+                raise NotFusable("it drops out at random")
             rows = step.outputs[0]
             inner.append(step)
         else:
@@ -177,4 +177,4 @@ def _alone(path: list[ir.Node], inner: list[ir.Node], softmax: ir.Node) -> None:
             outside = [user for user, _ in value.uses() if user not in own]
             last = value is (inner[-1] if inner else softmax).outputs[0]
             if value.is_graph_output() or len(outside) > (1 if last else 0):
-                raise Refused("its scores or probabilities are read elsewhere too")
+                raise NotFusable("its scores or probabilities are read elsewhere too")

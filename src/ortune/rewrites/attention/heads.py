@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor, const_array
 from ortune.model.graph.match import maker, number, scalar_for
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.rewrites.attention.rotary import Turn, turned, write
 
 _SPLIT = (0, 2, 1, 3)
@@ -58,10 +58,10 @@ def untransposed(value: ir.Value) -> Heads | None:
     outer = maker(inner.inputs[0], "Reshape") if inner is not None else None
     if inner is None or outer is None or outer.inputs[0] is None:
         return None
-    source, end = dims(outer.inputs[0].shape), dims(value.shape)
+    source, end = shape_of(outer.inputs[0]), shape_of(value)
     if tuple(edit.attribute(inner, "perm", ())) != (0, 2, 1) or source is None or end is None:
         return None
-    flat = dims(outer.outputs[0].shape)
+    flat = shape_of(outer.outputs[0])
     same = len(source) == 4 and flat is not None and flat[1:] == source[2:]
     if same and end == (*source[:2], source[3], source[2]) and None not in source:
         return _scaled(heads(outer.inputs[0]), scale)
@@ -116,7 +116,7 @@ def _ungrouped(value: ir.Value) -> tuple[ir.Value, int] | None:
     source = raised.inputs[0] if raised is not None else None
     if spread is None or source is None:
         return None
-    few, many, wide = (dims(one.shape) for one in (source, value, spread.outputs[0]))
+    few, many, wide = (shape_of(one) for one in (source, value, spread.outputs[0]))
     if few is None or many is None or wide is None or len(few) != 4 or len(wide) != 5:
         return None
     heads_of, groups = few[1], wide[2]
@@ -165,7 +165,7 @@ def _packed(value: ir.Value) -> Heads | None:
         source, place = found
     turn = maker(source, "Transpose")
     packed = turn.inputs[0] if turn is not None else None
-    shape = dims(packed.shape) if packed is not None else None
+    shape = shape_of(packed)
     if turn is None or packed is None or shape is None or not isinstance(shape[2], int):
         return None
     if tuple(edit.attribute(turn, "perm", ())) != _PACKED:
@@ -176,12 +176,12 @@ def _packed(value: ir.Value) -> Heads | None:
 def _slice(node: ir.Node, part: ir.Value | None) -> tuple[ir.Value | None, int] | None:
     """Return what a part of length one along the first axis was cut from, and where."""
     if node.op_type == "Split" and edit.attribute(node, "axis", 0) == 0:
-        shapes = [dims(one.shape) for one in node.outputs]
+        shapes = [shape_of(one) for one in node.outputs]
         if all(shape is not None and shape[0] == 1 for shape in shapes):
             return node.inputs[0], node.outputs.index(part)
     if node.op_type == "Slice" and len(node.inputs) > 3:
         starts, ends, axes = (const_array(one) for one in node.inputs[1:4])
-        shape = dims(node.outputs[0].shape)
+        shape = shape_of(node.outputs[0])
         if starts is None or ends is None or axes is None or shape is None or shape[0] != 1:
             return None
         if axes.tolist() == [0] and starts[0] >= 0:
@@ -215,14 +215,14 @@ class Flattener:
     def _cut(self, one: Heads, width: int, at: ir.Node) -> list[ir.Value]:
         key = (one.value, at.graph if isinstance(at.graph, ir.Graph) else None)
         if key not in self.cuts:
-            shape = dims(one.value.shape)
+            shape = shape_of(one.value)
             parts = shape[2] if shape is not None and isinstance(shape[2], int) else 0
             source = self._source(one.value, parts * width)
             whole = source or self._reshaped(one.value, parts * width, at)
             node = self.editor.node(
                 "Split", [whole], {"axis": -1, "num_outputs": parts}, outputs=parts
             )
-            known = dims(whole.shape)
+            known = shape_of(whole)
             for value in node.outputs:
                 value.type = whole.type
                 if known is not None:
@@ -235,7 +235,7 @@ class Flattener:
         """Return the tensor of three dimensions that a Reshape has only split the last one of."""
         node = maker(value, "Reshape")
         source = node.inputs[0] if node is not None else None
-        before, after = (dims(one.shape) if one is not None else None for one in (source, value))
+        before, after = (shape_of(one) for one in (source, value))
         if source is None or before is None or after is None or len(before) != 3:
             return None
         pairs = zip(before[:2], after, strict=False)
@@ -244,7 +244,7 @@ class Flattener:
         return source if kept and known and width == _width(after[2:]) else None
 
     def _reshaped(self, value: ir.Value, width: int, at: ir.Node) -> ir.Value:
-        made, shape = reshaped(self.editor, value, (0, 0, width), at), dims(value.shape)
+        made, shape = reshaped(self.editor, value, (0, 0, width), at), shape_of(value)
         if shape is not None:
             made.shape = ir.Shape([shape[0], shape[1], width])
         return made

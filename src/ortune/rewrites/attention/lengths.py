@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from ortune.model.graph.edit import every_graph
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.infer import infer
 from ortune.model.shapes.known_values import Known
 from ortune.model.shapes.node import infer_node
@@ -33,13 +33,13 @@ def named(model: ir.Model) -> Iterator[None]:
     finally:
         for graph in every_graph(model):
             for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
-                shape = dims(value.shape)
+                shape = shape_of(value)
                 if shape is not None and made & {d for d in shape if isinstance(d, str)}:
                     value.shape = ir.Shape([None if d in made else d for d in shape])
 
 
 def _name(value: ir.Value, made: set[str]) -> None:
-    shape = dims(value.shape)
+    shape = shape_of(value)
     if shape is None or None not in shape or value.is_graph_output():
         return
     full = [f"length {len(made)}.{at}" if d is None else d for at, d in enumerate(shape)]

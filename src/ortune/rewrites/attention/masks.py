@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor, const_array
 from ortune.model.graph.match import maker, number
-from ortune.model.graph.spec import dims
-from ortune.rewrites.attention.core import Refused, Select
+from ortune.model.graph.spec import shape_of
+from ortune.rewrites.attention.core import NotFusable, Select
 
 LOWEST = float(np.finfo(np.float32).min)
 """Of float32. The Attention kernel takes it for minus infinity and gives zeros for a row of it."""
@@ -56,7 +56,7 @@ class Masks:
                 instead of what the parts give: no number, or the mean of the values.
 
         Raises:
-            Refused: It cannot be had.
+            NotFusable: It cannot be had.
         """
         total: ir.Value | None = None
         for mask in masks:
@@ -74,10 +74,10 @@ class Masks:
     def _select(self, mask: Select, at: ir.Node, count: int) -> ir.Value:
         fill = number(mask.fill)
         if fill is None or fill > _FILLS:
-            raise Refused("what it puts in the place of scores is no mask")
+            raise NotFusable("what it puts in the place of scores is no mask")
         if fill > _ABSORBS:
             if count > 1:
-                raise Refused(f"it is masked twice, once by {fill:g} instead of the score")
+                raise NotFusable(f"it is masked twice, once by {fill:g} instead of the score")
             fill = ALMOST
         parts = [self._number(0.0), self._number(fill)]
         return self._node("Where", [mask.keep, *(parts[::-1] if mask.inverse else parts)], at)
@@ -107,18 +107,18 @@ class Masks:
         self, mask: ir.Value, query: ir.Value, keys: tuple[ir.Value, int], at: ir.Node
     ) -> ir.Value:
         """Bring the last two dimensions to their lengths, and the rank to four."""
-        shape, of_query, of_key = dims(mask.shape), dims(query.shape), dims(keys[0].shape)
+        shape, of_query, of_key = shape_of(mask), shape_of(query), shape_of(keys[0])
         if shape is None:
-            raise Refused("the rank of its mask is not known")
+            raise NotFusable("the rank of its mask is not known")
         shape = (1,) * (4 - len(shape)) + tuple(shape)
         wanted = (
             of_query[1] if of_query is not None else None,
             of_key[keys[1]] if of_key is not None else None,
         )
         if of_query is not None and of_query[0] == 1 != shape[0]:
-            raise Refused("its mask has more batches than its queries")
+            raise NotFusable("its mask has more batches than its queries")
         if all(a == b and a is not None for a, b in zip(shape[2:], wanted, strict=True)):
-            return mask if len(dims(mask.shape) or ()) == 4 else self._raised(mask, at)
+            return mask if len(shape_of(mask) or ()) == 4 else self._raised(mask, at)
         rows = self._length(query, 1, at)
         columns = self._length(keys[0], keys[1], at)
         ones = self._ints((1, 1))
@@ -128,11 +128,11 @@ class Masks:
         return spread
 
     def _raised(self, mask: ir.Value, at: ir.Node) -> ir.Value:
-        rank = len(dims(mask.shape) or ())
+        rank = len(shape_of(mask) or ())
         return self._node("Unsqueeze", [mask, self._ints(tuple(range(4 - rank)))], at)
 
     def _length(self, value: ir.Value, axis: int, at: ir.Node) -> ir.Value:
-        shape = dims(value.shape)
+        shape = shape_of(value)
         size = shape[axis] if shape is not None else None
         if isinstance(size, int):
             return self._ints((size,))
@@ -182,14 +182,14 @@ def infinite(masks: tuple[ir.Value | Select, ...]) -> bool:
 def _identity(value: ir.Value | None) -> object:
     """Equal numbers are one, wherever they are stored."""
     found = number(value)
-    shape = dims(value.shape) if value is not None else None
+    shape = shape_of(value)
     return value if found is None else (repr(found), shape, value.dtype if value else None)
 
 
 def _infer(node: ir.Node) -> None:
     """Set the shape of what a mask's node makes."""
     value = node.outputs[0]
-    shapes = [dims(one.shape) if one is not None else None for one in node.inputs]
+    shapes = [shape_of(one) for one in node.inputs]
     first = shapes[0]
     if node.op_type in ("Add", "Where", "Max", "Equal"):
         value.shape = _broadcast(shapes)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor, const_array
 from ortune.model.graph.match import maker, other
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def turned(value: ir.Value) -> tuple[ir.Value, Turn] | None:
 def _rotated(value: ir.Value | None) -> ir.Value | None:
     """Return x of ``(-upper half of x, lower half of x)``."""
     join = maker(value, "Concat")
-    shape = dims(value.shape) if value is not None else None
+    shape = shape_of(value)
     if join is None or shape is None or len(join.inputs) != 2 or len(shape) != 4:
         return None
     minus, low = maker(join.inputs[0], "Neg"), join.inputs[1]
@@ -60,7 +60,7 @@ def _rotated(value: ir.Value | None) -> ir.Value | None:
 def _half(value: ir.Value | None, size: int | str) -> tuple[ir.Value, int] | None:
     """Return the tensor of which a value is one half of the last axis, and which one."""
     node = value.producer() if value is not None else None
-    shape = dims(value.shape) if value is not None else None
+    shape = shape_of(value)
     if node is None or node.domain or shape is None or not isinstance(size, int):
         return None
     source, last = node.inputs[0], shape[-1]
@@ -89,7 +89,7 @@ def _angle(value: ir.Value | None, function: str) -> ir.Value | None:
     if axes is None or axes.tolist() != [1] or join is None or len(join.inputs) != 2:
         return None
     angle = join.inputs[0]
-    shape = dims(angle.shape) if angle is not None else None
+    shape = shape_of(angle)
     if shape is None or len(shape) != 3 or edit.attribute(join, "axis", 0) not in (-1, 2):
         return None
     return angle if join.inputs[1] is angle else None
@@ -125,7 +125,7 @@ def _table(
     made: dict[tuple[object, ...], ir.Value],
 ) -> ir.Value:
     """Return the cosines or sines for every row of the batch, which the kernel asks for."""
-    rows, shape = (dims(one.shape) or (None,) for one in (value, angle))
+    rows, shape = (shape_of(one) or (None,) for one in (value, angle))
     batch = rows[0]
     key = (op, angle, at.graph, batch if batch is not None else value)
     if key in made:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import Refused
 from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.infer import infer
 from ortune.model.shapes.known_values import Item, Known
@@ -55,7 +55,7 @@ class _Freeing:
         self._model, self._editor, self._known = model, Editor(model.graph), Known()
         self._opsets = model.opset_imports
         made = [value for node in model.graph for value in node.outputs]
-        self._old = {value: dims(value.shape) for value in (*model.graph.inputs, *made)}
+        self._old = {value: shape_of(value) for value in (*model.graph.inputs, *made)}
         for value in made:
             value.shape = None
 
@@ -79,7 +79,7 @@ class _Freeing:
                 raise _no(node, "a body reads what would grow")
         infer_node(node, self._opsets, self._known)
         for value in node.outputs:
-            old, new = self._old.get(value), dims(value.shape)
+            old, new = self._old.get(value), shape_of(value)
             if old is not None and value.name and (new is None or len(new) != len(old)):
                 if touched:
                     raise _no(node, "its shape cannot be told any more")
@@ -102,7 +102,7 @@ class _Freeing:
                 found[str(value.name)] = grown[0]
             if value.shape is None or old is None:
                 continue
-            whole = list(dims(value.shape) or ())
+            whole = list(shape_of(value) or ())
             mine = axes.get(value.name or "", {}) if value.is_graph_input() else {}
             for axis in grown:
                 same = single if old[axis] in sizes else None
@@ -112,7 +112,7 @@ class _Freeing:
 
     def _grown(self, value: ir.Value) -> list[int]:
         """Return the axes of a value that are larger than they were."""
-        old, new = self._old.get(value), dims(value.shape)
+        old, new = self._old.get(value), shape_of(value)
         if old is None or new is None or len(old) != len(new):
             return []
         return [axis for axis, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
@@ -143,7 +143,7 @@ class _Freeing:
         old_out = self._old.get(node.outputs[0])
         if source is None or to is None:
             return  # a target that is computed follows its inputs
-        new_in = dims(source.shape)
+        new_in = shape_of(source)
         if old_in is None or old_out is None or new_in is None:
             raise _no(node, "its shapes are not known")
         made = _target(old_in, self._grown(source), old_out)
@@ -161,7 +161,7 @@ class _Freeing:
         grown = self._grown(source) if source is not None else []
         if to is None or source is None:
             return
-        behind = len(to) - len(dims(source.shape) or ())
+        behind = len(to) - len(shape_of(source) or ())
         made = [1 if at - behind in grown else int(x) for at, x in enumerate(to)]
         if made != to.tolist():
             fresh = self._editor.constant(f"{node.name}_to", np.array(made, np.int64))
@@ -169,7 +169,7 @@ class _Freeing:
 
     def _concat(self, node: ir.Node) -> None:
         """Repeat what is the same for every row, such as a token that an exporter expanded."""
-        shapes = [dims(value.shape) if value is not None else None for value in node.inputs]
+        shapes = [shape_of(value) for value in node.inputs]
         along = edit.attribute(node, "axis", 0)
         for value, shape in zip(node.inputs, shapes, strict=True):
             grown = self._grown(value) if value is not None else []
@@ -201,7 +201,7 @@ class _Freeing:
         value = node.inputs[index] if index < len(node.inputs) else None
         if value is None or like is None or value is like or self._grown(value):
             return
-        shape, wanted = dims(value.shape), dims(like.shape)
+        shape, wanted = shape_of(value), shape_of(like)
         if shape is None or wanted is None or of not in self._grown(like):
             return
         if shape[axis] != (self._old.get(like) or wanted)[of]:

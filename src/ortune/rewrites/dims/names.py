@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from ortune.core.errors import BadSettings
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 
 Place = tuple[str, int]
 """An input and an axis of it."""
@@ -32,7 +32,7 @@ def places(model: ir.Model, text: str) -> list[Place]:
     Raises:
         BadSettings: There is no such dimension.
     """
-    inputs = {str(v.name): dims(v.shape) or () for v in given(model)}
+    inputs = {str(v.name): shape_of(v) or () for v in given(model)}
     named = [(n, i) for n, shape in inputs.items() for i, dim in enumerate(shape) if dim == text]
     if named:
         return named

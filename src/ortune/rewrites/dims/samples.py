@@ -15,7 +15,7 @@ _TIMES = (2, 3)
 """Batches beside the old one on which a freed batch is compared."""
 
 
-class Cut(Bridge):
+class CutSamples(Bridge):
     """Samples of other sizes are cut, or repeated, to the sizes that are fixed now."""
 
     def __init__(self, sizes: Mapping[str, Mapping[int, int]]) -> None:
@@ -32,7 +32,7 @@ class Cut(Bridge):
         yield found
 
 
-class Rows(Bridge):
+class BatchedRows(Bridge):
     """A freed batch: rows together must give what they gave in runs of the old batch."""
 
     def __init__(self, axes: Mapping[str, int], sizes: int, outputs: Mapping[str, int]) -> None:
@@ -94,7 +94,7 @@ class Larger(Bridge):
         yield found
 
     def runs(self, new: Tensors) -> Sequence[Tensors]:
-        """Return the sample where it has the old size; else nobody knows the answer."""
+        """Return the sample where it has the old size; else the answer is not known."""
         fits = all(
             name not in new or new[name].shape[axis] == size
             for name, by_axis in self._axes.items()

@@ -1,4 +1,4 @@
-"""Formulas spelled out in primitive operators: products taken apart, and one node put in place."""
+"""Match formulas written in primitive operators and replace them by one node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_KERNEL = "float16, bfloat16 and float64 would be computed otherwise"
 
 
 @dataclass(frozen=True)
-class Product:
+class FactoredProduct:
     """scale x factors[0] x factors[1] ..., and the nodes that compute it.
 
     Attributes:
@@ -40,14 +40,14 @@ class Product:
     factors: tuple[ir.Value, ...]
     nodes: tuple[ir.Node, ...] = ()
 
-    def times(self, more: Product, *nodes: ir.Node) -> Product:
+    def times(self, more: FactoredProduct, *nodes: ir.Node) -> FactoredProduct:
         """Multiply two products; `nodes` are those that do so."""
         parts = (*self.nodes, *more.nodes, *nodes)
-        return Product(self.scale * more.scale, self.factors + more.factors, parts)
+        return FactoredProduct(self.scale * more.scale, self.factors + more.factors, parts)
 
-    def over(self, divisor: float, *nodes: ir.Node) -> Product:
+    def over(self, divisor: float, *nodes: ir.Node) -> FactoredProduct:
         """Divide by a constant."""
-        return Product(self.scale / divisor, self.factors, (*self.nodes, *nodes))
+        return FactoredProduct(self.scale / divisor, self.factors, (*self.nodes, *nodes))
 
     def equals(self, scale: float, factors: Sequence[ir.Value]) -> bool:
         """Say whether it is this product, whatever the order; rounded constants count as equal."""
@@ -61,7 +61,7 @@ def close(found: float, wanted: float) -> bool:
     return math.isclose(found, wanted, rel_tol=_TOLERANCE)
 
 
-def product(value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST) -> Product:
+def product(value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST) -> FactoredProduct:
     """Take a value apart through Mul, Div by a constant, and Pow with a small whole exponent.
 
     Args:
@@ -72,13 +72,13 @@ def product(value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST) -
     ends = list(stops)
     constant = number(value)
     if constant is not None:
-        return Product(constant, ())
+        return FactoredProduct(constant, ())
     node = maker(value, "Mul", "Div", "Pow") if depth and value not in ends else None
     if node is None or len(node.inputs) != 2:
-        return Product(1.0, (value,))
+        return FactoredProduct(1.0, (value,))
     one, two = node.inputs
     if one is None or two is None:
-        return Product(1.0, (value,))
+        return FactoredProduct(1.0, (value,))
     if node.op_type == "Mul":
         left, right = (product(v, ends, depth - 1) for v in (one, two))
         return left.times(right, node)
@@ -88,23 +88,23 @@ def product(value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST) -
     if given not in (2.0, 3.0):
         return _whole(value)
     base = product(one, ends, depth - 1)
-    result = Product(1.0, ())
+    result = FactoredProduct(1.0, ())
     for _ in range(int(given)):
-        result = result.times(Product(base.scale, base.factors))
-    return Product(result.scale, result.factors, (*base.nodes, node))
+        result = result.times(FactoredProduct(base.scale, base.factors))
+    return FactoredProduct(result.scale, result.factors, (*base.nodes, node))
 
 
-def _whole(value: ir.Value) -> Product:
-    return Product(1.0, (value,))
+def _whole(value: ir.Value) -> FactoredProduct:
+    return FactoredProduct(1.0, (value,))
 
 
-def climb(value: ir.Value, scale: float, factors: Sequence[ir.Value]) -> Product | None:
+def climb(value: ir.Value, scale: float, factors: Sequence[ir.Value]) -> FactoredProduct | None:
     """Follow the only readers of a value until it has been multiplied by all that is wanted.
 
     Returns:
         What it was multiplied by; the last of its nodes makes the whole product.
     """
-    found = Product(1.0, ())
+    found = FactoredProduct(1.0, ())
     for _ in range(len(factors) + 2):
         node = reader(value, "Mul", "Div")
         rest = other(node, value) if node is not None else None

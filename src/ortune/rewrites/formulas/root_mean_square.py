@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortune.model.graph.edit import Editor, const_array, const_tensor
 from ortune.model.graph.match import maker, near, number, other, reader, reduced
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 
 
@@ -101,7 +101,7 @@ class Tail:
         Leading ones are allowed in a constant. An axis of unknown size is taken to be as long as
         the weight: were it 1, all would be 0.
         """
-        shape = dims(weight.shape) if weight is not None else None
+        shape = shape_of(weight)
         if weight is None or shape is None or weight.dtype != ir.DataType.FLOAT:
             return False
         extra = len(shape) - len(self.sizes)
@@ -136,7 +136,7 @@ def _fixed(value: ir.Value) -> bool:
 
 def tail(x: ir.Value, axes: tuple[int, ...]) -> Tail | None:
     """Return the axes when these are the last ones."""
-    shape = dims(x.shape)
+    shape = shape_of(x)
     count = len(axes)
     if shape is None:
         last = count > 0 and sorted(axes) == list(range(-count, 0))

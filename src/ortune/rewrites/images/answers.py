@@ -14,7 +14,7 @@ from ortune.core.step import Bridge
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
-class Answers(Bridge):
+class FoldedAnswers(Bridge):
     """Samples stay; one output of the old model becomes what the new one gives instead."""
 
     def __init__(self, name: str, turned: Callable[[NDArray[Any]], Arrays]) -> None:

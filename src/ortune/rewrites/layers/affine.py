@@ -98,9 +98,9 @@ def of_node(node: ir.Node, value: ir.Value, at: ChannelAxis, opset: int) -> Affi
 def of_batch_norm(node: ir.Node, opset: int) -> Affine | str:
     """Return what a BatchNormalization does in inference, or why that is not known.
 
-    With f = scale / sqrt(variance + epsilon) it is ``f x + (shift - f mean)``. Training is told by
-    ``training_mode`` from opset 14 on, by more than one output from 7 to 13, by ``is_test``
-    before. Before 9, ``spatial`` = 0 normalized every position by itself.
+    With f = scale / sqrt(variance + epsilon) it is ``f x + (shift - f mean)``. Training is
+    declared by ``training_mode`` from opset 14 on, by more than one output from 7 to 13, by
+    ``is_test`` before. Before 9, ``spatial`` = 0 normalized every position by itself.
     """
     outputs = [v for v in node.outputs[1:] if v.name]
     if attribute(node, "training_mode", 0) or any(is_read(v) for v in outputs):

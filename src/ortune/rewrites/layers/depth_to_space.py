@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortune.model.graph import edit
 from ortune.model.graph.replace import forward, remove
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.infer import infer
 
 _BETWEEN = ("Relu", "Clip", "LeakyRelu", "Identity", "QuantizeLinear", "DequantizeLinear")
@@ -36,7 +36,7 @@ def spread_channels_last(model: ir.Model) -> int:
 
 def _spread(editor: edit.Editor, node: ir.Node) -> str | None:
     x, y = node.inputs[0], node.outputs[0]
-    shape = dims(x.shape) if x is not None else None
+    shape = shape_of(x)
     if x is None or not isinstance(node.graph, ir.Graph):
         return "it is in a local function"
     if edit.attribute(node, "mode", "DCR") != "DCR":

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.model.graph.edit import attribute, const_tensor
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.rewrites.layers.affine import ChannelAxis
 
@@ -68,7 +68,7 @@ class FoldableLayer:
         if self.node.op_type == "Gemm":
             return ChannelAxis(self.outputs, -1, 2)
         x = self.node.inputs[0]
-        shape = dims(x.shape) if x is not None else None
+        shape = shape_of(x)
         return ChannelAxis(self.outputs, -1, None if shape is None else len(shape))
 
     @property

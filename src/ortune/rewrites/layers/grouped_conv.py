@@ -1,4 +1,4 @@
-"""Grouped convolutions with fewer and wider groups: the same numbers, zeros between the blocks."""
+"""Grouped convolutions with fewer and wider groups, zeros between the blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConvTranspose as Conv and DepthToSpace: the same numbers, from operators with integer kernels.
+"""ConvTranspose as Conv and DepthToSpace, which have integer kernels.
 
 Every output pixel of a transposed convolution with stride s belongs to one of s x s phases, and a
 phase is a plain convolution of the input. One Conv computes all phases as channels, DepthToSpace

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph.edit import attribute, const_array, discard
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import is_read
 from ortune.model.graph.values import overridable
 from ortune.rewrites.opset.lowering import (
@@ -44,12 +44,12 @@ _ALTERING = ("ReduceSumSquare", "ReduceLogSum", "ReduceL1", "ReduceL2", "ReduceL
 
 
 def _parts(work: Lowering, node: ir.Node) -> Adapted:
-    """Equal parts are said by the number of outputs, others by their sizes."""
+    """Equal parts are given by the number of outputs, others by their sizes."""
     count = node.attributes.pop("num_outputs", None)
     if count is None or len(node.inputs) > 1:
         return None
     source = node.inputs[0]
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     axis = attribute(node, "axis", 0)
     size = shape[axis] if shape is not None else None
     if not isinstance(size, int):
@@ -66,7 +66,7 @@ def _parts(work: Lowering, node: ir.Node) -> Adapted:
 def _softmax(work: Lowering, node: ir.Node) -> Adapted:
     """Below 13 all dimensions from the axis on count as one: the axis must be the last."""
     source = node.inputs[0]
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     axis = attribute(node, "axis", -1)
     if shape is None:
         return "the rank of its input is not known"
@@ -102,7 +102,7 @@ def _shape(work: Lowering, node: ir.Node) -> Adapted:
 def _layer_norm(work: Lowering, node: ir.Node) -> Adapted:
     """Mean and variance over the axes, spelled out; in float32 as the operator computes it."""
     source = node.inputs[0]
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     extra = any(is_read(value) for value in node.outputs[1:])
     if extra:
         return None  # the standard's own body gives the mean too
@@ -190,7 +190,7 @@ def _full_axes(work: Lowering, node: ir.Node) -> Adapted:
     if axes is None:
         return None
     source = node.inputs[0]
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     if shape is None:
         return "the rank of its input is not known"
     for index, label in ((2, "scales"), (3, "sizes")):
@@ -229,7 +229,7 @@ def _full_pads(work: Lowering, node: ir.Node) -> Adapted:
         return None
     axes, pads = (const_array(node.inputs[i]) for i in (3, 1))
     source = node.inputs[0]
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     if axes is None or pads is None or shape is None or any(map(overridable, node.inputs)):
         return "its pads or axes are computed"
     whole = np.zeros((2, len(shape)), np.int64)

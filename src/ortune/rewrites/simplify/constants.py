@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ortune.model.graph.edit import Editor, const_array, const_tensor, refuse
 from ortune.model.graph.evaluate import FOLDED, evaluate
 from ortune.model.graph.replace import forward
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.known_values import Item, Known
 
@@ -179,7 +179,7 @@ def _size(node: ir.Node) -> int:
     """Return the bytes of the outputs as far as shapes tell."""
     total = 0
     for value in node.outputs:
-        shape = dims(value.shape)
+        shape = shape_of(value)
         if shape is not None and value.dtype not in (None, ir.DataType.STRING):
             items = [dim for dim in shape if isinstance(dim, int)]
             total += int(np.prod(items, dtype=np.int64)) * _width(value.dtype)
@@ -203,7 +203,7 @@ def _freed(node: ir.Node) -> int:
 def _target(node: ir.Node, known: Known) -> list[int] | None:
     """Return the constant that may stand for the second input, if it is not constant yet."""
     source, second = node.inputs[:2]
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     to = known.part(second)
     if const_tensor(second) is not None or to is None or to.scalar or second in known.arrays:
         return None

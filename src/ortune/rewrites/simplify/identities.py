@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortune.model.graph.edit import attribute, const_array, const_tensor
 from ortune.model.graph.match import NOT_NEGATIVE
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import is_read
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.known_values import Item, Known, Partial
@@ -138,7 +138,7 @@ def _where(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
         chosen = yes if array.all() else no
     else:
         return None
-    shape, out = (dims(v.shape) if v is not None else None for v in (chosen, node.outputs[0]))
+    shape, out = (shape_of(v) for v in (chosen, node.outputs[0]))
     return chosen if shape is not None and shape == out and None not in shape else None
 
 
@@ -214,7 +214,7 @@ def _is_neutral(
     node: ir.Node, number: float, value: ir.Value | None, constant: ir.Value | None
 ) -> bool:
     tensor = const_tensor(constant)
-    shape = dims(value.shape) if value is not None else None
+    shape = shape_of(value)
     if tensor is None or tensor.size != 1 or shape is None or len(tensor.shape) > len(shape):
         return False
     if overridable(constant) or attribute(node, "axis", None) is not None:
@@ -226,7 +226,7 @@ def _is_neutral(
 
 def _dims(node: ir.Node, index: int) -> tuple[Item, ...] | None:
     value = node.inputs[index] if index < len(node.inputs) else None
-    return dims(value.shape) if value is not None else None
+    return shape_of(value)
 
 
 def _same(one: Item, two: Item) -> bool:

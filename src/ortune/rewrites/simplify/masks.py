@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortune.model.graph.edit import Editor, attribute, every_node
 from ortune.model.graph.match import maker
 from ortune.model.graph.replace import forward, remove
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.index_arithmetic import Index, always, index_of
 from ortune.model.shapes.known_values import Item, Known
 from ortune.model.shapes.named_dims import ELEMENTWISE, UNARY, broadcast, expanded
@@ -60,8 +60,8 @@ def _true(node: ir.Node, known: Known) -> int:
 
 
 def _narrow(node: ir.Node, value: ir.Value | None, known: Known) -> int:
-    """Hand on `value`, whose result is only broadcast, where no reader sees the difference."""
-    wide, narrow = dims(node.outputs[0].shape), dims(value.shape) if value is not None else None
+    """Forward `value`, whose result is only broadcast, where no reader sees the difference."""
+    wide, narrow = shape_of(node.outputs[0]), shape_of(value)
     if value is None or wide is None or narrow is None or None in wide or None in narrow:
         return 0
     shapes: dict[ir.Value, Sequence[Item]] = {}
@@ -87,7 +87,7 @@ def _absorbed(
         return False
     for node in dict.fromkeys(user for user, _ in value.uses()):
         after = _after(node, value, narrow, known)
-        before = dims(node.outputs[0].shape) if after is not None else None
+        before = shape_of(node.outputs[0]) if after is not None else None
         if after is None or before is None or None in before or None in after:
             return False
         if list(after) == list(before):
@@ -111,10 +111,7 @@ def _after(
         return expanded(narrow, to.items) if to is not None else None
     if node.op_type not in ELEMENTWISE:
         return None
-    shapes = [
-        narrow if one is value else dims(one.shape) if one is not None else None
-        for one in node.inputs
-    ]
+    shapes = [narrow if one is value else shape_of(one) for one in node.inputs]
     given = [shape for shape in shapes if shape is not None]
     return broadcast(given) if len(given) == len(shapes) else None
 
@@ -125,7 +122,7 @@ def _taken(node: ir.Node, known: Known) -> ir.Value | None:
         return _by_axes(node, known)
     flat = maker(node.inputs[0], "Flatten", "Reshape")
     source = flat.inputs[0] if flat is not None else None
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     if flat is None or shape is None or len(shape) != 2 or attribute(node, "axis", 0) != 0:
         return None
     if flat.op_type == "Flatten":
@@ -151,8 +148,8 @@ def _taken(node: ir.Node, known: Known) -> ir.Value | None:
 
 def _by_axes(node: ir.Node, known: Known) -> ir.Value | None:
     source, joined = node.inputs[0], maker(node.inputs[1], "Concat")
-    shape = dims(source.shape) if source is not None else None
-    at = dims(node.inputs[1].shape) if node.inputs[1] is not None else None
+    shape = shape_of(source)
+    at = shape_of(node.inputs[1])
     if source is None or joined is None or shape is None or at is None:
         return None
     whole = attribute(joined, "axis", 0) in (-1, len(at) - 1) and len(joined.inputs) == len(shape)
@@ -161,7 +158,7 @@ def _by_axes(node: ir.Node, known: Known) -> ir.Value | None:
     axes = []
     for dim, value in enumerate(joined.inputs):
         found = index_of(value, known)
-        part = dims(value.shape) if value is not None else None
+        part = shape_of(value)
         if found is None or part is None or part[-1] != 1:
             return None
         if found == Index() and shape[dim] == 1:
@@ -176,7 +173,7 @@ def _in_order(
     axes: Sequence[tuple[int, int]], shape: Sequence[Item], indices: ir.Value | None
 ) -> bool:
     """Say whether the positions run over all of the tensor, axis after axis, and nothing else."""
-    out = dims(indices.shape) if indices is not None else None
+    out = shape_of(indices)
     if out is None or None in out:
         return False
     places = [place for _, place in axes]
@@ -191,7 +188,7 @@ def _in_order(
 
 def _view(node: ir.Node, source: ir.Value, editor: Editor, opset: int) -> int:
     """Put an Unsqueeze in the place of a Gather that keeps all numbers in order."""
-    axes = added_axes(dims(source.shape), dims(node.outputs[0].shape))
+    axes = added_axes(shape_of(source), shape_of(node.outputs[0]))
     if axes is None or node.graph is None:
         return 0
     if opset < 13:

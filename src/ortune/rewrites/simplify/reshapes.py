@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortune.model.graph.edit import Editor, attribute, const_array, every_node
 from ortune.model.graph.match import maker
 from ortune.model.graph.replace import forward, remove
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.known_values import Item, Known
 
@@ -60,7 +60,7 @@ def permutation(node: ir.Node) -> tuple[int, ...] | None:
     if perm is not None:
         return tuple(perm)
     source = node.inputs[0]
-    shape = dims(source.shape) if source is not None else None
+    shape = shape_of(source)
     return tuple(reversed(range(len(shape)))) if shape is not None else None
 
 
@@ -89,7 +89,7 @@ def _reshapes(node: ir.Node, known: Known, editor: Editor, opset: int) -> int:
 def _undoes(node: ir.Node, before: ir.Node, known: Known) -> bool:
     if {node.op_type, before.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
-    shape = dims(before.inputs[0].shape) if before.inputs[0] is not None else None
+    shape = shape_of(before.inputs[0])
     rank = len(shape) if shape is not None else None
     one, two = _axes(before, known), _axes(node, known)
     if one is None or two is None:
@@ -103,7 +103,7 @@ def _undoes(node: ir.Node, before: ir.Node, known: Known) -> bool:
 
 
 def _unchanged(node: ir.Node, source: ir.Value) -> bool:
-    one, two = dims(source.shape), dims(node.outputs[0].shape)
+    one, two = shape_of(source), shape_of(node.outputs[0])
     return one is not None and one == two and None not in one
 
 
@@ -131,9 +131,7 @@ def _joined_axes(node: ir.Node, before: ir.Node, known: Known, editor: Editor) -
     """One Unsqueeze does what two did, and one Squeeze."""
     if node.op_type != before.op_type or node.op_type not in ("Squeeze", "Unsqueeze"):
         return 0
-    outer, inner = (
-        dims(v.shape) if v is not None else None for v in (node.outputs[0], before.inputs[0])
-    )
+    outer, inner = (shape_of(v) for v in (node.outputs[0], before.inputs[0]))
     one, two = _axes(before, known), _axes(node, known)
     if outer is None or inner is None or one is None or two is None or before.inputs[0] is None:
         return 0
@@ -156,9 +154,9 @@ def _joined_axes(node: ir.Node, before: ir.Node, known: Known, editor: Editor) -
 
 def _one_reshape(node: ir.Node, source: ir.Value, editor: Editor, opset: int) -> int:
     """Write the shape behind both: as axes added, or by copying sizes that have only a name."""
-    op, numbers = "Reshape", plain_target(dims(source.shape), dims(node.outputs[0].shape))
+    op, numbers = "Reshape", plain_target(shape_of(source), shape_of(node.outputs[0]))
     if numbers is None and opset >= 13:
-        op, numbers = "Unsqueeze", added_axes(dims(source.shape), dims(node.outputs[0].shape))
+        op, numbers = "Unsqueeze", added_axes(shape_of(source), shape_of(node.outputs[0]))
     if numbers is None or node.graph is None:
         return 0
     constant = editor.constant(f"{node.name}_to", np.array(numbers, np.int64))

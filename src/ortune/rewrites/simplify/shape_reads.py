@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortune.model.graph.edit import Editor, every_node
 from ortune.model.graph.replace import forward
-from ortune.model.graph.spec import dims
+from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.known_values import Known
 
 _FIRST = 15
@@ -33,7 +33,7 @@ def settle_lengths(model: ir.Model, known: Known) -> int:
         if part is None or part.scalar or value in known.arrays or not part.items:
             continue
         source = _measured(node)
-        shape = dims(source.shape) if source is not None else None
+        shape = shape_of(source)
         if source is None or shape is None or None in part.items:
             continue
         size = len(part.items)

@@ -32,7 +32,6 @@ class _OrtRecording(ort.OrtSession):
         self._walls: list[int] = []
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once; outputs by name."""
         start = time.perf_counter_ns()
         found = super().run(feeds)
         self._walls.append(time.perf_counter_ns() - start)

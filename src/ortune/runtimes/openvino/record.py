@@ -33,7 +33,6 @@ class _Counting(native.Compiled):
         self._before: dict[str, float] = {}
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once; outputs by name."""
         start = time.perf_counter_ns()
         found = super().run(feeds)
         self._walls.append(time.perf_counter_ns() - start)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
@@ -20,7 +21,7 @@ class Broken(Quantizer):
     """Replaces every large weight by a constant tensor of its mean."""
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         if backend.name() == "scripted":
             yield cls()
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer, Step
@@ -27,7 +28,7 @@ class Coarse(Quantizer):
     care: bool = False
 
     @classmethod
-    def offers(cls, facts: Facts, backend: Backend) -> Iterable[Self]:
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         if backend.name() == "scripted" and getattr(backend, "slow", 1.0) < 1.0:
             yield cls()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.studies import MODEL, study, write_model
 
 from ortune.analysis.costs import pricing, sources, terms
-from ortune.analysis.costs.cost import Option, costs, figures
+from ortune.analysis.costs.cost import ServingOption, costs, figures
 from ortune.analysis.costs.sources import Priced
 from ortune.analysis.costs.terms import Terms
 from ortune.backends.cpu import Cpu
@@ -32,8 +32,8 @@ from ortune.measurement.timing.concurrency import slowdown
 
 ONE = Interval(1.0, 1.0, 1.0)
 WORKED = Terms(price_per_hour=2.50, overhead_s=0.020, processes=6, effort_cost=320.0)
-NOW = Option("now", 0.020, ONE)
-TUNED = Option("tuned", 0.012, Interval(0.6, 0.55, 0.65))
+NOW = ServingOption("now", 0.020, ONE)
+TUNED = ServingOption("tuned", 0.012, Interval(0.6, 0.55, 0.65))
 
 
 def bench_file(folder: Path, *, ratio: Interval = TUNED.ratio or ONE, batch: int = 0) -> Path:
@@ -132,7 +132,7 @@ def test_batches_and_company_count() -> None:
     ],
 )
 def test_the_verdict_follows_its_rule(ratio: Interval, effort: float, answer: str) -> None:
-    option = Option("tuned", 0.020 * ratio.value, ratio)
+    option = ServingOption("tuned", 0.020 * ratio.value, ratio)
     found = costs([NOW, option], replace(WORKED, effort_cost=effort))
     assert found.verdict.answer == answer, found.verdict
 
@@ -151,7 +151,9 @@ def test_intervals_hold_their_estimates(
 ) -> None:
     asked = Terms(3.0, overhead_s=overhead_s, processes=processes, effort_cost=100.0)
     held = Interval(ratio, ratio / spread, ratio * spread)
-    row = costs([Option("now", base_s, ONE), Option("new", base_s * ratio, held)], asked).rows[1]
+    row = costs(
+        [ServingOption("now", base_s, ONE), ServingOption("new", base_s * ratio, held)], asked
+    ).rows[1]
     saved, back = row.saving_per_month, row.months
     close = 1e-9 * asked.price_per_hour * asked.month_hours
     assert saved.low <= saved.value + close and saved.value <= saved.high + close
@@ -161,13 +163,14 @@ def test_intervals_hold_their_estimates(
         # What is saved until break-even pays what was spent: the same sum from two sides.
         served = row.inferences / row.figures.fps_machine / 3600
         assert served / asked.month_hours * row.figures.fps_machine == pytest.approx(
-            back.value * costs([Option("now", base_s, ONE)], asked).rows[0].figures.fps_machine
+            back.value
+            * costs([ServingOption("now", base_s, ONE)], asked).rows[0].figures.fps_machine
         )
 
 
 @given(positive, st.floats(0.1, 1e4), st.floats(0.1, 1e4))
 def test_more_load_never_costs_less(inference_s: float, one: float, two: float) -> None:
-    option = Option("x", inference_s, ONE)
+    option = ServingOption("x", inference_s, ONE)
     low, high = sorted((one, two))
     paid = [figures(option, WORKED, load, whole=True) for load in (low, high)]
     assert paid[0].cost_per_month <= paid[1].cost_per_month

@@ -36,16 +36,13 @@ CONV = """g (float[1,16,32,32] x) => (float[1,32,32,32] y)
 
 def in_space(action: Action, known: Facts, backend: Backend, workload: Workload) -> bool:
     """Say whether the search has a plan with the action's steps, or tries its setting."""
+    found = capabilities(backend)
     if action.steps:
-        sides = Target(backend, capabilities(backend)).variants(known, workload)
-        offered = (one for side in sides for one in recipes(known, side))
+        sides = Target(backend, found).variants(known, workload)
+        offered = (one for side in sides for one in recipes(known, side, found))
         wanted = set(action.steps)
         return any(wanted <= {str(step) for step in recipe.steps} for recipe in offered)
-    settings = (
-        one
-        for group in backend.coordinates(known, capabilities(backend)).values()
-        for one in group
-    )
+    settings = (one for group in backend.coordinates(known, found).values() for one in group)
     return bool(action.backend) and action.backend in {str(one) for one in settings}
 
 

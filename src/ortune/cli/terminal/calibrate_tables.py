@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortune.cli import shared
+from ortune.cli.terminal.output import say, table
 
 if TYPE_CHECKING:
     from ortune.analysis.calibration_quality.calibrate import Calibration, TensorRange
@@ -18,11 +18,13 @@ _ROWS = 10
 _NAMED = 5
 
 
-def show(found: Calibration, out: Path | None, cache: Path | None, *, every: bool) -> None:
+def show(
+    found: Calibration, out: str | Path | None, cache: str | Path | None, *, every: bool
+) -> None:
     """Print the tensors that the data says least surely, then what follows."""
     doubtful = sorted(found.tensors, key=lambda tensor: -(tensor.apart or 0.0))
     shown = doubtful if every else doubtful[:_ROWS]
-    shared.table(
+    table(
         (
             "tensor",
             "made by",
@@ -37,20 +39,20 @@ def show(found: Calibration, out: Path | None, cache: Path | None, *, every: boo
     left = len(doubtful) - len(shown)
     rest = f"; the {len(shown)} most doubtful are shown (-v shows all)" if left else ""
     copies = f", copies by {found.augment} included" if found.augment else ""
-    shared.say(
+    say(
         f"{len(found.tensors)} tensors by {found.observer} "
         f"on {found.samples} samples{copies}{rest}"
     )
     if found.tensors:
         widest = max(found.tensors, key=lambda tensor: tensor.step)
-        shared.say(f"widest: {widest.name}, {widest.low:.4g} to {widest.high:.4g}")
+        say(f"widest: {widest.name}, {widest.low:.4g} to {widest.high:.4g}")
     _show_idle(found)
-    shared.say(str(found.stability))
+    say(str(found.stability))
     if found.stability.enough is False:
-        shared.say("this is said of ranges; `--compare` measures what they cost in accuracy")
+        say("this is said of ranges; `--compare` measures what they cost in accuracy")
     for path, what in ((out, "ranges"), (cache, "TensorRT cache")):
         if path is not None:
-            shared.say(f"{what}: {path}")
+            say(f"{what}: {path}")
 
 
 def _cells(tensor: TensorRange) -> tuple[str, ...]:
@@ -65,18 +67,18 @@ def _show_idle(found: Calibration) -> None:
     unseen = [*found.unanswered, *(one.tensor for one in found.idle if not one.seen)]
     if unseen:
         names = _some(list(dict.fromkeys(unseen)))
-        shared.say(f"never run on this data (a branch that was not taken): {names}")
+        say(f"never run on this data (a branch that was not taken): {names}")
     zero = [one for one in found.idle if one.seen and one.value == 0]
     if zero:
-        shared.say(f"never activated, 0 on every sample: {_some([_by(one) for one in zero])}")
+        say(f"never activated, 0 on every sample: {_some([_by(one) for one in zero])}")
     fixed = [one for one in found.idle if one.seen and one.value]
     if fixed:
         texts = [f"{_by(one)} = {one.value:.4g}" for one in fixed]
-        shared.say(f"constant on this data: {_some(texts)}")
+        say(f"constant on this data: {_some(texts)}")
     partly = [one for one in found.idle if one.channels]
     if partly:
         texts = [f"{_by(one)}: {len(one.channels)} of {one.of}" for one in partly]
-        shared.say(f"channels that were 0 on every sample: {_some(texts)}")
+        say(f"channels that were 0 on every sample: {_some(texts)}")
 
 
 def _by(one: Inactive) -> str:
@@ -91,7 +93,7 @@ def _some(names: list[str]) -> str:
 def show_ranking(found: ObserverRanking) -> None:
     """Print a line an observer, and whether one of them is the best."""
     metric = next((row.score.metric for row in found.rows if row.score), "score")
-    shared.table(
+    table(
         (
             "observer",
             "calibrated on",
@@ -105,17 +107,17 @@ def show_ranking(found: ObserverRanking) -> None:
         [_line(row) for row in found.rows],
     )
     base = next((row.score.base for row in found.rows if row.score), math.nan)
-    shared.say(
+    say(
         f"the float model: {metric} {base:.4g}; budget {found.budget}; "
         f"{found.calibrated} samples calibrated on, {found.scored} scored"
     )
     if found.overlap:
-        shared.say("the scored samples are those that were calibrated on: scores are optimistic")
+        say("the scored samples are those that were calibrated on: scores are optimistic")
     equal = [_name(row) for row in found.rows if row.standing == "not worse"]
     if found.best:
-        shared.say(f"best: {found.best}, by {found.by}, beyond the noise (95 %)")
+        say(f"best: {found.best}, by {found.by}, beyond the noise (95 %)")
     elif len(equal) > 1:
-        shared.say(f"no best beyond the noise: {_some(equal)} cannot be told apart")
+        say(f"no best beyond the noise: {_some(equal)} cannot be told apart")
 
 
 def _line(row: ObserverScore) -> tuple[str, ...]:

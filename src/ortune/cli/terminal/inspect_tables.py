@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ortune.cli import _specs, shared
+from ortune.cli.terminal.figures import amount, sides, size
+from ortune.cli.terminal.output import say, specs, table
 
 if TYPE_CHECKING:
     from ortune.analysis.inspection.inspect import Inspection
@@ -23,7 +24,7 @@ _FIXED = "no dimension"
 
 def show(found: Inspection, wanted: Mapping[str, bool], verbose: bool) -> None:
     """Print the summary, inputs and outputs, and what is odd; then the tables asked for."""
-    shared.table(("", found.model.name), [*_summary(found, verbose), *_saturation(found)])
+    table(("", found.model.name), [*_summary(found, verbose), *_saturation(found)])
     _io("input", found.facts.inputs, verbose)
     _io("output", found.facts.outputs, verbose)
     _lint(found, verbose)
@@ -37,17 +38,17 @@ def show(found: Inspection, wanted: Mapping[str, bool], verbose: bool) -> None:
     if wanted["nodes"] or verbose:
         _nodes(found)
     if not (verbose or found.placement or any(wanted.values())):
-        shared.say("more: --regions, --nodes, --tensors; --on cpu,openvino asks who takes what")
+        say("more: --regions, --nodes, --tensors; --on cpu,openvino asks who takes what")
 
 
 def _summary(found: Inspection, verbose: bool) -> list[tuple[str, str]]:
     facts = found.facts
     opsets = ", ".join(f"{name or 'ai.onnx'} {v}" for name, v in sorted(found.opsets.items()))
-    precisions = ", ".join(f"{n} {shared.size(b)}" for n, b in facts.precisions.items())
+    precisions = ", ".join(f"{n} {size(b)}" for n, b in facts.precisions.items())
     said = f", {found.producer}" if found.producer else ""
     digest = f", sha256 {found.digest}" if found.digest else ""
     rows = [
-        ("file", f"{shared.size(found.file_bytes)}{digest}"),
+        ("file", f"{size(found.file_bytes)}{digest}"),
         ("made with", f"opset {opsets}; IR {facts.ir_version}{said}"),
         ("nodes", _count(facts)),
         ("operators", _ops(facts, verbose)),
@@ -90,7 +91,7 @@ def _ops(facts: Facts, verbose: bool) -> str:
 
 
 def _flop(count: float) -> str:
-    text = shared.amount(count)
+    text = amount(count)
     return f"{text}FLOP" if " " in text else f"{text} FLOP"
 
 
@@ -100,7 +101,7 @@ def _arithmetic(found: Inspection) -> str:
         known = sum(one.flops or 0 for one in found.nodes)
         text = f"{_flop(known)} a run at least: {_nodes_of(found.unknown)}"
     else:
-        text = f"{_flop(facts.flops)} a run, {shared.size(found.moved)} moved"
+        text = f"{_flop(facts.flops)} a run, {size(found.moved)} moved"
         if found.intensity is not None:
             text += f": {found.intensity:.3g} FLOP a byte"
         if found.unknown:
@@ -120,24 +121,24 @@ def _saturation(found: Inspection) -> list[tuple[str, str]]:
     return [("can saturate without VNNI", said)]
 
 
-def _io(kind: str, specs: Sequence[TensorSpec], verbose: bool) -> None:
-    shown = specs if verbose else specs[:_IO]
-    _specs.table(kind, shown)
-    if len(shown) < len(specs):
-        shared.say(f"and {len(specs) - len(shown)} more {kind}s; -v lists them all")
+def _io(kind: str, given: Sequence[TensorSpec], verbose: bool) -> None:
+    shown = given if verbose else given[:_IO]
+    specs(kind, shown)
+    if len(shown) < len(given):
+        say(f"and {len(given) - len(shown)} more {kind}s; -v lists them all")
 
 
 def _lint(found: Inspection, verbose: bool) -> None:
     shown = found.lint if verbose else found.lint[:_LINT]
     if shown:
         rows = [(one.severity, _said(one, verbose), one.action) for one in shown]
-        shared.table(("", "what is odd", "what mends it"), rows)
+        table(("", "what is odd", "what mends it"), rows)
     elif not found.skipped:
-        shared.say("nothing is odd")
+        say("nothing is odd")
     if len(shown) < len(found.lint):
-        shared.say(f"and {len(found.lint) - len(shown)} more; -v lists them all, with their cost")
+        say(f"and {len(found.lint) - len(shown)} more; -v lists them all, with their cost")
     if found.skipped:
-        shared.say(found.skipped)
+        say(found.skipped)
 
 
 def _said(one: Finding, verbose: bool) -> str:
@@ -165,7 +166,7 @@ def _placement(every: Iterable[Placed], verbose: bool) -> None:
             more = "" if verbose or len(one.left) <= _LEFT else ", ..."
             rows.append((one.backend, "taken apart", len(one.left), f"{named}{more}"))
     if rows:
-        shared.table(("asked", "provider", "nodes>", ""), rows)
+        table(("asked", "provider", "nodes>", ""), rows)
 
 
 def _regions(found: Inspection) -> None:
@@ -173,16 +174,16 @@ def _regions(found: Inspection) -> None:
         (
             one.name,
             one.nodes,
-            shared.size(one.weights),
+            size(one.weights),
             _flops(one.flops),
-            shared.size(one.moved),
+            size(one.moved),
             _ratio(one.intensity),
             f"{one.unknown} unknown" if one.unknown else "",
         )
         for one in found.regions
     ]
     columns = ("region", "nodes>", "weights>", "FLOP>", "moved>", "FLOP/B>", "")
-    shared.table(columns, rows)
+    table(columns, rows)
 
 
 def _nodes(found: Inspection) -> None:
@@ -191,16 +192,16 @@ def _nodes(found: Inspection) -> None:
             one.name,
             one.op,
             one.dtype,
-            _specs.sides(one.shape),
-            shared.size(one.weights) if one.weights else "",
+            sides(one.shape),
+            size(one.weights) if one.weights else "",
             "?" if one.flops is None else _flops(one.flops),
-            "?" if one.moved is None else shared.size(one.moved),
+            "?" if one.moved is None else size(one.moved),
             _ratio(one.intensity),
         )
         for one in found.nodes
     ]
     columns = ("node", "operator", "makes", "shape", "weights>", "FLOP>", "moved>", "FLOP/B>")
-    shared.table(columns, rows)
+    table(columns, rows)
 
 
 def _tensors(found: Inspection) -> None:
@@ -209,8 +210,8 @@ def _tensors(found: Inspection) -> None:
             (
                 one.name,
                 one.dtype,
-                _specs.sides(one.shape),
-                shared.size(one.size),
+                sides(one.shape),
+                size(one.size),
                 one.readers,
                 ", ".join(one.read_by[:1]) + (", ..." if one.readers > 1 else ""),
             )
@@ -218,16 +219,16 @@ def _tensors(found: Inspection) -> None:
             if one.kind == kind
         ]
         if rows:
-            shared.table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
+            table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
 
 
 def _inside(found: Inspection) -> None:
     if found.bodies:
         held = [(b.node, b.op, b.attribute, b.nodes, b.captured) for b in found.bodies]
-        shared.table(("body of", "operator", "as", "nodes>", "values captured>"), held)
+        table(("body of", "operator", "as", "nodes>", "values captured>"), held)
     if found.functions:
         called = [(one.name, one.nodes, one.calls) for one in found.functions]
-        shared.table(("function", "nodes>", "calls>"), called)
+        table(("function", "nodes>", "calls>"), called)
 
 
 def _nodes_of(count: int) -> str:
@@ -235,7 +236,7 @@ def _nodes_of(count: int) -> str:
 
 
 def _flops(count: int) -> str:
-    return shared.amount(count) if count else "-"
+    return amount(count) if count else "-"
 
 
 def _ratio(value: float | None) -> str:

@@ -1,0 +1,100 @@
+"""What `calibrate` and `compare_observers` are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated, Any
+
+from ortune.core.errors import BadSettings
+from ortune.core.fields import File, Option, Source
+from ortune.core.request import BackendRequest, CustomOpsRequest, request
+
+OBSERVERS = (
+    "min-max",
+    "min-max(average=0.05)",
+    "percentile(p=99.9)",
+    "percentile(p=99.99)",
+    "percentile(p=99.999)",
+    "entropy",
+    "mse",
+)
+"""What is compared if nothing else is asked for."""
+
+
+@request
+class CalibrationRequest(CustomOpsRequest):
+    """What both have in common.
+
+    Attributes:
+        model: The model file.
+        data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
+            module:function.
+        quantizer: Whose tensors are calibrated.
+        samples: Calibrate on so many, spread over the data; 0 takes all.
+        augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never
+            scored.
+    """
+
+    model: str | Path
+    _: KW_ONLY
+    data: Source = None
+    quantizer: Annotated[str, Option("SPEC")] = "int8-static(head=true)"
+    samples: Annotated[int, Option(low=0)] = 0
+    augment: Annotated[str, Option("SPECS")] = ""
+
+    @property
+    def source(self) -> str | Path | Callable[[], Any]:
+        """The samples.
+
+        Raises:
+            BadSettings: There are none.
+        """
+        if self.data is None:
+            raise BadSettings(
+                "--data is missing: made-up samples have made-up ranges", fix="give --data SOURCE"
+            )
+        return self.data
+
+
+@request
+class Calibrate(CalibrationRequest):
+    """Observe the tensors that a quantizer asks for, over all samples and over parts of them.
+
+    Attributes:
+        observer: In place of the quantizer's own, such as ``percentile(p=99.99)``.
+        every: Observe every float tensor of the file's own graph too, which a TensorRT cache
+            needs.
+
+    Raises:
+        OrtuneError: The model, the data or a spelling cannot be used, or nothing is to be asked.
+    """
+
+    _: KW_ONLY
+    observer: str | None = None
+    every: bool = False
+
+
+@request
+class CompareObservers(CalibrationRequest, BackendRequest):
+    """Calibrate and quantize with each observer, and score all on samples that were not observed.
+
+    Attributes:
+        labels: Labels in the samples' order (.npy or .csv).
+        calibration: Samples to calibrate with, apart from --data; otherwise a part of them is
+            calibrated on and the rest is scored.
+        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999": says the
+            metric.
+        observers: How ranges are read off the data, such as "percentile(p=99.99)".
+
+    Raises:
+        OrtuneError: The model, the data or a spelling cannot be used.
+    """
+
+    _: KW_ONLY
+    labels: File | None = None
+    calibration: Source = None
+    budget: Annotated[str | None, Option("BUDGET")] = None
+    observers: Annotated[Sequence[str], Option("SPEC", "--observer")] = OBSERVERS
+    quantizer: Annotated[str, Option("SPEC")] = "int8-static"

@@ -1,0 +1,50 @@
+"""What `inspect` is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated
+
+from ortune.core.backend import Backend
+from ortune.core.custom_ops import equipped
+from ortune.core.fields import Option, Shapes
+from ortune.core.request import CustomOpsRequest, request
+
+
+@request
+class Inspect(CustomOpsRequest):
+    """Say what MODEL is made of, what is odd about it, and who would run it.
+
+    Nothing is run and, above 500 MB, no weights are read. FLOPs and bytes are of one run;
+    dynamic dimensions count as 1 unless --shape says otherwise. --on loads the model in a worker
+    for each backend. -v lists everything; --json holds everything always.
+
+    Example:
+        ortune inspect model.onnx
+        ortune inspect model.onnx --shape x:1x3x640x640 --regions --on cpu,openvino
+
+    Attributes:
+        model: The model file.
+        on: Ask these backends, such as "cpu,openvino", which nodes they would take.
+        shapes: Shape of an input, such as x:1x3x320x320.
+        weights: Read all weights for the digest and for rules about values. Default: below
+            500 MB.
+
+    Raises:
+        BadModel: The file cannot be read.
+        BadSettings: A shape does not fit the model; `on` is no backend.
+    """
+
+    model: str | Path
+    _: KW_ONLY
+    on: Annotated[str | Sequence[str | Backend], Option("BACKENDS")] = ""
+    shapes: Shapes = Shapes(None, Option("INPUT:DIMS", "--shape"))
+    weights: bool | None = None
+
+    @property
+    def backends(self) -> str:
+        """`on`, spelled, with the custom operators given to every backend."""
+        on = self.on if isinstance(self.on, str) else ",".join(map(str, self.on))
+        return equipped(on, self.custom_ops) if on else ""

@@ -1,0 +1,49 @@
+"""What `buckets` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated
+
+from ortune.core.fields import Option, Source
+from ortune.core.request import BackendRequest, request
+
+
+@request
+class BucketsRequest(BackendRequest):
+    """Find the padding in the data of an encoder, prove that it can be cut, choose lengths.
+
+    The answer is a backend to give to --on of any verb, and to ot.load: it cuts every call down
+    to the shortest bucket that holds its real positions. `ortune optimize` tries the same by
+    itself where the data are padded.
+
+    Example:
+        ortune buckets encoder.onnx --data padded/ --on "cpu(threads=1)"
+        ortune buckets encoder.onnx --data padded/ --count 8 --seconds 0
+
+    Attributes:
+        model: An encoder with a dynamic length.
+        data: Samples, padded as they are served: a folder of .npz, .npy per input or images, a
+            .jsonl file, or module:function.
+        count: Most buckets.
+        multiple: Buckets are multiples of this.
+        mask: The mask; found in the data by default.
+        least_db: Signal to noise that every output keeps without padding; less for quantized
+            models.
+        seconds: Time for timing padded against cut calls; 0 leaves it out.
+
+    Raises:
+        BadData: There is no mask with padding at one end, or nothing is padded.
+        Refused: An answer changes without the padding, or nothing is gained.
+        OrtuneError: Model, data or backend cannot be used.
+    """
+
+    model: str | Path
+    _: KW_ONLY
+    data: Source = None
+    count: Annotated[int, Option(low=1)] = 4
+    multiple: Annotated[int, Option(low=1)] = 8
+    mask: Annotated[str, Option("NAME")] = ""
+    least_db: float = 100.0
+    seconds: Annotated[float, Option(low=0)] = 10.0

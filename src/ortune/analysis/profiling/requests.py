@@ -1,0 +1,52 @@
+"""What `profile` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated
+
+from ortune.core.backend import Backend
+from ortune.core.custom_ops import equipped
+from ortune.core.fields import Option
+from ortune.core.request import CustomOpsRequest, DataRequest, request
+
+
+@request
+class ProfileRequest(CustomOpsRequest, DataRequest):
+    """Say where the time of a run of MODEL goes: by operator, by node and by region.
+
+    Kernels are mapped back through fusions to the nodes of the file. Profiled and plain runs take
+    turns, so that the profiler's own cost is known and taken off.
+
+    Example:
+        ortune profile model.onnx --on "cpu(threads=2)" --data samples/
+        ortune profile model.onnx --shape x:1x3x224x224 -o profile/
+
+    Attributes:
+        model: The model file.
+        on: Where to run, such as "cpu(threads=2)".
+        batch: Samples stacked into one run; 0 takes them as they come.
+        seconds: Time for counted runs.
+        runs: Profiled runs; 0 takes what fits the time.
+        ceilings: Measure what this machine can do at most, for verdicts by roofline.
+        allow_fallback: Go on with the CPU provider when the one asked for takes no node.
+
+    Raises:
+        BackendMissing: The backend cannot run here, records no profile, or took no node.
+        OrtuneError: The model or the data cannot be used.
+    """
+
+    model: str | Path
+    _: KW_ONLY
+    on: Annotated[str | Backend, Option("BACKENDS")] = "cpu"
+    batch: Annotated[int, Option(low=0)] = 0
+    seconds: Annotated[float, Option(low=0.1)] = 5.0
+    runs: Annotated[int, Option(low=0)] = 0
+    ceilings: bool = True
+    allow_fallback: bool = False
+
+    @property
+    def backend(self) -> str:
+        """`on`, spelled, with the custom operators given to it."""
+        return equipped(str(self.on), self.custom_ops)

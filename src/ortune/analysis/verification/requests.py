@@ -1,0 +1,91 @@
+"""What `verify` and `extract` are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ortune.core.fields import File, Option, Source
+from ortune.core.request import BackendRequest, CustomOpsRequest, DataRequest, request
+
+
+@request
+class Verify(BackendRequest, DataRequest):
+    """Judge whether OTHER answers like REFERENCE, within the budget.
+
+    Exit code 0 for proved and likely, 1 when it fails. Without --data the inputs are made up.
+
+    Example:
+        ortune verify model.onnx small.onnx --data samples/ --budget "top1>=base-0.01"
+        ortune verify model.onnx small.onnx --shape x:1x3x320x320
+        ortune verify model.onnx int8.onnx --data samples/ --simulate avx2
+        ortune verify model.onnx int8.onnx --data samples/ --bisect -o why/
+
+    Attributes:
+        reference: The model that answers right, on the CPU provider.
+        other: The model that is judged, on the backend.
+        labels: Labels in the samples' order (.npy or .csv).
+        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999".
+        evaluate: Score with fn(run), which calls run(**inputs) and returns per-sample records.
+        simulate: Answer as a CPU without VNNI would, where sums of 8-bit products saturate.
+        bisect: Where OTHER fails, name the first step and node that do it, and write a small
+            model; in Python, the folder to write it into.
+
+    Raises:
+        OrtuneError: A model, the data or the budget cannot be used, or OTHER does not run.
+    """
+
+    reference: str | Path
+    other: str | Path
+    _: KW_ONLY
+    labels: File | None = None
+    budget: Annotated[str | None, Option("BUDGET")] = None
+    evaluate: Annotated[str | None, Option("MODULE:FN")] = None
+    simulate: Literal["avx2"] | None = None
+    bisect: bool | str | Path | None = False
+
+    @property
+    def folder(self) -> Path:
+        """Where the small model goes."""
+        return Path("ortune-bisect" if isinstance(self.bisect, bool) else self.bisect or "")
+
+
+@request
+class Extract(CustomOpsRequest):
+    """Cut the part of MODEL between named tensors out into a model of its own.
+
+    What it needs comes along: weights, functions, captured values, and paths that go round
+    --from, up to the model's own inputs. A node stands for what it reads (--from) or makes
+    (--to); where a tensor has the same name, write node:NAME. With --data the whole model runs,
+    on the CPU provider without its fusions, the piece's inputs are recorded into the folder
+    OUT-inputs, and the piece must answer as the whole does.
+
+    Example:
+        ortune extract model.onnx --from /encoder/Add_output_0 --to logits -o piece.onnx
+        ortune extract model.onnx --from node:Conv_3 --to node:Conv_3 --data D -o conv.onnx
+
+    Attributes:
+        model: The model file.
+        out: The piece.
+        inputs: Tensor, or node, that the piece begins with; repeat it. Default: the model's
+            inputs.
+        outputs: Tensor, or node, that the piece ends with; repeat it. Default: the model's
+            outputs.
+        data: Samples of the model's inputs: a folder of .npz, .npy per input or images, a .jsonl
+            file, or module:function.
+        limit: Record the first N samples of --data; 0 takes all.
+
+    Raises:
+        BadModel: The cut cannot be made, or the piece answers otherwise than the whole.
+        BadData: The samples do not fit the model, or an input of the piece cannot be recorded.
+    """
+
+    model: str | Path
+    out: Annotated[str | Path, Option("PATH", "-o --out")]
+    inputs: Annotated[Sequence[str], Option("NAME", "--from")] = ()
+    outputs: Annotated[Sequence[str], Option("NAME", "--to")] = ()
+    _: KW_ONLY
+    data: Source = None
+    limit: Annotated[int, Option("N", "--samples", low=0)] = 0
