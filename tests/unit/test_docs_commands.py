@@ -29,7 +29,10 @@ from ortune.search.policy import Policy
 
 HOME = Path(__file__).parents[2]
 PAGES = sorted(
-    [HOME / "README.md", *(HOME / "docs").rglob("*.md"), *(HOME / "examples").rglob("*.md")]
+    [
+        HOME / "README.md",
+        *(p for f in ("docs", "examples", "tests") for p in (HOME / f).rglob("*.md")),
+    ]
 )
 TODAY = [page for page in PAGES if page.parent.name != "decisions"]
 """Decision pages tell what was so when they were written."""
