@@ -218,12 +218,8 @@ def test_files(page: Path) -> None:
     text = page.read_text()
     folders = [HOME, HOME / "src", HOME / "src" / "ortune", page.parent]
     for span in SPAN.findall(FENCE.sub("", text)):
-        file = re.fullmatch(r"((?:\w+/)+(?:\w+\.(?:py|json))?)(:\w+)?", span)
-        if (
-            file
-            and "NAME" not in span
-            and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir())
-        ):
+        file = re.fullmatch(r"((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|json))?)(:\w+)?", span)
+        if file and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir()):
             found = [f / file[1] for f in folders if (f / file[1]).exists()]
             assert found, f"{span} is not there"
     for target, anchor in re.findall(r"\]\(([^)#: ]*)#?([^)]*)\)", text):
