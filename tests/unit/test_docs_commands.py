@@ -28,12 +28,8 @@ from ortune.core.workload import Workload
 from ortune.search.policy import Policy
 
 HOME = Path(__file__).parents[2]
-PAGES = sorted(
-    [
-        HOME / "README.md",
-        *(p for f in ("docs", "examples", "tests") for p in (HOME / f).rglob("*.md")),
-    ]
-)
+FOLDERS = [HOME / name for name in ("docs", "examples", "tests")]
+PAGES = [HOME / "README.md", *sorted(p for folder in FOLDERS for p in folder.rglob("*.md"))]
 TODAY = [page for page in PAGES if page.parent.name != "decisions"]
 """Decision pages tell what was so when they were written."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
