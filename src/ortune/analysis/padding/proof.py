@@ -14,7 +14,7 @@ from ortune.core.workload import spread
 from ortune.data.padding import Padding
 from ortune.data.stream import Stream
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.metrics.snr import Snr
 
 LEAST_DB = 100.0
@@ -93,9 +93,7 @@ def prove(
 
 def _saved(job: WorkerJob, indices: Sequence[int], out: Path) -> Stream:
     """Run samples and keep the outputs."""
-    with Worker(job) as worker:
-        worker.ask("load")
-        worker.ask("score", indices=list(indices), metrics=[], save=str(out.resolve()))
+    ask_once(job, ("score", {"indices": list(indices), "metrics": [], "save": str(out.resolve())}))
     return Stream(out)
 
 
