@@ -155,7 +155,7 @@ class _Seen:
 
 def _samples(asked: Calibrate, folder: Path) -> _Seen:
     ways = augmenting.read(asked.augment) if asked.augment else ()
-    samples, inputs = asked.samples, model_facts.facts(file.load(asked.model)).inputs
+    samples, inputs = asked.samples or 0, model_facts.facts(file.load(asked.model)).inputs
     fed = feeds_module.load(asked.source, inputs, folder)
     notes = list(fed.notes)
     if samples > fed.count:

@@ -36,7 +36,7 @@ from ortune.data.feeds import Feeds
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
-from ortune.experiment.request import Request
+from ortune.experiment.request import ExperimentRequest
 from ortune.measurement.accuracy import judge
 from ortune.measurement.capabilities import demand
 from ortune.measurement.job import MAIN
@@ -95,7 +95,7 @@ def run(asked: CompareObservers) -> ObserverRanking:
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        request = Request(
+        request = ExperimentRequest(
             asked.model,
             data=asked.source,
             labels=asked.labels,
@@ -105,7 +105,7 @@ def run(asked: CompareObservers) -> ObserverRanking:
             time=_SECONDS,
         )
         context = prepare(request, folder, noting(notes, asked.sink))
-        calibrated = _calibrated(context, asked.samples, copies, folder)
+        calibrated = _calibrated(context, asked.samples or 0, copies, folder)
         contest = _Contest(Path(asked.model), context, backend, asked.sink)
         ranked, best, by = contest.ranked(steps, calibrated)
     observed = calibrated[0][2]

@@ -95,7 +95,7 @@ def prove(
 
 def _saved(job: WorkerJob, indices: Sequence[int], out: Path) -> Stream:
     """Run samples and keep the outputs."""
-    ask_once(job, ("score", {"indices": indices, "metrics": [], "save": str(out.resolve())}))
+    ask_once(job, ("score", {"indices": list(indices), "metrics": [], "save": str(out.resolve())}))
     return Stream(out)
 
 
