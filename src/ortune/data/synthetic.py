@@ -22,7 +22,6 @@ Draw = Callable[[np.random.Generator], NDArray[Any]]
 _FREE, _IMAGE, _SIGNAL = 16, 224, 512
 """Made-up sizes of a dynamic dimension, of an image's height and width, of a signal's length."""
 _IDS = 100
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 def make(

@@ -24,7 +24,7 @@ from ortune.core.workload import Workload, spread
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.experiment.budget import budget_for
-from ortune.experiment.context import Part
+from ortune.experiment.context import ScoredPart
 from ortune.experiment.measure import records
 from ortune.experiment.original import keep_outputs, scored_part
 from ortune.measurement.accuracy import EXACT_DB, judge
@@ -145,7 +145,7 @@ class _Case:
 class _Truth:
     """The outputs of the start, and how others are compared with them."""
 
-    part: Part
+    part: ScoredPart
     budget: Budget
     rule: str
 

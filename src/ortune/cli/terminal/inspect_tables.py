@@ -38,9 +38,7 @@ def show(found: Inspection, wanted: Mapping[str, bool], verbose: bool) -> None:
     if wanted["nodes"] or verbose:
         _nodes(found)
     if not (verbose or found.placement or any(wanted.values())):
-        say(
-            "more: --regions, --nodes, --tensors; --on cpu,openvino asks which nodes each backend takes"
-        )
+        say("more: --regions, --nodes, --tensors; --on cpu,openvino says which nodes they take")
 
 
 def _summary(found: Inspection, verbose: bool) -> list[tuple[str, str]]:
