@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2] / "src" / "ortune"
 TREE = Tree(ROOT)
 
 OPEN = {
-    "crowded package",
     "long file",
     "long function",
     "first line",

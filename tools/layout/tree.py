@@ -46,11 +46,7 @@ class Limits:
         "workloads",
     )
     listings: tuple[str, ...] = ("cli",)
-    same_name: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "Noise": "two plugins, a section and an augmentation: a plugin is called as its file",
-        }
-    )
+    same_name: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
