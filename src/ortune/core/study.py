@@ -249,10 +249,8 @@ class Study(TableResult):
 
     def speedup(self, trial: Trial) -> Interval:
         """Return baseline latency over the trial's, with its 99 % interval; 1 for the baseline."""
-        if trial.ratio is None:
-            nothing = 1.0 if trial.key == self.baseline.key else float("nan")
-            return Interval(nothing, nothing, nothing)
-        return trial.ratio.inverse()
+        unmeasured = 1.0 if trial.key == self.baseline.key else float("nan")
+        return trial.ratio.inverse() if trial.ratio else Interval(*[unmeasured] * 3)
 
     def predicted(self, trial: Trial) -> Interval | None:
         """Return where one new measurement of a trial's speed-up will fall with 95 %, if known."""
@@ -260,28 +258,18 @@ class Study(TableResult):
 
     def front(self) -> tuple[Trial, ...]:
         """Return the trials that no other beats in both latency and score, fastest first."""
-        latest = {t.key: t for t in self.trials if t.ratio and t.score and not t.error}
-        return tuple(
-            sorted(
-                (
-                    t
-                    for t in latest.values()
-                    if not any(self._beats(o, t) for o in latest.values())
-                ),
-                key=lambda t: t.ratio.value if t.ratio else 1.0,
-            )
-        )
+        sign = -1 if self.budget.metric.higher_is_better else 1
+        points = [
+            (t.ratio.value, sign * t.score.value, t)
+            for t in {trial.key: trial for trial in self.trials}.values()
+            if t.ratio and t.score and not t.error
+        ]
 
-    def _beats(self, one: Trial, two: Trial) -> bool:
-        if one is two or not (one.ratio and two.ratio and one.score and two.score):
-            return False
-        sign = 1 if self.budget.metric.higher_is_better else -1
-        better = (
-            one.ratio.value < two.ratio.value,
-            sign * (one.score.value - two.score.value) > 0,
-        )
-        worse = (one.ratio.value > two.ratio.value, sign * (one.score.value - two.score.value) < 0)
-        return any(better) and not any(worse)
+        def beaten(slow: float, bad: float) -> bool:
+            return any(a <= slow and b <= bad and (a, b) != (slow, bad) for a, b, _ in points)
+
+        fastest_first = sorted(points, key=lambda point: point[0])
+        return tuple(trial for slow, bad, trial in fastest_first if not beaten(slow, bad))
 
 
 def accepted(trial: Trial, *, strict: bool) -> bool:

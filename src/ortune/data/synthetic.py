@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadData, BadSettings
+from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, stream
@@ -23,7 +22,6 @@ Draw = Callable[[np.random.Generator], NDArray[Any]]
 _FREE, _IMAGE, _SIGNAL = 16, 224, 512
 """Made-up sizes of a dynamic dimension, of an image's height and width, of a signal's length."""
 _IDS = 100
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 def make(
@@ -73,47 +71,6 @@ def make(
     path = out / "feeds.stream"
     made = stream.write(path, samples())
     return Feeds(path, made, tuple(digests), source="made up", synthetic=True, notes=tuple(notes))
-
-
-def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Read ``x:1x3x320x320``, one text an input; ``x:`` is a scalar.
-
-    Raises:
-        BadSettings: A text cannot be read, or an input is given twice.
-    """
-    found: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, sign, dims = text.rpartition(":")
-        if not name or not sign or not re.fullmatch(r"(\d+(x\d+)*)?", dims):
-            raise BadSettings(f"cannot read shape '{text}'", fix="write input:1x3x320x320")
-        _once(name, found, "shape")
-        found[name] = tuple(int(dim) for dim in dims.split("x")) if dims else ()
-    return found
-
-
-def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Read ``ids:0..30521`` (both ends included for integers) or ``rate:16000``.
-
-    Raises:
-        BadSettings: A text cannot be read, its ends are swapped, or an input is given twice.
-    """
-    found: dict[str, tuple[float, float]] = {}
-    for text in texts:
-        match = re.fullmatch(rf"(.+):({_NUMBER})(?:\.\.({_NUMBER}))?", text)
-        if match is None:
-            raise BadSettings(f"cannot read range '{text}'", fix="write input:0..30521")
-        low = float(match[2])
-        high = float(match[3]) if match[3] else low
-        if low > high:
-            raise BadSettings(f"range '{text}' ends before it begins", fix="write low..high")
-        _once(match[1], found, "range")
-        found[match[1]] = (low, high)
-    return found
-
-
-def _once(name: str, found: Mapping[str, object], what: str) -> None:
-    if name in found:
-        raise BadSettings(f"two {what}s for input '{name}'", fix="give one")
 
 
 def _sizes(inputs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, int]:

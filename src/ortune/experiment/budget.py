@@ -13,7 +13,7 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.workload import spread
 from ortune.data import derive
 from ortune.data.stream import Stream
-from ortune.experiment.context import Part
+from ortune.experiment.context import ScoredPart
 from ortune.metrics.score import EvaluateScore
 
 _LOOKED_AT = 64
@@ -67,7 +67,7 @@ def evaluated(function: str, given: str | None) -> tuple[Budget, str]:
     return replace(budget, metric=metric), ""
 
 
-def check(budget: Budget, parts: Sequence[Part]) -> None:
+def check(budget: Budget, parts: Sequence[ScoredPart]) -> None:
     """Refuse a budget that the original itself misses.
 
     Raises:

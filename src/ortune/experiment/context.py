@@ -20,7 +20,7 @@ from ortune.recipe.build import Material
 
 
 @dataclass(frozen=True)
-class Part:
+class ScoredPart:
     """Samples that are scored together.
 
     Attributes:
@@ -60,7 +60,7 @@ class Context:
     models: Mapping[str, Path]
     feeds: Mapping[str, Path]
     materials: Mapping[str, Material]
-    parts: Mapping[str, Part]
+    parts: Mapping[str, ScoredPart]
     evaluate: str
     base_ns: int
     timeout_s: float
@@ -73,11 +73,11 @@ class Context:
         """The accuracy budget."""
         return self.job.budget
 
-    def scoring_s(self, part: Part) -> float:
+    def scoring_s(self, part: ScoredPart) -> float:
         """Return the seconds that scoring a part may take: 20 times the original's or more."""
         return max(self.timeout_s, 20 * len(part.indices) * self.base_ns / 1e9)
 
-    def evaluation(self) -> tuple[Part, ...]:
+    def evaluation(self) -> tuple[ScoredPart, ...]:
         """Return what finalists are judged on: the search's part and the part held out from it."""
         return together(self.parts)
 
@@ -95,7 +95,7 @@ class Context:
         )
 
 
-def together(parts: Mapping[str, Part]) -> tuple[Part, ...]:
+def together(parts: Mapping[str, ScoredPart]) -> tuple[ScoredPart, ...]:
     """Return the search's part, and the final one unless it is of the same samples."""
     search, final = parts["search"], parts["final"]
     held_out = not set(final.indices) & set(search.indices)

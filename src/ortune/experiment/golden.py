@@ -1,4 +1,4 @@
-"""A few inputs with the outputs of the plans worth packing: what a bundle checks itself with."""
+"""Golden samples: a few inputs with a plan's outputs, by which a bundle checks itself."""
 
 from __future__ import annotations
 

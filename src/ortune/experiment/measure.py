@@ -27,7 +27,7 @@ from ortune.core.trial import (
     Verdict,
 )
 from ortune.experiment.build import Files
-from ortune.experiment.context import Context, Part, shown_beside
+from ortune.experiment.context import Context, ScoredPart, shown_beside
 from ortune.experiment.records import table
 from ortune.measurement.accuracy import OutputEvidence, judge
 from ortune.measurement.job import Failure
@@ -45,7 +45,7 @@ def attempt(
     key: str,
     plan: Plan,
     files: Files,
-    part: Part,
+    part: ScoredPart,
     baseline: Worker,
     effort: Effort,
     sink: Sink,
@@ -160,7 +160,7 @@ def measurement(started: Started, pairs: Sequence[Pair]) -> Measurement:
     )
 
 
-def score(context: Context, worker: Worker, plan: Plan, *parts: Part) -> tuple[Score, ...]:
+def score(context: Context, worker: Worker, plan: Plan, *parts: ScoredPart) -> tuple[Score, ...]:
     """Score a loaded plan on parts of the data together: the budget's metric first."""
     base = np.concatenate([part.records for part in parts])
     groups = [name for part in parts for name in part.groups or ()] or None
@@ -189,7 +189,7 @@ def score(context: Context, worker: Worker, plan: Plan, *parts: Part) -> tuple[S
 
 
 def records(
-    worker: Worker, metrics: Sequence[Metric], part: Part, timeout_s: float
+    worker: Worker, metrics: Sequence[Metric], part: ScoredPart, timeout_s: float
 ) -> list[NDArray[np.float64]]:
     """Return one table of records a metric.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.core.metric import Metric
 from ortune.data.stream import Stream
-from ortune.experiment.context import Part
+from ortune.experiment.context import ScoredPart
 from ortune.measurement.process import Worker
 
 
@@ -38,7 +38,7 @@ def scored_part(
     metric: Metric,
     labels: Sequence[Any] | None = None,
     groups: Sequence[str] | None = None,
-) -> Part:
+) -> ScoredPart:
     """Put a part of the data together with the original's records on it.
 
     Args:
@@ -56,4 +56,4 @@ def scored_part(
     ]
     records: NDArray[np.float64] = np.asarray(rows, np.float64)
     grouped = None if groups is None else tuple(groups[i] for i in indices)
-    return Part(name, tuple(indices), outputs.path, records, some, grouped)
+    return ScoredPart(name, tuple(indices), outputs.path, records, some, grouped)

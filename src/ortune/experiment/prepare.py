@@ -16,17 +16,17 @@ from ortune.core.study import Header, Job
 from ortune.core.workload import spread
 from ortune.experiment import budget as budgeting
 from ortune.experiment import samples
-from ortune.experiment.context import Context, Part, together
+from ortune.experiment.context import Context, ScoredPart, together
 from ortune.experiment.keys import different, model_digest
 from ortune.experiment.ledger import read_header, write_header
 from ortune.experiment.original import keep_outputs, scored_part
 from ortune.experiment.records import table
-from ortune.experiment.request import Request
+from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.samples import CALIBRATION, Feeding
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.turns import Started, ready
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.workloads.latency import Latency
@@ -37,7 +37,7 @@ _SHARE = 40
 
 
 def prepare(
-    request: Request,
+    request: ExperimentRequest,
     root: Path,
     sink: Sink,
     *,
@@ -48,7 +48,7 @@ def prepare(
     """Load models and data, run the baseline, fix the budget; write or check the run's header.
 
     Args:
-        request: What was asked.
+        request: Models, samples and budget.
         root: The run's folder.
         sink: Receives notes.
         on: The backends to search, as spelled: part of the job.
@@ -62,14 +62,13 @@ def prepare(
     if header is not None:
         _same_job(root, header, request, on)
     facts = {name: model_facts.facts(file.load(path), read=True) for name, path in models.items()}
-    work = root / "data"
-    fed = _fed(request, facts, root, header, sink).settled(work)
+    fed = _fed(request, facts, root, header, sink).settled(root / "data")
     with _start(request, root, fed.streams) as worker:
         started = ready(worker)
         quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
         if not request.evaluate:
             fed = fed.divided(header.parts if header else _thinned(request, fed, quick, sink))
-        fed, budget, rule, parts = _judged(request, fed, worker, work)
+        fed, budget, rule, parts = _judged(request, fed, worker, root / "data")
     if rule:
         sink(Note(f"budget {budget} ({rule})"))
     budgeting.check(budget, together(parts))
@@ -83,7 +82,6 @@ def prepare(
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
     _claim(root, header, Header(job, whole, command, paths, fed.parts, policy))
-    needed = (10 * started.load_ns + 40 * started.first_ns) / 1e9
     return Context(
         root=root,
         job=job,
@@ -94,15 +92,21 @@ def prepare(
         parts=parts,
         evaluate=request.evaluate or "",
         base_ns=quick,
-        timeout_s=min(_TIMEOUT_S, max(20.0, request.time / 3, needed)),
+        timeout_s=_timeout_s(request, started),
         memory_limit=request.memory_limit,
         verbose=request.verbose,
     )
 
 
+def _timeout_s(request: ExperimentRequest, original: Started) -> float:
+    """Return the seconds a task may take: a multiple of the original's start, within bounds."""
+    needed = (10 * original.load_ns + 40 * original.first_ns) / 1e9
+    return min(_TIMEOUT_S, max(20.0, request.time / 3, needed))
+
+
 def _judged(
-    request: Request, fed: Feeding, worker: Worker, work: Path
-) -> tuple[Feeding, Budget, str, dict[str, Part]]:
+    request: ExperimentRequest, fed: Feeding, worker: Worker, work: Path
+) -> tuple[Feeding, Budget, str, dict[str, ScoredPart]]:
     """Score the original: the samples with their parts, the budget, its rule, both parts."""
     timeout_s = max(_TIMEOUT_S, request.time)
     names = ("search", "final")
@@ -111,7 +115,7 @@ def _judged(
         records = table(answer["records"][0])
         fed = replace(fed, parts=samples.record_parts(len(records), whole=request.whole))
         budget, rule = budgeting.evaluated(request.evaluate, request.budget)
-        parts = {n: Part(n, fed.parts[n], None, records[list(fed.parts[n])]) for n in names}
+        parts = {n: ScoredPart(n, fed.parts[n], None, records[list(fed.parts[n])]) for n in names}
         return fed, budget, rule, parts
     outputs = {
         n: keep_outputs(worker, fed.parts[n], work / f"expected-{n}.stream", timeout_s)
@@ -141,7 +145,7 @@ class _Loud(Worker):
             ) from None
 
 
-def _start(request: Request, root: Path, streams: Mapping[str, Path]) -> Worker:
+def _start(request: ExperimentRequest, root: Path, streams: Mapping[str, Path]) -> Worker:
     job = WorkerJob(
         {name: path.resolve() for name, path in request.names.items()},
         request.original,
@@ -154,7 +158,7 @@ def _start(request: Request, root: Path, streams: Mapping[str, Path]) -> Worker:
 
 
 def _thinned(
-    request: Request, fed: Feeding, quick_ns: int, sink: Sink
+    request: ExperimentRequest, fed: Feeding, quick_ns: int, sink: Sink
 ) -> dict[str, tuple[int, ...]]:
     """Thin parts whose calibration or scoring would eat the search's time."""
     allowed = max(20, int(request.time * 1e9 / _SHARE / max(quick_ns, 1)))
@@ -168,7 +172,7 @@ def _thinned(
     return made
 
 
-def _settings(request: Request, on: str) -> dict[str, Any]:
+def _settings(request: ExperimentRequest, on: str) -> dict[str, Any]:
     """Return the fields of a job that are known before any sample is read."""
     offered = capabilities(request.original)
     return {
@@ -182,7 +186,11 @@ def _settings(request: Request, on: str) -> dict[str, Any]:
 
 
 def _fed(
-    request: Request, facts: Mapping[str, Facts], root: Path, known: Header | None, sink: Sink
+    request: ExperimentRequest,
+    facts: Mapping[str, Facts],
+    root: Path,
+    known: Header | None,
+    sink: Sink,
 ) -> Feeding:
     """Read or record the samples beside those of an earlier run, and check that they agree."""
     draft = root / "data.part"
@@ -204,7 +212,7 @@ def _fed(
     return fed
 
 
-def _same_job(root: Path, known: Header, request: Request, on: str) -> None:
+def _same_job(root: Path, known: Header, request: ExperimentRequest, on: str) -> None:
     """Refuse another job's folder before anything in it is touched."""
     asked = replace(known.job, **_settings(request, on))
     if request.budget is not None and not request.evaluate:

@@ -21,7 +21,7 @@ from ortune.measurement.job import MAIN
 
 
 @request
-class Request(CustomOpsRequest, DataRequest):
+class ExperimentRequest(CustomOpsRequest, DataRequest):
     """Models, samples to calibrate on and to score, and how the models will be used.
 
     Attributes:

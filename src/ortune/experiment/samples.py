@@ -16,7 +16,7 @@ from ortune.core.workload import spread
 from ortune.data import augment, feeds, split, synthetic
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.experiment.request import Request
+from ortune.experiment.request import ExperimentRequest
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker
 from ortune.recipe.build import Material
@@ -66,7 +66,7 @@ class Feeding:
             materials[MAIN] = replace(materials[MAIN], calibration=parts[CALIBRATION])
         return replace(self, parts=parts, materials=materials)
 
-    def prepared(self, request: Request, folder: Path, sink: Sink) -> Feeding:
+    def prepared(self, request: ExperimentRequest, folder: Path, sink: Sink) -> Feeding:
         """Return the same samples with what the request adds to calibration: ranges and copies.
 
         Raises:
@@ -92,7 +92,7 @@ class Feeding:
         return replace(self, materials={MAIN: material}, digest=digest)
 
 
-def given(request: Request, facts: Facts, folder: Path, sink: Sink) -> Feeding:
+def given(request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink) -> Feeding:
     """Read the user's samples, or make some up when there are none.
 
     Raises:
@@ -129,7 +129,7 @@ def given(request: Request, facts: Facts, folder: Path, sink: Sink) -> Feeding:
     )
 
 
-def recorded(request: Request, worker: Worker, folder: Path) -> Feeding:
+def recorded(request: ExperimentRequest, worker: Worker, folder: Path) -> Feeding:
     """Record the calls that the evaluate function makes on the loaded baseline.
 
     Raises:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from ortune.model.graph import edit
 from ortune.model.graph.evaluate import evaluate
-from ortune.model.graph.uses import is_read
 
 PUTS_TOGETHER = frozenset(
     {"Concat", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
@@ -45,22 +44,3 @@ def assembled(value: ir.Value | None, opset: int) -> NDArray[Any] | None:
         return None
     found = evaluate(node, parts, opset)
     return None if found is None else found[value.index() or 0]
-
-
-def discard_assembled(value: ir.Value | None) -> None:
-    """Remove a weight that nothing uses any more, with what puts it together."""
-    if value is None or is_read(value):
-        return
-    node = value.producer()
-    if node is not None and node.graph is None:
-        return  # gone already, on another way here
-    if node is None or node.op_type not in PUTS_TOGETHER or node.domain:
-        edit.discard(value)
-        return
-    if any(is_read(output) for output in node.outputs):
-        return
-    sources = [part for part in node.inputs if part is not None]
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-    for source in dict.fromkeys(sources):
-        discard_assembled(source)

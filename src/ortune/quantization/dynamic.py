@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization import grid as grids
-from ortune.quantization.computed_weights import assembled, discard_assembled
+from ortune.quantization.computed_weights import assembled
 from ortune.quantization.grid import Grid, Kind
-from ortune.quantization.layers import Layer, discard_weight, layers
+from ortune.quantization.layers import Layer, layers
 from ortune.quantization.replace import stand_in
 
 ATTENTION = {"num_heads", "unidirectional", "scale", "mask_filter_value"}
@@ -111,8 +111,6 @@ class Dynamic:
         integers = [inputs[0], held[0][0], held[1][0]]
         steps = [*held[0][1:], *held[1][1:]]
         self._fused(node, "DynamicQuantizeLSTM", [*integers, *inputs[3:8], *steps])
-        discard_assembled(inputs[1])
-        discard_assembled(inputs[2])
         return True
 
     def _gates(self, stem: str, array: NDArray[Any], letter: str) -> Held:
@@ -244,10 +242,5 @@ class Dynamic:
         self.foreign = self.foreign or made.domain == MICROSOFT
         if made.graph is None:
             edit.insert_before(node, made)
-        constants = [value for value in node.inputs if value is not None]
         for old, new in zip(node.outputs, made.outputs, strict=True):
             stand_in(old, new)
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
-        for value in constants:
-            discard_weight(value)

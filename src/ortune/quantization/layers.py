@@ -11,7 +11,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.model.graph import edit
-from ortune.model.graph.uses import is_read
 
 
 @dataclass(frozen=True)
@@ -127,14 +126,3 @@ def transposed(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
             return source, tuple(edit.attribute(node, "perm", range(rank)[::-1]))
     tensor = edit.const_tensor(value)
     return value, () if tensor is None else tuple(range(len(tensor.shape)))
-
-
-def discard_weight(value: ir.Value | None) -> None:
-    """Remove a weight that nothing uses any more, its Transpose included."""
-    if value is None or is_read(value):
-        return
-    source, _ = transposed(value)
-    node = value.producer()
-    if source is not value and node is not None and node.graph is not None:
-        node.graph.remove(node, safe=True)
-    edit.discard(source)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from ortune.core.backend import Backend
-from ortune.core.capabilities import Capabilities
-from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.model.graph import edit
 from ortune.quantization.float16.format import BFLOAT16, Format
@@ -33,12 +29,6 @@ class Bf16(Sixteen):
 
     loss: float = 0.1
     sums: Literal["float32", "bfloat16"] = "float32"
-
-    @classmethod
-    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
-        """Yield the one setting, where a bfloat16 file runs and is faster."""
-        if "bf16" in backend.arithmetic and not facts.quantized:
-            yield cls()
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Convert the model; a note names the operators without a kernel on the CPU."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from ortune.core.backend import Backend
-from ortune.core.capabilities import Capabilities
-from ortune.core.facts import Facts
 from ortune.quantization.float16.format import FLOAT16, Format
 from ortune.quantization.float16.narrow import Sixteen
 
@@ -29,9 +25,3 @@ class Fp16(Sixteen):
     format: ClassVar[Format] = FLOAT16
 
     sums: Literal["float32", "float16"] = "float32"
-
-    @classmethod
-    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
-        """Yield the one setting, where float16 arithmetic is faster."""
-        if "fp16" in backend.arithmetic and not facts.quantized:
-            yield cls()

@@ -20,9 +20,10 @@ from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
-from ortune.quantization.layers import Layer, discard_weight, layers
+from ortune.quantization.layers import Layer, layers
 from ortune.quantization.node_filter import wanted
 from ortune.quantization.qdq.nodes import dequantized
+from ortune.quantization.replace import discard_back
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 
@@ -96,7 +97,7 @@ class Fp8(Quantizer):
             layer.node.replace_input_with(0, writer.activation(layer, np.float32(step)))
             layer.node.replace_input_with(1, writer.weight(layer))
         for layer in known:
-            discard_weight(layer.weight)
+            discard_back(layer.weight)
         if len(found) > len(known):
             edit.note(model, f"{len(found) - len(known)} layers only ever saw zeros: left alone")
         return len(known)

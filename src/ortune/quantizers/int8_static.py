@@ -17,14 +17,14 @@ from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer, Step, Transform
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
-from ortune.quantization import grid, int8_rescues
+from ortune.quantization import int8_rescues
 from ortune.quantization.layers import Layer
 from ortune.quantization.node_filter import chosen, remember_names
 from ortune.quantization.qdq import runtime_rules
 from ortune.quantization.qdq import scope as scopes
 from ortune.quantization.qdq.fold_scales import fold
 from ortune.quantization.qdq.insert import Pairs, grids
-from ortune.quantization.qdq.placement import Placement, moved, place
+from ortune.quantization.qdq.placement import Placement, place_all
 from ortune.quantization.qdq.smooth import factors, smoothable
 from ortune.quantization.roles import Role
 from ortune.quantization.weights import embeddings as tables
@@ -275,21 +275,5 @@ class Int8Static(Quantizer):
             self._ops(), self.include, self.exclude, self.keep_first, self.head, self.min_side
         )
         found = scopes.scope(model, limits)
-
-        def usable(value: ir.Value) -> bool:
-            if ranges is None:
-                return True
-            seen = next((ranges[str(v.name)] for v in moved(value) if v.name in ranges), None)
-            return seen is not None and grid.usable(seen)
-
         through = self.through or runtime_rules.between(self.target)
-        placements = []
-        for graph, layers in found.layers.items():
-            placement = place(graph, layers, through, usable, found.left)
-            placements.append(placement)
-            done = {layer.node for layer in placement.layers}
-            lost = {layer.node for layer in layers} - done
-            found.why.update(
-                dict.fromkeys(lost, "have no range: the data leaves them unused or zero")
-            )
-        return placements, found
+        return place_all(found, through, ranges), found

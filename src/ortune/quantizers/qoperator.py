@@ -12,7 +12,7 @@ from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
-from ortune.quantization.qdq.qoperators import Operators, Taken, leftovers
+from ortune.quantization.qdq.qoperators import Operators, Taken
 from ortune.quantization.replace import stand_in
 
 
@@ -42,9 +42,6 @@ class Qoperator(Quantizer):
                     _put(editor, node, taken)
                     foreign = foreign or taken.foreign
                     count += 1
-            while idle := list(leftovers(graph)):
-                for node in idle:
-                    edit.take_out(node)
         if not count:
             raise Refused(
                 "no layer stands between quantize / dequantize pairs",
@@ -66,8 +63,3 @@ def _put(editor: edit.Editor, node: ir.Node, taken: Taken) -> None:
     )
     edit.insert_before(node, made)
     stand_in(taken.last.outputs[0], made.outputs[0])
-    behind: ir.Node | None = taken.last
-    while behind is not None:
-        source = behind.inputs[0].producer() if behind.inputs[0] is not None else None
-        edit.take_out(behind)
-        behind = source if behind is not node else None

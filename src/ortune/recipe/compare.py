@@ -26,7 +26,7 @@ _SPARE = 256 << 20
 
 
 @dataclass(frozen=True)
-class Reference:
+class ExpectedOutputs:
     """The outputs that every step of a build must keep.
 
     Attributes:
@@ -50,7 +50,7 @@ def reference(
     name: str = "expected",
     *,
     custom_ops: tuple[str, ...] = (),
-) -> Reference:
+) -> ExpectedOutputs:
     """Run the source model and keep its outputs, in ``FOLDER/NAME.stream``.
 
     Raises:
@@ -59,7 +59,7 @@ def reference(
     outputs = folder.resolve() / f"{name}.stream"
     command = {"indices": list(indices), "metrics": [], "save": str(outputs)}
     ask_once(_job(model, stream, folder, custom_ops), ("score", command))
-    return Reference(stream, tuple(indices), outputs, custom_ops)
+    return ExpectedOutputs(stream, tuple(indices), outputs, custom_ops)
 
 
 def lacks(model: Path, available: int | None = None) -> str | None:
@@ -81,7 +81,7 @@ def lacks(model: Path, available: int | None = None) -> str | None:
     )
 
 
-def difference(model: Path, wanted: Reference, folder: Path) -> str | None:
+def difference(model: Path, wanted: ExpectedOutputs, folder: Path) -> str | None:
     """Return why a rewritten model differs from the reference, or None when it does not."""
     command = {
         "indices": list(wanted.indices),

@@ -43,7 +43,7 @@ class Work:
         self.model = file.load(source)
         names.unique(self.model)
         self._before = signature(self.model)
-        self._wanted: compare.Reference | None = None
+        self._wanted: compare.ExpectedOutputs | None = None
         self._untouched, self._lossy = True, False
         self._made: list[Path] = []
 

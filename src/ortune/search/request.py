@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar
 
 from ortune.core.fields import Option
 from ortune.core.request import request
-from ortune.experiment.request import Request
+from ortune.experiment.request import ExperimentRequest
 
 
 @request
-class Optimize(Request):
+class Optimize(ExperimentRequest):
     """Find the fastest version of MODEL that keeps the answers, and prove it.
 
     Several models (an encoder and its decoder) are tuned together with --evaluate. The original

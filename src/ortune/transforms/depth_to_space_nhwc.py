@@ -20,12 +20,10 @@ class DepthToSpaceNhwc(Transform):
 
         [n, bbc, h, w] -> [n, h, w, b, b, c] -> [n, h, b, w, b, c] -> [n, hb, wb, c] -> [n, c, ...]
 
-    onnxruntime's integer Conv reads and writes channels last, its
-    DepthToSpace does not: a Transpose stands on either side. Written like this the outer ones
-    cancel against those of the convolutions, and the inner one copies rows of c bytes. Exact. On
-    a deconvolution network in int8: 15 Transposes and 3 DepthToSpace become 9 Transposes, .895 of
-    the time. With convolutions in float nothing cancels, so this is not automatic: `int8-static`
-    asks for it on the CPU provider.
+    onnxruntime's integer Conv reads and writes channels last, its DepthToSpace does not: a
+    Transpose stands on either side. Written like this the outer ones cancel against those of the
+    convolutions, and the inner one copies rows of c bytes. Exact. With convolutions in float
+    nothing cancels, so this is not automatic: `int8-static` asks for it on the CPU provider.
 
     Left alone: a size that is not known (the batch may be dynamic), what is not between two Conv,
     and the order CRD, whose inner copy is of single bytes (1.08 of the time).

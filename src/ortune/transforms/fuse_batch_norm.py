@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
-from ortune.model.graph.match import maker, reader
+from ortune.model.graph.match import maker, nodes_of, reader
 from ortune.model.graph.uses import alone
 from ortune.model.shapes.infer import infer
 from ortune.rewrites.layers.affine import UNCHANGED, Affine, of_batch_norm, of_node
@@ -50,11 +50,8 @@ class FuseBatchNorm(Transform):
         """Edit the model in place and return how many were fused."""
         infer(model)
         absorber = Absorber(edit.Editor(model.graph))
-        count = 0
-        for graph in (model.graph, *model.graph.subgraphs()):
-            for norm in list(graph):
-                if norm.op_type == "BatchNormalization" and not norm.domain:
-                    count += _fuse(model, norm, absorber)
+        norms = nodes_of(model, "BatchNormalization")
+        count = sum(_fuse(model, norm, absorber) for norm in norms)
         if count:
             prune.drop_dead(model)
         return count

@@ -25,9 +25,7 @@ class FuseLeakyRelu(Transform):
                          =  where(x < 0, a x, x)           also by > or >=, the other way round
                          =  max(x, a x)                    0 <= a <= 1
 
-    Exact. onnxruntime's CPU provider takes 907 us for PRelu, 124 us for Where, 60 us for Max and
-    39 us for LeakyRelu (128 x 1536 floats on one core), and takes only the last one into the
-    convolution before it.
+    Exact. onnxruntime's CPU provider takes the last form alone into the convolution before it.
     """
 
     stage: ClassVar[Stage] = Stage.FUSE

@@ -31,8 +31,7 @@ class FuseRmsNorm(Transform):
 
     Needs opset 23, whose RMSNormalization has a kernel in onnxruntime's CPU provider; its own
     SimplifiedLayerNormalization, which it fuses from the old exporter's division alone, is of no
-    standard and no faster. Measured there, 128 x 1536 floats on one core: today's PyTorch export
-    (Reciprocal, Mul) 148 us, fused 48 us.
+    standard and no faster.
     """
 
     stage: ClassVar[Stage] = Stage.FUSE

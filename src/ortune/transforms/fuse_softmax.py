@@ -28,9 +28,8 @@ class FuseSoftmax(Transform):
     Without the maximum, exp(x) / sum(exp(x)) overflows where Softmax does not: it is left alone.
     Before opset 13 the operators normalized all axes from one on: there the last axis only.
 
-    Measured on onnxruntime's CPU provider, which fuses neither, 128 rows of 1536 floats on one
-    core: 142 us, fused 63 us; with the logarithm 124 us, fused 68 us. It comes before
-    `fuse-attention`, which is found by its Softmax.
+    onnxruntime's CPU provider fuses neither. It comes before `fuse-attention`, which is found by
+    its Softmax.
     """
 
     stage: ClassVar[Stage] = Stage.SPELL

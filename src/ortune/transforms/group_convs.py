@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
+from ortune.model.graph.match import nodes_of
 from ortune.model.graph.replace import forward, remove
 from ortune.rewrites.layers.affine import constant
-from ortune.rewrites.layers.foldable import FoldableLayer, foldable
+from ortune.rewrites.layers.foldable import foldable
 from ortune.rewrites.layers.siblings import branch, grouped
 from ortune.rewrites.simplify.constants import LARGE_BYTES
 
@@ -29,11 +30,8 @@ class GroupConvs(Transform):
 
         [A 0; 0 B] * [x1; x2]  =  [A * x1; B * x2]
 
-    Depthwise convolutions are the case of one channel each. Exact. Toys alone were timed, in
-    which onnxruntime's CPU provider computed groups of every size tried faster than the dense
-    kernel: between two dense 1 x 1 convolutions of 128 channels a 3 x 3 one takes .60 of the whole
-    in 2 groups, .42 in 16 and .22 in 128; of 1 x 1, .85 to .71.
-    (The way back, from grouped to dense, pays in integers only: `widen-groups`.)
+    Depthwise convolutions are the case of one channel each. Exact. (The way back, from grouped to
+    dense, pays in integers only: `widen-groups`.)
 
     Left alone: shares of different size, results that something else reads.
     """
@@ -47,14 +45,8 @@ class GroupConvs(Transform):
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many convolutions were put into groups."""
         editor = edit.Editor(model.graph)
-        count = 0
-        for graph in (model.graph, *model.graph.subgraphs()):
-            for node in list(graph):
-                if node.op_type == "Concat" and not node.domain:
-                    count += _join(model, editor, node)
-            for node in list(graph):
-                at = foldable(node) if node.op_type == "Conv" else None
-                count += _sparse(editor, at) if at is not None else 0
+        count = sum(_join(model, editor, node) for node in nodes_of(model, "Concat"))
+        count += sum(_sparse(editor, node) for node in nodes_of(model, "Conv"))
         if count:
             prune.drop_dead(model)
         return count
@@ -90,9 +82,15 @@ def _join(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int:
     return len(branches)
 
 
-def _sparse(editor: edit.Editor, at: FoldableLayer) -> int:
-    tensor = edit.const_tensor(at.node.inputs[1])
-    if at.group != 1 or tensor is None or tensor.nbytes > LARGE_BYTES or 0 in at.shape:
+def _sparse(editor: edit.Editor, node: ir.Node) -> int:
+    at, tensor = foldable(node), edit.const_tensor(node.inputs[1])
+    if (
+        at is None
+        or at.group != 1
+        or tensor is None
+        or tensor.nbytes > LARGE_BYTES
+        or 0 in at.shape
+    ):
         return 0
     if math.gcd(*at.shape[:2]) == 1:
         return 0

@@ -32,13 +32,12 @@ class Simplify(Transform):
 
     Local functions are inlined unless they are to be kept; weights that an exporter listed as
     inputs become constants; then, until nothing changes: shapes are inferred, what is the same in
-    every run is computed, an If with a known condition gives way to its branch, nodes that hand
-    their input on are taken out, those that reshape, cast or limit in a row are joined, equal
+    every run is computed, an If with a known condition gives way to its branch, nodes that
+    forward their input are taken out, those that reshape, cast or limit in a row are joined, equal
     nodes and zero states go, masks that are gathered number by number become the input itself,
     and what nothing reads is dropped. At last equal weights are stored once. Names of inputs,
     outputs and all nodes that stay are kept. Each rule says what it leaves alone where it lives,
-    in ``model/``; docs/rewriting.md has the list. MiniLM by the tracing exporter: 516 nodes, 215
-    after this step, 122 after all, as many as by today's exporter.
+    in `rewrites.simplify`; docs/rewriting.md has the list.
 
     Exact up to the order of float operations on constants, and to the sign of zero (x + 0).
 

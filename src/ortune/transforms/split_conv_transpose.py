@@ -28,10 +28,9 @@ class SplitConvTranspose(Transform):
     Relu, Clip and LeakyRelu behind move in front of DepthToSpace, to the Conv.
 
     Exact. The zeros between the taps are multiplied too: 9/4 of the work for a 4 x 4 kernel with
-    stride 2. In float32 that costs a deconvolution network 1.16 of its time; onnxruntime's CPU
-    provider has no integer ConvTranspose, and there the network in int8 goes from .472 to .340.
-    OpenVINO has one and loses by the rewrite (.376 to .423). Hence not automatic: `int8-static`
-    asks for it where it pays.
+    stride 2. onnxruntime's CPU provider has no integer ConvTranspose, so it pays there, and
+    neither in float32 nor for OpenVINO, which has one. Hence not automatic: `int8-static` asks for
+    it where it pays.
 
     Left alone: padding that follows from the input's size, strides that differ (or of one and of
     three axes), and kernels whose work would grow more than fourfold.

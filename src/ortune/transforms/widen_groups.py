@@ -23,11 +23,9 @@ class WidenGroups(Transform):
         A * x1, B * x2  =  [A 0; 0 B] * [x1; x2]
 
     Exact, for more multiplications. onnxruntime's integer convolution computes group by group and
-    wants about 32 channels in each: between two 1 x 1 convolutions of 128 channels at 28 x 28, a
-    3 x 3 one in 8 groups takes .84 of the time of the whole with 4 groups instead, in 16 .55, in
-    32 .32, in 64 .19; a 1 x 1 one 1.00, .82, .68 and .45. With 16 or 64 channels a group the gain
-    is less. In float32 groups of any width are faster than wider ones (`group-convs`), so this is
-    not automatic: `int8-static` does it for the CPU provider.
+    wants about 32 channels in each; the gain is largest below 16. In float32 groups of any width
+    are faster than wider ones (`group-convs`), so this is not automatic: `int8-static` does it for
+    the CPU provider.
 
     Left alone: depthwise convolutions (one channel a group), which have a kernel of their own.
 

@@ -23,7 +23,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.recipe.space import Target
-from ortune.runtimes.onnxruntime import affinity, keys
+from ortune.runtimes.onnxruntime import keys
 from ortune.runtimes.openvino import native
 
 FACTS = Facts({"Cast": 1, "Gelu": 1}, 2, 0, 0, {}, 20, 10, (), ())
@@ -104,29 +104,6 @@ def test_defaults_scan_no_library(monkeypatch: pytest.MonkeyPatch, model: Path) 
     monkeypatch.setattr(keys, "libraries", lambda: pytest.fail("scanned"))
     with Cpu(threads=1).open(model) as session:
         assert session.placement()
-
-
-def test_without_a_library_the_answer_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "libraries", tuple)
-    with pytest.warns(UserWarning, match=r"session\.x is open"):
-        keys.demand(["session.x"])
-
-
-@pytest.mark.parametrize(
-    "name", ["onnxruntime_pybind11_state.pyd", "onnxruntime.dll", "libonnxruntime.1.31.1.dylib"]
-)
-def test_libraries_of_other_systems_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    folder = tmp_path / "someruntime" / "capi"
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").touch()
-    (folder / name).write_bytes(b"\0session.known\0session.known.longer\0")
-    monkeypatch.syspath_prepend(tmp_path)
-    (found,) = keys.libraries("someruntime")
-    assert keys.written(found, "session.known")
-    assert not keys.written(found, "session.know")
-    assert not keys.written(found, "known.longer")
 
 
 # --- values ---------------------------------------------------------------------------------
@@ -262,13 +239,6 @@ def test_denormals_are_offered_first_where_weights_hold_them() -> None:
     assert not Cpu().coordinates(replace(FACTS, denormals=0.0), on_cpus(2)).get("flush_denormals")
     recurrent = replace(FACTS, ops={"LSTM": 1}, denormals=0.0)
     assert list(Cpu().coordinates(recurrent, on_cpus(2)))[-1] == "flush_denormals"
-
-
-def test_an_affinity_gives_each_worker_a_cpu_that_may_be_used() -> None:
-    usable = (3, 5, 7)
-    assert affinity.workers(3, usable) == "6;8"
-    assert affinity.parse("6;7-8") == [{5}, {6, 7}]
-    assert affinity.workers(4, usable) == affinity.workers(1, usable) == ""
 
 
 LIMITED = """

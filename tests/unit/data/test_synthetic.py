@@ -3,11 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortune.core.errors import BadData, BadSettings
+from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.data.synthetic import make, parse_ranges, parse_shapes
+from ortune.data.synthetic import make
 
 BERT = [
     TensorSpec("input_ids", "int64", ("batch", "seq")),
@@ -114,40 +114,3 @@ def test_an_unknown_rank_must_be_given(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="--shape x:"):
         one(spec, tmp_path)
     assert one(spec, tmp_path, shapes={"x": ()})["x"].shape == ()
-
-
-def test_shapes_are_parsed() -> None:
-    texts = ["x:1x3x320x320", "input:0:2", "rate:"]
-    assert parse_shapes(texts) == {"x": (1, 3, 320, 320), "input:0": (2,), "rate": ()}
-    assert parse_shapes([]) == {}
-
-
-def test_ranges_are_parsed() -> None:
-    texts = ["ids:0..30521", "x:-1.5..1e3", "input:0:.5..2", "rate:16000"]
-    assert parse_ranges(texts) == {
-        "ids": (0, 30521),
-        "x": (-1.5, 1000),
-        "input:0": (0.5, 2),
-        "rate": (16000, 16000),
-    }
-
-
-@pytest.mark.parametrize("text", ["x", "x:1x", ":1x2", "x:1x-2", "x:axb", "x:1,2", ""])
-def test_shapes_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(BadSettings, match=r"cannot read shape .*\n  fix: write input:1x3x320x320"):
-        parse_shapes([text])
-
-
-@pytest.mark.parametrize("text", ["x", "x:", "x:a..b", "x:1-2", ":1..2", "x:1..", "x:nan"])
-def test_ranges_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(BadSettings, match=r"cannot read range .*\n  fix: "):
-        parse_ranges([text])
-
-
-def test_ranges_and_shapes_that_make_no_sense() -> None:
-    with pytest.raises(BadSettings, match="ends before it begins"):
-        parse_ranges(["x:2..1"])
-    with pytest.raises(BadSettings, match="two ranges for input 'x'"):
-        parse_ranges(["x:1..2", "x:1..2"])
-    with pytest.raises(BadSettings, match="two shapes for input 'x'"):
-        parse_shapes(["x:1", "x:2"])

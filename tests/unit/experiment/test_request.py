@@ -8,7 +8,7 @@ import pytest
 
 from ortune.backends.torch import Torch
 from ortune.core.errors import BadSettings
-from ortune.experiment.request import Request
+from ortune.experiment.request import ExperimentRequest
 
 
 @pytest.mark.parametrize("given", [{"labels": "l.csv"}, {"calibration": "folder"}])
@@ -16,7 +16,7 @@ from ortune.experiment.request import Request
 def test_labels_and_calibration_without_data_are_refused(
     given: dict[str, str], evaluate: str
 ) -> None:
-    asked = Request((Path("m.onnx"),), evaluate=evaluate, **given)  # type: ignore[arg-type]
+    asked = ExperimentRequest((Path("m.onnx"),), evaluate=evaluate, **given)  # type: ignore[arg-type]
     with pytest.raises(BadSettings, match="go with --data"):
         asked.names  # noqa: B018
 
@@ -27,8 +27,8 @@ def test_an_edited_function_or_file_is_another_job(
     monkeypatch.chdir(tmp_path)
     code, weights = tmp_path / "asked_code.py", tmp_path / "w.pt"
     baseline = Torch(source="asked_code:make", weights="w.pt")
-    scored = Request((), evaluate="asked_code:score")
-    for request, edited in ((scored, code), (Request((), baseline=baseline), code)):
+    scored = ExperimentRequest((), evaluate="asked_code:score")
+    for request, edited in ((scored, code), (ExperimentRequest((), baseline=baseline), code)):
         code.write_text("one = 1")
         weights.write_bytes(b"1")
         before = request.functions_digest()
@@ -36,5 +36,5 @@ def test_an_edited_function_or_file_is_another_job(
         edited.write_text("one = 2")
         assert request.functions_digest() != before
     weights.write_bytes(b"2")
-    assert Request((), baseline=baseline).functions_digest() != before
-    assert Request(()).functions_digest() == "", "nothing of the user's is read"
+    assert ExperimentRequest((), baseline=baseline).functions_digest() != before
+    assert ExperimentRequest(()).functions_digest() == "", "nothing of the user's is read"

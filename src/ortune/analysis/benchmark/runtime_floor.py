@@ -10,6 +10,7 @@ import numpy as np
 from ortune.core.backend import Backend
 from ortune.data import stream
 from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.timing.turns import ready
 
 _TEXT = """
 <ir_version: 8, opset_import: ["": 13]>
@@ -30,8 +31,7 @@ def floor(backend: Backend, root: Path) -> Mapping[str, int | None]:
     stream.write(feeds, [{"x": np.zeros((1, 4), np.float32)}])
     try:
         with Worker(lone(model, backend, feeds, root, "floor"), timeout_s=60) as worker:
-            load_ns = worker.ask("load")["load_ns"]
-            worker.ask("first")
-            return {"rss": worker.ask("footprint")["rss"], "load_ns": load_ns}
+            started = ready(worker)
+            return {"rss": worker.ask("footprint")["rss"], "load_ns": started.load_ns}
     except WorkerFailed:
         return {"rss": None, "load_ns": None}

@@ -36,7 +36,7 @@ from ortune.data.feeds import Feeds
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
-from ortune.experiment.request import Request
+from ortune.experiment.request import ExperimentRequest
 from ortune.measurement.accuracy import judge
 from ortune.measurement.capabilities import demand
 from ortune.measurement.job import MAIN
@@ -119,8 +119,8 @@ def run(asked: CompareObservers) -> ObserverRanking:
 compare_observers = verb(CompareObservers, run)
 
 
-def _request(asked: CompareObservers, backend: Backend) -> Request:
-    return Request(
+def _request(asked: CompareObservers, backend: Backend) -> ExperimentRequest:
+    return ExperimentRequest(
         asked.model,
         data=asked.source,
         labels=asked.labels,

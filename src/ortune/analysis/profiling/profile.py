@@ -24,7 +24,7 @@ from ortune.data import given
 from ortune.measurement import peaks as roofs
 from ortune.measurement.capabilities import capabilities, demand
 from ortune.measurement.process import lone
-from ortune.measurement.worker.profile import Runs, profiled
+from ortune.measurement.timing.profiled import Runs, profiled
 from ortune.model.analysis import facts as model_facts
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.regions import regions

@@ -26,7 +26,7 @@ from ortune.model.parts.cut_inputs import crossings
 from ortune.model.parts.extract import begins
 from ortune.model.parts.extract import extract as cut
 from ortune.model.parts.probed import watched
-from ortune.recipe.compare import Reference, difference
+from ortune.recipe.compare import ExpectedOutputs, difference
 
 _CHECKED = 4
 """Samples on which the piece is held against the whole."""
@@ -139,7 +139,7 @@ class _Run:
         """
         indices = tuple(range(min(_CHECKED, self._count)))
         whole = self._values([one.name for one in spec.outputs(piece)], "whole", len(indices))
-        found = Reference(recorded, indices, whole, self._backend.custom_ops)
+        found = ExpectedOutputs(recorded, indices, whole, self._backend.custom_ops)
         with watched(piece, self._folder) as files:
             path, _, _ = files.showing([])
             why = difference(path, found, self._folder)

@@ -27,7 +27,7 @@ from ortune.core.trial import Plan, Score, Verdict
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
-from ortune.experiment.request import Request
+from ortune.experiment.request import ExperimentRequest
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
@@ -67,7 +67,7 @@ class Saturation:
 
 
 @request
-class _Whole(Request):
+class _Whole(ExperimentRequest):
     """Two given files are compared on all samples."""
 
     whole: ClassVar[bool] = True

@@ -66,12 +66,13 @@ def locate(module: str) -> Path | None:
     top, *below = module.split(".")
     package = importlib.import_module(top)
     if not below:
-        return Path(package.__file__) if package.__file__ else None
+        file = getattr(package, "__file__", None)  # a notebook has none
+        return Path(file) if file else None
     for home in getattr(package, "__path__", ()):
         stem = Path(home, *below)
-        for file in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
-            if file.is_file():
-                return file
+        for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
+            if path.is_file():
+                return path
     return None
 
 

@@ -83,13 +83,10 @@ class _Grouping:
         return self._through(self._graphs.after(node), self._graphs.after)
 
     def _through(self, near: list[int], further: Callable[[int], list[int]]) -> list[int]:
-        found = []
-        for node in near:
-            if node in self._known or self._graphs.role[node] not in PASSED_ON:
-                found.append(node)
-            else:
-                near += further(node)
-        return found
+        role = self._graphs.role
+        copies = [n for n in near if n not in self._known and role[n] in PASSED_ON]
+        behind = [n for copy in copies for n in self._through(further(copy), further)]
+        return [n for n in near if n not in copies] + behind
 
     def _join_repeated(self) -> None:
         """What computes the same as a pair was merged with it, or made by taking it apart."""
@@ -218,10 +215,10 @@ class _Grouping:
             {str(self._find(n)) for n in behind} | {f"out {wanted.index(v)}" for v in ends},
         )
 
-    def _beside(self, part: Sequence[int]) -> tuple[list[int], list[int]]:
-        own = set(part)
-        before = [n for node in part for n in self._before(node) if n not in own]
-        return before, [n for node in part for n in self._after(node) if n not in own]
+    def _beside(self, part: Sequence[int]) -> list[list[int]]:
+        """Return the nodes before a part, and those behind it."""
+        ways = (self._before, self._after)
+        return [[n for node in part for n in way(node) if n not in part] for way in ways]
 
     def _taker(self, part: Sequence[int]) -> int | None:
         """Return a node of the group that conversions are a part of."""

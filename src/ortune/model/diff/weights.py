@@ -87,7 +87,7 @@ class Constant:
             lows.append(float(wide.min()))
             highs.append(float(wide.max()))
             sums.append(float(wide.sum()))
-            squares.append(float(wide @ wide))
+            squares.append(float(np.square(wide).sum()))
         return min(lows), max(highs), sum(sums), sum(squares)
 
     def seen(self) -> NDArray[Any]:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph.edit import attribute, const_array, const_tensor
 from ortune.model.graph.spec import shape_of
-from ortune.model.graph.values import overridable
+from ortune.model.graph.values import fixed_array, overridable
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
 """Operators that make nothing below 0."""
+
+
+def nodes_of(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
+    """Yield the nodes of these operators, bodies included; safe while nodes come and go."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for node in list(graph):
+            if node.op_type in ops and not node.domain and node.graph is not None:
+                yield node
 
 
 def maker(value: ir.Value | None, *ops: str) -> ir.Node | None:
@@ -59,7 +67,7 @@ def reduced(node: ir.Node) -> tuple[int, ...] | None:
     if not attribute(node, "keepdims", 1):
         return None
     if len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = None if overridable(node.inputs[1]) else const_array(node.inputs[1])
+        array = fixed_array(node.inputs[1])
         return None if array is None else tuple(int(axis) for axis in array.reshape(-1))
     axes = attribute(node, "axes", None)
     return None if axes is None else tuple(axes)

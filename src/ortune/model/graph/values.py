@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from ortune.model.graph import edit
 
@@ -14,6 +16,11 @@ def overridable(value: ir.Value | None) -> bool:
     while value is not None and (node := value.producer()) is not None:
         value = node.inputs[0] if node.op_type == "Identity" and node.inputs else None
     return value is not None and value.is_graph_input() and value.is_initializer()
+
+
+def fixed_array(value: ir.Value | None) -> NDArray[Any] | None:
+    """Return a constant that no caller may override; None for anything else."""
+    return None if overridable(value) else edit.const_array(value)
 
 
 def named_weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import onnx_ir as ir
 
+from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
+from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
@@ -60,6 +63,12 @@ class Sixteen(Quantizer):
     margin: float = 2.0
     loss: float = 0.03
     sums: str = "float32"
+
+    @classmethod
+    def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
+        """Yield the one setting, where arithmetic of this name is faster."""
+        if cls.name() in backend.arithmetic and not facts.quantized:
+            yield cls()
 
     @property
     def keeps_io(self) -> bool:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.match import maker, other, reader
-from ortune.model.graph.uses import is_read
 from ortune.quantization.qdq.nodes import cast_and_multiplied
-from ortune.quantization.replace import stand_in
+from ortune.quantization.replace import discard_back, stand_in
 
 _POSITIVE = ("Clip", "Relu", "Sigmoid", "Softmax", "HardSigmoid")
 
@@ -113,7 +112,7 @@ def _widen(editor: edit.Editor, node: ir.Node) -> bool:
     if array is None or value.is_graph_output():
         return False
     value.replace_all_uses_with(editor.constant(f"{value.name}_wide", array))
-    _remove_back(node)
+    discard_back(node.outputs[0])
     return True
 
 
@@ -156,7 +155,6 @@ class FloatLayers:
         edit.insert_before(node, made)
         end = self._bias(made, last) if convolves else last
         stand_in(end.outputs[0], made.outputs[0])
-        _remove_back(end)
         return True
 
     def _weight(
@@ -223,15 +221,3 @@ def _along(
         return None
     shape: Sequence[int] = [-1 if i == axis else 1 for i in range(rank)]
     return scale.reshape(shape).astype(np.float32)
-
-
-def _remove_back(node: ir.Node) -> None:
-    """Remove a node that nothing reads and, before it, what nothing else reads."""
-    ahead = [node]
-    while ahead:
-        one = ahead.pop()
-        if one.graph is None or any(is_read(v) for v in one.outputs):
-            continue
-        makers = [v.producer() for v in one.inputs if v is not None]
-        edit.take_out(one)
-        ahead += [m for m in makers if m is not None]

@@ -19,10 +19,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortune.core.observer import Ranges
 from ortune.model.graph import edit
 from ortune.model.graph.uses import only_reader
+from ortune.quantization import grid
 from ortune.quantization.layers import Layer
 from ortune.quantization.qdq.runtime_rules import RULES, Gives
+from ortune.quantization.qdq.scope import Scope
 from ortune.rewrites.simplify.clamps import clamp
 
 MOVES = frozenset(row.op for row in RULES if row.gives is Gives.MOVES)
@@ -66,21 +69,45 @@ class Placement:
         return list(dict.fromkeys(self.tensors.values()))
 
 
+def place_all(found: Scope, through: Sequence[str], ranges: Ranges | None) -> list[Placement]:
+    """Place the layers of every graph; note in the scope which ranges leave out.
+
+    Args:
+        found: The layers wanted, by graph.
+        through: Operators that may be followers.
+        ranges: From calibration; None while they are not known, and then all are usable.
+    """
+
+    def usable(value: ir.Value) -> bool:
+        if ranges is None:
+            return True
+        seen = next((ranges[str(v.name)] for v in moved(value) if v.name in ranges), None)
+        return seen is not None and grid.usable(seen)
+
+    placements = []
+    for graph, layers in found.layers.items():
+        placement = place(graph, layers, through, usable, found.left)
+        placements.append(placement)
+        lost = {layer.node for layer in layers} - {layer.node for layer in placement.layers}
+        why = "have no range: the data leaves them unused or zero"
+        found.why.update(dict.fromkeys(lost, why))
+    return placements
+
+
 def place(
     graph: ir.Graph,
     layers: Sequence[Layer],
     through: Sequence[str],
     usable: Callable[[ir.Value], bool],
-    left: frozenset[ir.Node] = frozenset(),
+    left: frozenset[ir.Node],
 ) -> Placement:
     """Choose the tensors that get a pair.
 
     Args:
         graph: The main graph or a body, in topological order.
         layers: Candidates; those with an unusable tensor are left out.
-        through: Operators that may be followers.
+        through: Operators that may be followers, but for the nodes `left`.
         usable: Whether a tensor's range can carry a grid.
-        left: Nodes that may not be followers.
     """
     taken = [
         layer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.qdq import Constants
-from ortune.model.graph.uses import is_read, only_reader
+from ortune.model.graph.uses import only_reader
 from ortune.quantization.qdq.placement import OPSET
 from ortune.quantization.qdq.runtime_rules import MOVING
 from ortune.rewrites.simplify.clamps import clamp
@@ -231,11 +231,3 @@ def _repeats(node: ir.Node, grid: Constants) -> bool:
     low, high = (limits.min - zero) * scale, (limits.max - zero) * scale
     found, slack = clamp(node.outputs[0], OPSET), scale * 1e-3
     return found is not None and low >= found.low - slack and high <= found.high + slack
-
-
-def leftovers(graph: edit.Graph) -> Iterator[ir.Node]:
-    """Yield DequantizeLinear and the like that nothing reads any more, last first."""
-    for node in reversed(list(graph)):
-        read = any(is_read(v) for v in node.outputs)
-        if node.op_type in ("DequantizeLinear", "Relu", "Clip", "QuantizeLinear") and not read:
-            yield node

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ortune.core.observer import Moments, Observer, Probe, Ranges
 from ortune.core.plugins import catalog
 from ortune.model.graph import edit
-from ortune.quantization.layers import Layer, discard_weight
+from ortune.quantization.layers import Layer
+from ortune.quantization.replace import discard_back
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def put_weight(editor: edit.Editor, layers: Sequence[Layer], array: NDArray[np.f
     value = editor.constant(f"{old.name}_fit", array)
     for layer in layers:
         layer.node.replace_input_with(1, value)
-    discard_weight(old)
+    discard_back(old)
 
 
 def biased(layer: Layer) -> tuple[ir.Node, int] | None:

@@ -84,15 +84,13 @@ def _own(editor: edit.Editor, source: ir.Value) -> Stored:
 def look_up(editor: edit.Editor, node: ir.Node, held: Stored) -> None:
     """Gather integers and make those float that were found."""
     output = node.outputs[0]
-    stem, home = str(output.name), node.graph
-    assert home is not None
+    stem = str(output.name)
     rows = editor.node("Gather", [held.integers, node.inputs[1]], name=f"{stem}_rows")
     rows.outputs[0].shape, rows.outputs[0].dtype = output.shape, held.dtype
     made = [rows, *_widen(editor, stem, rows.outputs[0], node, held)]
     edit.insert_after(node, *made)
     stand_in(output, made[-1].outputs[0])
     made[-1].outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-    home.remove(node, safe=True)
 
 
 def _widen(

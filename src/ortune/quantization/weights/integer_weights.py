@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.grid import Grid, Kind
-from ortune.quantization.layers import Layer, discard_weight, transposed
+from ortune.quantization.layers import Layer, transposed
 from ortune.quantization.qdq.nodes import dequantized
 from ortune.quantization.qdq.smooth import Smoothing, add_product
+from ortune.quantization.replace import discard_back
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Packer:
         if smooth is not None and smooth.split:
             add_product(self._editor, layer, array, smooth.split, last)
         layer.node.replace_input_with(1, self._wide(held, order, _home(layer.node)))
-        discard_weight(layer.weight)
+        discard_back(layer.weight)
 
     def constants(self) -> dict[ir.Value, Stored]:
         """Return the weights stored so far, by their float constant."""

@@ -10,11 +10,10 @@ import onnx_ir as ir
 
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
-from ortune.model.graph.uses import is_read
 from ortune.quantization.block_grid import SLAB, Packed, pack, unpack
 from ortune.quantization.replace import stand_in
 from ortune.quantization.weights.lookup import look_up
-from ortune.quantization.weights.matmuls import Product, Rows, TableLookup, origin
+from ortune.quantization.weights.matmuls import Product, Rows, TableLookup
 
 
 class Writer:
@@ -53,7 +52,7 @@ class Writer:
                 self._gather(table, packed, parts)
             else:
                 found = look_up(self._editor, table, packed, parts)
-                _replace(table.node, found)
+                stand_in(table.node.outputs[0], found)
         if products and tables and not foreign:
             edit.note(self._model, f"'{stem}' is stored twice: looked up and multiplied")
         if foreign and (products or fused):
@@ -100,7 +99,7 @@ class Writer:
             made.outputs[0].type = node.outputs[0].type
             made = self._editor.node("Add", [made.outputs[0], rest], name=f"{node.name}_bias")
             edit.insert_before(node, made)
-        _replace(node, made.outputs[0])
+        stand_in(node.outputs[0], made.outputs[0])
 
     def _bias(self, product: Product, count: int) -> tuple[ir.Value | None, ir.Value | None]:
         """Return what the kernel adds, one number an output, or else what an Add must."""
@@ -142,7 +141,7 @@ class Writer:
             domain=MICROSOFT,
         )
         edit.insert_before(node, made)
-        _replace(node, made.outputs[0])
+        stand_in(node.outputs[0], made.outputs[0])
 
     def _dequantized(self, packed: Packed, stem: str, products: Sequence[Product]) -> None:
         """Put a DequantizeLinear before each product: a shared one would not be fused."""
@@ -213,27 +212,3 @@ def _columns(packed: Packed) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
         first = start * spec.block
         out[first : first + len(some)] = pack(some, spec.bits)
     return out.reshape(-1), shape
-
-
-def _replace(node: ir.Node, result: ir.Value) -> None:
-    """Let `result`, made directly before, stand for the node's output; drop what is unread."""
-    inputs = list(node.inputs)
-    stand_in(node.outputs[0], result)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-    for value in inputs:
-        _discard(value)
-
-
-def _discard(value: ir.Value | None) -> None:
-    """Remove a constant that nothing reads any more, and the Transposes on the way to it."""
-    if value is None or is_read(value):
-        return
-    node = value.producer()
-    if node is None or node.op_type == "Constant":
-        edit.discard(value)
-    elif edit.const_tensor(origin(value)[0]) is not None:
-        source = node.inputs[0]
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
-        _discard(source)

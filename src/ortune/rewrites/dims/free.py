@@ -18,7 +18,7 @@ from ortune.core.errors import Refused
 from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor
 from ortune.model.graph.spec import shape_of
-from ortune.model.graph.values import overridable
+from ortune.model.graph.values import fixed_array
 from ortune.model.shapes.infer import infer
 from ortune.model.shapes.known_values import Item, Known
 from ortune.model.shapes.node import infer_node
@@ -274,7 +274,7 @@ def _closed(copied: list[int], rest: list[Item], open_at: int | None) -> list[in
 
 def _fixed(value: ir.Value | None) -> NDArray[Any] | None:
     """Return a constant that does not follow from the sizes of inputs."""
-    return None if overridable(value) else edit.const_array(value)
+    return fixed_array(value)
 
 
 def _no(node: ir.Node, why: str) -> Refused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.model.graph import prune
 from ortune.model.graph.edit import Editor, refuse
-from ortune.model.graph.match import enclosed, maker, number, other, reader, scalar_for
+from ortune.model.graph.match import enclosed, maker, nodes_of, number, other, reader, scalar_for
 from ortune.model.graph.replace import forward
 from ortune.model.shapes.infer import infer
 
@@ -123,14 +123,6 @@ def climb(value: ir.Value, scale: float, factors: Sequence[ir.Value]) -> Factore
     return None
 
 
-def anchors(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
-    """Yield the nodes of these operators, bodies included; safe while nodes come and go."""
-    for graph in (model.graph, *model.graph.subgraphs()):
-        for node in list(graph):
-            if node.op_type in ops and not node.domain and node.graph is not None:
-                yield node
-
-
 def at_each(
     model: ir.Model, attempt: Callable[[ir.Model, ir.Node, Editor], int], *ops: str
 ) -> int:
@@ -141,7 +133,7 @@ def at_each(
     """
     infer(model)
     editor = Editor(model.graph)
-    count = sum(attempt(model, node, editor) for node in anchors(model, *ops))
+    count = sum(attempt(model, node, editor) for node in nodes_of(model, *ops))
     if count:
         prune.drop_dead(model)
     return count

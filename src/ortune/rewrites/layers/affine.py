@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.model.graph.edit import attribute, const_array
+from ortune.model.graph.edit import attribute
 from ortune.model.graph.uses import is_read
-from ortune.model.graph.values import overridable
+from ortune.model.graph.values import fixed_array
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 
@@ -123,13 +123,13 @@ def of_batch_norm(node: ir.Node, opset: int) -> Affine | str:
 def constant(node: ir.Node, index: int) -> NDArray[Any] | None:
     """Return the constant at an input that no caller may override; None when there is none."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    return None if overridable(value) else const_array(value)
+    return fixed_array(value)
 
 
 def _by_channel(
     node: ir.Node, value: ir.Value | None, at: ChannelAxis, opset: int
 ) -> NDArray[np.float64] | None:
-    array = None if overridable(value) else const_array(value)
+    array = fixed_array(value)
     if array is None or array.dtype.kind in "iub":
         return None
     shape = array.shape

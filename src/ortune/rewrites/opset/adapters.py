@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortune.model.graph.edit import attribute, const_array, discard
+from ortune.model.graph.edit import attribute, const_array
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import is_read
 from ortune.model.graph.values import overridable
+from ortune.rewrites.opset.all_axes import full_axes, full_inputs, full_pads
 from ortune.rewrites.opset.lowering import (
     Adapted,
     Adapter,
@@ -48,8 +49,7 @@ def _parts(work: Lowering, node: ir.Node) -> Adapted:
     count = node.attributes.pop("num_outputs", None)
     if count is None or len(node.inputs) > 1:
         return None
-    source = node.inputs[0]
-    shape = shape_of(source)
+    shape = shape_of(node.inputs[0])
     axis = attribute(node, "axis", 0)
     size = shape[axis] if shape is not None else None
     if not isinstance(size, int):
@@ -65,8 +65,7 @@ def _parts(work: Lowering, node: ir.Node) -> Adapted:
 
 def _softmax(work: Lowering, node: ir.Node) -> Adapted:
     """Below 13 all dimensions from the axis on count as one: the axis must be the last."""
-    source = node.inputs[0]
-    shape = shape_of(source)
+    shape = shape_of(node.inputs[0])
     axis = attribute(node, "axis", -1)
     if shape is None:
         return "the rank of its input is not known"
@@ -78,7 +77,7 @@ def _softmax(work: Lowering, node: ir.Node) -> Adapted:
         return None
     order = [*(i for i in range(rank) if i != axis), axis]
     back = [order.index(i) for i in range(rank)]
-    there = work.make(node, "Transpose", source, attributes={"perm": order})
+    there = work.make(node, "Transpose", node.inputs[0], attributes={"perm": order})
     soft = work.make(node, node.op_type, there.outputs[0], attributes={"axis": rank - 1})
     home = work.make(node, "Transpose", soft.outputs[0], attributes={"perm": back})
     work.replace(node, [there, soft, home])
@@ -181,68 +180,6 @@ def _undilated(work: Lowering, node: ir.Node) -> Adapted:
     return None
 
 
-def _full_axes(work: Lowering, node: ir.Node) -> Adapted:
-    """Resize names all axes: scales of 1, and sizes as they are, for those left out."""
-    axes = attribute(node, "axes", None)
-    node.attributes.pop("axes", None)
-    if attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        return "it keeps no aspect ratio there"
-    if axes is None:
-        return None
-    source = node.inputs[0]
-    shape = shape_of(source)
-    if shape is None:
-        return "the rank of its input is not known"
-    for index, label in ((2, "scales"), (3, "sizes")):
-        value = node.inputs[index] if len(node.inputs) > index else None
-        if value is None:
-            continue
-        array = const_array(value)
-        if array is None or overridable(value):
-            return f"its {label} are computed, for some axes only"
-        if not array.size:
-            continue
-        whole: list[Any] = [1.0] * len(shape) if label == "scales" else list(shape)
-        for axis, item in zip(axes, array.tolist(), strict=True):
-            whole[axis] = item
-        if not all(isinstance(item, (int, float)) for item in whole):
-            return "its sizes are not known"
-        node.replace_input_with(index, work.constant(node, label, whole, array.dtype))
-        discard(value)
-    roi = node.inputs[1] if len(node.inputs) > 1 else None
-    array = const_array(roi)
-    return None if roi is None or (array is not None and not array.size) else "it has a region"
-
-
-def _full_inputs(work: Lowering, node: ir.Node) -> Adapted:
-    """Before 13 Resize's region and scales must be there, empty where they do not count."""
-    node.resize_inputs(max(3, len(node.inputs)))
-    for index in (1, 2):
-        if node.inputs[index] is None:
-            node.replace_input_with(index, work.constant(node, "none", [], np.float32))
-    return None
-
-
-def _full_pads(work: Lowering, node: ir.Node) -> Adapted:
-    """Pads of some axes become pads of all."""
-    if len(node.inputs) < 4:
-        return None
-    axes, pads = (const_array(node.inputs[i]) for i in (3, 1))
-    source = node.inputs[0]
-    shape = shape_of(source)
-    if axes is None or pads is None or shape is None or any(map(overridable, node.inputs)):
-        return "its pads or axes are computed"
-    whole = np.zeros((2, len(shape)), np.int64)
-    whole[:, axes.reshape(-1)] = pads.reshape(2, -1)
-    old, ends = node.inputs[1], node.inputs[3]
-    node.resize_inputs(3)
-    node.replace_input_with(1, work.constant(node, "pads", whole.reshape(-1), np.int64))
-    for value in (old, ends):
-        if value is not None:
-            discard(value)
-    return None
-
-
 def _constant(work: Lowering, node: ir.Node) -> Adapted:
     """Numbers are a tensor."""
     array = const_array(node.outputs[0])
@@ -302,13 +239,13 @@ ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
             ),
         ),
         (18, without("antialias")),
-        (18, _full_axes),
-        (13, _full_inputs),
+        (18, full_axes),
+        (13, full_inputs),
         (11, lambda work, node: "it computed another position for each pixel"),
     ),
     "Pad": (
         (19, values("mode", "constant", "reflect", "edge")),
-        (18, _full_pads),
+        (18, full_pads),
         (11, into_attribute(2, "value", scalar=True)),
         (11, into_attribute(1, "pads")),
     ),

@@ -23,7 +23,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, OrtuneError
 from ortune.core.profile import Kernel, Profile
 from ortune.core.session import Executed, Operand, Recorded, Slice
-from ortune.measurement.worker.profile import Runs, _count, middle_mean
+from ortune.measurement.timing.profiled import Runs, middle_mean, run_count
 from ortune.model.graph import edit
 from ortune.model.io import names
 from ortune.runtimes.onnxruntime import trace as ort_trace
@@ -201,7 +201,7 @@ m (float[4,4] x) => (float[4,4] y) { a = MatMul(x, x) b = MatMul(a, x) y = Tanh(
 def test_as_many_runs_as_fit_the_time_and_a_readable_trace(
     slow_ns: int, nodes: int, wanted: int
 ) -> None:
-    assert _count(slow_ns, nodes, 5.0) == wanted
+    assert run_count(slow_ns, nodes, 5.0) == wanted
 
 
 def made(
