@@ -15,15 +15,6 @@ from ortune.core.plugins import catalog
 ROOT = Path(__file__).parents[2] / "src" / "ortune"
 TREE = Tree(ROOT)
 
-OPEN = {
-    "long file",
-    "long function",
-    "first line",
-    "same name",
-    "private name in a test",
-}
-"""Rules that the tree does not keep yet."""
-
 PROJECT = """
 [[tool.importlinter.contracts]]
 type = "layers"
@@ -142,10 +133,8 @@ PLANTED: list[tuple[str, Mapping[str, str], str]] = [
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_tree_keeps(rule: str, request: pytest.FixtureRequest) -> None:
+def test_the_tree_keeps(rule: str) -> None:
     """No file of ours breaks a rule."""
-    if rule in OPEN:
-        request.applymarker(pytest.mark.xfail(strict=False))
     assert not [str(one) for one in check(TREE, rule)]
 
 
