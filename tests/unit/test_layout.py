@@ -77,6 +77,11 @@ PLANTED: list[tuple[str, Mapping[str, str], str]] = [
         "metrics/_shared.py: no plugin: a private module",
     ),
     (
+        "no plugin",
+        {"src/toy/cli/_tables.py": '"""Tables."""'},
+        "cli/_tables.py: no plugin: a private module",
+    ),
+    (
         "same name",
         {"src/toy/cli/top.py": "'''A verb.'''\nclass Top: ...\n"},
         "cli/top.py: same name: class Top is defined in toy.core.top too",
