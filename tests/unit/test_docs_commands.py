@@ -218,6 +218,9 @@ def test_files(page: Path) -> None:
         if file and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir()):
             found = [f / file[1] for f in folders if (f / file[1]).exists()]
             assert found, f"{span} is not there"
+    for module in re.findall(r"(?:-m |`)((?:benchmarks|tools|tests)\.[\w.]+)", text):
+        place = HOME / module.replace(".", "/")
+        assert place.is_dir() or place.with_suffix(".py").is_file(), f"{module} is not there"
     for target, anchor in re.findall(r"\]\(([^)#: ]*)#?([^)]*)\)", text):
         to = page.parent / target if target else page
         assert "http" in target or to.exists(), f"{target} is not there"
