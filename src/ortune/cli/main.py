@@ -1,4 +1,4 @@
-"""Find the verb and run it; every error a person can act on becomes two lines and an exit code.
+"""Find the verb and run it; what a person can act on is two lines and an exit code.
 
 Exit codes: 0 done, 1 the honest answer is no, 2 bad input or a missing part, 3 interrupted with a
 partial result.
@@ -31,11 +31,11 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs without importing one."""
-        return sorted(_modules())
+        return sorted(modules())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
-        module = _modules().get(cmd_name)
+        module = modules().get(cmd_name)
         if module is None:
             return None
         command: click.Command = importlib.import_module(module).command
@@ -59,7 +59,7 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _modules() -> dict[str, str]:
+def modules() -> dict[str, str]:
     """Return verb -> module."""
     return {k: path for k, path in catalog.modules("cli").items() if k not in _NOT_VERBS}
 

@@ -1,4 +1,4 @@
-"""The public verb: apply steps to a model, in the order given, each checked."""
+"""Apply steps to a model, in the order given, each checked."""
 
 from __future__ import annotations
 

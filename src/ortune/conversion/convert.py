@@ -1,4 +1,4 @@
-"""The public verb: convert a model to a precision and an optimization level, as told."""
+"""Convert a model to a precision and an optimization level, as told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ortune.analysis.benchmark import bench
 from ortune.analysis.benchmark.requests import Bench
 from ortune.conversion import check, folds, formats, options, samples, steps
 from ortune.conversion.requests import Convert
-from ortune.core.event import Event, Note, Sink
+from ortune.core.event import Note, noting
 from ortune.core.outputs import free
 from ortune.core.request import verb
 from ortune.core.result import Result
@@ -70,7 +70,7 @@ def run(asked: Convert) -> Converted:
     model = Path(asked.model)
     out = free(asked.out, asked.force, model)
     notes: list[str] = []
-    asked = replace(asked, sink=_keeping(notes, asked.sink))
+    asked = replace(asked, sink=noting(notes, asked.sink))
     for note in options.advice(asked):
         asked.sink(note)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
@@ -108,15 +108,6 @@ def run(asked: Convert) -> Converted:
 
 
 convert = verb(Convert, run)
-
-
-def _keeping(notes: list[str], to: Sink) -> Sink:
-    def sink(event: Event) -> None:
-        if isinstance(event, Note):
-            notes.append(event.text)
-        to(event)
-
-    return sink
 
 
 def _timed(asked: Convert) -> Interval | None:

@@ -179,7 +179,7 @@ class ByteSize(Field[int | None, str]):
         return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
 
 
-class Shapes(Field[Mapping[str, tuple[int, ...]], Sequence[str] | None]):
+class InputShapes(Field[Mapping[str, tuple[int, ...]], Sequence[str] | None]):
     """Input name -> shape, or texts such as ``x:1x3x320x320``; ``x:`` is a scalar."""
 
     metavar = "INPUT:DIMS"
@@ -202,7 +202,7 @@ class Shapes(Field[Mapping[str, tuple[int, ...]], Sequence[str] | None]):
         return [f"{name}:{'x'.join(map(str, shape))}" for name, shape in value.items()]
 
 
-class Ranges(Field[Mapping[str, tuple[float, float]], Sequence[str] | None]):
+class InputRanges(Field[Mapping[str, tuple[float, float]], Sequence[str] | None]):
     """Input name -> (low, high), or texts such as ``ids:0..30521`` and ``rate:16000``."""
 
     metavar = "INPUT:LO..HI"

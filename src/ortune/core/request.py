@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, dataclass_
 
 from ortune.core.errors import BadSettings
 from ortune.core.event import silent
-from ortune.core.fields import Field, Libraries, Option, Ranges, Shapes, Source
+from ortune.core.fields import Field, InputRanges, InputShapes, Libraries, Option, Source
 
 if TYPE_CHECKING:
     from ortune.core.event import Sink
@@ -84,8 +84,8 @@ class DataRequest(Request):
 
     _: KW_ONLY
     data: Source = None
-    shapes: Shapes = Shapes(None, Option("INPUT:DIMS", "--shape"))
-    ranges: Ranges = Ranges(None, Option("INPUT:LO..HI", "--range"))
+    shapes: InputShapes = InputShapes(None, Option("INPUT:DIMS", "--shape"))
+    ranges: InputRanges = InputRanges(None, Option("INPUT:LO..HI", "--range"))
 
 
 @request

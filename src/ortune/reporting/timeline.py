@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import median
 
 from ortune.analysis.costs.breakeven import CostLine, pays_from, total
@@ -86,34 +85,22 @@ def _saved(saved: CostLine, loaded: CostLine, kind: str) -> str:
 
 def _table(found: Timeline) -> Table:
     rows = [_row(row) for row in found.rows]
-    if found.every is not None:
-        every = found.every
-        rows.append(
-            (every.name, "-", seconds(every.session_s), "-", seconds(every.inference_s), "-", "-")
-        )
-    columns = (
-        "",
-        "once",
-        "a session",
-        "load, least to most",
-        "an inference",
-        "ratio [99 %]",
-        "MB",
-    )
-    return Table(columns, tuple(rows))
+    if every := found.every:
+        once, each = seconds(every.session_s), seconds(every.inference_s)
+        rows.append((every.name, "-", once, "-", each, "-", "-"))
+    times = ("once", "a session", "load, least to most", "an inference", "ratio [99 %]")
+    return Table(("", *times, "MB"), tuple(rows))
 
 
 def _row(row: Timed) -> tuple[str, ...]:
-    line = row.line
-    ratio = f"{row.ratio}" if row.against else "1"
-    low, high = min(row.load_ns) / 1e9, max(row.load_ns) / 1e9
+    line, loads = row.line, [ns / 1e9 for ns in row.load_ns]
     return (
         line.name,
         seconds(line.once_s) if line.once_s else "-",
         seconds(line.session_s),
-        f"{seconds(low)} to {seconds(high)}",
+        f"{seconds(min(loads))} to {seconds(max(loads))}",
         seconds(line.inference_s),
-        ratio,
+        str(row.ratio) if row.against else "1",
         f"{row.size / 1e6:.1f}",
     )
 
@@ -128,29 +115,22 @@ def _ranges(found: Timeline) -> Table:
 
 
 def _pays(found: Timeline) -> Table:
+    none, each = found.line(NONE), found.per_session
     rows = []
-    none = found.line(NONE)
     for row in found.rows[1:]:
-        other = found.line(row.against)
-        rows.append(
-            (
-                row.line.name,
-                _from(pays_from(none, row.line, found.per_session)),
-                row.against if row.against != NONE else "",
-                _held(row.pays(other, found.per_session)) if row.against != NONE else "",
-            )
-        )
+        cells = ("", "")
+        if row.against != NONE:
+            cells = (row.against, _held(row.pays(found.line(row.against), each)))
+        rows.append((row.line.name, _from(pays_from(none, row.line, each)), *cells))
     if found.every is not None:
-        since = _from(pays_from(none, found.every, found.per_session))
-        rows.append((EVERY_SESSION, since, "", ""))
+        rows.append((EVERY_SESSION, _from(pays_from(none, found.every, each)), "", ""))
     columns = ("cheaper from this many inferences on", "than none", "than", "from")
     return Table(columns, tuple(rows))
 
 
 def _held(since: Interval) -> str:
-    if since.low == since.high:
-        return _from(since.value)
-    return f"{_from(since.value)} [{_from(since.low)}, {_from(since.high)}]"
+    ends = f" [{_from(since.low)}, {_from(since.high)}]" if since.low != since.high else ""
+    return f"{_from(since.value)}{ends}"
 
 
 def _from(since: float) -> str:
@@ -160,30 +140,29 @@ def _from(since: float) -> str:
 def _chart(found: Timeline) -> Lines:
     """Draw seconds over inferences, both logarithmic: from one to ten times the last crossing."""
     named = {*_DRAWN, *(segment.name for segment in found.cheapest)}
-    shown = [line for line in found.lines if line.name in named]
-    cuts = [segment.since for segment in found.cheapest if segment.since > 0]
-    last = 10 * max([*cuts, found.per_session, 1000.0])
+    starts = [(one.since, one.name) for one in found.cheapest if one.since > 0]
+    last = 10 * max([*(n for n, _ in starts), found.per_session, 1000.0])
     places = [last ** (step / _STEPS) for step in range(_STEPS + 1)]
-    marks = [
-        Point(n, _lowest(found.lines, n, found.per_session), f"{count(n)}: {segment.name}")
-        for segment in found.cheapest
-        if (n := segment.since) >= 1
-    ]
+
+    def spent(line: CostLine, n: float) -> tuple[float, float]:
+        return n, total(line, n, found.per_session)
+
     return Lines(
         "inferences served",
         "seconds spent in all",
         tuple(
-            Line(line.name, tuple((n, total(line, n, found.per_session)) for n in places))
-            for line in shown
+            Line(line.name, tuple(spent(line, n) for n in places))
+            for line in found.lines
+            if line.name in named
         ),
-        tuple(marks),
+        tuple(
+            Point(*spent(found.line(name), n), f"{count(n)}: {name}")
+            for n, name in starts
+            if n >= 1
+        ),
         log_x=True,
         log_y=True,
     )
-
-
-def _lowest(lines: Sequence[CostLine], n: float, per_session: float) -> float:
-    return min(total(line, n, per_session) for line in lines)
 
 
 def seconds(value: float) -> str:

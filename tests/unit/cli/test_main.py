@@ -13,6 +13,7 @@ from onnx import helper
 
 from ortune.cli import main as cli
 from ortune.core.errors import OrtuneError
+from ortune.core.plugins import catalog
 from ortune.core.reading import step
 
 VERBS = cli.root.list_commands(click.Context(cli.root))
@@ -164,3 +165,61 @@ def test_a_closed_pipe_is_no_error() -> None:
     running.stderr.close()
     running.wait()
     assert "Traceback" not in said
+
+
+VERB = """
+from ortune.cli.terminal.command import verb
+from ortune.cli.terminal.output import answer, say
+from ortune.core.request import Request, request
+
+
+@request
+class Greet(Request):
+    \"\"\"Greet NAME.
+
+    Example:
+        ortune greet you
+
+    Attributes:
+        name: Whom.
+    \"\"\"
+
+    name: str
+
+
+@verb(Greet)
+def command(asked: Greet) -> int:
+    answer({"name": asked.name}, lambda: say(f"hello {asked.name}"))
+    return 0
+"""
+
+
+def test_a_file_in_the_cli_folder_of_a_plugin_package_is_a_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "other_package" / "cli"
+    folder.mkdir(parents=True)
+    for path in (folder.parent, folder):
+        (path / "__init__.py").touch()
+    (folder / "greet.py").write_text(VERB)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(catalog, "roots", lambda: ("ortune", "other_package"))
+    catalog.modules.cache_clear()
+    try:
+        assert cli.main(["greet", "you"]) == 0
+        assert capsys.readouterr().out == "hello you\n"
+        assert cli.main(["--help"]) == 0
+        assert "greet" in capsys.readouterr().out
+    finally:
+        catalog.modules.cache_clear()
+
+
+def test_every_verb_takes_a_settings_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bench.toml"
+    path.write_text('models = ["none.onnx"]\nthreads = "1,2"\nseconds = 0.0\n')
+    assert cli.main(["bench", str(path)]) == 2
+    assert "--seconds" in two_lines(capsys.readouterr().err)[0]
+    assert cli.main(["bench", str(path), "--seconds", "1", "--threads", "one"]) == 2
+    assert two_lines(capsys.readouterr().err)[0] == "ortune bench: --threads: 'one' is no number"

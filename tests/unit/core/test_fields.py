@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.fields import ByteSize, Duration, Ranges, Shapes
+from ortune.core.fields import ByteSize, Duration, InputRanges, InputShapes
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def test_what_is_no_size() -> None:
 
 def test_shapes_are_parsed() -> None:
     texts = ["x:1x3x320x320", "input:0:2", "rate:"]
-    assert Shapes().read(texts) == {"x": (1, 3, 320, 320), "input:0": (2,), "rate": ()}
-    assert Shapes().read([]) == {}
+    assert InputShapes(None).read(texts) == {"x": (1, 3, 320, 320), "input:0": (2,), "rate": ()}
+    assert InputShapes(None).read([]) == {}
 
 
 def test_ranges_are_parsed() -> None:
     texts = ["ids:0..30521", "x:-1.5..1e3", "input:0:.5..2", "rate:16000"]
-    assert Ranges().read(texts) == {
+    assert InputRanges(None).read(texts) == {
         "ids": (0, 30521),
         "x": (-1.5, 1000),
         "input:0": (0.5, 2),
@@ -50,19 +50,19 @@ def test_ranges_are_parsed() -> None:
 @pytest.mark.parametrize("text", ["x", "x:1x", ":1x2", "x:1x-2", "x:axb", "x:1,2", ""])
 def test_shapes_that_cannot_be_read(text: str) -> None:
     with pytest.raises(BadSettings, match=r"cannot read shape .*\n  fix: write input:1x3x320x320"):
-        Shapes().read([text])
+        InputShapes(None).read([text])
 
 
 @pytest.mark.parametrize("text", ["x", "x:", "x:a..b", "x:1-2", ":1..2", "x:1..", "x:nan"])
 def test_ranges_that_cannot_be_read(text: str) -> None:
     with pytest.raises(BadSettings, match=r"cannot read range .*\n  fix: "):
-        Ranges().read([text])
+        InputRanges(None).read([text])
 
 
 def test_ranges_and_shapes_that_make_no_sense() -> None:
     with pytest.raises(BadSettings, match="ends before it begins"):
-        Ranges().read(["x:2..1"])
+        InputRanges(None).read(["x:2..1"])
     with pytest.raises(BadSettings, match="two ranges for input 'x'"):
-        Ranges().read(["x:1..2", "x:1..2"])
+        InputRanges(None).read(["x:1..2", "x:1..2"])
     with pytest.raises(BadSettings, match="two shapes for input 'x'"):
-        Shapes().read(["x:1", "x:2"])
+        InputShapes(None).read(["x:1", "x:2"])

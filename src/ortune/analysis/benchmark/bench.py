@@ -1,4 +1,4 @@
-"""The public verb: time models on backends side by side in one interleaved run."""
+"""Time models on backends side by side in one interleaved run."""
 
 from __future__ import annotations
 

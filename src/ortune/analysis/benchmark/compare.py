@@ -1,4 +1,4 @@
-"""The public verb: saved runs against each other, for readers and continuous integration."""
+"""Saved runs against each other, for readers and continuous integration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved answers of `bench` and `loadtest`: read with suspicion, rows matched by what they are.
+"""Saved runs of `bench` and `loadtest`: read, checked, and their rows matched.
 
 What a file must hold, whoever wrote it: an object with ``rows``, a list of objects with ``model``
 and ``backend`` (texts), and the times of a row in nanoseconds, as ``turns`` (a list of sets of

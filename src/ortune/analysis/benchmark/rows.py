@@ -1,4 +1,4 @@
-"""What a timed row is in the JSON of `bench`: all samples raw, every figure computed from them."""
+"""A timed row as `bench` reports it: all samples raw, every figure computed from them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from ortune.core.backend import Backend
 from ortune.core.custom_ops import equipped
-from ortune.core.fields import Option, Shapes
+from ortune.core.fields import InputShapes, Option
 from ortune.core.request import CustomOpsRequest, request
 
 
@@ -40,7 +40,7 @@ class Inspect(CustomOpsRequest):
     model: str | Path
     _: KW_ONLY
     on: Annotated[str | Sequence[str | Backend], Option("BACKENDS")] = ""
-    shapes: Shapes = Shapes(None, Option("INPUT:DIMS", "--shape"))
+    shapes: InputShapes = InputShapes(None, Option("INPUT:DIMS", "--shape"))
     weights: bool | None = None
 
     @property

@@ -9,13 +9,12 @@ from pathlib import Path
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.errors import Refused
-from ortune.core.session import Tensors
 from ortune.core.workload import spread
 from ortune.data.padding import Padding
 from ortune.data.stream import Stream
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, lone
-from ortune.metrics.snr import Snr
+from ortune.recipe.compare import decibels
 
 LEAST_DB = 100.0
 """Cutting only changes the order of sums: float32 stays well above this."""
@@ -78,8 +77,11 @@ def prove(
     declared = replace(cut, outputs=_outputs(long, brief, widths, real))
     feeds = Stream(stream)
     wanted = [declared.compared(feeds[i], out) for i, out in zip(chosen, long, strict=True)]
-    decibels = {name: _snr_db(name, wanted, list(brief)) for name in long.names}
-    for name, value in decibels.items():
+    snr_db = {
+        name: decibels([{name: one[name]} for one in wanted], [{name: one[name]} for one in brief])
+        for name in long.names
+    }
+    for name, value in snr_db.items():
         if not value >= least_db:
             raise Refused(
                 f"output '{name}' changes when padding is cut: {value:.1f} dB between them, "
@@ -88,18 +90,13 @@ def prove(
                 f"positions (a mean over all of them, a mask '{padding.mask}' that does not hide "
                 "them, integer ranges taken at run time)",
             )
-    return Proof(declared, decibels, len(chosen))
+    return Proof(declared, snr_db, len(chosen))
 
 
 def _saved(job: WorkerJob, indices: Sequence[int], out: Path) -> Stream:
     """Run samples and keep the outputs."""
     ask_once(job, ("score", {"indices": list(indices), "metrics": [], "save": str(out.resolve())}))
     return Stream(out)
-
-
-def _snr_db(name: str, wanted: Sequence[Tensors], found: Sequence[Tensors]) -> float:
-    one, two = ([{name: sample[name]} for sample in side] for side in (wanted, found))
-    return Snr().aggregate(Snr().records(one, two, None))
 
 
 def _chosen(padding: Padding, indices: Sequence[int]) -> list[int]:

@@ -75,7 +75,7 @@ def _saved(verdict: KernelRoofline, ceilings: Ceilings | None, step: str) -> flo
     may stay. Weights alone as integers leave the arithmetic in float.
     """
     kernel = verdict.kernel
-    if ceilings is None or verdict.bound == "unknown" or not verdict.roofs.ideal_ns:
+    if ceilings is None or verdict.bound == "unknown" or not max(verdict.roofs):
         return 0.0
     small = tuple(
         replace(one, size=one.size // 4) if one.constant and one.dtype == "float32" else one
@@ -85,8 +85,8 @@ def _saved(verdict: KernelRoofline, ceilings: Ceilings | None, step: str) -> flo
     then = roofs(replace(kernel, inputs=small), ceilings, cold=cold)
     float_peak, int8_peak = ceilings.flops.get(verdict.arithmetic), ceilings.flops.get("int8")
     ratio = float_peak / int8_peak if float_peak and int8_peak and step != "int8-weights" else 1.0
-    after = max(then.compute * ratio, then.bandwidth, then.cache, then.overhead)
-    return kernel.time_ns * max(0.0, 1 - after / verdict.roofs.ideal_ns)
+    after = max(then._replace(compute=then.compute * ratio))
+    return kernel.time_ns * max(0.0, 1 - after / max(verdict.roofs))
 
 
 def _layer(kernel: Kernel, names: frozenset[str]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ortune.core.profile import Ceilings, Kernel, Profile
 from ortune.core.session import Operand
@@ -54,8 +54,7 @@ _INTEGER = ("QLinear", "DynamicQuantize", "QGemm", "QAttention", "MatMulNBits")
 """How names of kernels begin that multiply integers; MatMulNBits may, so the higher peak holds."""
 
 
-@dataclass(frozen=True)
-class Roofs:
+class Roofs(NamedTuple):
     """The least times of a kernel by each of its limits, in ns; all its calls in a run together.
 
     Attributes:
@@ -73,18 +72,7 @@ class Roofs:
     @property
     def bound(self) -> Bound:
         """The longest of them; of equal ones the first."""
-        every: dict[Bound, float] = {
-            "compute": self.compute,
-            "bandwidth": self.bandwidth,
-            "cache": self.cache,
-            "overhead": self.overhead,
-        }
-        return max(every, key=lambda name: every[name])
-
-    @property
-    def ideal_ns(self) -> float:
-        """The longest of them."""
-        return max(self.compute, self.bandwidth, self.cache, self.overhead)
+        return BOUNDS[self.index(max(self))]
 
 
 @dataclass(frozen=True)
@@ -201,7 +189,7 @@ def _against_roof(kernel: Kernel, ceilings: Ceilings, cold: bool) -> KernelRoofl
     found = roofs(kernel, ceilings, cold=cold)
     product = any(word in kernel.op_type for word in _MULTIPLIES)
     known = bool(kernel.inputs or kernel.outputs) and not (product and kernel.flops is None)
-    ideal = min(found.ideal_ns, kernel.time_ns) if known else kernel.time_ns
+    ideal = min(max(found), kernel.time_ns) if known else kernel.time_ns
     gain = kernel.time_ns if kernel.kind in REMOVABLE else kernel.time_ns - ideal
     return KernelRoofline(
         kernel,

@@ -1,7 +1,8 @@
-"""The public verb: find the runtime settings that a model runs fastest with, on this machine."""
+"""The runtime settings that a model runs fastest with, on this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadModel
 from ortune.core.event import Note
+from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_given
 from ortune.core.reading import read_workload
@@ -55,17 +57,7 @@ def run(asked: Tune) -> TuneResult:
     facts = model_facts.facts(loaded, read=True)
     before = noise.snapshot()
     with TemporaryDirectory(prefix="ortune-") as folder, busy(int(asked.beside_load)):
-        fed = given.samples(
-            asked.data,
-            facts.inputs,
-            Path(folder),
-            labels=asked.labels,
-            batch=driven.batch,
-            shapes=asked.shapes,
-            ranges=asked.ranges,
-        )
-        for text in fed.notes:
-            asked.sink(Note(text))
+        fed = _samples(asked, facts.inputs, driven.batch, Path(folder))
         case = _Case(path, driven, fed, Path(folder))
         try:
             truth = _truth(case, origin, asked.budget)
@@ -109,6 +101,22 @@ def run(asked: Tune) -> TuneResult:
 
 
 tune = verb(Tune, run)
+
+
+def _samples(asked: Tune, inputs: Sequence[TensorSpec], batch: int, folder: Path) -> Feeds:
+    shapes, ranges = asked.shapes, asked.ranges
+    found = given.samples(
+        asked.data,
+        inputs,
+        folder,
+        labels=asked.labels,
+        batch=batch,
+        shapes=shapes,
+        ranges=ranges,
+    )
+    for text in found.notes:
+        asked.sink(Note(text))
+    return found
 
 
 def line(attempt: Attempt) -> str:

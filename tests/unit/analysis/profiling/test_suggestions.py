@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import ortune
 from ortune.analysis.profiling import suggestions as subject
 from ortune.core.backend import Backend
 from ortune.core.profile import Action, Profile
+from ortune.core.trial import Interval
 
 ACTIONS = (
     Action("quantize", "a", "", steps=("simplify", "int8-dynamic")),
@@ -25,11 +27,11 @@ ACTIONS = (
 def test_every_result_goes_to_its_own_action(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str]] = []
 
-    def race(contestants: Sequence[tuple[Path, Backend]], **_: Any) -> dict[str, Any]:
+    def race(contestants: Sequence[tuple[Path, Backend]], **_: Any) -> SimpleNamespace:
         assert all(path.is_file() for path, _ in contestants)
         seen.extend((path.name, str(backend)) for path, backend in contestants)
-        ratios = [{"value": v, "low": v - 0.1, "high": v + 0.1} for v in (1.0, 0.5)]
-        return {"ratios": [*ratios, None], "rows": [{}, {}, {"error": "SIGSEGV"}]}
+        ratios = [Interval(v, v - 0.1, v + 0.1) for v in (1.0, 0.5)]
+        return SimpleNamespace(ratios=[*ratios, None], rows=[{}, {}, {"error": "SIGSEGV"}])
 
     monkeypatch.setattr(subject, "race", race)
     source = Path(ortune.__path__[0]) / "samples" / "digit_cnn.onnx"
