@@ -171,21 +171,20 @@ class Bucketed(Backend):
 
     def cut(self, feeds: Tensors, length: int) -> dict[str, NDArray[Any]]:
         """Return a call's inputs at a length."""
-        kept = slice(length) if self.side == "right" else slice(-length, None)
         made = dict(feeds)
         for name in (self.mask, *self.inputs):
-            made[name] = np.ascontiguousarray(feeds[name][:, kept])
+            made[name] = np.ascontiguousarray(feeds[name][:, self._kept(length)])
         return made
+
+    def _kept(self, length: int) -> slice:
+        return slice(length) if self.side == "right" else slice(-length, None)
 
     def restored(self, outputs: dict[str, NDArray[Any]], width: int) -> dict[str, NDArray[Any]]:
         """Give the outputs of a cut call the length of its inputs, zeros where it was cut."""
         for name in self.outputs:
             found = outputs[name]
             whole = np.zeros((found.shape[0], width, *found.shape[2:]), found.dtype)
-            length = found.shape[1]
-            whole[:, slice(length) if self.side == "right" else slice(width - length, None)] = (
-                found
-            )
+            whole[:, self._kept(found.shape[1])] = found
             outputs[name] = whole
         return outputs
 
@@ -200,9 +199,8 @@ class Bucketed(Backend):
         real = 0 if mask is None else extent(mask, self.side)
         if not real:
             return outputs
-        kept = slice(real) if self.side == "right" else slice(-real, None)
         return {
-            name: array[:, kept] if name in self.outputs and array.ndim > 1 else array
+            name: array[:, self._kept(real)] if name in self.outputs and array.ndim > 1 else array
             for name, array in outputs.items()
         }
 

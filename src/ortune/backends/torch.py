@@ -60,11 +60,9 @@ class Torch(Backend):
         """Load the module; compiling is part of the first run."""
         return native.session(
             path,
-            native.TorchSettings(
-                source=self.source,
-                weights=self.weights,
-                threads=self.threads or effective_cpus(),
-                mode=self.mode if self.compile else None,
-                bf16=self.precision == "bf16",
-            ),
+            self.source,
+            self.weights,
+            self.threads or effective_cpus(),
+            mode=self.mode if self.compile else None,
+            bf16=self.precision == "bf16",
         )

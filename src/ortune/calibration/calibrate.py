@@ -71,7 +71,6 @@ def calibrate(
     indices: Sequence[int],
     folder: Path,
     *,
-    memory: int = MEMORY,
     custom_ops: tuple[str, ...] = (),
 ) -> Ranges:
     """Observe each probed tensor over the samples; memory does not depend on their number.
@@ -79,9 +78,7 @@ def calibrate(
     Notes on probes without an answer are left with the model (`edit.note`); see
     `calibrate_groups`, which this is for one group.
     """
-    found = calibrate_groups(
-        model, probes, stream, [indices], folder, memory=memory, custom_ops=custom_ops
-    )
+    found = calibrate_groups(model, probes, stream, [indices], folder, custom_ops=custom_ops)
     for text in found.notes:
         edit.note(model, text)
     return found.ranges[0]

@@ -271,9 +271,14 @@ class Int8Static(Quantizer):
     def _place(
         self, model: ir.Model, ranges: Ranges | None
     ) -> tuple[list[Placement], scopes.Scope]:
-        limits = scopes.Limits(
-            self._ops(), self.include, self.exclude, self.keep_first, self.head, self.min_side
+        found = scopes.scope(
+            model,
+            self._ops(),
+            include=self.include,
+            exclude=self.exclude,
+            keep_first=self.keep_first,
+            head=self.head,
+            min_side=self.min_side,
         )
-        found = scopes.scope(model, limits)
         through = self.through or runtime_rules.between(self.target)
         return place_all(found, through, ranges), found

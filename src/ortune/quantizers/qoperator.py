@@ -59,7 +59,7 @@ def _put(editor: edit.Editor, node: ir.Node, taken: Taken) -> None:
         taken.inputs,
         taken.attributes,
         name=f"{node.name}_{taken.op}",
-        domain=taken.domain,
+        domain=MICROSOFT if taken.foreign else "",
     )
     edit.insert_before(node, made)
     stand_in(taken.last.outputs[0], made.outputs[0])

@@ -27,7 +27,6 @@ class Arrivals(Workload):
     one stretch of arrivals; both sides of a pair get the same schedule.
 
     Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
         rate: Calls a second.
         sessions: Sessions that take calls from one queue.
         pattern: ``poisson``: independent callers; ``constant``: a clock.
@@ -77,8 +76,7 @@ class Arrivals(Workload):
         desk = _Desk(due, span, int(_PATIENCE * max(self.seconds * 1e9, due[-1])))
         waiting = lane_threads.Waiting(rig.lanes[0])
         for lane in rig.lanes:
-            for k in range(span.drop):
-                lane_threads.run(lane, span.at + k)
+            lane_threads.run(lane, *span.dropped)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.
         desk.zero = {id(lane): lane.clock() for lane in rig.lanes}
         served = [

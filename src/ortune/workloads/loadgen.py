@@ -33,7 +33,6 @@ class Loadgen(Workload):
     All entries of a burst are equal; its logs stay in the worker's folder.
 
     Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
         scenario: single-stream, multi-stream, server or offline.
         qps: Queries a second: needed by server; offline sizes its query by it, 0 measures that.
         sessions: Sessions that answer side by side.
@@ -78,12 +77,10 @@ class Loadgen(Workload):
         """Let LoadGen run its scenario once and read the result from its log."""
         first = max(1, span.drop)
         for lane in rig.lanes:
-            for k in range(first):
-                lane_threads.run(lane, span.at + k)
+            lane_threads.run(lane, *range(span.at, span.at + first))
         expected = self.qps or self._measured(rig, span)
-        settings = mlperf.LoadgenSettings(self.scenario, expected, self.seconds, self.target_ms)
         waiting = lane_threads.Waiting(rig.lanes[0])
-        found = mlperf.test(rig, settings)
+        found = mlperf.test(rig, self.scenario, expected, self.seconds, self.target_ms)
         share = waiting.share()
         figure = float(found[_FIGURES[self.scenario]])
         entry = 1e9 / figure if self.scenario == "offline" else figure

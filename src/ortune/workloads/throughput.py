@@ -22,7 +22,6 @@ class Throughput(Workload):
     counted run had the same company. All entries of a burst are equal.
 
     Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
         sessions: Sessions side by side; 0 takes as many as fit: CPUs over threads of the backend.
     """
 
@@ -103,8 +102,7 @@ class _Race:
         return taken
 
     def _share(self, lane: Lane) -> list[int]:
-        for k in range(self._span.drop):
-            lane_threads.run(lane, self._span.at + k)
+        lane_threads.run(lane, *self._span.dropped)
         self._start.wait()
         taken: list[int] = []
         last = lane.clock()

@@ -7,7 +7,7 @@ files are the parent's (`ortune.calibration.calibrate`): a model that gives out 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,3 @@ def _schedule(groups: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
         for index in dict.fromkeys(indices):
             members.setdefault(index, []).append(number)
     return list(members.items())
-
-
-TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"observe": observe, "extents": extents}

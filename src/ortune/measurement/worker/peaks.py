@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,3 @@ def _time(bench: Workbench, name: str, feed: NDArray[np.float32]) -> int:
     start = time.perf_counter_ns()
     session.run({"x": feed})
     return time.perf_counter_ns() - start
-
-
-TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"peaks": peaks}

@@ -64,9 +64,9 @@ class Workbench:
         """Return the first session: its clock times all."""
         return next(iter(self.sessions.values()))
 
-    def sample(self, index: int, name: str = MAIN) -> dict[str, NDArray[Any]]:
-        """Return one sample, as one run takes it."""
-        return self.feeds[name][index]
+    def sample(self, index: int) -> dict[str, NDArray[Any]]:
+        """Return one sample of the only model, as one run takes it."""
+        return self.feeds[MAIN][index]
 
     # --- what a workload drives -------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,18 +15,6 @@ from ortune.quantization.qdq.runtime_rules import LAYERS
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 QUANTIZED = "are quantized already"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The fields of `int8-static` that limit it."""
-
-    ops: tuple[str, ...]
-    include: tuple[str, ...]
-    exclude: tuple[str, ...]
-    keep_first: int
-    head: bool
-    min_side: int
 
 
 @dataclass(frozen=True)
@@ -44,20 +32,29 @@ class Scope:
     why: dict[ir.Node, str]
 
 
-def scope(model: ir.Model, limits: Limits) -> Scope:
-    """Choose the layers of the main graph and of all bodies.
+def scope(
+    model: ir.Model,
+    ops: Sequence[str],
+    *,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    keep_first: int,
+    head: bool,
+    min_side: int,
+) -> Scope:
+    """Choose the layers of the main graph and of all bodies; limits are as of `int8-static`.
 
     Raises:
         BadSettings: A pattern matches no node.
     """
-    left = chosen(model, limits.exclude, "exclude")
-    only = chosen(model, limits.include, "include")
+    left = chosen(model, exclude, "exclude")
+    only = chosen(model, include, "include")
     graphs = [model.graph, *model.graph.subgraphs()]
     found = {graph: list(layers(graph, LAYERS)) for graph in graphs}
     every = [layer for part in found.values() for layer in part]
-    wanted = [layer for layer in every if layer.op in limits.ops and layer.node not in left]
+    wanted = [layer for layer in every if layer.op in ops and layer.node not in left]
     convolutions = [layer for layer in wanted if layer.op == "Conv"]
-    first = {layer.node for layer in convolutions[: limits.keep_first]}
+    first = {layer.node for layer in convolutions[:keep_first]}
     nodes = {layer.node for layer in wanted}
     why: dict[ir.Node, str] = {
         node: _no_layer(node, graph is None)
@@ -65,17 +62,17 @@ def scope(model: ir.Model, limits: Limits) -> Scope:
         if all(layer.node is not node for layer in (found.get(graph, ()) if graph else ()))
     }
     for layer in every:
-        if layer.op not in limits.ops:
+        if layer.op not in ops:
             why[layer.node] = f"are {layer.op}, which is not among `ops`"
         elif layer.node in left:
             why[layer.node] = "are excluded"
-        elif limits.include and layer.node not in only:
+        elif include and layer.node not in only:
             why[layer.node] = "are not included"
         elif layer.node in first:
             why[layer.node] = "come first"
-        elif (reason := _unfit(layer, limits.min_side)) is not None:
+        elif (reason := _unfit(layer, min_side)) is not None:
             why[layer.node] = reason
-        elif convolutions and not limits.head and _is_head(layer, nodes):
+        elif convolutions and not head and _is_head(layer, nodes):
             why[layer.node] = "are the head"
     fit = {
         graph: tuple(layer for layer in part if layer.node not in why)

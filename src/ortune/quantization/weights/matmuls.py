@@ -79,16 +79,6 @@ class Product:
         assert x is not None
         return x
 
-    @property
-    def bias(self) -> ir.Value | None:
-        """Gemm's third input."""
-        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
-
-    @property
-    def beta(self) -> float:
-        """Its factor."""
-        return float(edit.attribute(self.node, "beta", 1.0))
-
 
 @dataclass(frozen=True, eq=False)
 class TableLookup:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph import edit
-from ortune.model.graph.qdq import MICROSOFT
+from ortune.model.graph.qdq import MICROSOFT, given
 from ortune.quantization.block_grid import SLAB, Packed, pack, unpack
 from ortune.quantization.replace import stand_in
 from ortune.quantization.weights.lookup import look_up
@@ -103,7 +103,8 @@ class Writer:
 
     def _bias(self, product: Product, count: int) -> tuple[ir.Value | None, ir.Value | None]:
         """Return what the kernel adds, one number an output, or else what an Add must."""
-        bias, beta, node = product.bias, product.beta, product.node
+        node = product.node
+        bias, beta = given(node, 2), float(edit.attribute(node, "beta", 1.0))
         if bias is None or beta == 0.0:
             return None, None
         array = edit.const_array(bias)
