@@ -74,12 +74,10 @@ class Bucketed(Backend):
 
     @property
     def provider(self) -> str:  # type: ignore[override]
-        """The inner backend's."""
         return self.inner.provider
 
     @property
     def domains(self) -> frozenset[str]:  # type: ignore[override]
-        """The inner backend's."""
         return self.inner.domains
 
     @property
@@ -89,28 +87,23 @@ class Bucketed(Backend):
 
     @property
     def arithmetic(self) -> frozenset[str]:
-        """The inner backend's."""
         return self.inner.arithmetic
 
     def missing(self) -> str | None:
-        """Say what the inner backend misses."""
         return self.inner.missing()
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
     ) -> Iterable[Self]:
-        """Yield the inner backend's, bucketed."""
         return map(self.around, self._served().variants(facts, workload, capabilities))
 
     def coordinates(
         self, facts: Facts, capabilities: Capabilities
     ) -> Mapping[str, Sequence[Self]]:
-        """Return the inner backend's, bucketed."""
         found = self._served().coordinates(facts, capabilities)
         return {name: [self.around(one) for one in values] for name, values in found.items()}
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
-        """Ask the inner backend."""
         return self._served().takes(path)
 
     def around(self, inner: Backend) -> Self:
@@ -137,13 +130,11 @@ class Bucketed(Backend):
     # --- sessions ---------------------------------------------------------------------------
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        """Open the inner backend's session and cut what it is given."""
         return self._cutting(self._served().open(path, verbose=verbose))
 
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
-        """Open the inner backend's recording and cut what it is given."""
         return self._cutting(self._served().record(path, folder, verbose=verbose))
 
     @contextmanager

@@ -242,7 +242,6 @@ class Cpu(Backend):
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
-        """Open the same session with the profiler on."""
         made = self._options(verbose, save_to=folder / ort_record.GRAPH)
         return ort_record.session(path, made, folder, disabled=self.disable)
 

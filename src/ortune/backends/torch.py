@@ -48,7 +48,6 @@ class Torch(Backend):
         return self.precision != "f32"
 
     def missing(self) -> str | None:
-        """Return what to install, or None when it can run."""
         if importlib.util.find_spec("torch") is None:
             return "pip install ortune[torch]"
         compiler = native.compiler_missing() if self.compile else None

@@ -33,7 +33,6 @@ def text(ranges: Ranges, version: str) -> str:
     """Return the text of a cache, tensors in the order given.
 
     Args:
-        ranges: Tensor name -> range.
         version: TensorRT's, such as 8.6.1: TensorRT takes no cache of another version.
     """
     lines = [f"{name}: {_bits(seen):x}" for name, seen in ranges.items()]

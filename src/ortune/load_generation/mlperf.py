@@ -21,9 +21,7 @@ def test(rig: Rig, scenario: str, qps: float, seconds: float, target_ms: float) 
     """Run one test and return its ``result_...`` lines, and ``runs``: the samples answered.
 
     Args:
-        rig: Lanes that answer.
         scenario: As a workload's field spells it.
-        qps: Queries a second.
         seconds: Shortest duration; a test that takes four times as long is cut off.
         target_ms: Latency bound of the server scenario.
 
@@ -121,7 +119,6 @@ class _Counter:
 
 
 def _folder(out: Path) -> Path:
-    """Return a new folder for the logs of one test."""
     root = out / "loadgen"
     root.mkdir(parents=True, exist_ok=True)
     made = root / f"{sum(1 for _ in root.iterdir()):04}"

@@ -27,7 +27,6 @@ class PeakModel:
 
     Attributes:
         shape: Of its only input, ``x``, in float32.
-        flops: Operations a run.
         size: Bytes read and written a run.
     """
 
@@ -42,7 +41,6 @@ def write(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
     A runtime may copy what it returns: that time must not count.
 
     Args:
-        folder: Exists.
         memory: Bytes of a tensor that no cache holds.
         cache: Bytes of a tensor that the last-level cache holds several times.
     """

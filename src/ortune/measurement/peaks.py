@@ -74,10 +74,7 @@ def ceilings(
     """Turn the least times of the rounds into ceilings.
 
     Args:
-        backend: What ran them.
-        models: What a run of each does.
         least_ns: Name -> least time of a run, a round each.
-        cache: Bytes of the last-level cache.
     """
     best = {name: float(min(found)) for name, found in least_ns.items()}
     overhead = max(1.0, (best["many"] - best["few"]) / (MANY - FEW))

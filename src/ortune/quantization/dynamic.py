@@ -144,7 +144,6 @@ class Dynamic:
         return True
 
     def _fused(self, node: ir.Node, op: str, inputs: Sequence[ir.Value | None]) -> None:
-        """Put an operator of onnxruntime with the same attributes in a node's place."""
         made = self._editor.node(
             op,
             inputs,
@@ -199,7 +198,6 @@ class Dynamic:
         bias: ir.Value | None,
         attributes: dict[str, Any] | None = None,
     ) -> None:
-        """Put an integer product with its steps and bias in a node's place."""
         (values, step, middle), (weights, scale, zero) = x, held
         integers = [values, weights, middle, *([] if zero is None else [zero])]
         product = self._before(node, op, integers, attributes)

@@ -80,8 +80,6 @@ def activation(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
     """Return the grid that covers a range and zero, zero exactly.
 
     Args:
-        seen: The tensor's values.
-        kind: Integers to use.
         symmetric: Zero point in the middle (0 of signed integers) and the same step on both
             sides.
     """
@@ -115,7 +113,6 @@ def weight_grid(
 
     Args:
         values: Any float dtype and shape.
-        axis: None for one grid over all.
         kind: ``u8`` stores the same numbers moved up by 128.
         reduce_range: Use 7 of the 8 bits: sums of products then fit 16 bits (x86 without VNNI).
     """

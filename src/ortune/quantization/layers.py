@@ -18,9 +18,6 @@ class Layer:
     """One node with its parts.
 
     Attributes:
-        node: Conv, ConvTranspose, MatMul or Gemm.
-        x: The activation.
-        weight: The constant as the node reads it.
         axis: Output channels in `weight`.
         bias: Constant or not; None when the node has none.
     """

@@ -71,7 +71,6 @@ class Fp8(Quantizer):
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
-        """Yield the one setting, where float8 products are faster."""
         if "fp8" in backend.arithmetic and not facts.quantized:
             yield cls()
 
@@ -129,7 +128,6 @@ class _Writer:
         )
 
     def activation(self, layer: Layer, step: np.float32) -> ir.Value:
-        """Return the activation behind its Q/DQ pair."""
         key = (layer.x, layer.node.graph)
         if key not in self._pairs:
             name = str(layer.x.name)
@@ -143,7 +141,6 @@ class _Writer:
         return self._pairs[key]
 
     def weight(self, layer: Layer) -> ir.Value:
-        """Return the weight, dequantized from float8 in front of the layer."""
         axis = layer.axis if self._per_channel else -1
         key = (layer.weight, axis)
         if key not in self._weights:

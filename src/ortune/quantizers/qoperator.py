@@ -30,7 +30,6 @@ class Qoperator(Quantizer):
     needs_opset: ClassVar[int] = 13
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Rewrite all graphs and return how many nodes became integer operators."""
         edit.inline(model)
         count, foreign = 0, False
         for graph in [model.graph, *model.graph.subgraphs()]:

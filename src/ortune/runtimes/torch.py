@@ -38,10 +38,6 @@ def session(
     """Load the module whose ONNX export is `path`.
 
     Args:
-        path: The file.
-        source: See `load`.
-        weights: See `load`.
-        threads: Inside one operator.
         mode: Of torch.compile; None runs the module eagerly.
         bf16: Autocast.
 

@@ -88,7 +88,6 @@ class Histogram:
             self.counts += np.bincount(places, minlength=self.counts.size)
 
     def result(self) -> Range:
-        """Return the range that the observer chooses."""
         return self._choose(self)
 
     def _lay(self) -> None:

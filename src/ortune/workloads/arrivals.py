@@ -43,11 +43,6 @@ class Arrivals(Workload):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            BadSettings: A rate, a duration or a number of sessions that is not positive.
-        """
         super().__post_init__()
         self.demand(0 < self.rate < math.inf, "rate", "calls a second, more than 0")
         self.demand(self.sessions > 0, "sessions", "1 or more")
@@ -55,7 +50,6 @@ class Arrivals(Workload):
         self.demand(self.seed >= 0, "seed", "0 or more")
 
     def lanes(self, threads: int) -> int:
-        """Return the sessions asked for."""
         return self.sessions
 
     def splits(self, cpus: int) -> tuple[int, ...]:
@@ -159,6 +153,5 @@ class _Desk:
 
 
 def _rate(details: Sequence[Mapping[str, Any]], name: str) -> float:
-    """Return calls a second over all bursts."""
     count = sum(int(one[name][0]) for one in details)
     return 1e9 * count / max(1, sum(int(one[name][1]) for one in details))

@@ -50,11 +50,6 @@ class Loadgen(Workload):
     target_ms: float = 100.0
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            BadSettings: A number that is not positive; no rate for the server.
-        """
         super().__post_init__()
         server = self.scenario == "server"
         enough = 0 < self.qps < math.inf if server else 0 <= self.qps < math.inf
@@ -64,13 +59,11 @@ class Loadgen(Workload):
         self.demand(0 < self.target_ms < math.inf, "target_ms", "more than 0")
 
     def missing(self) -> str | None:
-        """Return how to install the load generator when it is not there."""
         if importlib.util.find_spec("mlperf_loadgen") is None:
             return 'pip install "ortune[loadgen]", or mlcommons-loadgen'
         return None
 
     def lanes(self, threads: int) -> int:
-        """Return the sessions asked for."""
         return self.sessions
 
     def drive(self, rig: Rig, span: Span) -> Driven:

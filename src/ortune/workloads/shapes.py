@@ -36,11 +36,6 @@ class Shapes(Workload):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            BadSettings: A weight that is none.
-        """
         super().__post_init__()
         for text in self.mix:
             shape, _, weight = text.rpartition("=")
@@ -81,7 +76,6 @@ class Shapes(Workload):
         return chosen
 
     def drive(self, rig: Rig, span: Span) -> Driven:
-        """Time every run by itself."""
         lane = rig.lanes[0]
         lanes.run(lane, *span.dropped)
         waiting = lanes.Waiting(lane)

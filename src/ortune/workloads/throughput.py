@@ -31,16 +31,10 @@ class Throughput(Workload):
     sessions: int = 0
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            BadSettings: Fewer than no sessions.
-        """
         super().__post_init__()
         self.demand(self.sessions >= 0, "sessions", "0 or more; 0 is as many as fit")
 
     def lanes(self, threads: int) -> int:
-        """Return the sessions asked for, or as many as fit."""
         cpus = effective_cpus()
         return self.sessions or max(1, cpus // (threads or cpus))
 
@@ -85,7 +79,6 @@ class _Race:
 
     @property
     def runs(self) -> int:
-        """Runs of all lanes, those that do not count included."""
         return self._total + self._span.drop * len(self._lanes) + len(self._company)
 
     def run(self, lane: Lane) -> list[int]:

@@ -54,16 +54,12 @@ class Snapshot:
 
     Attributes:
         wall_s: ``time.monotonic``.
-        cpus: CPUs that the process may use.
         busy_s: CPU seconds that all processes together have spent on those CPUs, None if hidden.
         stolen_s: Seconds in which the hypervisor ran something else on them.
         total_s: Seconds of those CPUs, idle included.
         own_s: CPU seconds of this process and its children, dead ones included.
-        switches: Context switches of the machine.
         waits_s: Seconds in which some task stood ready without a CPU (pressure stall information).
         throttles: The process's CPU cgroups that have a quota; None if none can be read.
-        mhz: Clock of every CPU.
-        celsius: Hottest sensor.
     """
 
     wall_s: float

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ortune.core.trial import Interval
-from ortune.measurement.machine.counters import LIVE, Roots, Snapshot, settings, snapshot
+from ortune.measurement.machine.counters import LIVE, Roots, Snapshot, Throttle, settings, snapshot
 
 __all__ = ["Advice", "Judgement", "Record", "between", "judge", "now", "snapshot"]
 
@@ -44,8 +44,6 @@ class Record:
     """What happened on the machine during a run. Shares are of 1; None is "not visible".
 
     Attributes:
-        seconds: Length of the run.
-        cpus: CPUs that could be used.
         own: CPUs that this process and its workers used, on average.
         others: CPUs of those that other processes used.
         stolen: Share of CPU time that the hypervisor gave to others.
@@ -56,8 +54,6 @@ class Record:
         switches: Context switches of the machine a second.
         mhz: Lowest and highest clock seen at both ends; empty if hidden.
         celsius: Hottest sensor at the end.
-        load: Load averages at the end.
-        settings: Governor, turbo, sibling threads.
     """
 
     seconds: float
@@ -100,8 +96,6 @@ class Advice:
     """One thing that is wrong with the machine.
 
     Attributes:
-        what: What it is, with its size.
-        change: What to do about it.
         severe: It alone makes a verdict impossible.
     """
 
@@ -119,7 +113,6 @@ class Judgement:
 
     Attributes:
         too_noisy: By `RULE`.
-        advice: The worst first.
     """
 
     too_noisy: bool
@@ -167,7 +160,6 @@ def judge(record: Record, disturbed: float = math.nan, equal: Interval | None = 
     """Say whether a verdict can be given, and what to change.
 
     Args:
-        record: What happened during the run.
         disturbed: Share of timed runs whose threads waited for a CPU; NaN when unknown.
         equal: A/A ratio of the original to itself, with its 99 % interval.
     """
@@ -261,16 +253,13 @@ def _throttled(before: Snapshot, after: Snapshot) -> tuple[float | None, int, fl
     if after.throttles is None:
         return None, 0, 0.0
     old = {one.group: one for one in before.throttles or ()}
-    worst: tuple[float, int, float] | None = None
+    worst = (0.0, 0, 0.0)
     for one in after.throttles:
-        first = old.get(one.group)
-        periods = one.periods - (first.periods if first else 0)
-        if periods <= 0:
-            continue
-        throttled = one.throttled - (first.throttled if first else 0)
-        stopped = one.stopped_s - (first.stopped_s if first else 0.0)
-        worst = max(worst or (0.0, 0, 0.0), (throttled / periods, periods, stopped))
-    return worst if worst is not None else (0.0, 0, 0.0)
+        first = old.get(one.group, Throttle(one.group, 0, 0, 0.0))
+        if (periods := one.periods - first.periods) > 0:
+            share = (one.throttled - first.throttled) / periods
+            worst = max(worst, (share, periods, one.stopped_s - first.stopped_s))
+    return worst
 
 
 def _less(after: float | None, before: float | None) -> float | None:

@@ -22,7 +22,6 @@ def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float)
 
     Args:
         bench: Its models have one float32 input each, ``x``.
-        inputs: Model -> shape of that input.
         seconds: Timed in all; on a busy machine the last rounds are left out.
     """
     made: dict[tuple[int, ...], NDArray[np.float32]] = {}

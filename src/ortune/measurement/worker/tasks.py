@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -51,9 +52,6 @@ def score(
     """Run samples one by one; return a list of record rows for every metric.
 
     Args:
-        bench: The worker's state.
-        indices: Samples to run, in order.
-        metrics: Encoded Metric plugins.
         expected: Stream of the baseline's outputs for exactly these samples; None scores the
             outputs against themselves.
         save: Stream file to write the outputs to.
@@ -78,8 +76,7 @@ def score(
     if save:
         stream.write(Path(save), outputs())
     else:
-        for _ in outputs():
-            pass
+        deque(outputs(), maxlen=0)
     return {"records": rows, "peak_rss": peak_rss()}
 
 
@@ -91,7 +88,6 @@ def evaluate(
     For several models ``run`` is a dictionary: ``run["decoder"](**inputs)``.
 
     Args:
-        bench: The worker's state.
         function: ``pkg.module:name``.
         record: Model name -> stream file that receives the inputs of its calls.
     """

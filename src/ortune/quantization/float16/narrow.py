@@ -72,7 +72,6 @@ class Sixteen(Quantizer):
 
     @property
     def keeps_io(self) -> bool:
-        """As the field says."""
         return self.keep_io
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
@@ -118,7 +117,6 @@ class Sixteen(Quantizer):
                     yield node
 
     def _named(self, model: ir.Model) -> frozenset[ir.Node]:
-        """Return the nodes that the user's patterns keep in float32."""
         return frozenset(edit.every_node(model)) - wanted(model, self.include, self.exclude)
 
 
@@ -209,7 +207,6 @@ def _between(
 
 
 def _drop_unread(model: ir.Model) -> None:
-    """Remove the float32 constants that nothing reads any more."""
     for graph in edit.every_graph(model):
         if isinstance(graph, ir.Graph):
             for value in list(graph.initializers.values()):

@@ -120,7 +120,6 @@ class FloatLayers:
     """Turns ConvInteger and MatMulInteger chains into Conv and MatMul on float weights.
 
     Args:
-        editor: Of the graph.
         at_load: Keep the integers in the file, behind Cast and Mul that onnxruntime folds when it
             loads the model; else store float32.
     """
@@ -213,7 +212,6 @@ def _chain(node: ir.Node, rounding: ir.Node | None) -> tuple[ir.Node, NDArray[An
 def _along(
     scale: NDArray[Any], rank: int, axis: int, size: int, convolves: bool
 ) -> NDArray[np.float32] | None:
-    """Turn a factor of the result into one of the weight."""
     if scale.size == 1:
         return scale.reshape(()).astype(np.float32)
     where = scale.ndim - (rank - 1 if convolves else 1)

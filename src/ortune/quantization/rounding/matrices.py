@@ -128,8 +128,6 @@ def shift(
     """Let a layer's bias take up a change of its mean output; say whether it can have one.
 
     Args:
-        editor: Of the main graph.
-        layer: Its weight was changed, or is about to be.
         lost: Old less new weight, shape [groups, channels, columns].
         mean: Of the input, shape [groups, columns].
     """

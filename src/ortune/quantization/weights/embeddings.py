@@ -49,11 +49,7 @@ def store_tables(
     is stored once, with the steps of the layer.
 
     Args:
-        model: Gets the notes.
-        editor: Of the main graph.
-        found: Answer of `tables`.
         stored: Weights that layers have stored, by their float constant.
-        left: Nodes to leave in float.
         alone: Whether tables that no layer multiplies are stored.
     """
     count = 0

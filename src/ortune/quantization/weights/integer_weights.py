@@ -24,9 +24,6 @@ class Stored:
     """A weight in the file, once for all that read it.
 
     Attributes:
-        integers: The constant.
-        scale: Its steps.
-        zero: Its zero points.
         axis: Channels in `integers`; None for one step for all.
         order: Axes of the float constant, in the order they have in `integers`.
         grid: The steps, with the channels where the layer sees them.
@@ -194,7 +191,6 @@ class Packer:
     def _bias(
         self, layer: Layer, node: ir.Node, index: int, grid: Grid, step: NDArray[np.float32]
     ) -> Grid:
-        """Round a constant bias and return the weight's grid that it needs."""
         old = node.inputs[index]
         array = edit.const_array(old)
         if array is None or old is None:

@@ -105,8 +105,6 @@ class BlockableWeights:
     """What a model holds.
 
     Attributes:
-        products: In the order of the graph.
-        tables: Likewise.
         skipped: Reason -> how many nodes were passed over for it.
     """
 
@@ -131,10 +129,8 @@ def find(
 
     Args:
         model: Local functions are not looked into.
-        ops: Among MatMul, Gemm and Gather.
         min_size: Weights with fewer elements are passed over.
         whole: A product's inputs must be a multiple of it.
-        among: Nodes to look at.
     """
     found = BlockableWeights()
     for node in [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]:

@@ -34,7 +34,6 @@ class OrtSession(InProcess):
         self._names = [value.name for value in inner.get_outputs()]
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once; outputs by name."""
         return dict(zip(self._names, self.inner.run(self._names, feeds), strict=True))
 
     def placement(self) -> Mapping[str, int]:
@@ -153,10 +152,8 @@ def session(
     a profile tells what ran where.
 
     Args:
-        path: Model file.
         made: SessionOptions; a plug-in provider is already added to them.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
-        disabled: Names of graph optimizers to leave out.
 
     Raises:
         BadModel: The runtime does not accept the model.

@@ -108,7 +108,6 @@ def read(
     """Return the middle half, by wall time, of the last ``len(walls)`` runs of a trace.
 
     Args:
-        trace: The JSON file.
         executed: The graph it ran; None where the runtime could not save it.
         walls: Wall time of each run in ns, from outside.
         assigned: Provider -> nodes, from the runtime's record; None where it keeps none.

@@ -75,7 +75,6 @@ def executed(
     """Read a runtime graph.
 
     Args:
-        graph: Of a compiled model.
         taken: Layer -> microseconds of a run.
 
     Returns:
@@ -113,8 +112,7 @@ def executed(
 @contextmanager
 def session(path: Path, options: Mapping[str, str]) -> Iterator[Recording]:
     """Compile a model with counters on."""
-    with native.compiled(path, {**options, "PERF_COUNT": "YES"}) as found:
-        yield _Counting(found)
+    yield _Counting(native.compiled(path, {**options, "PERF_COUNT": "YES"}))
 
 
 def _tensor(op: Any, index: int = 0) -> str:

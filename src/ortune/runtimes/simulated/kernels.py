@@ -38,8 +38,6 @@ class IntegerLayer:
 
     Attributes:
         name: As in the model or, where the runtime fused nodes, as it named the result.
-        op: Its operator.
-        attributes: As plain values.
     """
 
     name: str
@@ -48,7 +46,6 @@ class IntegerLayer:
     tally: Tally = field(default_factory=Tally)
 
     def run(self, inputs: Sequence[Array | None]) -> Array:
-        """Compute the node's only output."""
         return _KERNELS[self.op](self, [*inputs, *[None] * 9])
 
     def product(self, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:

@@ -55,7 +55,6 @@ class Pieces:
         self._link()
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> Values:
-        """Run once and return the outputs by name."""
         values: Values = dict(feeds)
         for piece in self._pieces:
             if piece.compute is not None:
