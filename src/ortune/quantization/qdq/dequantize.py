@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.match import maker, other, reader
-from ortune.quantization.qdq.nodes import cast_and_multiplied
+from ortune.quantization.qdq.nodes import cast_and_multiplied, constants
 from ortune.quantization.replace import discard_back, stand_in
 
 _POSITIVE = ("Clip", "Relu", "Sigmoid", "Softmax", "HardSigmoid")
@@ -49,10 +49,8 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     bounded = maker(source, *_POSITIVE) is not None
     if (grid.zero == limits.min).all() and not bounded:
         high = (int(limits.max) - int(limits.min)) * float(grid.scale.max())
-        ends = [
-            editor.constant(f"{source.name}_low", np.asarray(0, grid.scale.dtype)),
-            editor.constant(f"{source.name}_high", np.asarray(high, grid.scale.dtype)),
-        ]
+        low, top = (np.asarray(end, grid.scale.dtype) for end in (0, high))
+        ends = constants(editor, str(source.name), low=low, high=top)
         clip = editor.node("Clip", [source, *ends], name=f"{source.name}_clip")
         clip.outputs[0].shape, clip.outputs[0].type = source.shape, source.type
         edit.insert_before(node, clip)

@@ -55,11 +55,11 @@ def scope(
     wanted = [layer for layer in every if layer.op in ops and layer.node not in left]
     convolutions = [layer for layer in wanted if layer.op == "Conv"]
     first = {layer.node for layer in convolutions[:keep_first]}
-    nodes = {layer.node for layer in wanted}
+    nodes, known = {layer.node for layer in wanted}, {layer.node for layer in every}
     why: dict[ir.Node, str] = {
-        node: _no_layer(node, graph is None)
-        for graph, node in _multiplying(model)
-        if all(layer.node is not node for layer in (found.get(graph, ()) if graph else ()))
+        node: _no_layer(node)
+        for node in edit.every_node(model)
+        if node.op_type in LAYERS and node.domain in ("", "ai.onnx") and node not in known
     }
     for layer in every:
         if layer.op not in ops:
@@ -100,16 +100,8 @@ def note(model: ir.Model, why: Mapping[ir.Node, str], done: int) -> None:
         edit.note(model, f"{text} stay in float: int8-dynamic (LSTM) and int8-weights take them")
 
 
-def _multiplying(model: ir.Model) -> list[tuple[ir.Graph | None, ir.Node]]:
-    return [
-        (node.graph if isinstance(node.graph, ir.Graph) else None, node)
-        for node in edit.every_node(model)
-        if node.op_type in LAYERS and node.domain in ("", "ai.onnx")
-    ]
-
-
-def _no_layer(node: ir.Node, in_function: bool) -> str:
-    if in_function:
+def _no_layer(node: ir.Node) -> str:
+    if not isinstance(node.graph, ir.Graph):
         return "are inside local functions"
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     tensor = edit.const_tensor(weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,20 +77,21 @@ class Writer:
         inputs: list[ir.Value | None] = [product.x, *parts]
         if bias is not None:
             inputs += [None] * (5 - len(inputs)) + [bias]
-        made = self._editor.node(
-            "MatMulNBits",
-            inputs,
-            {
-                "K": packed.width,
-                "N": len(packed.integers),
-                "bits": packed.spec.bits,
-                "block_size": packed.spec.block,
-                "accuracy_level": self._level,
-            },
-            name=f"{node.name}_int{packed.spec.bits}",
-            domain=MICROSOFT,
-        )
-        self._finish(node, made, rest)
+        sizes = {"K": packed.width, "N": len(packed.integers), "accuracy_level": self._level}
+        self._finish(node, self._kernel("MatMulNBits", node, inputs, packed, sizes), rest)
+
+    def _kernel(
+        self,
+        op: str,
+        node: ir.Node,
+        inputs: Sequence[ir.Value | None],
+        packed: Packed,
+        attributes: Mapping[str, int],
+    ) -> ir.Node:
+        spec = packed.spec
+        every = {**attributes, "bits": spec.bits, "block_size": spec.block}
+        name = f"{node.name}_int{spec.bits}"
+        return self._editor.node(op, inputs, every, name=name, domain=MICROSOFT)
 
     def _finish(self, node: ir.Node, made: ir.Node, rest: ir.Value | None) -> None:
         """Put a product in the place of another, adding what its kernel does not."""
@@ -129,18 +130,11 @@ class Writer:
 
     def _gather(self, table: TableLookup, packed: Packed, parts: Sequence[ir.Value]) -> None:
         node = table.node
-        made = self._editor.node(
-            "GatherBlockQuantized",
+        inputs, axes = (
             [parts[0], table.indices, *parts[1:]],
-            {
-                "bits": packed.spec.bits,
-                "block_size": packed.spec.block,
-                "gather_axis": 0,
-                "quantize_axis": 1,
-            },
-            name=f"{node.name}_int{packed.spec.bits}",
-            domain=MICROSOFT,
+            {"gather_axis": 0, "quantize_axis": 1},
         )
+        made = self._kernel("GatherBlockQuantized", node, inputs, packed, axes)
         edit.insert_before(node, made)
         stand_in(node.outputs[0], made.outputs[0])
 
