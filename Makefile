@@ -9,7 +9,8 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-input
 CORE_PIP := $(PIP) --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 TESTS := $(PY) -m pytest -q --durations=15
-TWO := -n 2 --dist loadfile
+# Files in this order, so that the long ones do not come last.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := src tests $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
@@ -22,8 +23,8 @@ install: $(VENV)/.installed-core
 dev: $(VENV)/.installed-dev
 
 test: dev lint  ## lint, types, layers and every test that is not marked long
-	$(TESTS) tests/unit tests/e2e $(TWO)
-	$(TESTS) tests/real tests/gpu
+	$(TESTS) tests/e2e tests/unit -n 2 $(BY_FILE)
+	$(TESTS) tests/real tests/gpu -n 2
 
 lint: dev
 	$(VENV)/bin/ruff check -q $(SOURCES)
@@ -36,7 +37,7 @@ format: dev
 	$(VENV)/bin/ruff format -q $(SOURCES)
 
 unit: dev
-	$(TESTS) tests/unit $(TWO)
+	$(TESTS) tests/unit -n 2 $(BY_FILE)
 
 # The long tests, then the timed comparison, whose results go to benchmarks/results/*.json and are
 # committed. It needs an otherwise idle machine.

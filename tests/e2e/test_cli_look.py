@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+from contextlib import redirect_stdout
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -30,18 +32,26 @@ def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_doctor_proves_the_cpu_backend(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--json"]) == 0
-    found = answer(capsys)
+@pytest.fixture(scope="module")
+def doctor(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """What it says and writes, asked once: it runs a model on every backend."""
+    file = tmp_path_factory.mktemp("doctor") / "doctor.json"
+    with redirect_stdout(io.StringIO()) as said:
+        assert main(["doctor", "--json", str(file)]) == 0
+    return said.getvalue(), json.loads(file.read_text())
+
+
+def test_doctor_proves_the_cpu_backend(doctor: tuple[str, dict[str, Any]]) -> None:
+    _, found = doctor
+    assert "ortune" in found
     cpu = next(item for item in found["backends"] if item["name"] == "cpu")
     assert cpu == {"name": "cpu", "state": "works", "detail": "13 nodes on CPUExecutionProvider"}
     assert 1 <= found["cpus"]["effective"] <= found["cpus"]["host"]
     assert {"name", "state", "detail"} == set(found["samples"][0])
 
 
-def test_doctor_shows_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor"]) == 0
-    out = capsys.readouterr().out
+def test_doctor_shows_tables(doctor: tuple[str, dict[str, Any]]) -> None:
+    out, _ = doctor
     assert "instruction sets" in out
     assert "13 nodes on CPUExecutionProvider" in out
 

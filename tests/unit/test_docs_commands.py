@@ -28,9 +28,8 @@ from ortune.core.workload import Workload
 from ortune.search.policy import Policy
 
 HOME = Path(__file__).parents[2]
-PAGES = sorted(
-    [HOME / "README.md", *(HOME / "docs").rglob("*.md"), *(HOME / "examples").rglob("*.md")]
-)
+FOLDERS = [HOME / name for name in ("docs", "examples", "tests")]
+PAGES = [HOME / "README.md", *sorted(p for folder in FOLDERS for p in folder.rglob("*.md"))]
 TODAY = [page for page in PAGES if page.parent.name != "decisions"]
 """Decision pages tell what was so when they were written."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -215,16 +214,20 @@ def test_files(page: Path) -> None:
     text = page.read_text()
     folders = [HOME, HOME / "src", HOME / "src" / "ortune", page.parent]
     for span in SPAN.findall(FENCE.sub("", text)):
-        file = re.fullmatch(r"((?:\w+/)+(?:\w+\.(?:py|json))?)(:\w+)?", span)
-        if (
-            file
-            and "NAME" not in span
-            and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir())
-        ):
+        file = re.fullmatch(r"((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|json))?)(:\w+)?", span)
+        if file and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir()):
             found = [f / file[1] for f in folders if (f / file[1]).exists()]
             assert found, f"{span} is not there"
-    for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text):
-        assert (page.parent / target).exists(), f"{target} is not there"
+    for target, anchor in re.findall(r"\]\(([^)#: ]*)#?([^)]*)\)", text):
+        to = page.parent / target if target else page
+        assert "http" in target or to.exists(), f"{target} is not there"
+        assert not anchor or ":" in anchor or anchor in anchors(to), f"no heading {anchor}"
+
+
+def anchors(page: Path) -> list[str]:
+    """Return the anchors that a page's headings get."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings]
 
 
 def test_terms() -> None:
