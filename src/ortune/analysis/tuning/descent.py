@@ -1,4 +1,4 @@
-"""Coordinate descent over a backend's settings: every step a paired test against the best so far.
+"""Coordinate descent over a backend's settings by paired tests.
 
 Waiting for a CPU is part of what settings change, so entries that a neighbour disturbed count
 here, where other comparisons drop them.
