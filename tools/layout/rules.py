@@ -62,11 +62,12 @@ def first_lines(tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 def machinery(tree: Tree) -> Iterator[tuple[str, str]]:
-    """Modules in plugin folders that are no plugin."""
+    """Private modules in folders that list plugins or verbs."""
+    folders = (*tree.limits.plugin_folders, *tree.limits.listings)
     for name in tree.modules:
         _, *below = name.split(".")
-        if below[:1] and below[0] in tree.limits.plugin_folders and below[-1].startswith("_"):
-            yield name, "a private module: what plugins share stands in a package below them"
+        if below[:1] and below[0] in folders and below[-1].startswith("_"):
+            yield name, "a private module: what they share stands in another package"
 
 
 def same_names(tree: Tree) -> Iterator[tuple[str, str]]:

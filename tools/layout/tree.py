@@ -22,9 +22,8 @@ class Limits:
         file: Lines of a file.
         function: Lines of a function, without decorators.
         first_line: Characters of the first line of a module's docstring.
-        plugin_folders: Packages that are listings of plugins: as long as they like, and without
-            private modules.
-        listings: Packages that are as long as they like.
+        plugin_folders: Packages that list plugins: as long as they like, without private modules.
+        listings: Other packages of which the same holds.
         same_name: Public classes that two modules may define -> why.
     """
 
@@ -46,11 +45,7 @@ class Limits:
         "workloads",
     )
     listings: tuple[str, ...] = ("cli",)
-    same_name: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "Noise": "two plugins, a section and an augmentation: a plugin is called as its file",
-        }
-    )
+    same_name: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class CrossLayerEqualization(Transform):
     def apply(self, model: ir.Model) -> int:
         """Scale in place and return how many pairs of layers were."""
         editor = edit.Editor(model.graph)
-        held: dict[ir.Node, _Held] = {}
+        held: dict[ir.Node, HeldLayer] = {}
         pairs = [
             (first, second)
             for graph in (model.graph, *model.graph.subgraphs())
@@ -89,7 +89,7 @@ class CrossLayerEqualization(Transform):
         return sum(1 for pair in pairs if np.any(total[pair] != 1))
 
     def _step(
-        self, first: _Held, second: _Held, total: NDArray[np.float64]
+        self, first: HeldLayer, second: HeldLayer, total: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Scale one pair and return by how much, all steps of it together within `most`."""
         one, two = first.reach(), second.reached(len(total))
@@ -101,7 +101,7 @@ class CrossLayerEqualization(Transform):
         return factor
 
 
-class _Held:
+class HeldLayer:
     """A layer's weight and bias in float64 while they are being scaled.
 
     The weight is seen as [groups, outputs, inputs, kernel positions] of a group each.
@@ -165,8 +165,8 @@ class _Held:
 
 
 def _pairs(
-    graph: ir.Graph | ir.Function, held: dict[ir.Node, _Held]
-) -> Iterator[tuple[_Held, _Held]]:
+    graph: ir.Graph | ir.Function, held: dict[ir.Node, HeldLayer]
+) -> Iterator[tuple[HeldLayer, HeldLayer]]:
     """Yield neighbours that nothing but channelwise operators separates."""
     for node in graph:
         first = _hold(node, held)
@@ -177,7 +177,7 @@ def _pairs(
             yield first, second
 
 
-def _hold(node: ir.Node, held: dict[ir.Node, _Held]) -> _Held | None:
+def _hold(node: ir.Node, held: dict[ir.Node, HeldLayer]) -> HeldLayer | None:
     """Return the layer at a node, None when its parts cannot be changed."""
     if node in held or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
         return held.get(node)
@@ -186,7 +186,7 @@ def _hold(node: ir.Node, held: dict[ir.Node, _Held]) -> _Held | None:
         return None
     if edit.attribute(node, "transA", 0) or node.inputs[0] is node.inputs[1]:
         return None
-    made = _Held(node, weight)
+    made = HeldLayer(node, weight)
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         bias = _constant(node, 2)
         channels = len(made.reach())
@@ -197,7 +197,7 @@ def _hold(node: ir.Node, held: dict[ir.Node, _Held]) -> _Held | None:
     return made
 
 
-def _next(first: _Held, held: dict[ir.Node, _Held]) -> _Held | None:
+def _next(first: HeldLayer, held: dict[ir.Node, HeldLayer]) -> HeldLayer | None:
     """Follow a layer's output through what commutes with positive factors a channel."""
     node, last = first.node, first.node.op_type != "Conv"
     while (reader := _only_reader(node)) is not None:
@@ -216,7 +216,7 @@ def _next(first: _Held, held: dict[ir.Node, _Held]) -> _Held | None:
     return None
 
 
-def _take_bias(first: _Held, add: ir.Node, value: ir.Value) -> bool:
+def _take_bias(first: HeldLayer, add: ir.Node, value: ir.Value) -> bool:
     index = 1 if add.inputs[0] is value else 0
     bias = _constant(add, index)
     channels = len(first.reach())

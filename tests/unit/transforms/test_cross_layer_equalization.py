@@ -111,7 +111,7 @@ def test_one_step_a_tensor_becomes_fine_enough() -> None:
 
 def test_one_side_alone_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without the factors in the second layer the outputs differ."""
-    held = cross_layer_equalization._Held
+    held = cross_layer_equalization.HeldLayer
     monkeypatch.setattr(held, "multiply", lambda self, factor: None)
     made, feeds = model(BETWEEN["relu"]), {"x": normal(2, 4, 8, 8, seed=9)}
     CrossLayerEqualization(sweeps=1).apply(made)

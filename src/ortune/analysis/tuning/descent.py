@@ -1,4 +1,4 @@
-"""Coordinate descent over a backend's settings by paired tests.
+"""Coordinate descent over a backend's settings, each step tested against the best so far.
 
 Waiting for a CPU is part of what settings change, so entries that a neighbour disturbed count
 here, where other comparisons drop them.

@@ -65,7 +65,7 @@ def run(asked: Tune) -> TuneResult:
             target = Target(origin, offered, pinned, driven.splits(offered.effective_cpus))
             descent = Descent(target, facts, tools, asked.seconds)
             descent.run()
-            ratio, cpu = _judged(descent)
+            ratio, cpu = judged(descent)
         except WorkerFailed as error:
             raise BadModel(
                 f"{path} does not run on {origin}: {error.failure.reason}",
@@ -175,7 +175,7 @@ def _truth(case: _Case, origin: Backend, given: str | None) -> _Truth:
     return _Truth(part, budget, rule)
 
 
-def _judged(descent: Descent) -> tuple[Interval, Interval | None]:
+def judged(descent: Descent) -> tuple[Interval, Interval | None]:
     """Re-measure the best; when it is not faster after all, the start wins: a ratio of 1."""
     if descent.best != descent.target.backend:
         ratio, cpu = descent.judged()

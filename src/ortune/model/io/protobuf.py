@@ -136,13 +136,13 @@ def _fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, 
     """Yield (number, wire type, start of field, start of payload, end of field)."""
     at = start
     while at < end:
-        key, body = _read(data, at, end)
+        key, body = read_varint(data, at, end)
         number, wire = key >> 3, key & 7
         if wire == _LEN:
-            size, body = _read(data, body, end)
+            size, body = read_varint(data, body, end)
             stop = body + size
         elif wire == _VARINT:
-            stop = _read(data, body, end)[1]
+            stop = read_varint(data, body, end)[1]
         elif wire in (_I64, _I32):
             stop = body + (8 if wire == _I64 else 4)
         else:
@@ -156,7 +156,8 @@ def _fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, 
         at = stop
 
 
-def _read(data: Bytes, at: int, end: int) -> tuple[int, int]:
+def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the number at a place, and the place behind it."""
     value = shift = 0
     while at < end:
         byte = data[at]

@@ -10,7 +10,7 @@ from ortune_toys.backends.scripted import Scripted
 from tests.unit.studies import FACTS
 
 from ortune.analysis.tuning.descent import Answers, Descent, Tools
-from ortune.analysis.tuning.tune import _judged
+from ortune.analysis.tuning.tune import judged
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.trial import Block, Burst, Interval, Pair
@@ -75,7 +75,7 @@ def test_a_gain_that_fresh_pairs_do_not_show_is_none() -> None:
     found.best = Scripted(slow=0.5)
     for ratio, kept in ((Interval(0.9, 0.85, 0.95), True), (Interval(0.98, 0.9, 1.1), False)):
         found.judged = lambda ratio=ratio: (ratio, Interval(1.2, 1.1, 1.3))
-        told, cpu = _judged(found)
+        told, cpu = judged(found)
         assert (found.best == Scripted(slow=0.5)) is kept
         assert (told == ratio) is kept and (cpu is not None) is kept
     assert told == Interval(1, 1, 1)

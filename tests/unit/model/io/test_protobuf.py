@@ -92,7 +92,10 @@ def test_a_flipped_bit_never_breaks_the_walk(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31, 2**63])
 def test_varints(value: int) -> None:
-    assert protobuf._read(protobuf.varint(value), 0, 10) == (value, len(protobuf.varint(value)))
+    assert protobuf.read_varint(protobuf.varint(value), 0, 10) == (
+        value,
+        len(protobuf.varint(value)),
+    )
 
 
 def test_a_tensor_that_says_its_data_is_inside_is_still_held() -> None:
