@@ -7,6 +7,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -196,7 +197,7 @@ def test_python(where: str, code: str) -> None:
             there = f"ortune.{node.attr}"  # type: ignore[attr-defined]
             assert hasattr(ot, node.attr) or find_spec(there)  # type: ignore[attr-defined]
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ortune"):
-            module = __import__(node.module or "", fromlist=["_"])
+            module = import_module(node.module or "")
             assert all(hasattr(module, name.name) for name in node.names)
 
 
@@ -218,6 +219,13 @@ def test_files(page: Path) -> None:
         if file and (span.endswith(".py") or (HOME / span.split("/")[0]).is_dir()):
             found = [f / file[1] for f in folders if (f / file[1]).exists()]
             assert found, f"{span} is not there"
+            name = (file[2] or ":")[1:]
+            assert not name or re.search(rf"(def|class) {name}\b", found[0].read_text())
+    for module, name in re.findall(r"`((?:core|search)\.[\w.]+):(\w+)`", text):
+        assert hasattr(import_module(f"ortune.{module}"), name)
+    for module in re.findall(r"(?:-m |`)((?:benchmarks|tools|tests)\.[\w.]+)", text):
+        place = HOME / module.replace(".", "/")
+        assert place.is_dir() or place.with_suffix(".py").is_file(), f"{module} is not there"
     for target, anchor in re.findall(r"\]\(([^)#: ]*)#?([^)]*)\)", text):
         to = page.parent / target if target else page
         assert "http" in target or to.exists(), f"{target} is not there"

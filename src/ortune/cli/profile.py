@@ -104,7 +104,7 @@ def _show(found: Profile, actions: Sequence[Action]) -> None:
     if not actions:
         return
     table(
-        ("what can be done", "at stake us>", "estimate us>", "measured", "do"),
+        ("suggestion", "at most us>", "estimate us>", "measured", "do"),
         [_doing(one) for one in actions],
     )
 

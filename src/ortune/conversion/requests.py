@@ -77,7 +77,7 @@ class Apply(ConversionRequest):
 
 @request
 class Convert(ConversionRequest):
-    """Convert MODEL to OUT just as told; `ortune optimize` finds out what is worth it.
+    """Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
 
     int8 with --data or --ranges-from is static (QDQ). Without them matrix products and LSTMs are
     dynamic, and convolutions keep int8 weights in the file and compute in float32. fp16 and bf16

@@ -170,7 +170,7 @@ def _bundle(path: Path, allowed: bool) -> Engine:
             golden = [m for g in manifest.golden.values() for m in (g.inputs, g.outputs)]
             keep = {SETTINGS, *manifest.models.values(), *golden, *manifest.custom_ops}
             archive.unpack(file, manifest, folder, keep)
-        backend, reason = read_backend(folder, manifest)
+        backend, reason = stored_backend(folder, manifest)
         if backend is not None:
             try:
                 calls = _open(stack, backend, folder, manifest, manifest.models)
@@ -219,7 +219,7 @@ def _temporary() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
 
 
-def read_backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, str]:
+def stored_backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, str]:
     """Return the bundle's backend, or None and what keeps it from running.
 
     Raises:

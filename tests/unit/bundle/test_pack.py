@@ -242,7 +242,7 @@ def test_the_original_runs_where_the_backend_does_not(
     backend: Cpu,
     reason: str,
 ) -> None:
-    monkeypatch.setattr(engine_load, "read_backend", lambda folder, manifest: _given(backend))
+    monkeypatch.setattr(engine_load, "stored_backend", lambda folder, manifest: _given(backend))
     with pytest.warns(RuntimeWarning, match=reason) as caught:
         engine = load(bundle)
     assert len(caught) == 1

@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortune.analysis.calibration_quality import stability
-from ortune.analysis.calibration_quality.probes import Asked, probes, settled
+from ortune.analysis.calibration_quality.probes import QuantizerProbes, probes, settled
 from ortune.analysis.calibration_quality.requests import Calibrate
 from ortune.analysis.calibration_quality.stability import Stability
 from ortune.calibration import ranges_file, tensorrt_cache
@@ -120,13 +120,11 @@ class Calibration(TableResult):
 
 def run(asked: Calibrate) -> Calibration:
     """Observe the tensors that a quantizer asks for, over all samples and over parts of them."""
-    path, step = Path(asked.model), settled(asked.quantizer, asked.observer)
+    step = settled(asked.quantizer, asked.observer)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        seen = _samples(asked, folder)
-        wanted = probes(path, step)
-        count = stability.independent(seen.feeds, seen.indices)
-        sets = stability.sets(stability.quarters(seen.feeds, seen.indices), count)
+        seen, wanted = _samples(asked, folder), probes(Path(asked.model), step)
+        sets = stability.sets(stability.quarters(seen.feeds, seen.indices), seen.independent)
         watched = activity_probes(wanted.model, [probe.tensor for probe in wanted.probes])
         found = calibrate_groups(
             wanted.model,
@@ -136,11 +134,8 @@ def run(asked: Calibrate) -> Calibration:
             folder / "own",
             custom_ops=asked.custom_ops,
         )
-        own = folder / "every"
-        every_one: Mapping[str, Range] = {}
-        if asked.every:
-            every_one = _every(path, wanted.observer, seen, own, asked.custom_ops)
-    return _calibration(path, step, asked.augment, wanted, seen, found, count, every_one)
+        every = _every(asked, wanted.observer, seen, folder / "every") if asked.every else {}
+    return _calibration(asked, step, wanted, seen, found, every)
 
 
 calibrate = verb(Calibrate, run)
@@ -152,10 +147,15 @@ class _Seen:
     indices: tuple[int, ...]
     notes: tuple[str, ...]
 
+    @property
+    def independent(self) -> int:
+        """Samples that have no group or content in common."""
+        return stability.independent(self.feeds, self.indices)
+
 
 def _samples(asked: Calibrate, folder: Path) -> _Seen:
     ways = augmenting.read(asked.augment) if asked.augment else ()
-    samples, inputs = asked.samples, model_facts.facts(file.load(asked.model)).inputs
+    samples, inputs = asked.samples or 0, model_facts.facts(file.load(asked.model)).inputs
     fed = feeds_module.load(asked.source, inputs, folder)
     notes = list(fed.notes)
     if samples > fed.count:
@@ -170,11 +170,9 @@ def _samples(asked: Calibrate, folder: Path) -> _Seen:
     return _Seen(fed, indices, tuple(notes))
 
 
-def _every(
-    path: Path, observer: Observer, seen: _Seen, folder: Path, custom_ops: tuple[str, ...]
-) -> Ranges:
+def _every(asked: Calibrate, observer: Observer, seen: _Seen, folder: Path) -> Ranges:
     """Observe every float tensor of the main graph, named as in the file."""
-    model = file.load(path)
+    model = file.load(asked.model)
     names.unique(model)
     infer(model)
     held = [value for value in model.graph.inputs if not value.is_initializer()]
@@ -184,46 +182,44 @@ def _every(
         for value in (*held, *made)
         if value.name and value.dtype == ir.DataType.FLOAT
     ]
-    found = calibrate_groups(
-        model, wanted, seen.feeds.stream, [seen.indices], folder, custom_ops=custom_ops
-    )
+    stream, libraries = seen.feeds.stream, asked.custom_ops
+    found = calibrate_groups(model, wanted, stream, [seen.indices], folder, custom_ops=libraries)
     return found.ranges[0]
 
 
 def _calibration(
-    path: Path,
+    asked: Calibrate,
     step: Quantizer,
-    augment: str,
-    asked: Asked,
+    wanted: QuantizerProbes,
     seen: _Seen,
     found: Calibrated,
-    count: int,
     every: Ranges,
 ) -> Calibration:
-    whole = {p.key: found.ranges[0][p.key] for p in asked.probes if p.key in found.ranges[0]}
-    unanswered = tuple(probe.tensor for probe in asked.probes if probe.key not in whole)
+    first, tensors = found.ranges[0], [probe.tensor for probe in wanted.probes]
+    whole = {p.key: first[p.key] for p in wanted.probes if p.key in first}
+    unanswered = tuple(p.tensor for p in wanted.probes if p.key not in whole)
     digests = tuple(seen.feeds.digests[index] for index in seen.indices)
-    observer = str(asked.observer)
+    observer, count = str(wanted.observer), len(digests)
     document = ranges_file.document(
-        ranges_file.entries(whole, asked.probes, observer),
-        model=path,
-        digest=file.digest(path),
+        ranges_file.entries(whole, wanted.probes, observer),
+        model=Path(asked.model),
+        digest=file.digest(asked.model),
         quantizer=str(step),
         observer=observer,
-        samples=ranges_file.Samples(len(digests), digests, augment),
+        samples=ranges_file.Samples(count, digests, asked.augment),
         unanswered=unanswered,
         version=__version__,
     )
     return Calibration(
-        model=str(path),
+        model=str(asked.model),
         quantizer=str(step),
         observer=observer,
-        samples=len(digests),
-        augment=augment,
+        samples=count,
+        augment=asked.augment,
         document=document,
-        tensors=tuple(_tensors(asked.model, whole, found.ranges[1:3])),
-        stability=stability.judge(whole, found.ranges[1:], count, len(digests)),
-        idle=tuple(inactive(asked.model, found.ranges[0], [p.tensor for p in asked.probes])),
+        tensors=tuple(_tensors(wanted.model, whole, found.ranges[1:3])),
+        stability=stability.judge(whole, found.ranges[1:], seen.independent, count),
+        idle=tuple(inactive(wanted.model, first, tensors)),
         unanswered=unanswered,
         every=every,
         seconds=found.seconds,

@@ -95,9 +95,17 @@ def run(asked: CompareObservers) -> ObserverRanking:
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        request = _request(asked, backend)
+        request = ExperimentRequest(
+            asked.model,
+            data=asked.source,
+            labels=asked.labels,
+            calibration=asked.calibration,
+            budget=asked.budget,
+            baseline=Cpu(custom_ops=backend.custom_ops),
+            time=_SECONDS,
+        )
         context = prepare(request, folder, noting(notes, asked.sink))
-        calibrated = _calibrated(context, asked.samples, copies, folder)
+        calibrated = _calibrated(context, asked.samples or 0, copies, folder)
         contest = _Contest(Path(asked.model), context, backend, asked.sink)
         ranked, best, by = contest.ranked(steps, calibrated)
     observed = calibrated[0][2]
@@ -117,18 +125,6 @@ def run(asked: CompareObservers) -> ObserverRanking:
 
 
 compare_observers = verb(CompareObservers, run)
-
-
-def _request(asked: CompareObservers, backend: Backend) -> ExperimentRequest:
-    return ExperimentRequest(
-        asked.model,
-        data=asked.source,
-        labels=asked.labels,
-        calibration=asked.calibration,
-        budget=asked.budget,
-        baseline=Cpu(custom_ops=backend.custom_ops),
-        time=_SECONDS,
-    )
 
 
 def _calibrated(
@@ -204,10 +200,9 @@ class _Contest:
         tables = self._tables(built.path)
         score = judge(self._context.budget, tables[0], self._base, self._groups)
         snr = Snr().aggregate(tables[1])
-        found_at = (tables[0], tables[1])
-        return replace(row, seconds=found.seconds, score=score, snr=snr, records=found_at)
+        return replace(row, seconds=found.seconds, score=score, snr=snr, records=tables)
 
-    def _tables(self, path: Path) -> list[Records]:
+    def _tables(self, path: Path) -> tuple[Records, Records]:
         """Return the records of a built model: the budget's metric, then SNR."""
         metrics: list[Metric] = [self._context.budget.metric, Snr()]
         paths = dict.fromkeys(self._context.models, path)
@@ -217,4 +212,5 @@ class _Contest:
                 measure.records(worker, metrics, part, self._context.scoring_s(part))
                 for part in self.parts
             ]
-        return [np.concatenate(rows) for rows in zip(*found, strict=True)]
+        own, snr = (np.concatenate(rows) for rows in zip(*found, strict=True))
+        return own, snr

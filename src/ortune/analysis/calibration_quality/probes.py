@@ -16,7 +16,7 @@ from ortune.model.io import file, names
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuantizerProbes:
     """What a quantizer asks of a model.
 
     Attributes:
@@ -51,7 +51,7 @@ def _with(step: Quantizer, observer: Observer) -> Quantizer:
     return codec.decode(Quantizer, fields)
 
 
-def probes(path: Path, step: Quantizer) -> Asked:
+def probes(path: Path, step: Quantizer) -> QuantizerProbes:
     """Load a model, prepare it as a build does, and ask the quantizer.
 
     Raises:
@@ -70,4 +70,4 @@ def probes(path: Path, step: Quantizer) -> Asked:
             fix="see `ortune inspect` for its operators, or choose another --quantizer",
         )
     own: Observer = step.observer  # type: ignore[attr-defined]
-    return Asked(model, found, own)
+    return QuantizerProbes(model, found, own)

@@ -32,7 +32,7 @@ class CalibrationRequest(CustomOpsRequest):
         data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
             module:function.
         quantizer: Whose tensors are calibrated.
-        samples: Calibrate on so many, spread over the data; 0 takes all.
+        samples: Calibrate on so many, spread over the data; on all if not given.
         augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never
             scored.
     """
@@ -41,7 +41,7 @@ class CalibrationRequest(CustomOpsRequest):
     _: KW_ONLY
     data: Source = None
     quantizer: Annotated[str, Option("SPEC")] = "int8-static(head=true)"
-    samples: Annotated[int, Option(low=0)] = 0
+    samples: Annotated[int | None, Option(low=1)] = None
     augment: Annotated[str, Option("SPECS")] = ""
 
     @property

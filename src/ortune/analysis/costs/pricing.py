@@ -8,19 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ortune.analysis.costs import terms as reading
 from ortune.analysis.costs.cost import Costs, ServingOption, costs
 from ortune.analysis.costs.requests import Cost
 from ortune.analysis.costs.sources import Priced, joined, read
-from ortune.analysis.costs.terms import (
-    Terms,
-    read_devices,
-    read_effort,
-    read_load,
-    read_overhead,
-    read_price,
-)
+from ortune.analysis.costs.terms import Terms
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Note, Sink, silent
+from ortune.core.fields import paths
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec
 from ortune.core.request import verb
@@ -31,15 +26,15 @@ from ortune.measurement.timing.concurrency import slowdown
 
 def run(asked: Cost) -> Costs:
     """Price the rows of runs and of files of `ortune bench --json`."""
-    amount, currency = read_price(asked.price)
+    amount, currency = reading.read_price(asked.price)
     terms = Terms(
         price_per_hour=amount,
         currency=currency,
-        overhead_s=read_overhead(asked.overhead) if asked.overhead else 0.0,
+        overhead_s=reading.read_overhead(asked.overhead) if asked.overhead else 0.0,
         processes=asked.processes,
-        devices=read_devices(asked.gpus) if asked.gpus else (1,),
-        load_per_s=read_load(asked.load) if asked.load else None,
-        effort_cost=read_effort(asked.effort) if asked.effort else 0.0,
+        devices=reading.read_devices(asked.gpus) if asked.gpus else (1,),
+        load_per_s=reading.read_load(asked.load) if asked.load else None,
+        effort_cost=reading.read_effort(asked.effort) if asked.effort else 0.0,
         hours_per_day=asked.hours_per_day,
         within_months=asked.within_months,
     )
@@ -57,8 +52,7 @@ def priced(
     sink: Sink = silent,
 ) -> Costs:
     """Price as `cost` does, under terms that are read."""
-    paths = [sources] if isinstance(sources, (str, Path)) else list(sources)
-    found = joined([read(Path(path)) for path in paths])
+    found = joined([read(path) for path in paths(sources)])
     together = min(terms.processes, effective_cpus()) if measure else 1
     options = _slowed(found, together, sink) if together > 1 else found.options
     assumed = (*found.notes, *_assumptions(terms, options, together))

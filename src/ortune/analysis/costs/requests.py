@@ -42,7 +42,7 @@ class Cost(Request):
     _: KW_ONLY
     load: Annotated[str, Option("N/s")] = ""
     overhead: Annotated[str, Option("TIME")] = ""
-    processes: int = 1
+    processes: Annotated[int, Option(low=1)] = 1
     gpus: Annotated[str, Option("N|N-M")] = ""
     effort: Annotated[str, Option("H@P")] = ""
     hours_per_day: Annotated[float, Option(finite=False)] = 24.0
@@ -76,6 +76,6 @@ class TimelineRequest(BackendRequest, DataRequest):
     model: str | Path
     _: KW_ONLY
     step: Annotated[str, Option("SPEC")] = ""
-    inferences_per_session: Annotated[float, Option("N", finite=False)] = 1000.0
-    starts: int = 9
+    inferences_per_session: Annotated[float, Option("N", low=1)] = 1000.0
+    starts: Annotated[int, Option(low=1)] = 9
     seconds: Annotated[float, Option(low=0.1)] = 20.0

@@ -51,9 +51,6 @@ class Terms:
     within_months: float = 6.0
 
     def __post_init__(self) -> None:
-        if self.processes < 1:
-            problem = f"--processes {self.processes} is not a number of processes"
-            raise BadSettings(problem, fix="give 1 up")
         if not 0 < self.hours_per_day <= 24:
             problem = f"a day has no {self.hours_per_day:g} hours"
             raise BadSettings(problem, fix="--hours-per-day 1 to 24")

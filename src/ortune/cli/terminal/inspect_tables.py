@@ -23,7 +23,7 @@ _FIXED = "no dimension"
 
 
 def show(found: Inspection, wanted: Mapping[str, bool], verbose: bool) -> None:
-    """Print the summary, inputs and outputs, and what is odd; then the tables asked for."""
+    """Print the summary, inputs and outputs, and findings; then the tables asked for."""
     table(("", found.model.name), [*_summary(found, verbose), *_saturation(found)])
     _io("input", found.facts.inputs, verbose)
     _io("output", found.facts.outputs, verbose)
@@ -38,7 +38,7 @@ def show(found: Inspection, wanted: Mapping[str, bool], verbose: bool) -> None:
     if wanted["nodes"] or verbose:
         _nodes(found)
     if not (verbose or found.placement or any(wanted.values())):
-        say("more: --regions, --nodes, --tensors; --on cpu,openvino asks who takes what")
+        say("more: --regions, --nodes, --tensors; --on cpu,openvino says which nodes they take")
 
 
 def _summary(found: Inspection, verbose: bool) -> list[tuple[str, str]]:
@@ -132,9 +132,9 @@ def _lint(found: Inspection, verbose: bool) -> None:
     shown = found.lint if verbose else found.lint[:_LINT]
     if shown:
         rows = [(one.severity, _said(one, verbose), one.action) for one in shown]
-        table(("", "what is odd", "what mends it"), rows)
+        table(("", "finding", "fix"), rows)
     elif not found.skipped:
-        say("nothing is odd")
+        say("no findings")
     if len(shown) < len(found.lint):
         say(f"and {len(found.lint) - len(shown)} more; -v lists them all, with their cost")
     if found.skipped:
@@ -164,7 +164,7 @@ def _placement(every: Iterable[Placed], verbose: bool) -> None:
         if one.left:
             named = ", ".join(one.left if verbose else one.left[:_LEFT])
             more = "" if verbose or len(one.left) <= _LEFT else ", ..."
-            rows.append((one.backend, "taken apart", len(one.left), f"{named}{more}"))
+            rows.append((one.backend, "decomposed", len(one.left), f"{named}{more}"))
     if rows:
         table(("asked", "provider", "nodes>", ""), rows)
 
