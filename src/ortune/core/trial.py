@@ -171,13 +171,17 @@ class Edit:
 
 
 class Status(enum.StrEnum):
-    """What became of a plan; an unchanged one edits nothing and was not run."""
+    """What became of a plan.
+
+    An unchanged one edits nothing and was not run; a screened one was timed and not scored.
+    """
 
     OK = "ok"
     SLOWER = "slower"
     FAILS = "fails"
     FAILED = "failed"
     UNCHANGED = "unchanged"
+    SCREENED = "screened"
 
 
 @dataclass(frozen=True)
