@@ -280,3 +280,5 @@ def test_another_policy_proposes_and_the_search_alone_decides(
     assert study.finished == "time"
     assert "glanced at a few" in study.notes
     assert study.header.policy == "glance(most=3)"
+    page = ot.report(study, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("not scored") >= len(glanced)
