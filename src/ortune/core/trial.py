@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
@@ -47,8 +48,8 @@ class Interval:
     high: float
 
     def inverse(self) -> Interval:
-        """Return the interval of 1/x; for latency ratio <-> speed-up."""
-        return Interval(1 / self.value, 1 / self.high, 1 / self.low)
+        """Return the interval of 1/x; for latency ratio <-> speed-up. A low end of 0 has none."""
+        return Interval(1 / self.value, 1 / self.high, 1 / self.low if self.low else math.inf)
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
