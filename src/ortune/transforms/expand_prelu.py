@@ -12,7 +12,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, refuse
-from ortune.model.graph.replace import forward
+from ortune.model.graph.replace import replace
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import fixed_array
 from ortune.rewrites.formulas.formula import at_each
@@ -69,9 +69,5 @@ def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
         return 0
     product = editor.node("Mul", [x, slope], name=f"{node.name}_sloped")
     made = editor.node(choice, [x, product.outputs[0]], name=f"{node.name}_{choice.lower()}")
-    for value in (product.outputs[0], made.outputs[0]):
-        value.type, value.shape = node.outputs[0].type, node.outputs[0].shape
-    if node.graph is not None:
-        node.graph.insert_before(node, [product, made])
-    forward(node.outputs[0], made.outputs[0])
-    return 1
+    product.outputs[0].type, product.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
+    return int(replace(node, product, made))

@@ -93,13 +93,23 @@ def test_a_trial_of_before_the_parts_were_called_so_is_read(tmp_path: Path) -> N
     assert Ledger(tmp_path).trials == [trial("a", "final")]
 
 
-def test_a_plan_with_a_step_that_is_gone_names_the_version_that_wrote_it(tmp_path: Path) -> None:
-    gone = {"name": "clean", "steps": [{"is": "transforms/gemm-to-matmul"}]}
+def test_a_step_that_is_gone_is_read_as_it_was_stored(tmp_path: Path) -> None:
+    gone = {"name": "clean", "steps": [{"is": "transforms/merge-convs", "separate": True}]}
     plan = {**codec.encode(trial("a").plan), "recipe": gone}
+    (tmp_path / "ledger.jsonl").write_text(stored(plan=plan))
+    ledger = Ledger(tmp_path)
+    assert str(ledger.trials[0].plan.recipe.steps[0]) == "merge-convs(separate=true)"
+    ledger.append(ledger.trials[0])
+    lines = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]) == json.loads(lines[1])
+
+
+def test_a_plan_of_a_backend_that_is_gone_names_the_version_that_wrote_it(tmp_path: Path) -> None:
+    plan = {**codec.encode(trial("a").plan), "backend": {"is": "backends/tpu"}}
     (tmp_path / "ledger.jsonl").write_text(stored(plan=plan))
     header = {"job": {"versions": {"ortune": "0.1.0"}}}
     (tmp_path / "header.json").write_text(json.dumps(header))
-    with pytest.raises(BadData, match="gemm-to-matmul") as caught:
+    with pytest.raises(BadData, match="tpu") as caught:
         Ledger(tmp_path)
     assert "written by ortune 0.1.0" in caught.value.what
     assert "read it with ortune 0.1.0" in caught.value.fix

@@ -126,7 +126,12 @@ def write_samples(
         for name, found in beside.items():
             if found is not None and name not in arrays:
                 arrays[name] = np.asarray(found[index])
-        with zipfile.ZipFile(folder / f"{index:0{digits}}.npz", "w") as archive:
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    npy.write_array(member, array, allow_pickle=False)
+        write_npz(folder / f"{index:0{digits}}.npz", arrays)
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays that may have any name; NumPy's own `savez` reserves some."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)

@@ -34,6 +34,9 @@ BASES = {
 """Plugin folder -> the class its entries derive from."""
 
 
+_STEPS = ("transforms", "quantizers")
+
+
 @cache
 def roots() -> tuple[str, ...]:
     """Return the packages that carry plugin folders: ortune and the installed third parties."""
@@ -77,13 +80,13 @@ def load(base: type[P], name: str) -> type[P]:
 def find(path: str, given: Iterable[str] = ()) -> type[Plugin]:
     """Return the class behind a stored path such as ``quantizers/int8-static``.
 
-    Files of the user's are not run: a stand-in with these fields answers for what is in them.
+    Files of the user's are not run, and a step of another version may be gone: a stand-in with
+    these fields answers for what is in them.
     """
     folder, _, name = path.partition("/")
     base = base_of(folder)
-    return (
-        user_file.stand_in(base, name, given) if user_file.names_file(name) else load(base, name)
-    )
+    gone = user_file.names_file(name) or (folder in _STEPS and name not in modules(folder))
+    return user_file.stand_in(base, name, given) if gone else load(base, name)
 
 
 def base_of(folder: str) -> type[Plugin]:

@@ -70,11 +70,11 @@ def _read(path: Path) -> bytes:
 
 
 def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:
-    """Return a class that is spelled and stored like the one in the file, which is not run."""
+    """Return a class that is spelled and stored like one that is gone or is not to be run."""
 
     def apply(step: Plugin, *_: object) -> int:
         raise Refused(
-            f"{text} was read from a file of results: its code is not run",
+            f"{text} was read from a file of results: its code is not run, or is gone",
             fix="name the step on the command line, or load it by its spelling",
         )
 

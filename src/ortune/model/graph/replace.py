@@ -30,3 +30,19 @@ def remove(node: ir.Node) -> None:
     """Take a node that nothing reads out of its graph."""
     if node.graph is not None:
         node.graph.remove(node, safe=True)
+
+
+def replace(node: ir.Node, *made: ir.Node) -> bool:
+    """Put new nodes in the place of one of a single output; say whether it could be done.
+
+    The last one's first output takes over the type, shape and readers, as `forward` does.
+    """
+    old, new = node.outputs[0], made[-1].outputs[0]
+    if node.graph is None:
+        return False
+    new.type, new.shape = old.type or new.type, old.shape
+    node.graph.insert_before(node, made)
+    done = forward(old, new)
+    for one in [node] if done else reversed(made):
+        remove(one)
+    return done

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortune.model.graph.edit import Editor, every_node
 from ortune.model.graph.match import maker
-from ortune.model.graph.replace import forward, remove
+from ortune.model.graph.replace import replace
 from ortune.model.graph.uses import alone
 from ortune.rewrites.simplify.clamps import Clamp, clamp, joined
 
@@ -45,8 +45,6 @@ def merge_limits(model: ir.Model) -> int:
 
 
 def _put(node: ir.Node, found: Clamp, dtype: ir.DataType, editor: Editor) -> int:
-    if node.graph is None:
-        return 0
     limits = [
         editor.constant(f"{node.name}_{what}", np.array(limit, dtype.numpy()))
         if np.isfinite(limit)
@@ -54,8 +52,4 @@ def _put(node: ir.Node, found: Clamp, dtype: ir.DataType, editor: Editor) -> int
         for what, limit in (("min", found.low), ("max", found.high))
     ]
     made = editor.node("Clip", [found.source, *limits], name=f"{node.name}_clip")
-    made.outputs[0].type, made.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
-    node.graph.insert_before(node, made)
-    forward(node.outputs[0], made.outputs[0])
-    remove(node)
-    return 1
+    return int(replace(node, made))

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortune.model.graph.edit import Editor, attribute, every_node
 from ortune.model.graph.match import maker
-from ortune.model.graph.replace import forward, remove
+from ortune.model.graph.replace import forward, remove, replace
 from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.index_arithmetic import Index, always, index_of
 from ortune.model.shapes.known_values import Item, Known
@@ -196,10 +196,4 @@ def _view(node: ir.Node, source: ir.Value, editor: Editor, opset: int) -> int:
     else:
         constant = editor.constant(f"{node.name}_axes", np.array(axes, np.int64))
         made = editor.node("Unsqueeze", [source, constant], name=f"{node.name}_view")
-    made.outputs[0].type, made.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
-    node.graph.insert_before(node, made)
-    if not forward(node.outputs[0], made.outputs[0]):
-        remove(made)
-        return 0
-    remove(node)
-    return 1
+    return int(replace(node, made))

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortune.model.graph.edit import Editor, attribute, const_array, every_node
 from ortune.model.graph.match import maker
-from ortune.model.graph.replace import forward, remove
+from ortune.model.graph.replace import forward, remove, replace
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.known_values import Item, Known
@@ -157,16 +157,12 @@ def _one_reshape(node: ir.Node, source: ir.Value, editor: Editor, opset: int) ->
     op, numbers = "Reshape", plain_target(shape_of(source), shape_of(node.outputs[0]))
     if numbers is None and opset >= 13:
         op, numbers = "Unsqueeze", added_axes(shape_of(source), shape_of(node.outputs[0]))
-    if numbers is None or node.graph is None:
+    if numbers is None:
         return 0
     constant = editor.constant(f"{node.name}_to", np.array(numbers, np.int64))
     made = editor.node(op, [source, constant], name=f"{node.name}_{op.lower()}")
-    made.outputs[0].type = node.outputs[0].type or source.type
-    made.outputs[0].shape = node.outputs[0].shape
-    node.graph.insert_before(node, made)
-    forward(node.outputs[0], made.outputs[0])
-    remove(node)
-    return 1
+    made.outputs[0].type = source.type
+    return int(replace(node, made))
 
 
 def plain_target(source: Sequence[Item] | None, wanted: Sequence[Item] | None) -> list[int] | None:
