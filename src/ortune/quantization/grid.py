@@ -98,14 +98,6 @@ def activation(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
     return Grid(np.asarray(scale), np.asarray(zero, DTYPES[kind]))
 
 
-def weights(
-    values: NDArray[Any], axis: int | None, kind: Kind = "s8", *, reduce_range: bool = False
-) -> tuple[NDArray[Any], Grid]:
-    """Round weights onto the grids of `weight_grid` and return the integers with them."""
-    grid = weight_grid(values, axis, kind, reduce_range=reduce_range)
-    return grid.quantize(values), grid
-
-
 def weight_grid(
     values: NDArray[Any], axis: int | None, kind: Kind = "s8", *, reduce_range: bool = False
 ) -> Grid:

@@ -90,7 +90,7 @@ def snapshot(roots: Roots = LIVE) -> Snapshot:
         stolen,
         total,
         own_seconds(roots.proc),
-        _switches(roots.proc),
+        _pairs(_text(roots.proc / "stat")).get("ctxt"),
         _waits(roots.proc),
         throttles(roots),
         mhz(roots),
@@ -191,10 +191,6 @@ def _cpu_seconds(
     if not seen:
         return None, None, None
     return busy / _ticks(), stolen / _ticks(), total / _ticks()
-
-
-def _switches(proc: Path) -> int | None:
-    return _pairs(_text(proc / "stat")).get("ctxt")
 
 
 def _waits(proc: Path) -> float | None:

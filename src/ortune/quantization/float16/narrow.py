@@ -232,7 +232,9 @@ def _clean_casts(model: ir.Model) -> None:
         same = source.dtype == to
         if not same and before is not None and before.op_type == "Cast" and not before.domain:
             origin = before.inputs[0]
-            if origin is not None and origin.dtype == to and _widens(to, source.dtype):
+            narrow = to in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+            widened = narrow and source.dtype == ir.DataType.FLOAT
+            if origin is not None and origin.dtype == to and widened:
                 source, same = origin, True
         if same:
             node.outputs[0].replace_all_uses_with(source)
@@ -241,7 +243,3 @@ def _clean_casts(model: ir.Model) -> None:
         dead = node.op_type == "Cast" and not node.domain and not node.outputs[0].uses()
         if dead and not node.outputs[0].is_graph_output() and node.graph is not None:
             node.graph.remove(node, safe=True)
-
-
-def _widens(one: ir.DataType, two: ir.DataType | None) -> bool:
-    return one in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and two == ir.DataType.FLOAT

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.match import maker, other, reader
+from ortune.quantization.grid import Grid
 from ortune.quantization.qdq.nodes import cast_and_multiplied, constants
 from ortune.quantization.replace import discard_back, stand_in
 
@@ -67,9 +68,8 @@ def widened(node: ir.Node) -> NDArray[np.float32] | None:
     array, grid = edit.const_array(node.inputs[0]), qdq.grid(node)
     if array is None or grid is None or grid.scale.dtype != np.float32:
         return None
-    zero = qdq.along(grid.zero, grid, array.ndim).astype(np.int32)
-    scale = qdq.along(grid.scale, grid, array.ndim).astype(np.float32)
-    return np.asarray((array.astype(np.int32) - zero).astype(np.float32) * scale, np.float32)
+    on = Grid(grid.scale, grid.zero, None if grid.single else grid.axis)
+    return on.dequantize(array).reshape(array.shape)
 
 
 def restore(model: ir.Model) -> int:

@@ -70,8 +70,8 @@ def store_tables(
 def _own(editor: edit.Editor, source: ir.Value) -> Stored:
     array = edit.const_array(source)
     assert array is not None
-    integers, grid = grids.weights(array, 1)
-    return Stored.add(editor, str(source.name), integers, grid, 1, (0, 1))
+    grid = grids.weight_grid(array, 1)
+    return Stored.add(editor, str(source.name), grid.quantize(array), grid, 1, (0, 1))
 
 
 def look_up(editor: edit.Editor, node: ir.Node, held: Stored) -> None:

@@ -141,11 +141,7 @@ def _operand(port: Any) -> Operand:
     shape = tuple(int(size) for size in port.get_shape())
     kind = port.get_element_type()
     name = kind.get_type_name()
-    dtype = _DTYPES.get(name, re.sub(r"^([iu])(\d+)$", _integer, name))
+    dtype = _DTYPES.get(name, re.sub(r"^(u?)i?(?=\d+$)", r"\1int", name))
     return Operand(
         dtype, shape, math.prod(shape) * kind.bitwidth // 8, _layer(port.get_node()) == "Const"
     )
-
-
-def _integer(found: re.Match[str]) -> str:
-    return f"{'u' if found[1] == 'u' else ''}int{found[2]}"

@@ -72,16 +72,11 @@ class IntegerLayer:
             self.tally.largest = max(self.tally.largest, float(np.abs(over).max()) / top)
 
 
-def _flat(x: Array) -> Array:
-    return x.reshape(-1, x.shape[-1])
-
-
 def _rows(layer: IntegerLayer, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
     """Multiply stacks of matrices as MatMul does."""
     if weight.ndim == 2:
-        return layer.product(_flat(x), weight, zero_x, zero_w).reshape(
-            *x.shape[:-1], weight.shape[1]
-        )
+        sums = layer.product(x.reshape(-1, x.shape[-1]), weight, zero_x, zero_w)
+        return sums.reshape(*x.shape[:-1], weight.shape[1])
     stack = np.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
     left = np.broadcast_to(x, (*stack, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
     right = np.broadcast_to(weight, (*stack, *weight.shape[-2:])).reshape(-1, *weight.shape[-2:])
