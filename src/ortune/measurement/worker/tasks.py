@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,10 +34,9 @@ def load(bench: Workbench) -> dict[str, Any]:
     start = time.perf_counter_ns()
     bench.open()
     taken = time.perf_counter_ns() - start
-    placement: dict[str, int] = {}
+    placement: Counter[str] = Counter()
     for opened in bench.sessions.values():
-        for provider, count in opened.placement().items():
-            placement[provider] = placement.get(provider, 0) + count
+        placement.update(opened.placement())
     return {"load_ns": taken, "placement": placement}
 
 
