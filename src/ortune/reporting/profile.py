@@ -110,11 +110,11 @@ def _placement(profile: Profile) -> list[Block]:
 
 
 def acting(actions: Sequence[Action]) -> list[Block]:
-    """Return what may be done, the most at stake first."""
+    """Return what may be done, the largest possible gain first."""
     if not actions:
         return []
     tried = any(one.measured or one.note for one in actions)
-    columns = ("bottleneck", "at stake, ms", "estimate, ms", *(["measured"] if tried else []))
+    columns = ("bottleneck", "at most, ms", "estimate, ms", *(["measured"] if tried else []))
     rows = [
         (
             one.title,
@@ -127,7 +127,7 @@ def acting(actions: Sequence[Action]) -> list[Block]:
         for one in actions
     ]
     text = (
-        "At stake is the time of the kernels concerned: in them no more can be gained. An "
+        "At most is the time of the kernels concerned: no more can be gained in them. An "
         "estimate is the ratio of the ceilings, not a measurement"
     )
     text += (
