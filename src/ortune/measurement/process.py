@@ -18,6 +18,7 @@ import psutil
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
+from ortune.core.errors import BadModel
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
 from ortune.measurement.environment import interpreter
@@ -36,6 +37,13 @@ class WorkerFailed(Exception):
         super().__init__(failure.reason)
         self.failure = failure
         self.worker = worker
+
+    def as_bad_model(self, model: Path, backend: Backend, fix: str = "") -> BadModel:
+        """Return the error of a verb whose model does not run; the worker's fix by default."""
+        return BadModel(
+            f"{model} does not run on {backend}: {self.failure.reason}",
+            fix=fix or self.failure.fix or "run `ortune inspect` on it",
+        )
 
 
 class Worker:
