@@ -22,11 +22,16 @@ from ortune.measurement.machine.memory import peak_rss
 from ortune.measurement.worker.allocations import arena, nodes
 from ortune.measurement.worker.observers import extents, observe
 from ortune.measurement.worker.peaks import peaks
-from ortune.measurement.worker.profile import laps, record, recorded
-from ortune.measurement.worker.runtime import capabilities, prepare, takes
-from ortune.measurement.worker.usage import footprint, rest, usage
+from ortune.measurement.worker.runtime import (
+    capabilities,
+    laps,
+    prepare,
+    record,
+    recorded,
+    takes,
+)
 from ortune.measurement.worker.workbench import Workbench
-from ortune.measurement.worker.workload import burst, details, first
+from ortune.measurement.worker.workload import burst, details, first, footprint, rest, usage
 
 
 def load(bench: Workbench) -> dict[str, Any]:
