@@ -46,11 +46,6 @@ class Layer:
         assert tensor is not None
         return tuple(tensor.shape.numpy()[i] for i in order)
 
-    @property
-    def depthwise(self) -> bool:
-        """One input channel an output channel."""
-        return self.op == "Conv" and edit.attribute(self.node, "group", 1) > 1 == self.shape[1]
-
     def array(self) -> NDArray[Any]:
         """Read the weight, or a Transpose of it (a tied embedding), as the node sees it."""
         source, order = transposed(self.weight)
