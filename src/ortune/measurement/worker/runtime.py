@@ -75,6 +75,5 @@ def laps(bench: Workbench, at: int, runs: int) -> dict[str, Any]:
 def recorded(bench: Workbench, runs: int) -> dict[str, Any]:
     """End the recording and return the last `runs` runs."""
     session = bench.sessions[MAIN]
-    if not isinstance(session, Recording):
-        raise AssertionError("recorded is asked after record")
+    assert isinstance(session, Recording), "recorded is asked after record"
     return {"recorded": codec.encode(session.recorded(runs))}
