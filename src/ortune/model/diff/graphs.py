@@ -11,6 +11,7 @@ from ortune.model.diff.attributes import settings
 from ortune.model.diff.operators import role
 from ortune.model.diff.weights import Constant
 from ortune.model.graph import edit
+from ortune.model.graph.match import RANDOM, label
 from ortune.model.mapping.tensors import TAIL
 
 
@@ -160,7 +161,7 @@ class Graphs:
     def _add(self, node: ir.Node, holder: int, opset: int) -> None:
         at = len(self.nodes)
         self.nodes.append(node)
-        self.op.append(f"{node.domain}::{node.op_type}" if node.domain else node.op_type)
+        self.op.append(label(node))
         self.role.append(role(node.op_type))
         self.settings.append(settings(node, opset))
         self.scope.append(holder)
@@ -266,8 +267,7 @@ _OTHER_TYPE = frozenset(
 
 def _repeats(node: ir.Node) -> bool:
     """Say whether a node makes the same of the same in every run."""
-    random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial")
-    return not random and (bool(node.inputs) or node.op_type == "Constant")
+    return node.op_type not in RANDOM and (bool(node.inputs) or node.op_type == "Constant")
 
 
 def matched(graphs: Graphs, lists: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
