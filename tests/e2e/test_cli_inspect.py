@@ -51,7 +51,7 @@ def test_a_person_gets_one_screen(squeezenet: Path, capsys: pytest.CaptureFixtur
     assert len(out.splitlines()) <= 40
     for said in ("Conv 26", "MFLOP a run", "FLOP a byte", "1 x 3 x 224 x 224", "opset 9"):
         assert said in out
-    assert "--on cpu,openvino asks" in out
+    assert "--on cpu,openvino says" in out
 
 
 def test_tables_on_request(squeezenet: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -262,3 +262,23 @@ def test_json_of_a_trial_is_plain(scripted: ot.Study) -> None:
     data = json.loads(line)
     assert data["part"] in ("search", "final")
     assert np.isfinite(data["ratio"]["value"])
+
+
+def test_another_policy_proposes_and_the_search_alone_decides(
+    task: tuple[Path, Path], tmp_path: Path
+) -> None:
+    study = search(task, tmp_path / "run", policy="glance(most=3)")
+    glanced = [trial for trial in study.trials if trial.stage == "glance"]
+    assert len(glanced) >= 2
+    assert all(trial.proposed == "next" for trial in glanced)
+    for trial in glanced:
+        assert trial.measurement is not None
+        assert [len(pair.blocks) for pair in trial.measurement.pairs] == [1]
+        assert not trial.scores
+        assert trial.status in (Status.SCREENED, Status.SLOWER)
+    assert study.best is study.baseline, "no policy makes an unscored plan the winner"
+    assert study.finished == "time"
+    assert "glanced at a few" in study.notes
+    assert study.header.policy == "glance(most=3)"
+    page = ot.report(study, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("not scored") >= len(glanced)

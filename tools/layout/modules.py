@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+import gc
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,16 +101,26 @@ def read_modules(root: Path) -> dict[str, Module]:
         parts = path.relative_to(root.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found[name] = Module(name, path, path.read_text(encoding="utf-8"))
+    parse(found.values())
     return found
 
 
-def private_uses(path: Path, modules: Collection[str]) -> Iterator[str]:
+def parse(modules: Iterable[Module]) -> None:
+    """Parse modules without the garbage collector, which looks in vain for most of the time."""
+    gc.disable()
+    try:
+        for module in modules:
+            module.tree  # noqa: B018
+    finally:
+        gc.enable()
+
+
+def private_uses(file: Module, modules: Collection[str]) -> Iterator[str]:
     """Yield where a file uses private names of the modules.
 
     That is an import of one, an attribute of an imported module, also by getattr, setattr and
     the like, and a text that spells one out in full.
     """
-    file = Module(path.stem, path, path.read_text(encoding="utf-8"))
     bound = dict(_bindings(file, modules))
     for node in file.nodes:
         names: list[str] = []

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tools.layout.modules import private_uses
+from tools.layout.modules import private_uses, read_modules
 from tools.layout.tree import Tree
 
 
@@ -156,9 +156,9 @@ def own_root(tree: Tree) -> Iterator[tuple[str, str]]:
 
 def private_names(tree: Tree) -> Iterator[tuple[str, str]]:
     """Tests that use private names of the package."""
-    for path in sorted((tree.project / "tests").rglob("*.py")):
-        for use in private_uses(path, tree.modules):
-            yield str(path.relative_to(tree.project)), use
+    for file in read_modules(tree.project / "tests").values():
+        for use in private_uses(file, tree.modules):
+            yield str(file.path.relative_to(tree.project)), use
 
 
 RULES: Mapping[str, Rule] = {

@@ -97,6 +97,7 @@ def row(trial: Trial) -> dict[str, object]:
         "plan": str(trial.plan),
         "part": trial.part,
         "stage": trial.stage,
+        "proposed": trial.proposed,
         "status": trial.status,
         "ratio": trial.ratio,
         "predicted": trial.predicted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -148,25 +148,15 @@ def timing(taken: Sequence[int]) -> dict[str, float | None]:
 
 
 def _write(out: Path, results: Sequence[dict[str, NDArray[Any]]]) -> Path:
+    from ortune.analysis.verification.tensors import write_npz
+
     if out.suffix == ".npz":
-        save(out, joined(results))
+        write_npz(out, joined(results))
         return out
     out.mkdir(parents=True, exist_ok=True)
     for index, outputs in enumerate(results):
-        save(out / f"{index:06}.npz", outputs)
+        write_npz(out / f"{index:06}.npz", outputs)
     return out
-
-
-def save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write an .npz whose arrays may have any name; NumPy's own `savez` reserves some."""
-    import zipfile
-
-    from numpy.lib import format as npy
-
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                npy.write_array(member, array, allow_pickle=False)
 
 
 def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

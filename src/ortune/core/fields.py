@@ -42,6 +42,7 @@ class Option:
         shown: The default in the help where it is not the field's.
         low: Smallest number allowed.
         high: Largest number allowed.
+        finite: Whether infinity is refused; NaN always is.
         python: It is a parameter in Python alone.
     """
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
@@ -47,8 +48,8 @@ class Interval:
     high: float
 
     def inverse(self) -> Interval:
-        """Return the interval of 1/x; for latency ratio <-> speed-up."""
-        return Interval(1 / self.value, 1 / self.high, 1 / self.low)
+        """Return the interval of 1/x; for latency ratio <-> speed-up. A low end of 0 has none."""
+        return Interval(1 / self.value, 1 / self.high, 1 / self.low if self.low else math.inf)
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -90,6 +91,11 @@ class Pair:
     """All blocks timed by one pair of live processes."""
 
     blocks: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, baseline: Iterable[Burst], candidate: Iterable[Burst]) -> Pair:
+        """Pair the bursts of two sides, which took turns."""
+        return cls(tuple(Block(a, b) for a, b in zip(baseline, candidate, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -171,13 +177,17 @@ class Edit:
 
 
 class Status(enum.StrEnum):
-    """What became of a plan; an unchanged one edits nothing and was not run."""
+    """What became of a plan.
+
+    An unchanged one edits nothing and was not run; a screened one was timed and not scored.
+    """
 
     OK = "ok"
     SLOWER = "slower"
     FAILS = "fails"
     FAILED = "failed"
     UNCHANGED = "unchanged"
+    SCREENED = "screened"
 
 
 @dataclass(frozen=True)

@@ -137,12 +137,13 @@ def write_ending(root: Path, ending: Ending) -> None:
     write_text(root / "ending.json", json.dumps(codec.encode(ending), indent=1))
 
 
-def read_study(root: Path) -> Study:
+def read_study(root: str | Path) -> Study:
     """Rebuild a study from its folder, finished or not.
 
     Raises:
         BadData: The folder holds no run, or its baseline was not measured.
     """
+    root = Path(root)
     header = read_header(root)
     trials = _read(root / "ledger.jsonl")
     if header is None or not trials:

@@ -217,10 +217,7 @@ def conclude(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tu
     if ratio.low > 1:
         return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
     if not scores:
-        return (
-            Status.SLOWER,
-            f"slower: {ratio.value:.2f} times the original's {measure}, not scored",
-        )
+        return Status.SCREENED, f"{ratio.value:.2f} times the original's {measure}, not scored"
     if ratio.high >= 1:
         return Status.OK, "no difference beyond the noise"
     return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"

@@ -12,7 +12,7 @@ from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
 
-_ORDER = {Status.OK: 0, Status.FAILS: 1, Status.SLOWER: 2, Status.FAILED: 3}
+_ORDER = (Status.OK, Status.SCREENED, Status.FAILS, Status.SLOWER, Status.FAILED)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def _place(study: Study, trial: Trial) -> tuple[bool, int, float]:
     ratio = trial.ratio.value if trial.ratio else math.inf
     winner = trial.key == study.best.key
     final = winner or trial.part == "final"
-    return (not final, -1 if winner else _ORDER[trial.status], ratio)
+    return (not final, -1 if winner else _ORDER.index(trial.status), ratio)
 
 
 def _metric(study: Study) -> str:

@@ -78,6 +78,7 @@ def _tried(study: Study) -> str:
     kinds = {
         "faster within the budget": len(faster),
         "no faster beyond the noise": sum(t.status is Status.OK for t in plans) - len(faster),
+        "not scored": sum(t.status is Status.SCREENED for t in plans),
         "slower": sum(t.status is Status.SLOWER for t in plans),
         "outside the accuracy budget": sum(t.status is Status.FAILS for t in plans),
         "failed": sum(t.status is Status.FAILED for t in plans),

@@ -125,7 +125,11 @@ def test_an_unknown_key_of_a_settings_file_is_named(tmp_path: Path) -> None:
         settings.read(path, [one.name for one in parameters(Toast)])
 
 
-VERBS = [getattr(ot, name) for name in ("bench", "compare", "tune")]
+NAMES = (
+    "apply bench calibrate compare compare_observers convert cost extract inspect optimize "
+    "profile timeline tune verify"
+)
+VERBS = [getattr(ot, name) for name in NAMES.split()]
 
 
 @pytest.mark.parametrize("function", VERBS, ids=lambda one: str(one.__name__))
@@ -137,7 +141,9 @@ def test_every_field_has_a_line_in_the_docstring(function: object) -> None:
 
 
 def test_requests_are_read_without_a_heavy_package() -> None:
-    modules = ("analysis.benchmark.requests", "analysis.tuning.requests")
+    kinds = "benchmark calibration_quality costs inspection padding profiling tuning verification"
+    modules = [f"analysis.{kind}.requests" for kind in kinds.split()]
+    modules += ["conversion.requests", "search.request"]
     code = "import sys\n" + "\n".join(f"import ortune.{one}" for one in modules)
     code += "\nsys.exit(','.join({'numpy', 'onnx_ir', 'rich', 'click'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
