@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -270,12 +270,13 @@ def _repeats(node: ir.Node) -> bool:
     return node.op_type not in RANDOM and (bool(node.inputs) or node.op_type == "Constant")
 
 
-def matched(graphs: Graphs, lists: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
-    """Yield values of two lists that stand for each other: of one name, then of one place."""
-    left, right = lists
-    by_name = {graphs.names[value]: value for value in right}
-    named = {v: by_name[graphs.names[v]] for v in left if graphs.names[v] in by_name}
+def matched(
+    left: Sequence[int], right: Sequence[int], name: Callable[[int], str | None]
+) -> Iterator[tuple[int, int]]:
+    """Yield what of two lists stands for each other: of one name, then of one place."""
+    by_name = {name(one): one for one in right}
+    named = {one: by_name[name(one)] for one in left if name(one) in by_name}
     yield from named.items()
     taken = set(named.values())
-    rest = [value for value in right if value not in taken]
-    yield from zip([value for value in left if value not in named], rest, strict=False)
+    rest = [one for one in right if one not in taken]
+    yield from zip([one for one in left if one not in named], rest, strict=False)
