@@ -12,7 +12,8 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit
+from ortune.model.graph import edit, prune
+from ortune.model.graph.replace import replace
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
 
@@ -44,6 +45,8 @@ class DequantizeAtLoad(Transform):
         for graph in edit.every_graph(model):
             editor = edit.Editor(graph)
             done += sum(_rewrite(editor, node) for node in list(graph))
+        if done:
+            prune.drop_dead(model)
         return done
 
 
@@ -64,15 +67,8 @@ def _rewrite(editor: edit.Editor, node: ir.Node) -> bool:
     )
     factor = editor.constant(f"{stem}_factor", scale.reshape(shape).astype(np.float32))
     product = editor.node("Mul", [cast.outputs[0], factor], name=f"{stem}_wide")
-    made = product.outputs[0]
-    made.shape, made.type = wide.shape, ir.TensorType(ir.DataType.FLOAT)
-    edit.insert_before(node, cast, product)
-    wide.replace_all_uses_with(made)
-    parts = list(node.inputs[1:])
-    editor.graph.remove(node, safe=True)
-    for part in parts:
-        edit.discard(part)
-    return True
+    product.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    return replace(node, cast, product)
 
 
 def _widens_a_kernel(node: ir.Node) -> bool:

@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, qdq
+from ortune.model.graph import edit, prune, qdq
 from ortune.model.graph.qdq import Constants
-from ortune.model.graph.uses import is_read
+from ortune.model.graph.replace import replace
 from ortune.model.graph.values import overridable
 
 
@@ -51,6 +51,8 @@ class DequantizeLate(Transform):
                         count += _look_up(editor, node, wide, grid)
                     case "Transpose" | "Reshape":
                         count += _move(editor, node, wide, grid)
+        if count:
+            prune.drop_dead(model)
         return count
 
 
@@ -83,8 +85,7 @@ def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: Constants)
         domain=wide.domain,
     )
     ints.outputs[0].shape, ints.outputs[0].dtype = found.shape, tensor.dtype
-    _swap(node, wide, [ints, late])
-    return True
+    return _swap(node, ints, late)
 
 
 def _move(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: Constants) -> bool:
@@ -116,25 +117,12 @@ def _move(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: Constants) ->
         name=f"{node.outputs[0].name}_dq",
         domain=wide.domain,
     )
-    _swap(node, wide, [late])
+    return _swap(node, late)
+
+
+def _swap(node: ir.Node, *made: ir.Node) -> bool:
+    """Put the new nodes in the place of one, under its result's name."""
+    name = node.outputs[0].name
+    replace(node, *made)
+    made[-1].outputs[0].name = name
     return True
-
-
-def _swap(node: ir.Node, wide: ir.Node, made: list[ir.Node]) -> None:
-    """Put the new nodes in the place of one, and drop the DequantizeLinear if nothing reads it."""
-    old, new = node.outputs[0], made[-1].outputs[0]
-    new.shape, new.type = old.shape, old.type
-    edit.insert_before(node, *made)
-    name = old.name
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    sources = list(node.inputs)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-    new.name = name
-    for source in sources[1:]:
-        edit.discard(source)
-    if not any(is_read(v) for v in wide.outputs) and wide.graph is not None:
-        parts = list(wide.inputs)
-        wide.graph.remove(wide, safe=True)
-        for part in parts:
-            edit.discard(part)

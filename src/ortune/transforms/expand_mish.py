@@ -14,8 +14,9 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, refuse
 from ortune.model.graph.match import maker, other, reader
-from ortune.model.graph.replace import forward
+from ortune.model.graph.replace import replace
 from ortune.model.graph.uses import alone
+from ortune.rewrites.formulas.chain import Chain
 from ortune.rewrites.formulas.formula import NO_KERNEL, READ_ELSEWHERE, at_each
 
 _LIMIT = 20.0
@@ -76,19 +77,11 @@ def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
 
 
 def _write(x: ir.Value, dtype: np.dtype, last: ir.Node, editor: Editor) -> None:
-    limit = editor.constant("mish_limit", np.array(_LIMIT, dtype))
-    two = editor.constant("mish_two", np.array(2.0, dtype))
-    nodes: list[ir.Node] = []
-
-    def add(op: str, *inputs: ir.Value) -> ir.Value:
-        node = editor.node(op, inputs, name=f"{last.name}_{op.lower()}")
-        node.outputs[0].type, node.outputs[0].shape = x.type, x.shape
-        nodes.append(node)
-        return node.outputs[0]
-
-    t = add("Exp", add("Min", x, limit))
-    n = add("Mul", t, add("Add", t, two))
-    result = add("Mul", x, add("Div", n, add("Add", n, two)))
-    if last.graph is not None:
-        last.graph.insert_before(last, nodes)
-    forward(last.outputs[0], result)
+    chain = Chain(editor, last.name or "mish")
+    limit, two = (chain.constant(n, v, dtype) for n, v in (("limit", _LIMIT), ("two", 2.0)))
+    t = chain.add("Exp", chain.add("Min", x, limit))
+    n = chain.add("Mul", t, chain.add("Add", t, two))
+    chain.add("Mul", x, chain.add("Div", n, chain.add("Add", n, two)))
+    for made in chain.nodes:
+        made.outputs[0].type, made.outputs[0].shape = x.type, x.shape
+    replace(last, *chain.nodes)

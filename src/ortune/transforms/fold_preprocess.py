@@ -13,7 +13,7 @@ from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.preprocess import Interpolation, Preprocess, Size
 from ortune.core.step import Bridge, Stage, Transform
-from ortune.model.graph import edit, spec
+from ortune.model.graph import edit, prune, spec
 from ortune.rewrites.formulas.chain import Chain
 from ortune.rewrites.images.preprocessing import MODES, Picture, only_readers, write
 from ortune.rewrites.images.samples import Pictures
@@ -103,6 +103,7 @@ class FoldPreprocess(Transform):
         value.replace_all_uses_with(made)
         graph.inputs[graph.inputs.index(value)] = taken
         edit.insert_first(graph, *chain.nodes)
+        prune.drop_dead(model)
         model.metadata_props["ortune.preprocess"] = str(picture.settings)
         return len(chain.nodes)
 

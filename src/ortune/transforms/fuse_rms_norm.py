@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,10 +9,16 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, discard, refuse
-from ortune.model.graph.match import maker, other, reader, reduced
-from ortune.rewrites.formulas.formula import INCOMPLETE, NO_KERNEL, Site, at_each, put
-from ortune.rewrites.formulas.root_mean_square import Root, Tail, divided, roots, tail
+from ortune.model.graph.edit import Editor, refuse
+from ortune.rewrites.formulas.formula import INCOMPLETE, at_each
+from ortune.rewrites.formulas.root_mean_square import (
+    deviation,
+    divided,
+    normalized,
+    put_norm,
+    roots,
+    scale_and_shift,
+)
 
 
 @dataclass(frozen=True)
@@ -56,50 +61,16 @@ class FuseRmsNorm(Transform):
 
 def _fuse(model: ir.Model, mean: ir.Node, editor: Editor) -> int:
     found = list(roots(mean))
-    if not found or _is_deviation(found[0]):
+    if not found or deviation(found[0]) is not None:
         return 0
     x = found[0].squared
-    last = tail(x, found[0].axes)
+    last = normalized(model, mean, x, found[0].axes)
     if last is None:
-        refuse(model, mean, "the axes are not the last ones")
-        return 0
-    if x.dtype != ir.DataType.FLOAT:
-        refuse(model, mean, NO_KERNEL)
         return 0
     for root in found:
         node = divided(root, x)
         if node is not None:
-            return _place(model, editor, root, node, last)
+            above = scale_and_shift(node, last, shifts=False)
+            return put_norm(model, editor, "RMSNormalization", x, root, above, last)
     refuse(model, mean, INCOMPLETE)
     return 0
-
-
-def _is_deviation(root: Root) -> bool:
-    node = maker(root.squared, "Sub")
-    mean = maker(node.inputs[1], "ReduceMean") if node is not None else None
-    if node is None or mean is None:
-        return False
-    return mean.inputs[0] is node.inputs[0] and reduced(mean) == root.axes
-
-
-def _place(model: ir.Model, editor: Editor, root: Root, node: ir.Node, last: Tail) -> int:
-    for given, nodes in _scaled(node, last):
-        scale = last.plain(given, editor) if given is not None else last.ones(editor)
-        if scale is None:
-            refuse(model, node, "there is no scale, and the size of an axis is not known")
-            return 0
-        site = Site((root.squared, scale), frozenset((*root.nodes, *nodes)), nodes[-1])
-        settings = {"axis": -len(last.sizes), "epsilon": root.epsilon}
-        done = put(model, editor, site, "RMSNormalization", settings)
-        if not done:
-            discard(scale)
-        return done
-    return 0
-
-
-def _scaled(node: ir.Node, last: Tail) -> Iterator[tuple[ir.Value | None, tuple[ir.Node, ...]]]:
-    product = reader(node.outputs[0], "Mul")
-    scale = other(product, node.outputs[0]) if product is not None else None
-    if product is not None and last.fits(scale):
-        yield scale, (node, product)
-    yield None, (node,)

@@ -42,24 +42,16 @@ class InlineFunctions(Transform):
         Raises:
             Refused: A function that is named is not there.
         """
-        there = {function.name: function for function in model.functions.values()}
+        there = list(model.functions.values())
         for name in self.only:
-            function = there.get(name.rpartition("::")[2])
-            if function is None or name not in (
-                function.name,
-                f"{function.domain}::{function.name}",
-            ):
-                known = ", ".join(sorted(there)) or "none"
+            if not any(name in edit.called(function) for function in there):
+                known = ", ".join(sorted(function.name for function in there)) or "none"
                 raise Refused(f"there is no local function '{name}'", fix=f"its own are: {known}")
         count = edit.inline(model, self.only)
-        for function in model.functions.values():
-            if not self.only or {function.name, f"{function.domain}::{function.name}"} & set(
-                self.only
-            ):
-                edit.note(
-                    model,
-                    f"{function.name} stays: it is of another opset, or has graphs as attributes",
-                )
+        for left in model.functions.values():
+            if not self.only or not edit.called(left).isdisjoint(self.only):
+                why = "it is of another opset, or has graphs as attributes"
+                edit.note(model, f"{left.name} stays: {why}")
         if count:
             names.unique(model)
         return count

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
@@ -100,7 +101,5 @@ def _weights_as_inputs(model: ir.Model) -> int:
     listed = [value for value in graph.inputs if value.is_initializer()]
     if len(listed) * 2 < len(graph.initializers):
         return 0
-    given = [value for value in graph.inputs if not value.is_initializer()]
-    graph.inputs.clear()
-    graph.inputs.extend(given)
+    common.RemoveInitializersFromInputsPass()(model)
     return len(listed)

@@ -9,14 +9,11 @@ from collections.abc import Collection, Iterable, Mapping
 import onnx_ir as ir
 
 from ortune.model.graph.edit import Graph, bodies, const_tensor
+from ortune.model.graph.match import RANDOM
 
 _SMALL = 4096
 """Constants up to this many bytes are told apart by content, larger ones by name."""
 _PASSED_ON = frozenset({"Identity", "Dropout"})
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"}
-    | {"Multinomial"}
-)
 
 
 class Origin:
@@ -71,7 +68,7 @@ class Origin:
             self._link(node, body)
             self._walk(body)
         fixed = all(value in self.constant for value in self.inputs[name])
-        if fixed and not inner and node.op_type not in _RANDOM:
+        if fixed and not inner and node.op_type not in RANDOM:
             self.constant.update(self.outputs[name])
         self._number(node, name, bool(inner))
 
@@ -93,7 +90,7 @@ class Origin:
                 self.outputs[name][:1], self._kind_of(self.inputs[name][0])
             )
             return
-        if holds or node.op_type in _RANDOM:
+        if holds or node.op_type in RANDOM:
             return
         tensor = const_tensor(node.outputs[0]) if node.op_type == "Constant" else None
         if tensor is not None:

@@ -11,6 +11,7 @@ from ortune.core.facts import Facts
 from ortune.model.analysis.flops import flops
 from ortune.model.analysis.weight_values import WeightValues, denormal_share, weight_values
 from ortune.model.graph import edit, spec
+from ortune.model.graph.match import label
 from ortune.model.graph.values import named_weights
 from ortune.model.shapes.infer import infer, unknown
 
@@ -47,7 +48,7 @@ def facts(
     if read and values is None:
         values = list(weight_values(model, _LIMIT))
     return Facts(
-        ops=dict(Counter(_label(node) for node in nodes).most_common()),
+        ops=dict(Counter(label(node) for node in nodes).most_common()),
         nodes=len(nodes),
         parameters=sum(tensor.size for tensor in weights),
         weight_bytes=precisions.total(),
@@ -78,7 +79,3 @@ def _shaped(model: ir.Model) -> tuple[ir.Model, str]:
     copy = model.clone()
     edit.inline(copy)
     return copy, infer(copy)
-
-
-def _label(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type

@@ -96,21 +96,17 @@ def _conv_transpose(node: ir.Node) -> int:
     return 2 * math.prod(_in(node, 0)) * math.prod(_in(node, 1)[1:])
 
 
-def _matmul(left: int = 0) -> Callable[[ir.Node], int]:
+def _matmul(node: ir.Node) -> int:
     """The inner dimension is the left operand's last; the last but one where it is transposed.
 
     FusedMatMul may transpose it. Whether it does shows in the shapes, so that a kernel counts
     whose attributes are not known.
     """
-
-    def count(node: ir.Node) -> int:
-        shape, made = _in(node, left), _of(node.outputs[0])
-        deep = shape[-1] if shape else 1
-        if node.op_type == "FusedMatMul" and len(shape) > 1 and len(made) > 1 and made[-2]:
-            deep = shape[-1] * shape[-2] // made[-2] or deep
-        return 2 * math.prod(made) * deep
-
-    return count
+    shape, made = _in(node, 0), _of(node.outputs[0])
+    deep = shape[-1] if shape else 1
+    if node.op_type == "FusedMatMul" and len(shape) > 1 and len(made) > 1 and made[-2]:
+        deep = shape[-1] * shape[-2] // made[-2] or deep
+    return 2 * math.prod(made) * deep
 
 
 def _gemm(node: ir.Node) -> int:
@@ -178,31 +174,21 @@ def _if(node: ir.Node) -> int:
 
 _BODIES: Mapping[str, Callable[[ir.Node], int]] = {"If": _if, "Loop": _loop, "Scan": _scan}
 
+_CONVOLUTIONS = ("Conv", "FusedConv", "NhwcFusedConv", "ConvInteger", "DeformConv")
+_PRODUCTS_TEXT = (
+    "MatMul FusedMatMul FusedMatMulBias MatMulInteger QLinearMatMul MatMulNBits "
+    "MatMulIntegerToFloat DynamicQuantizeMatMul"
+)
+_ATTENTIONS = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 _MULTIPLY: Mapping[str, Callable[[ir.Node], int]] = {
-    "Conv": _conv(1),
-    "FusedConv": _conv(1),
-    "NhwcFusedConv": _conv(1),
-    "ConvInteger": _conv(1),
+    **dict.fromkeys(_CONVOLUTIONS, _conv(1)),
     "QLinearConv": _conv(3),
-    "DeformConv": _conv(1),
     "ConvTranspose": _conv_transpose,
-    "MatMul": _matmul(),
-    "FusedMatMul": _matmul(),
-    "FusedMatMulBias": _matmul(),
-    "MatMulInteger": _matmul(),
-    "QLinearMatMul": _matmul(),
-    "MatMulNBits": _matmul(),
-    "MatMulIntegerToFloat": _matmul(),
-    "DynamicQuantizeMatMul": _matmul(),
-    "Gemm": _gemm,
-    "FusedGemm": _gemm,
-    "QGemm": _gemm,
-    "LSTM": _recurrent(4),
+    **dict.fromkeys(_PRODUCTS_TEXT.split(), _matmul),
+    **dict.fromkeys(("Gemm", "FusedGemm", "QGemm"), _gemm),
+    **dict.fromkeys(("LSTM", "DynamicQuantizeLSTM"), _recurrent(4)),
     "GRU": _recurrent(3),
     "RNN": _recurrent(1),
-    "DynamicQuantizeLSTM": _recurrent(4),
     "Einsum": _einsum,
-    "Attention": _attention,
-    "MultiHeadAttention": _attention,
-    "GroupQueryAttention": _attention,
+    **dict.fromkeys(_ATTENTIONS, _attention),
 }

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortune.model.analysis.flops import node_flops
 from ortune.model.graph.edit import bodies, const_tensor, every_graph
-from ortune.model.graph.spec import type_name
+from ortune.model.graph.match import label
+from ortune.model.graph.spec import shape_of, type_name
 from ortune.model.graph.uses import is_read
 
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"})
@@ -148,26 +149,20 @@ def value_bytes(value: ir.Value) -> int | None:
 def _account(node: ir.Node, region: str, parents: Mapping[ir.Graph, str]) -> Account:
     control = any(True for _ in bodies(node))
     first = next((value for value in node.outputs if value.name), None)
-    shape = first.shape if first is not None else None
     graph = node.graph if isinstance(node.graph, ir.Graph) else None
     read, written = (0, 0) if control else _moved(node)
-    label = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     return Account(
         str(node.name),
-        label,
+        label(node),
         region,
         parents.get(graph, "") if graph is not None else "",
         type_name(first.type) if first is not None else "",
-        None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape),
+        shape_of(first),
         0 if control else node_flops(node),
         sum(tensor.nbytes for tensor in _constants(node)),
         read,
         written,
     )
-
-
-def _view(node: ir.Node) -> bool:
-    return not node.domain and node.op_type in _VIEWS
 
 
 def _constants(node: ir.Node) -> Iterator[ir.TensorProtocol]:
@@ -182,11 +177,10 @@ def _picked(node: ir.Node, value: ir.Value | None) -> bool:
 
 def _moved(node: ir.Node) -> tuple[int | None, int | None]:
     """Return the bytes read and written in one run."""
-    if _view(node):
+    if not node.domain and node.op_type in _VIEWS:
         return 0, 0
     wanted = [v for v in node.outputs if is_read(v)] or node.outputs[:1]
-    made = [value_bytes(value) for value in wanted]
-    written = None if None in made else sum(size for size in made if size is not None)
+    written = _total([value_bytes(value) for value in wanted])
     read: list[int | None] = []
     for value in dict.fromkeys(node.inputs):
         if value is None:
@@ -197,5 +191,9 @@ def _moved(node: ir.Node) -> tuple[int | None, int | None]:
             read.append(size)
         else:
             read.append(min(size, written))
-    known = [size for size in read if size is not None]
-    return (sum(known) if len(known) == len(read) else None), written
+    return _total(read), written
+
+
+def _total(sizes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -11,6 +11,7 @@ from ortune.model.diff.attributes import settings
 from ortune.model.diff.operators import role
 from ortune.model.diff.weights import Constant
 from ortune.model.graph import edit
+from ortune.model.graph.match import RANDOM, label
 from ortune.model.mapping.tensors import TAIL
 
 
@@ -160,7 +161,7 @@ class Graphs:
     def _add(self, node: ir.Node, holder: int, opset: int) -> None:
         at = len(self.nodes)
         self.nodes.append(node)
-        self.op.append(f"{node.domain}::{node.op_type}" if node.domain else node.op_type)
+        self.op.append(label(node))
         self.role.append(role(node.op_type))
         self.settings.append(settings(node, opset))
         self.scope.append(holder)
@@ -266,16 +267,16 @@ _OTHER_TYPE = frozenset(
 
 def _repeats(node: ir.Node) -> bool:
     """Say whether a node makes the same of the same in every run."""
-    random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial")
-    return not random and (bool(node.inputs) or node.op_type == "Constant")
+    return node.op_type not in RANDOM and (bool(node.inputs) or node.op_type == "Constant")
 
 
-def matched(graphs: Graphs, lists: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
-    """Yield values of two lists that stand for each other: of one name, then of one place."""
-    left, right = lists
-    by_name = {graphs.names[value]: value for value in right}
-    named = {v: by_name[graphs.names[v]] for v in left if graphs.names[v] in by_name}
+def matched(
+    left: Sequence[int], right: Sequence[int], name: Callable[[int], str | None]
+) -> Iterator[tuple[int, int]]:
+    """Yield what of two lists stands for each other: of one name, then of one place."""
+    by_name = {name(one): one for one in right}
+    named = {one: by_name[name(one)] for one in left if name(one) in by_name}
     yield from named.items()
     taken = set(named.values())
-    rest = [value for value in right if value not in taken]
-    yield from zip([value for value in left if value not in named], rest, strict=False)
+    rest = [one for one in right if one not in taken]
+    yield from zip([one for one in left if one not in named], rest, strict=False)

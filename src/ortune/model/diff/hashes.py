@@ -23,7 +23,8 @@ class Hashes:
         self._graphs = graphs
         self._within: dict[ir.Graph, str] = {}
         self.values: dict[int, str] = {}
-        for index, pair in enumerate(matched(graphs, graphs.inputs)):
+        left, right = graphs.inputs
+        for index, pair in enumerate(matched(left, right, graphs.names.__getitem__)):
             self.values |= dict.fromkeys(pair, f"input {index}")
         self.nodes: list[str] = [""] * len(graphs.nodes)
         waiting: list[int] = []

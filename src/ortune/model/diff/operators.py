@@ -11,31 +11,20 @@ PASSED_ON = frozenset({"Identity", "Dropout"})
 QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
 LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"})
 """What a runtime adds to hand a tensor to a kernel in another layout or place."""
-_ROLES = {
-    "ConvInteger": "Conv",
-    "MatMulInteger": "MatMul",
-    "MatMulIntegerToFloat": "MatMul",
-    "DynamicQuantizeMatMul": "MatMul",
-    "MatMulNBits": "MatMul",
-    "MatMulFpQ4": "MatMul",
-    "FusedMatMul": "MatMul",
-    "TransposeMatMul": "MatMul",
-    "Gemm": "MatMul",
-    "QGemm": "MatMul",
-    "FusedGemm": "MatMul",
-    "DynamicQuantizeLSTM": "LSTM",
-    "SkipLayerNormalization": "LayerNormalization",
-    "EmbedLayerNormalization": "LayerNormalization",
-    "SkipSimplifiedLayerNormalization": "RMSNormalization",
-    "SimplifiedLayerNormalization": "RMSNormalization",
-    "BiasGelu": "Gelu",
-    "FastGelu": "Gelu",
-    "BiasSoftmax": "Softmax",
-    "NhwcMaxPool": "MaxPool",
-    "GatherBlockQuantized": "Gather",
-    "QAttention": "Attention",
-    "MultiHeadAttention": "Attention",
+_VARIANTS = {
+    "Conv": "ConvInteger",
+    "MatMul": "MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul MatMulNBits MatMulFpQ4 "
+    "FusedMatMul TransposeMatMul Gemm QGemm FusedGemm",
+    "LSTM": "DynamicQuantizeLSTM",
+    "LayerNormalization": "SkipLayerNormalization EmbedLayerNormalization",
+    "RMSNormalization": "SkipSimplifiedLayerNormalization SimplifiedLayerNormalization",
+    "Gelu": "BiasGelu FastGelu",
+    "Softmax": "BiasSoftmax",
+    "MaxPool": "NhwcMaxPool",
+    "Gather": "GatherBlockQuantized",
+    "Attention": "QAttention MultiHeadAttention",
 }
+_ROLES = {variant: op for op, variants in _VARIANTS.items() for variant in variants.split()}
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max", "Min", "Mean"})
 
 

@@ -11,7 +11,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from ortune.model.diff.graphs import Graphs
+from ortune.model.diff.graphs import Graphs, matched
 from ortune.model.diff.hashes import Hashes
 from ortune.model.diff.operators import COMMUTATIVE, LAYOUT, PASSED_ON, QUANTIZE, quantizing
 from ortune.model.diff.weight_pairs import classes, equal, readers, reordered, scaled
@@ -95,18 +95,9 @@ class NodePairs:
     def _by_computation(self, hashes: Sequence[str]) -> None:
         """Pair nodes of one digest: those of one name, then in order."""
         nodes = self.graphs.nodes
-        for left, right in classes(
-            self.graphs, ((digest, node) for node, digest in enumerate(hashes))
-        ):
-            named = {nodes[b].name: b for b in right}
-            same = {a: named[nodes[a].name] for a in left if nodes[a].name in named}
-            taken = set(same.values())
-            rest = zip(
-                [a for a in left if a not in same],
-                [b for b in right if b not in taken],
-                strict=False,
-            )
-            for a, b in (*same.items(), *rest):
+        keyed = ((digest, node) for node, digest in enumerate(hashes))
+        for left, right in classes(self.graphs, keyed):
+            for a, b in matched(left, right, lambda node: nodes[node].name):
                 self._pair(a, b, exact=True)
 
     def _by_weights(self) -> None:

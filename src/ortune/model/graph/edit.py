@@ -195,6 +195,11 @@ def take_out(node: ir.Node) -> None:
         discard(part)
 
 
+def called(function: ir.Function) -> set[str]:
+    """Return a local function's name, without its domain and with it (``domain::name``)."""
+    return {function.name, f"{function.domain}::{function.name}"}
+
+
 def inline(model: ir.Model, only: Collection[str] = ()) -> int:
     """Replace calls of local functions by their bodies and return how many functions went.
 
@@ -205,8 +210,7 @@ def inline(model: ir.Model, only: Collection[str] = ()) -> int:
     """
 
     def wanted(function: ir.Function) -> bool:
-        called = {function.name, f"{function.domain}::{function.name}"}
-        if only and not called & set(only):
+        if only and called(function).isdisjoint(only):
             return False
         imports = model.opset_imports
         agree = all(imports.get(d, v) == v for d, v in function.opset_imports.items())

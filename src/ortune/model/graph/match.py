@@ -13,6 +13,16 @@ from ortune.model.graph.values import fixed_array, overridable
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
 """Operators that make nothing below 0."""
+RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"}
+    | {"Multinomial"}
+)
+"""Operators that draw numbers."""
+
+
+def label(node: ir.Node) -> str:
+    """Return a node's operator, that of another domain as ``com.microsoft::Gelu``."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def nodes_of(model: ir.Model, *ops: str) -> Iterator[ir.Node]:

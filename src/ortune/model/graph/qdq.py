@@ -32,32 +32,21 @@ class Port:
     zeros: tuple[int, ...] = ()
 
 
+_MOVING_TEXT = (
+    "DepthToSpace Expand Flatten Gather GatherElements GatherND Identity MaxPool ReduceMax "
+    "ReduceMin Reshape Slice SpaceToDepth Squeeze Tile Transpose Unsqueeze"
+)
 _MOVERS = {
-    "DepthToSpace": Port((0,), (0,)),
-    "Expand": Port((0,), (0,)),
-    "Flatten": Port((0,), (0,)),
-    "Gather": Port((0,), (0,)),
-    "GatherElements": Port((0,), (0,)),
-    "GatherND": Port((0,), (0,)),
-    "Identity": Port((0,), (0,)),
-    "MaxPool": Port((0,), (0,)),
-    "ReduceMax": Port((0,), (0,)),
-    "ReduceMin": Port((0,), (0,)),
-    "Reshape": Port((0,), (0,)),
-    "Slice": Port((0,), (0,)),
-    "SpaceToDepth": Port((0,), (0,)),
-    "Squeeze": Port((0,), (0,)),
-    "Tile": Port((0,), (0,)),
-    "Transpose": Port((0,), (0,)),
-    "Unsqueeze": Port((0,), (0,)),
+    **dict.fromkeys(_MOVING_TEXT.split(), Port((0,), (0,))),
     "Where": Port((1, 2), (0,)),
     "ArgMax": Port((0,)),
     "ArgMin": Port((0,)),
 }
 """Operators that hand integers on, or only compare them: any zero point will do."""
 
-_UNARY = Port((0,), (0,), (2, 4))
+_UNARY_TEXT = "Sigmoid LeakyRelu Softmax AveragePool GlobalAveragePool ReduceMean"
 _ACTIVATIONS = {
+    **{f"QLinear{op}": (Port((0,), (0,), (2, 4)),) for op in _UNARY_TEXT.split()},
     "QuantizeLinear": (Port((), (0,), (2,)),),
     "DequantizeLinear": (Port((0,), (), (2,)),),
     "QLinearConv": (Port((0,), (0,), (2, 7)),),
@@ -65,12 +54,6 @@ _ACTIVATIONS = {
     "QLinearAdd": (Port((0, 3), (0,), (2, 5, 7)),),
     "QLinearMul": (Port((0, 3), (0,), (2, 5, 7)),),
     "QLinearWhere": (Port((1, 4), (0,), (3, 6, 8)),),
-    "QLinearSigmoid": (_UNARY,),
-    "QLinearLeakyRelu": (_UNARY,),
-    "QLinearSoftmax": (_UNARY,),
-    "QLinearAveragePool": (_UNARY,),
-    "QLinearGlobalAveragePool": (_UNARY,),
-    "QLinearReduceMean": (_UNARY,),
     "QGemm": (Port((0,), (0,), (2, 8)),),
     "MatMulInteger": (Port((0,), (), (2,)),),
     "MatMulIntegerToFloat": (Port((0,), (), (4,)),),

@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
+from onnx_ir.passes import common
 
 from ortune.model.graph.edit import bodies, every_graph
 from ortune.model.graph.spec import shape_of
@@ -33,10 +34,7 @@ def normalize(model: ir.Model) -> None:
     if not model.opset_imports:
         model.opset_imports[""] = 1  # files older than IR 3 do not say
     if model.ir_version < FIRST_FREE_IR:
-        graph = model.graph
-        given = [value for value in graph.inputs if not value.is_initializer()]
-        graph.inputs.clear()
-        graph.inputs.extend(given)
+        common.RemoveInitializersFromInputsPass()(model)
 
 
 def _merge_domain(imports: dict[str, int]) -> None:

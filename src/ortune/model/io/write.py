@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -44,7 +44,7 @@ def write(model: ir.Model, path: Path, external_above: int) -> Path:
             if places is None:
                 _write_inside(proto, tensors, out)
             else:
-                _point(proto, places, data.name)
+                point(proto, {i: (data.name, at) for i, at in enumerate(places)})
                 out.write(proto.SerializeToString())
     return path
 
@@ -135,15 +135,14 @@ def _copy(tensor: ir.TensorProtocol, out: IO[bytes]) -> None:
         raise OSError(f"tensor '{tensor.name}' took {out.tell() - start} bytes")
 
 
-def _point(proto: onnx.ModelProto, offsets: list[int], name: str) -> None:
-    """Turn place-holders into references to the data file."""
+def point(proto: onnx.ModelProto, places: Mapping[int, tuple[str, int]]) -> None:
+    """Turn place-holders into references: number -> name of the data file, offset in it."""
     for tensor in external.tensors(proto):
-        if external.location(tensor) == HELD:
-            for entry in tensor.external_data:
-                if entry.key == "location":
-                    entry.value = name
-                elif entry.key == "offset":
-                    entry.value = str(offsets[int(entry.value)])
+        if external.location(tensor) != HELD:
+            continue
+        entries = {entry.key: entry for entry in tensor.external_data}
+        name, offset = places[int(entries["offset"].value)]
+        entries["location"].value, entries["offset"].value = name, str(offset)
 
 
 def _write_inside(

@@ -8,15 +8,12 @@ import onnx
 import onnx_ir as ir
 
 from ortune.model.graph.edit import attribute, bodies, const_array, every_graph, every_node
+from ortune.model.graph.match import RANDOM, label
 from ortune.model.graph.uses import is_read
 from ortune.model.io.write import NEWEST_IR
 from ortune.model.lint.finding import Finding, finding
 from ortune.model.parts.extract import upstream
 
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"}
-    | {"Multinomial"}
-)
 _KNOWN = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 _PER_CHANNEL, _FUSED = 13, 11
 """Opsets from which Q/DQ pairs take a scale a channel, and from which runtimes fuse most."""
@@ -108,7 +105,7 @@ def _outputs(model: ir.Model) -> Iterator[Finding | None]:
 
 def _draws(values: dict[ir.Value, None]) -> bool:
     makers = (value.producer() for value in values)
-    return any(node is not None and node.op_type in _RANDOM for node in makers)
+    return any(node is not None and node.op_type in RANDOM for node in makers)
 
 
 def _operators(model: ir.Model) -> Iterator[Finding | None]:
@@ -127,7 +124,7 @@ def _operators(model: ir.Model) -> Iterator[Finding | None]:
         "warning",
         "{n} nodes of operators from no domain known here",
         (
-            f"{node.domain}::{node.op_type} {node.name}"
+            f"{label(node)} {node.name}"
             for node in nodes
             if node.domain not in _KNOWN and (node.domain, node.op_type) not in local
         ),
@@ -138,7 +135,7 @@ def _operators(model: ir.Model) -> Iterator[Finding | None]:
         "random-operator",
         "note",
         "{n} nodes drawing random numbers",
-        (f"{node.op_type} {node.name}" for node in nodes if node.op_type in _RANDOM),
+        (f"{node.op_type} {node.name}" for node in nodes if node.op_type in RANDOM),
         "no two runs agree, so that changes cannot be verified",
         "export with the noise as an input",
     )

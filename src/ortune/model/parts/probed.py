@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import OrtuneError
 from ortune.model.io import external
-from ortune.model.io.protobuf import HELD
-from ortune.model.io.write import NEWEST_IR, held, stream, weight_bytes
+from ortune.model.io.write import NEWEST_IR, held, point, stream, weight_bytes
 from ortune.model.parts.expose import Watch, expose
 
 MANY = 1_900_000_000
@@ -84,7 +83,7 @@ def watched(model: ir.Model, folder: Path) -> Iterator[Watched]:
                 offsets = stream([tensors[i] for i in left], made.folder / "weights")
                 made.written = sum(tensors[i].nbytes for i in left)
                 places |= {i: ("weights", at) for i, at in zip(left, offsets, strict=True)}
-            _point(proto, places)
+            point(proto, places)
             yield made
     except OSError as error:
         raise OrtuneError(
@@ -126,14 +125,3 @@ def _link(file: Path, to: Path) -> str | None:
 
 def _address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
-
-
-def _point(proto: onnx.ModelProto, places: dict[int, tuple[str, int]]) -> None:
-    for tensor in external.tensors(proto):
-        if external.location(tensor) != HELD:
-            continue
-        index = next(int(entry.value) for entry in tensor.external_data if entry.key == "offset")
-        name, offset = places[index]
-        for entry in tensor.external_data:
-            if entry.key in ("location", "offset"):
-                entry.value = name if entry.key == "location" else str(offset)

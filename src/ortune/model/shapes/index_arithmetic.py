@@ -92,7 +92,7 @@ def _cast(node: ir.Node, known: Known) -> Index | None:
 def _reshaped(node: ir.Node, known: Known) -> Index | None:
     """Axes of size 1 come and go; the others keep their order."""
     found = index_of(node.inputs[0], known)
-    before, after = _shapes(node)
+    before, after = (shape_of(one) or (None,) for one in (node.inputs[0], node.outputs[0]))
     if found is None or None in before or None in after:
         return None
     one = [axis for axis, dim in enumerate(before) if dim != 1]
@@ -151,13 +151,6 @@ def _product(node: ir.Node, known: Known) -> Index | None:
         if factor is not None and set(found.terms.values()) <= {1}:
             return Index(dict.fromkeys(found.terms, factor))
     return None
-
-
-def _shapes(node: ir.Node) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
-    source = node.inputs[0]
-    before = shape_of(source)
-    after = shape_of(node.outputs[0])
-    return before or (None,), after or (None,)
 
 
 _RULES: Mapping[str, _Rule] = {

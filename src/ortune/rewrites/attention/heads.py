@@ -13,7 +13,7 @@ from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor, const_array
 from ortune.model.graph.match import maker, number, scalar_for
 from ortune.model.graph.spec import shape_of
-from ortune.rewrites.attention.rotary import Turn, turned, write
+from ortune.rewrites.attention.rotary import turned, write
 
 _SPLIT = (0, 2, 1, 3)
 _PACKED = (2, 0, 3, 1, 4)
@@ -30,7 +30,7 @@ class Heads:
         index: With a packed tensor ``[batch, length, n, heads, size]``: which of the n.
         past: What was put in front of it, along the length.
         joined: The two together, which others may read.
-        turn: The rotary position embedding that was taken off it.
+        turn: The angles of the rotary position embedding that was taken off it.
         groups: Queries' heads that share one of these.
     """
 
@@ -40,7 +40,7 @@ class Heads:
     index: int | None = None
     past: ir.Value | None = None
     joined: ir.Value | None = None
-    turn: Turn | None = None
+    turn: ir.Value | None = None
     groups: int = 1
 
 

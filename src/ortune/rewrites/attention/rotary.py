@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
@@ -13,19 +11,11 @@ from ortune.model.graph.match import maker, other
 from ortune.model.graph.spec import shape_of
 
 
-@dataclass(frozen=True)
-class Turn:
-    """``x cos + (-upper half of x, lower half of x) sin``, both halves by the same angles.
+def turned(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """Return what was turned, and the angles ``[batch or 1, length, size / 2]``; None else.
 
-    Attributes:
-        angle: ``[batch or 1, length, size / 2]``.
+    Turned is ``x cos + (-upper half of x, lower half of x) sin``, both halves by the same angles.
     """
-
-    angle: ir.Value
-
-
-def turned(value: ir.Value) -> tuple[ir.Value, Turn] | None:
-    """Return what was turned and how; None when it was not, or not in this form."""
     total = maker(value, "Add")
     if total is None:
         return None
@@ -38,7 +28,7 @@ def turned(value: ir.Value) -> tuple[ir.Value, Turn] | None:
             cosine, sine = other(plain, source), other(crossed, swapped)
             angle = _angle(cosine, "Cos") if source is not None else None
             if source is not None and angle is not None and angle is _angle(sine, "Sin"):
-                return source, Turn(angle)
+                return source, angle
     return None
 
 
@@ -98,7 +88,7 @@ def _angle(value: ir.Value | None, function: str) -> ir.Value | None:
 def write(
     editor: Editor,
     value: ir.Value,
-    turn: Turn,
+    angle: ir.Value,
     count: int,
     at: ir.Node,
     made: dict[tuple[object, ...], ir.Value],
@@ -109,7 +99,7 @@ def write(
         count: Heads.
         made: What was made so far; tables of one batch are made once.
     """
-    tables = [_table(editor, value, turn.angle, op, at, made) for op in ("Cos", "Sin")]
+    tables = [_table(editor, value, angle, op, at, made) for op in ("Cos", "Sin")]
     node = editor.node("RotaryEmbedding", [value, *tables], {"num_heads": count})
     node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
     edit.insert_before(at, node)

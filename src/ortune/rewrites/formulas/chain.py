@@ -17,11 +17,12 @@ class Chain:
 
     Attributes:
         nodes: In order, in no graph yet.
+        editor: Names what is made.
     """
 
     def __init__(self, editor: Editor, stem: str) -> None:
         self.nodes: list[ir.Node] = []
-        self._editor, self._stem = editor, stem
+        self.editor, self._stem = editor, stem
 
     def add(
         self, op: str, *inputs: ir.Value | None, attributes: Attributes | None = None
@@ -38,13 +39,13 @@ class Chain:
     ) -> Sequence[ir.Value]:
         """Add a node and return its outputs."""
         name = f"{self._stem}_{op}"
-        node = self._editor.node(op, inputs, attributes, name=name, outputs=outputs)
+        node = self.editor.node(op, inputs, attributes, name=name, outputs=outputs)
         self.nodes.append(node)
         return node.outputs
 
     def constant(self, label: str, array: ArrayLike, dtype: Any = np.int64) -> ir.Value:
         """Add a constant."""
-        return self._editor.constant(f"{self._stem}_{label}", np.asarray(array, dtype))
+        return self.editor.constant(f"{self._stem}_{label}", np.asarray(array, dtype))
 
     def cast(self, value: ir.Value, to: ir.DataType) -> ir.Value:
         """Add a Cast."""

@@ -1,4 +1,4 @@
-"""The inner part of normalizations: a value over the root of its mean square."""
+"""Normalizations: a value over the root of its mean square, its scale and shift."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortune.model.graph.edit import Editor, const_array, const_tensor
+from ortune.model.graph.edit import Editor, const_array, const_tensor, discard, refuse
 from ortune.model.graph.match import maker, near, number, other, reader, reduced
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
+from ortune.rewrites.formulas.formula import NO_KERNEL, Site, put
 
 
 @dataclass(frozen=True)
@@ -146,3 +147,83 @@ def tail(x: ir.Value, axes: tuple[int, ...]) -> Tail | None:
         return None
     sizes = tuple(dim if isinstance(dim, int) else None for dim in shape[rank - count :])
     return Tail(sizes, rank)
+
+
+def normalized(model: ir.Model, mean: ir.Node, x: ir.Value, axes: tuple[int, ...]) -> Tail | None:
+    """Return the axes when these are the last ones of a float32 value, else refuse."""
+    last = tail(x, axes)
+    if last is None:
+        refuse(model, mean, "the axes are not the last ones")
+    elif x.dtype != ir.DataType.FLOAT:
+        refuse(model, mean, NO_KERNEL)
+        return None
+    return last
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """x - mean(x), and the nodes that compute it."""
+
+    x: ir.Value
+    mean: ir.Value
+    axes: tuple[int, ...]
+    nodes: tuple[ir.Node, ...]
+
+
+def deviation(root: Root) -> Deviation | None:
+    """Return what is squared as a deviation from the mean over the same axes, if it is one."""
+    node = maker(root.squared, "Sub")
+    mean = maker(node.inputs[1], "ReduceMean") if node is not None else None
+    if node is None or mean is None or mean.inputs[0] is not node.inputs[0]:
+        return None
+    x, axes = node.inputs[0], reduced(mean)
+    if x is None or axes is None or axes != root.axes:
+        return None
+    return Deviation(x, mean.outputs[0], axes, (node, mean))
+
+
+@dataclass(frozen=True)
+class ScaleAndShift:
+    """What is above the division; the last of the nodes makes the result."""
+
+    scale: ir.Value | None
+    shift: ir.Value | None
+    nodes: tuple[ir.Node, ...]
+
+
+def scale_and_shift(node: ir.Node, last: Tail, *, shifts: bool) -> ScaleAndShift:
+    """Return what a node's result is multiplied by, and with `shifts` what is added then."""
+    product = reader(node.outputs[0], "Mul")
+    scale = other(product, node.outputs[0]) if product is not None else None
+    if product is None or not last.fits(scale):
+        return ScaleAndShift(None, None, (node,))
+    total = reader(product.outputs[0], "Add") if shifts else None
+    shift = other(total, product.outputs[0]) if total is not None else None
+    if total is None or not last.fits(shift):
+        return ScaleAndShift(scale, None, (node, product))
+    return ScaleAndShift(scale, shift, (node, product, total))
+
+
+def put_norm(
+    model: ir.Model,
+    editor: Editor,
+    op: str,
+    x: ir.Value,
+    root: Root,
+    above: ScaleAndShift,
+    last: Tail,
+) -> int:
+    """Let a norm take the place of a formula, as `put` does; without a scale it is 1."""
+    end = above.nodes[-1]
+    scale = last.plain(above.scale, editor) if above.scale is not None else last.ones(editor)
+    if scale is None:
+        refuse(model, end, "there is no scale, and the size of an axis is not known")
+        return 0
+    weights = [scale, *([] if above.shift is None else [last.plain(above.shift, editor)])]
+    site = Site((x, *weights), frozenset((*root.nodes, *above.nodes)), end)
+    settings = {"axis": -len(last.sizes), "epsilon": root.epsilon}
+    done = put(model, editor, site, op, settings)
+    if not done:
+        for made in weights:
+            discard(made)
+    return done

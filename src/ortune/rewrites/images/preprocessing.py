@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from ortune.core import preprocess
 from ortune.core.preprocess import Preprocess
-from ortune.model.graph.edit import attribute, const_array, discard
-from ortune.model.graph.values import overridable
+from ortune.model.graph.edit import Editor, const_array
 from ortune.rewrites.formulas.chain import Chain
+from ortune.rewrites.layers.affine import Affine
+from ortune.rewrites.layers.fold_affine import Absorber
+from ortune.rewrites.layers.foldable import FoldableLayer, foldable
 
 MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
 """Pillow's interpolation -> Resize's; it has no other."""
@@ -88,9 +90,9 @@ def write(chain: Chain, value: ir.Value, picture: Picture, readers: Sequence[ir.
     scale, shift = picture.affine()
     conv = _conv(readers, picture)
     flips = settings.channels == "bgr"
-    if conv is not None:
-        shift = _into(chain, conv, scale, shift, flips=flips)
-        scale, flips = np.ones_like(scale), False
+    left = _into(chain.editor, conv, scale, shift, flips=flips) if conv is not None else None
+    if left is not None:
+        scale, shift, flips = np.ones_like(scale), left, False
     if flips:
         axis = -3 if settings.layout == "NCHW" else -1
         order_of = chain.constant("bgr", [2, 1, 0])
@@ -143,56 +145,38 @@ def _crop(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
     return chain.add("Reshape", cut, chain.constant("to", [0, *size, settings.depth]))
 
 
-def _conv(readers: Sequence[ir.Node], picture: Picture) -> ir.Node | None:
+def _conv(readers: Sequence[ir.Node], picture: Picture) -> FoldableLayer | None:
     """Return the convolution that may take the scale in, if it alone reads the tensor."""
     fits = picture.settings.layout == "NCHW" and picture.rank == 4
-    if not fits or picture.dtype != ir.DataType.FLOAT or len(readers) != 1:
+    at = foldable(readers[0]) if fits and len(readers) == 1 else None
+    if at is None or at.node.op_type != "Conv" or picture.dtype != ir.DataType.FLOAT:
         return None
-    node = readers[0]
-    if node.domain or node.op_type != "Conv" or attribute(node, "group", 1) != 1:
-        return None
-    weights = const_array(node.inputs[1])
-    held = weights is not None and weights.dtype == np.float32 and not overridable(node.inputs[1])
-    depth = picture.settings.depth
-    return node if held and weights is not None and weights.shape[1] == depth else None
+    return at if at.group == 1 and at.inputs == picture.settings.depth else None
 
 
 def _into(
-    chain: Chain,
-    conv: ir.Node,
+    editor: Editor,
+    at: FoldableLayer,
     scale: NDArray[np.float64],
     shift: NDArray[np.float64],
     *,
     flips: bool,
-) -> NDArray[np.float64]:
+) -> NDArray[np.float64] | None:
     """Let weights take the scale and the order of channels; return the shift that is left.
 
-    W * (a p + b) = (W a) * p + sum(W b). Where zeros pad the tensor the sum is another at the
-    border: there the pixels are shifted by b / a first, and the zeros stay zeros.
+    Where zeros pad the tensor the sum over the taps is another at the border: there the pixels
+    are shifted by b / a first, and the zeros stay zeros. None where the weights cannot change.
     """
-    old, bias = conv.inputs[1], conv.inputs[2] if len(conv.inputs) > 2 else None
-    weights = np.asarray(const_array(old), np.float64)
-    added = np.asarray(const_array(bias), np.float64) if bias is not None else None
-    left = shift / scale
-    foldable = bias is None or (added is not None and not overridable(bias))
-    if not _padded(conv) and foldable:
-        total = np.einsum("ocij,c->o", weights, shift) + (0 if added is None else added)
-        if shift.any():
-            fresh = chain.constant("bias", total, np.float32)
-            conv.resize_inputs(3)
-            conv.replace_input_with(2, fresh)
-            discard(bias)
-        left = np.zeros_like(shift)
-    made = weights * scale[:, None, None]
-    made, left = (made[:, ::-1], left[::-1]) if flips else (made, left)
-    conv.replace_input_with(1, chain.constant("weights", np.ascontiguousarray(made), np.float32))
-    discard(old)
-    return left
-
-
-def _padded(conv: ir.Node) -> bool:
-    kind = attribute(conv, "auto_pad", "NOTSET")
-    return kind.startswith("SAME") or any(attribute(conv, "pads", ()))
+    x = at.node.inputs[0]
+    left = shift / scale if at.padded else np.zeros_like(shift)
+    taken = np.zeros_like(shift) if at.padded else shift
+    if x is None or Absorber(editor).before(at, Affine(scale, taken), x) is not None:
+        return None
+    weights = const_array(at.node.inputs[1])
+    if flips and weights is not None:
+        turned = editor.constant(f"{at.node.name}_turned", np.ascontiguousarray(weights[:, ::-1]))
+        at.node.replace_input_with(1, turned)
+    return left[::-1] if flips else left
 
 
 def _arithmetic(

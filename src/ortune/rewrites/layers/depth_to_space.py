@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph import edit
-from ortune.model.graph.replace import forward, remove
+from ortune.model.graph.replace import replace
 from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.infer import infer
+from ortune.rewrites.formulas.chain import Chain
 
 _BETWEEN = ("Relu", "Clip", "LeakyRelu", "Identity", "QuantizeLinear", "DequantizeLinear")
 _BEHIND = (*_BETWEEN, "Add", "Concat", "Mul", "Sigmoid")
@@ -50,30 +50,17 @@ def _spread(editor: edit.Editor, node: ir.Node) -> str | None:
     depth, high, wide = (d for d in shape[1:] if isinstance(d, int))
     block = edit.attribute(node, "blocksize", 1)
     count = depth // block**2
-    stem = str(y.name)
-
-    def to(name: str, *sizes: int) -> ir.Value:
-        return editor.constant(f"{stem}_{name}", np.array((0, *sizes), np.int64))
-
-    chain: list[ir.Node] = []
-
-    def put(op: str, second: ir.Value | None, name: str, perm: tuple[int, ...] | None) -> None:
-        inputs = [chain[-1].outputs[0] if chain else x, *([second] if second else [])]
-        attributes = {"perm": perm} if perm else {}
-        made = editor.node(op, inputs, attributes, name=f"{stem}_{name}")
+    chain = Chain(editor, str(y.name))
+    blocks = chain.constant("blocks", (0, high, wide, block, block, count))
+    space = chain.constant("space", (0, high * block, wide * block, count))
+    last = chain.add("Transpose", x, attributes={"perm": _TO_LAST})
+    apart = chain.add("Reshape", last, blocks)
+    spread = chain.add("Transpose", apart, attributes={"perm": (0, 1, 3, 2, 4, 5)})
+    together = chain.add("Reshape", spread, space)
+    result, name = chain.add("Transpose", together, attributes={"perm": _TO_FIRST}), y.name
+    for made in chain.nodes:
         made.outputs[0].type = x.type
-        chain.append(made)
-
-    put("Transpose", None, "last", _TO_LAST)
-    put("Reshape", to("blocks", high, wide, block, block, count), "apart", None)
-    put("Transpose", None, "spread", (0, 1, 3, 2, 4, 5))
-    put("Reshape", to("space", high * block, wide * block, count), "together", None)
-    put("Transpose", None, "first", _TO_FIRST)
-    edit.insert_before(node, *chain)
-    result, name = chain[-1].outputs[0], y.name
-    result.shape, result.type = y.shape, y.type or x.type
-    forward(y, result)
-    remove(node)
+    replace(node, *chain.nodes)
     result.name = name
     return None
 

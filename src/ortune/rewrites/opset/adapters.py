@@ -201,6 +201,10 @@ def _third(work: Lowering, node: ir.Node) -> Adapted:
     return None
 
 
+_REDUCTION = (
+    (18, values("reduction", "none", "add", "mul")),
+    (16, values("reduction", "none")),
+)
 _AXES = (13, into_attribute(1, "axes"))
 ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
     "Squeeze": (_AXES,),
@@ -211,9 +215,7 @@ ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
         for kind in ("Max", "Min", "Mean", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
     },
     "Split": ((18, _parts), (13, into_attribute(1, "split"))),
-    "Softmax": ((13, _softmax),),
-    "LogSoftmax": ((13, _softmax),),
-    "Hardmax": ((13, _softmax),),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), ((13, _softmax),)),
     "Shape": ((15, _shape),),
     "LayerNormalization": ((17, _layer_norm),),
     "Dropout": ((12, _dropout),),
@@ -253,14 +255,8 @@ ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
         (11, into_attribute(1, "min", scalar=True)),
     ),
     "TopK": ((10, into_attribute(1, "k", scalar=True)),),
-    "ScatterElements": (
-        (18, values("reduction", "none", "add", "mul")),
-        (16, values("reduction", "none")),
-    ),
-    "ScatterND": (
-        (18, values("reduction", "none", "add", "mul")),
-        (16, values("reduction", "none")),
-    ),
+    "ScatterElements": _REDUCTION,
+    "ScatterND": _REDUCTION,
     "Constant": ((12, _constant),),
     "Gemm": ((11, _third),),
 }

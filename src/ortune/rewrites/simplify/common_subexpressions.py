@@ -7,10 +7,9 @@ from collections.abc import Hashable
 import onnx_ir as ir
 
 from ortune.model.graph.edit import Graph, attribute, bodies
+from ortune.model.graph.match import RANDOM
 from ortune.model.graph.replace import forward
 
-_DRAWN_TEXT = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli"
-_DRAWN = frozenset(_DRAWN_TEXT.split())
 _MODES = frozenset(("Dropout", "BatchNormalization"))
 """Drawn, or with outputs that are states, while they train."""
 
@@ -61,7 +60,7 @@ def _replace(node: ir.Node, first: ir.Node) -> bool:
 
 
 def _key(node: ir.Node) -> Hashable | None:
-    if node.domain or node.op_type in _DRAWN or node.op_type == _SINGLE:
+    if node.domain or node.op_type in RANDOM or node.op_type == _SINGLE:
         return None
     if any(True for _ in bodies(node)):
         return None

@@ -14,6 +14,7 @@ from ortune.model.graph.replace import forward
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.known_values import Item, Known
+from ortune.rewrites.simplify.reshapes import copied_target
 
 SMALL_BYTES = 64 << 10
 """A result up to this size is stored even where the file grows by it."""
@@ -211,14 +212,7 @@ def _target(node: ir.Node, known: Known) -> list[int] | None:
         return _expand_target(shape or (), to.items) if shape is not None else None
     if 0 in to.items:
         return None
-    target = []
-    for index, item in enumerate(to.items):
-        if isinstance(item, int):
-            target.append(item)
-        elif item is not None and shape is not None and shape[index : index + 1] == (item,):
-            target.append(0)
-        else:
-            target.append(-1)
+    target = copied_target(shape or (), to.items)
     return target if target.count(-1) <= 1 else None
 
 

@@ -191,16 +191,7 @@ def _split(node: ir.Node, known: Known, opset: int) -> bool:
 
 
 def _neutral(number: float) -> _Rule:
-    """Arithmetic with a constant that changes nothing; the constant may not widen the shape."""
-
-    def rule(node: ir.Node, known: Known, opset: int) -> bool:
-        return len(node.inputs) == 2 and _is_neutral(node, number, *node.inputs)
-
-    return rule
-
-
-def _among(number: float) -> _Rule:
-    """Of one input, or of a second that never wins."""
+    """Of one input, or with a constant that changes nothing and may not widen the shape."""
 
     def rule(node: ir.Node, known: Known, opset: int) -> bool:
         if len(node.inputs) == 1:
@@ -259,25 +250,15 @@ _RULES: Mapping[str, _Rule] = {
     "Split": _split,
     "Concat": _single,
     "Sum": _single,
-    "Max": _among(-np.inf),
-    "Min": _among(np.inf),
     "Mean": _single,
     "Where": _where,
     "Tile": _tile,
-    "ReduceSum": _reduce,
-    "ReduceMean": _reduce,
-    "ReduceMax": _reduce,
-    "ReduceMin": _reduce,
-    "ReduceProd": _reduce,
+    **{f"Reduce{kind}": _reduce for kind in ("Sum", "Mean", "Max", "Min", "Prod")},
     "Relu": _relu,
     "Not": _twice,
     "Neg": _twice,
-    "And": _neutral(True),
-    "Or": _neutral(False),
-    "Xor": _neutral(False),
-    "Add": _neutral(0),
+    **{op: _neutral(number) for op, number in _COMMUTE.items()},
     "Sub": _neutral(0),
-    "Mul": _neutral(1),
     "Div": _neutral(1),
     "Pow": _neutral(1),
 }

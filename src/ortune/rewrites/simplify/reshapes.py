@@ -173,19 +173,21 @@ def plain_target(source: Sequence[Item] | None, wanted: Sequence[Item] | None) -
     """
     if source is None or wanted is None:
         return None
-    target = []
-    for index, item in enumerate(wanted):
-        if isinstance(item, int):
-            target.append(item)
-        elif item is not None and source[index : index + 1] == (item,):
-            target.append(0)
-        else:
-            target.append(-1)
+    target = copied_target(source, wanted)
     if 0 in [item for item in wanted if isinstance(item, int)]:
         return None
     if target.count(-1) > 1 or (-1 in target and 0 in target):
         return None
     return target
+
+
+def copied_target(source: Sequence[Item], wanted: Sequence[Item]) -> list[int]:
+    """Return numbers as they are, 0 for a name in the source's own place, -1 for what is left."""
+    named = [*source, *[None] * len(wanted)]
+    return [
+        item if isinstance(item, int) else 0 if item is not None and item == old else -1
+        for item, old in zip(wanted, named, strict=False)
+    ]
 
 
 def added_axes(source: Sequence[Item] | None, wanted: Sequence[Item] | None) -> list[int] | None:
