@@ -34,13 +34,8 @@ def _json(found: Costs) -> Mapping[str, Any]:
         "terms": {**vars(found.terms), "month_hours": found.terms.month_hours},
         "rows": [
             {
-                "name": row.option.name,
-                "inference_s": row.option.inference_s,
-                "ratio": row.option.ratio,
-                "samples": row.option.samples,
-                "slowdown": row.option.slowdown,
+                **vars(row.option),
                 "accuracy": row.option.accuracy or None,
-                "confirmed": row.option.confirmed,
                 **vars(row.figures),
                 "saving_per_month": row.saving_per_month,
                 "break_even_months": row.months,

@@ -95,7 +95,7 @@ def run(asked: BucketsRequest) -> Buckets:
     if asked.seconds <= 0:
         return found
     sides = [(path, backend), (path, found.backend)]
-    ran = race(sides, data=data, seconds=asked.seconds, sink=asked.sink)
+    ran = race(sides, data=data, seconds=max(0.1, asked.seconds), sink=asked.sink)
     if ran.ratios[1] is None:
         raise BadModel(f"{found.backend}: {ran.rows[1]['error']}", fix="run with -v")
     return replace(found, measured=ran.ratios[1])
