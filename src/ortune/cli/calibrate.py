@@ -103,8 +103,6 @@ def command(asked: _Asked) -> int:
     """Show the ranges, or the ranking of observers."""
     from ortune.cli.terminal import calibrate_tables as tables
 
-    if given("samples") and not asked.samples:
-        raise BadSettings("--samples 0 calibrates on nothing", fix="give 1 or more")
     if asked.compare:
         names = ("out", "tensorrt_cache")
         asked.alone(names, "needs one observer", "leave it out, and calibrate with the best")

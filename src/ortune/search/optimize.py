@@ -42,8 +42,8 @@ def run(asked: Optimize) -> Study:
         replace(target, splits=asked.driven.splits(target.capabilities.effective_cpus), rules=own)
         for target in read_targets(equipped(asked.on, asked.custom_ops))
     ]
-    if asked.baseline is None:
-        asked = replace(asked, baseline=_baseline(targets))
+    original = _baseline(targets) if asked.baseline is None else asked.original
+    asked = replace(asked, baseline=original)
     root = Path(asked.out)
     fresh = not root.exists()
     make_folder(root)

@@ -19,6 +19,7 @@ from ortune.core.step import AS_IS, Recipe
 from ortune.core.study import Ending, Header, Job, Study
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.metrics.cosine import Cosine
+from ortune.search.optimize import run
 from ortune.search.request import Optimize
 from ortune.workloads.latency import Latency
 
@@ -125,3 +126,18 @@ def test_a_settings_file_without_models_asks_for_them(tmp_path: Path) -> None:
     path.write_text('time = "3m"\n')
     with pytest.raises(click.MissingParameter):
         parsed(str(path))
+
+
+def test_words_of_older_settings_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    path.write_text('models = ["a.onnx"]\nruntime_log = true\n')
+    assert parsed(str(path))["verbose"] is True
+
+
+def test_a_wrong_baseline_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    notes: list[object] = []
+    out = tmp_path / "run"
+    with pytest.raises(OrtuneError, match="no 'nope' in backends"):
+        run(Optimize("m.onnx", baseline="nope", on="cpu", out=out, sink=notes.append))
+    assert not notes
+    assert not out.exists()

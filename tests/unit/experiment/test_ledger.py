@@ -78,8 +78,9 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match="no run in"):
-        read_study(tmp_path)
+    for root in (tmp_path, str(tmp_path)):
+        with pytest.raises(BadData, match="no run in"):
+            read_study(root)
 
 
 def stored(**fields: object) -> str:

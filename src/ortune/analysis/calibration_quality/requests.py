@@ -84,8 +84,8 @@ class CompareObservers(CalibrationRequest, BackendRequest):
         labels: Labels in the samples' order (.npy or .csv).
         calibration: Samples to calibrate with, apart from --data; otherwise a part of them is
             calibrated on and the rest is scored.
-        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999": says the
-            metric.
+        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; it
+            names the metric to compare by.
         observers: How ranges are read off the data, such as "percentile(p=99.99)".
 
     Raises:

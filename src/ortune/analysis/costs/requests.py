@@ -76,6 +76,6 @@ class TimelineRequest(BackendRequest, DataRequest):
     model: str | Path
     _: KW_ONLY
     step: Annotated[str, Option("SPEC")] = ""
-    inferences_per_session: Annotated[float, Option("N", low=1)] = 1000.0
+    inferences_per_session: Annotated[float, Option("N", low=1)] = 1000
     starts: Annotated[int, Option(low=1)] = 9
     seconds: Annotated[float, Option(low=0.1)] = 20.0

@@ -31,7 +31,7 @@ class Tune(BackendRequest, DataRequest):
         workload: How it will be used, such as "throughput(sessions=2)".
         batch: Samples stacked into one run; 0 takes them as they come.
         seconds: Time for the search, starts of processes included.
-        beside_load: Keep one core busy meanwhile; in Python, so many.
+        beside_load: Keep one core busy meanwhile, or so many.
 
     Raises:
         OrtuneError: The model, the backend, the data or the budget cannot be used.

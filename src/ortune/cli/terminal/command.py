@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,8 @@ R = TypeVar("R", bound=Request)
 
 _GIVEN = "ortune.given"
 _VERBOSE = "ortune.verbose"
+_OF_ONE_CALL = {"more", "json_to"}
+"""Parameters of every verb that are no settings."""
 
 
 def verb(kind: type[R]) -> Callable[[Callable[[R], int]], click.Command]:
@@ -70,7 +71,7 @@ class Verb(click.Command):
         """Read a settings file, and bind the optional value of ``--json``."""
         ctx.meta.setdefault(_GIVEN, list(args))
         if args and args[0].endswith(".toml"):
-            known = [name for one in self.params if (name := one.name)]
+            known = {one.name for one in self.params if one.name} - _OF_ONE_CALL
             given = settings.read(Path(args[0]), known, self.formerly)
             held = [
                 given.pop(one.name, ()) for one in self.params if isinstance(one, click.Argument)
@@ -105,19 +106,6 @@ def repeat() -> str:
     """Return the command line that repeats the present one."""
     ctx = click.get_current_context()
     return shlex.join(["ortune", ctx.info_name or "", *ctx.meta.get(_GIVEN, [])])
-
-
-class Number(click.FloatRange):
-    """A number within limits; NaN and infinity are none."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Read it, or complain as click does."""
-        found: float = super().convert(value, param, ctx)
-        if not math.isfinite(found):
-            self.fail(f"{value} is no finite number.", param, ctx)
-        return found
 
 
 def _words(value: Any) -> Iterable[str]:
@@ -193,7 +181,7 @@ def _type(one: RequestField) -> click.ParamType[Any]:
     if one.choices:
         return click.Choice([str(choice) for choice in one.choices])
     if float in one.kinds:
-        return Number(low, high) if bounded else click.FLOAT
+        return click.FloatRange(low, high) if bounded else click.FLOAT
     if int in one.kinds:
         return click.IntRange(low, high) if bounded else click.INT  # type: ignore[arg-type]
     if Path in one.kinds and Callable not in one.kinds:
@@ -202,10 +190,11 @@ def _type(one: RequestField) -> click.ParamType[Any]:
 
 
 def _reading(one: RequestField) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return the callback that converts a value, so that errors name the option."""
+    """Return the callback that checks and converts a value, so that errors name the option."""
 
     def read(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         if one.reader is None:
+            one.option.check(param.opts[0], value)
             return value
         try:
             found = one.reader.read(value)

@@ -33,8 +33,8 @@ def read(
         raise OrtuneError(f"{path} is not TOML: {error}", fix="correct that line") from None
     found = {formerly.get(key, key): value for key, value in found.items()}
     if unknown := sorted(found.keys() - known):
-        names = ", ".join(sorted(set(known) - {"json_to"}))
-        raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=f"use {names}")
+        fix = f"use {', '.join(sorted(known))}"
+        raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=fix)
     return found
 
 

@@ -60,10 +60,14 @@ def build(kind: type[T], given: Mapping[str, object], *, known_only: bool = Fals
             checked[key] = _convert(hints[key], value, known_only)
         except BadSettings as error:
             raise BadSettings(f"{label}({key}=...): {error.what}", fix=error.fix) from None
-    try:
-        return kind(**checked)
-    except TypeError as error:
-        raise BadSettings(f"{label}: {error}", fix="give every field of it") from None
+    if missing := [name for name in _required(dataclass) if name not in checked]:
+        raise BadSettings(f"{label} lacks '{', '.join(missing)}'", fix="give every field of it")
+    return kind(**checked)
+
+
+def _required(kind: Any) -> list[str]:
+    none = dataclasses.MISSING
+    return [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is none]
 
 
 def _convert(kind: Any, data: Any, known_only: bool) -> Any:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
+from typing import Annotated
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, say
 from ortune.core.errors import OrtuneError
+from ortune.core.fields import Option
 from ortune.core.request import Request, request
 
 
@@ -58,3 +62,47 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
 
 def test_verbs_are_click_commands() -> None:
     assert isinstance(listing, click.Command)
+
+
+@request
+class Weighing(Request):
+    """Weigh.
+
+    Attributes:
+        least_db: Any number.
+        per_day: It may be infinite.
+        seconds: At least 0.1.
+    """
+
+    _: KW_ONLY
+    least_db: float = 100.0
+    per_day: Annotated[float, Option(finite=False)] = 24.0
+    seconds: Annotated[float, Option(low=0.1)] = 1.0
+
+
+@verb(Weighing)
+def weighing(asked: Weighing) -> int:
+    """Show one."""
+    say(f"per day {asked.per_day}")
+    return 0
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("option", ["--least-db", "--seconds", "--per-day"])
+def test_numbers_that_are_none_are_refused_by_the_option_that_was_written(
+    option: str, value: str
+) -> None:
+    done = CliRunner().invoke(weighing, [option, value])
+    if option == "--per-day" and value != "nan":
+        assert "per day" in done.stdout
+        return
+    assert option in f"{done.exception} {done.stderr}" and "per day" not in done.stdout
+
+
+def test_a_settings_file_has_no_keys_that_are_of_one_call_alone(tmp_path: Path) -> None:
+    file = tmp_path / "weigh.toml"
+    for key in ("more", "json_to", "wrong"):
+        file.write_text(f"{key} = true\n")
+        with pytest.raises(OrtuneError, match=f"unknown setting '{key}'") as caught:
+            CliRunner().invoke(weighing, [str(file)], catch_exceptions=False)
+        assert caught.value.fix == "use least_db, per_day, seconds"
