@@ -112,7 +112,7 @@ class _Run:
         with watched(self._model, self._folder) as files:
             path, found, _ = files.showing(names)
             job = lone(path, self._backend, self.feeds.stream, self._folder, "types")
-            shapes = ask_once(job, ("describe", {"index": 0}))[0]["shapes"]
+            shapes = ask_once(job, ("describe", {}))[0]["shapes"]
         return {name: tuple(shapes[name]) for name in found if name in shapes}
 
     def inputs(self, piece: ir.Model) -> Path:
