@@ -28,7 +28,6 @@ def command(asked: Cost) -> int:
 
 
 def _json(found: Costs) -> Mapping[str, Any]:
-    """Return the JSON object."""
     base = found.rows[0].figures.fps_machine
     return {
         "terms": {**vars(found.terms), "month_hours": found.terms.month_hours},

@@ -56,7 +56,6 @@ def command(asked: _Asked) -> int:
 
 
 def _json(found: Timeline, out: Path | None) -> Mapping[str, Any]:
-    """Return the JSON object."""
     from ortune.analysis.costs.breakeven import pays_from
 
     return {

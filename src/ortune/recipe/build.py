@@ -132,8 +132,10 @@ def _extend(
     work = Work(start.path, folder, material, sink, trusted=first)
     edits = list(start.edits)
     for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
-        run = list(group)
-        edits += work.exact(cast(list[Transform], run)) if exact else work.lossy_all(run)
+        if exact:
+            edits += work.exact(cast(list[Transform], list(group)))
+        else:
+            edits += [edit for step in group for edit in work.lossy(cast(Quantizer, step))]
     _sign(work.model, source, steps, done)
     path = file.save(work.model, folder / f"{name}.onnx")
     if any(map(_crosses, steps)) and work.material.feeds is not None:

@@ -258,7 +258,6 @@ def recommendation(best: PricedOption | None, terms: Terms, one_time: float) -> 
 
 
 def _unproved(best: PricedOption | None) -> str:
-    """Say why no speed-up may be claimed."""
     if best is not None and best.option.ratio is None:
         return "not timed in turns with the first row"
     if best is not None and best.option.ratio is not None and best.option.ratio.high < 1:

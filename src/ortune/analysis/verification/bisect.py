@@ -108,8 +108,6 @@ def bisect(
 
 @dataclass(frozen=True)
 class _Good:
-    """A model that passes and its score."""
-
     path: Path
     score: Score
 
