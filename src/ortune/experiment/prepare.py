@@ -50,9 +50,6 @@ def prepare(
     """Load models and data, run the baseline, fix the budget; write or check the run's header.
 
     Args:
-        request: Models, samples and budget.
-        root: The run's folder.
-        sink: Receives notes.
         on: The backends to search, as spelled: part of the job.
         command: The command line that repeats it, for the header.
         policy: In which order plans are tried, for the header.

@@ -48,13 +48,9 @@ def build(
     """Write the model that `recipe` makes of `source` to `out`.
 
     Args:
-        source: The model file.
-        recipe: The steps.
-        out: The file to write.
         feeds: Samples to calibrate on, and to compare numbers on; made-up ones only compare.
         known: Ranges of an earlier calibration of `source`; see `ortune.calibration.reuse.load`.
         custom_ops: Libraries of operators that the model needs, or will.
-        sink: Receives the steps that are done.
 
     Raises:
         OrtuneError: A quantizer found nothing to do, or the model cannot be used.

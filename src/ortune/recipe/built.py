@@ -38,7 +38,6 @@ def steps_key(steps: Sequence[Step], material: str = "") -> str:
     """Digest steps and the text of their plugins: an edited plugin builds anew.
 
     Args:
-        steps: In order.
         material: What else the build depends on, as `Material.key`.
     """
     texts = [[codec.encode(step), catalog.source_digest(step)] for step in steps]

@@ -83,8 +83,6 @@ def named(
     Args:
         marks: Place in px and name; one without a name only takes its room.
         lines: Boxes along the lines.
-        frame: Names stay inside.
-        most: Names at most.
     """
     taken = [(x - 7.0, y - 7.0, x + 7.0, y + 7.0) for x, y, _ in marks]
     parts: list[str] = []

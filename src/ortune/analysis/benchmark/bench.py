@@ -136,7 +136,6 @@ def result(
     Args:
         groups: The rows of every batch.
         made: The JSON of all rows, in the same order.
-        record: Of the machine meanwhile.
     """
     ratios = [
         None if r.error else ratio(r, g[0]) if r is not g[0] else ONE for g in groups for r in g

@@ -157,10 +157,7 @@ def proposed(
     """Return buckets for a search: by positions alone, so that the same data give the same.
 
     Args:
-        model: The original.
         backend: Where padding is proved to be without effect.
-        samples: Stream of the job's samples.
-        folder: For the workers' files.
         indices: Samples that the proof may use.
 
     Raises:

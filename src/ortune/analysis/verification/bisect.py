@@ -90,7 +90,6 @@ def bisect(
     Args:
         reference: The model that is right.
         other: One that fails.
-        context: Samples and budget.
         backend: Where `other` is judged.
         judge: Scores a model; None when it does not run.
         out: Folder for the small models; made when something is found.
