@@ -223,11 +223,6 @@ def conclude(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tu
     return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
 
 
-def failed(key: str, plan: Plan, error: OrtuneError) -> Trial:
-    """Return the trial of a plan that did not build."""
-    return Trial(key, plan, "search", Status.FAILED, why=error.what, error=str(error))
-
-
 def start(context: Context, models: Mapping[str, Path], backend: Backend, label: str) -> Worker:
     """Start a worker for these models in a fresh folder of the run."""
     folder = worker_folder(context.root / "workers", label)

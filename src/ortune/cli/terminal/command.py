@@ -132,7 +132,6 @@ def _writable(ctx: click.Context, param: click.Parameter, given: str | None) -> 
 
 
 def _parameter(one: RequestField) -> click.Parameter:
-    """Return the argument or option of a field."""
     option = one.option
     several = one.reader.several if one.reader else not one.kinds.isdisjoint((Sequence, tuple))
     if one.positional and not option.word:
