@@ -12,8 +12,6 @@ from ortune.transforms.raise_opset import RaiseOpset
 
 LATEST = 23
 """Opset that models are raised to in the orders of all: some transforms write for no older one."""
-FOREIGN = {"transformer-fusion"}
-"""Not ours, and a process of its own for every model."""
 
 
 def transforms() -> list[Transform]:
@@ -23,7 +21,7 @@ def transforms() -> list[Transform]:
     request are left out.
     """
     every = [catalog.load(Transform, name)() for name in catalog.names(Transform)]
-    kept = [step for step in every if step.keeps_io and step.name() not in FOREIGN]
+    kept = [step for step in every if step.keeps_io]
     return sorted(kept, key=lambda step: (step.stage, step.name()))
 
 

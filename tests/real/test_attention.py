@@ -9,12 +9,10 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from ortune.model.graph import edit
 from ortune.model.io import file
 from ortune.transforms.fuse_attention import FuseAttention
 from ortune.transforms.raise_opset import RaiseOpset
 from ortune.transforms.simplify import Simplify
-from ortune.transforms.transformer_fusion import TransformerFusion
 from tests.real.samples import sample, written
 
 Feeds = dict[str, NDArray[np.int64]]
@@ -53,10 +51,3 @@ def test_six_layers_of_minilm(minilm: Path, tmp_path: Path) -> None:
         wanted, found = answer(minilm, feeds), answer(path, feeds)
         noise = np.square(found - wanted).sum()
         assert 10 * np.log10(np.square(wanted).sum() / max(noise, 1e-30)) >= 100
-
-
-@pytest.mark.long
-def test_onnxruntimes_own_optimizer_finds_no_attention_there(minilm: Path) -> None:
-    model = file.load(minilm)
-    assert TransformerFusion(model_type="bert").apply(model) > 0
-    assert "no attention" in edit.take_notes(model)

@@ -74,12 +74,10 @@ class Bucketed(Backend):
 
     @property
     def provider(self) -> str:  # type: ignore[override]
-        """The inner backend's."""
         return self.inner.provider
 
     @property
     def domains(self) -> frozenset[str]:  # type: ignore[override]
-        """The inner backend's."""
         return self.inner.domains
 
     @property
@@ -89,28 +87,23 @@ class Bucketed(Backend):
 
     @property
     def arithmetic(self) -> frozenset[str]:
-        """The inner backend's."""
         return self.inner.arithmetic
 
     def missing(self) -> str | None:
-        """Say what the inner backend misses."""
         return self.inner.missing()
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
     ) -> Iterable[Self]:
-        """Yield the inner backend's, bucketed."""
         return map(self.around, self._served().variants(facts, workload, capabilities))
 
     def coordinates(
         self, facts: Facts, capabilities: Capabilities
     ) -> Mapping[str, Sequence[Self]]:
-        """Return the inner backend's, bucketed."""
         found = self._served().coordinates(facts, capabilities)
         return {name: [self.around(one) for one in values] for name, values in found.items()}
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
-        """Ask the inner backend."""
         return self._served().takes(path)
 
     def around(self, inner: Backend) -> Self:
@@ -137,13 +130,11 @@ class Bucketed(Backend):
     # --- sessions ---------------------------------------------------------------------------
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        """Open the inner backend's session and cut what it is given."""
         return self._cutting(self._served().open(path, verbose=verbose))
 
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
-        """Open the inner backend's recording and cut what it is given."""
         return self._cutting(self._served().record(path, folder, verbose=verbose))
 
     @contextmanager
@@ -171,21 +162,20 @@ class Bucketed(Backend):
 
     def cut(self, feeds: Tensors, length: int) -> dict[str, NDArray[Any]]:
         """Return a call's inputs at a length."""
-        kept = slice(length) if self.side == "right" else slice(-length, None)
         made = dict(feeds)
         for name in (self.mask, *self.inputs):
-            made[name] = np.ascontiguousarray(feeds[name][:, kept])
+            made[name] = np.ascontiguousarray(feeds[name][:, self._kept(length)])
         return made
+
+    def _kept(self, length: int) -> slice:
+        return slice(length) if self.side == "right" else slice(-length, None)
 
     def restored(self, outputs: dict[str, NDArray[Any]], width: int) -> dict[str, NDArray[Any]]:
         """Give the outputs of a cut call the length of its inputs, zeros where it was cut."""
         for name in self.outputs:
             found = outputs[name]
             whole = np.zeros((found.shape[0], width, *found.shape[2:]), found.dtype)
-            length = found.shape[1]
-            whole[:, slice(length) if self.side == "right" else slice(width - length, None)] = (
-                found
-            )
+            whole[:, self._kept(found.shape[1])] = found
             outputs[name] = whole
         return outputs
 
@@ -200,9 +190,8 @@ class Bucketed(Backend):
         real = 0 if mask is None else extent(mask, self.side)
         if not real:
             return outputs
-        kept = slice(real) if self.side == "right" else slice(-real, None)
         return {
-            name: array[:, kept] if name in self.outputs and array.ndim > 1 else array
+            name: array[:, self._kept(real)] if name in self.outputs and array.ndim > 1 else array
             for name, array in outputs.items()
         }
 

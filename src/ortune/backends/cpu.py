@@ -14,7 +14,7 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Recording, Session
 from ortune.runtimes.onnxruntime import affinity as affinities
-from ortune.runtimes.onnxruntime import checks, globals, keys, session
+from ortune.runtimes.onnxruntime import checks, keys, session
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.runtimes.onnxruntime import record as ort_record
 
@@ -232,9 +232,9 @@ class Cpu(Backend):
         made.enable_cpu_mem_arena = self.arena
         made.enable_mem_pattern = self.memory_pattern
         if self.parallel:
-            globals.side_by_side(made, self.inter_threads)
+            session.side_by_side(made, self.inter_threads)
         if "session.use_env_allocators" in entries:
-            globals.share_small_arena()
+            session.share_small_arena()
         for key, value in entries.items():
             made.add_session_config_entry(key, value)
         return made
@@ -242,7 +242,6 @@ class Cpu(Backend):
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
-        """Open the same session with the profiler on."""
         made = self._options(verbose, save_to=folder / ort_record.GRAPH)
         return ort_record.session(path, made, folder, disabled=self.disable)
 

@@ -125,16 +125,10 @@ class Openvino(Backend):
             "INFERENCE_PRECISION_HINT": self.precision,
             "PERFORMANCE_HINT": self.hint.upper(),
         }
-        if self.streams:
-            made["NUM_STREAMS"] = str(self.streams)
-        if self.pinning != "default":
-            made["ENABLE_CPU_PINNING"] = _YES_NO[self.pinning]
-        if self.hyper_threading != "default":
-            made["ENABLE_HYPER_THREADING"] = _YES_NO[self.hyper_threading]
-        if self.cores != "any":
-            made["SCHEDULING_CORE_TYPE"] = _CORES[self.cores]
-        if self.flush_denormals:
-            made["CPU_DENORMALS_OPTIMIZATION"] = "YES"
+        for key, name in _OWN.items():
+            value = getattr(self, name)
+            if key not in made and value != getattr(Openvino, name):
+                made[key] = _TEXTS.get(str(value), str(value))
         return made | checks.pairs(self.config, _OWN)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
@@ -144,8 +138,7 @@ class Openvino(Backend):
             BadSettings: The installed OpenVINO does not know a property.
         """
         if self._plugged():
-            threads = self.threads or effective_cpus()
-            return plugin.session(path, threads, self.properties(), verbose=verbose)
+            return plugin.session(path, self.threads, self.properties(), verbose=verbose)
         return native.session(path, self.properties())
 
     def record(
@@ -153,14 +146,13 @@ class Openvino(Backend):
     ) -> AbstractContextManager[Recording]:
         """Open the same session with the profiler, or OpenVINO's counters, on."""
         if self._plugged():
-            threads = self.threads or effective_cpus()
-            return plugin.record(path, threads, self.properties(), folder, verbose=verbose)
+            return plugin.record(path, self.threads, self.properties(), folder, verbose=verbose)
         return openvino_record.session(path, self.properties())
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask the plug-in, or OpenVINO's own ``query_model`` where the plug-in has no device."""
         if self._plugged():
-            return plugin.takes(path, self.threads or effective_cpus(), self.properties())
+            return plugin.takes(path, self.threads, self.properties())
         return native.takes(path, self.properties())
 
     def _plugged(self) -> bool:
@@ -177,8 +169,14 @@ class Openvino(Backend):
 
 
 _ALWAYS = frozenset({"INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT"})
-_YES_NO = {"on": "YES", "off": "NO"}
-_CORES = {"performance": "PCORE_ONLY", "efficient": "ECORE_ONLY"}
+_TEXTS = {
+    "True": "YES",
+    "on": "YES",
+    "off": "NO",
+    "performance": "PCORE_ONLY",
+    "efficient": "ECORE_ONLY",
+}
+"""Values of fields as OpenVINO spells them; all others are written as they are."""
 _OWN: Mapping[str, str] = {
     "INFERENCE_NUM_THREADS": "threads",
     "INFERENCE_PRECISION_HINT": "precision",

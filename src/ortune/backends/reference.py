@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,9 +26,9 @@ class Reference(Backend):
 
     automatic: ClassVar[bool] = False
 
-    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        """Load the model into the evaluator."""
-        return _open(path)
+    @contextmanager
+    def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
+        yield _Evaluator(path)
 
 
 class _Evaluator(InProcess):
@@ -45,8 +45,3 @@ class _Evaluator(InProcess):
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         names = self._inner.output_names
         return dict(zip(names, self._inner.run(None, dict(feeds)), strict=True))
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[Session]:
-    yield _Evaluator(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,15 +50,10 @@ class Simulated(Backend):
         return True
 
     def missing(self) -> str | None:
-        """Return how to install onnxruntime when it is not there."""
         return sessions.missing()
 
-    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        """Rewrite the model as the runtime does and split it at its integer layers."""
-        return self._open(path, verbose)
-
     @contextmanager
-    def _open(self, path: Path, verbose: bool) -> Iterator[Session]:
+    def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
         import onnx
 
         with TemporaryDirectory(prefix="ortune-") as folder:

@@ -48,7 +48,6 @@ class Torch(Backend):
         return self.precision != "f32"
 
     def missing(self) -> str | None:
-        """Return what to install, or None when it can run."""
         if importlib.util.find_spec("torch") is None:
             return "pip install ortune[torch]"
         compiler = native.compiler_missing() if self.compile else None
@@ -60,11 +59,9 @@ class Torch(Backend):
         """Load the module; compiling is part of the first run."""
         return native.session(
             path,
-            native.TorchSettings(
-                source=self.source,
-                weights=self.weights,
-                threads=self.threads or effective_cpus(),
-                mode=self.mode if self.compile else None,
-                bf16=self.precision == "bf16",
-            ),
+            self.source,
+            self.weights,
+            self.threads or effective_cpus(),
+            mode=self.mode if self.compile else None,
+            bf16=self.precision == "bf16",
         )

@@ -21,13 +21,11 @@ class Inactive:
     """A tensor that the samples left inactive, all of it or some of its channels.
 
     Attributes:
-        tensor: Its name.
         op: Operator that makes it; empty for an input.
         value: The only value it ever had, 0 for most; None when it never held a value at all
             (a branch that was never taken) or when only `channels` of it are inactive.
         channels: Those that were never anything but zero; empty when all of it is inactive.
         of: Number of its channels; 0 where they were not observed one by one.
-        seen: Whether it held any value.
     """
 
     tensor: str
@@ -54,8 +52,6 @@ def inactive(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> l
     """Return what is inactive, by the answers to `activity_probes`; others do not count.
 
     Args:
-        model: The one that was watched.
-        answers: Of a calibration.
         tensors: What was watched: those without an answer never held a value.
     """
     values = _values(model)

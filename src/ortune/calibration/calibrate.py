@@ -49,10 +49,8 @@ class Calibrated:
 
     Attributes:
         ranges: One mapping a group of samples, in the order given.
-        notes: Which probes have no answer, and why.
         seconds: Wall time; 0 when every answer was known before, and so are the next two.
         cpu_seconds: CPU time of the worker, all its threads.
-        peak_rss: Bytes, of the worker.
         parts: Worker runs that the probes were split into to stay within the memory.
     """
 
@@ -71,7 +69,6 @@ def calibrate(
     indices: Sequence[int],
     folder: Path,
     *,
-    memory: int = MEMORY,
     custom_ops: tuple[str, ...] = (),
 ) -> Ranges:
     """Observe each probed tensor over the samples; memory does not depend on their number.
@@ -79,9 +76,7 @@ def calibrate(
     Notes on probes without an answer are left with the model (`edit.note`); see
     `calibrate_groups`, which this is for one group.
     """
-    found = calibrate_groups(
-        model, probes, stream, [indices], folder, memory=memory, custom_ops=custom_ops
-    )
+    found = calibrate_groups(model, probes, stream, [indices], folder, custom_ops=custom_ops)
     for text in found.notes:
         edit.note(model, text)
     return found.ranges[0]
@@ -106,14 +101,12 @@ def calibrate_groups(
 
     Args:
         model: Left unchanged.
-        probes: Tensors of the main graph and of bodies.
         stream: Sample stream of the model's inputs.
         groups: Lists of sample indices; they may overlap.
         folder: For the watched model, for files of moments and for ``ranges.json``, from which
             later calls for the same model and stream are answered.
         memory: Bytes, as `MEMORY`. Probes are split into runs by the tensors' sizes on the
             largest sample; a single tensor that takes more is observed alone.
-        custom_ops: Libraries that the model needs.
 
     Raises:
         BadData: A tensor is not finite on the data; the text names it.
@@ -247,7 +240,6 @@ def _failed(error: WorkerFailed) -> BadData | BadModel:
 def _notes(
     known: RangeCache, probes: Sequence[Probe], ranges: Sequence[Ranges]
 ) -> tuple[str, ...]:
-    """Name what has no answer, a few tensors for each reason."""
     reasons: dict[str, list[str]] = {}
     for probe in probes:
         why = known.hidden(probe.tensor)

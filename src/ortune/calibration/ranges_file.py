@@ -57,8 +57,6 @@ class Samples:
 
     Attributes:
         count: Samples, augmented copies included.
-        digests: Of each.
-        augment: As it was spelled.
     """
 
     count: int = 0
@@ -73,9 +71,7 @@ class SavedRanges:
     Attributes:
         source: The file, as it was named.
         digest: Of its content: it is part of what a build depends on.
-        entries: Tensor name -> entry.
         model: Digest of the model file; empty when the file does not tell.
-        model_name: Its name.
         quantizer: Whose probes these are; empty when the file does not tell.
         observer: That answered; empty when the file does not tell.
         unanswered: Tensors that were asked for and that the samples gave no range.

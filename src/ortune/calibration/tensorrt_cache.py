@@ -10,7 +10,6 @@ range (``ReadDynamicRange`` in tensorrt_execution_provider.cc). The table that o
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Mapping
 
 import numpy as np
@@ -34,7 +33,6 @@ def text(ranges: Ranges, version: str) -> str:
     """Return the text of a cache, tensors in the order given.
 
     Args:
-        ranges: Tensor name -> range.
         version: TensorRT's, such as 8.6.1: TensorRT takes no cache of another version.
     """
     lines = [f"{name}: {_bits(seen):x}" for name, seen in ranges.items()]
@@ -58,7 +56,7 @@ def parse(found: str, where: str) -> Mapping[str, Range]:
         if not line.strip():
             continue
         match = _LINE.fullmatch(line.strip())
-        step = _step(match[2]) if match else float("nan")
+        step = float(np.uint32(int(match[2], 16)).view(np.float32)) if match else float("nan")
         if match is None or not np.isfinite(step) or step < 0:
             raise BadData(
                 f"{where}, line {number}: '{line[:80]}' is no 'tensor: hex of a float32 step'",
@@ -69,12 +67,7 @@ def parse(found: str, where: str) -> Mapping[str, Range]:
 
 
 def _bits(seen: Range) -> int:
-    step = np.float32(max(abs(seen.low), abs(seen.high)) / _STEPS)
-    return int(struct.unpack(">I", struct.pack(">f", float(step)))[0])
-
-
-def _step(digits: str) -> float:
-    return float(struct.unpack(">f", bytes.fromhex(digits.zfill(8)))[0])
+    return int(np.float32(max(abs(seen.low), abs(seen.high)) / _STEPS).view(np.uint32))
 
 
 def number(version: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
@@ -91,6 +91,11 @@ class Pair:
     """All blocks timed by one pair of live processes."""
 
     blocks: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, baseline: Iterable[Burst], candidate: Iterable[Burst]) -> Pair:
+        """Pair the bursts of two sides, which took turns."""
+        return cls(tuple(Block(a, b) for a, b in zip(baseline, candidate, strict=True)))
 
 
 @dataclass(frozen=True)

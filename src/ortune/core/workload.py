@@ -82,6 +82,11 @@ class Span:
         """Runs that count."""
         return self.runs * self.each
 
+    @property
+    def dropped(self) -> range:
+        """Positions of the runs that do not count."""
+        return range(self.at, self.at + self.drop)
+
 
 @dataclass(frozen=True)
 class Driven:

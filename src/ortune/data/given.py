@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.core.errors import BadData
+from ortune.core.event import Note, Sink, silent
 from ortune.core.facts import TensorSpec
 from ortune.data import batches, feeds, synthetic
 from ortune.data.feeds import Feeds
@@ -25,6 +26,7 @@ def samples(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     count: int = _MADE_UP,
+    sink: Sink = silent,
 ) -> Feeds:
     """Read `data` into a stream in ``OUT``, or make samples up when it is None.
 
@@ -37,13 +39,18 @@ def samples(
         shapes: Of made-up inputs.
         ranges: Of made-up inputs.
         count: Samples to make up.
+        sink: Told what was read or made up.
 
     Raises:
         BadData: The data, a shape or the batch does not fit the model, or labels have no data.
     """
     if data is not None:
-        return feeds.load(data, inputs, out, labels=labels, batch=batch)
-    if labels is not None:
+        found = feeds.load(data, inputs, out, labels=labels, batch=batch)
+    elif labels is not None:
         raise BadData("labels are given without samples", fix="give --data too")
-    batches.check(batch, inputs)
-    return synthetic.make(inputs, out, shapes=shapes or {}, ranges=ranges or {}, count=count)
+    else:
+        batches.check(batch, inputs)
+        found = synthetic.make(inputs, out, shapes=shapes or {}, ranges=ranges or {}, count=count)
+    for text in found.notes:
+        sink(Note(text))
+    return found

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortune.core.backend import Backend
 from ortune.core.errors import BadData
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.data import stream
-from ortune.measurement.process import WorkerFailed, ask_once, lone
+from ortune.measurement.outputs import outputs
+from ortune.measurement.process import WorkerFailed, lone
 
 if TYPE_CHECKING:
     from ortune.experiment.context import Context
@@ -38,8 +38,8 @@ def ensure(study: Study, trial: Trial) -> None:
     """
     root = Path(study.root)
     for name, source in study.models.items():
-        outputs = outputs_path(root, name, trial)
-        if outputs.is_file():
+        path = outputs_path(root, name, trial)
+        if path.is_file():
             continue
         inputs = inputs_path(root, name)
         if not inputs.is_file():
@@ -48,7 +48,14 @@ def ensure(study: Study, trial: Trial) -> None:
                 fix="run the same `ortune optimize` again; it resumes",
             )
         model = built_model(root, trial, Path(source))
-        _run(root, model, trial.plan.backend, inputs, outputs)
+        job = lone(model, trial.plan.backend, inputs, root, "golden")
+        try:
+            outputs(job, range(len(stream.Stream(inputs))), path)
+        except WorkerFailed as error:
+            raise BadData(
+                f"the plan does not run any more: {error.failure.reason}",
+                fix=error.failure.reproduce,
+            ) from None
 
 
 def built_model(root: Path, trial: Trial, source: Path) -> Path:
@@ -70,18 +77,3 @@ def outputs_path(root: Path, name: str, trial: Trial) -> Path:
 def read(path: Path) -> Iterator[Mapping[str, object]]:
     """Yield the samples of a golden file."""
     yield from stream.Stream(path)
-
-
-def _run(root: Path, model: Path, backend: Backend, inputs: Path, outputs: Path) -> None:
-    job = lone(model, backend, inputs, root, "golden")
-    command = {
-        "indices": list(range(len(stream.Stream(inputs)))),
-        "metrics": [],
-        "save": str(outputs.resolve()),
-    }
-    try:
-        ask_once(job, ("score", command))
-    except WorkerFailed as error:
-        raise BadData(
-            f"the plan does not run any more: {error.failure.reason}", fix=error.failure.reproduce
-        ) from None

@@ -1,9 +1,8 @@
-"""What the original answers: its outputs kept on a part of the data, its records."""
+"""The original's records on a part of the data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,23 +11,6 @@ from numpy.typing import NDArray
 from ortune.core.metric import Metric
 from ortune.data.stream import Stream
 from ortune.experiment.context import ScoredPart
-from ortune.measurement.process import Worker
-
-
-def keep_outputs(worker: Worker, indices: Sequence[int], path: Path, timeout_s: float) -> Stream:
-    """Have a loaded worker write its outputs on some samples.
-
-    Raises:
-        WorkerFailed: It does not run.
-    """
-    worker.ask(
-        "score",
-        indices=list(indices),
-        metrics=[],
-        save=str(path.resolve()),
-        timeout_s=timeout_s,
-    )
-    return Stream(path)
 
 
 def scored_part(

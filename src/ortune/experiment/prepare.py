@@ -19,12 +19,13 @@ from ortune.experiment import samples
 from ortune.experiment.context import Context, ScoredPart, together
 from ortune.experiment.keys import different, model_digest
 from ortune.experiment.ledger import read_header, write_header
-from ortune.experiment.original import keep_outputs, scored_part
+from ortune.experiment.original import scored_part
 from ortune.experiment.records import table
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.samples import CALIBRATION, Feeding
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing.turns import Started, ready
 from ortune.model.analysis import facts as model_facts

@@ -12,10 +12,11 @@ from ortune.core.workload import Lane
 T = TypeVar("T")
 
 
-def run(lane: Lane, position: int) -> None:
-    """Run the calls of one position."""
-    for session, feeds in lane.calls(position):
-        session.run(feeds)
+def run(lane: Lane, *positions: int) -> None:
+    """Run the calls of some positions, one after the other."""
+    for position in positions:
+        for session, feeds in lane.calls(position):
+            session.run(feeds)
 
 
 def side_by_side(

@@ -6,7 +6,6 @@ import json
 import queue
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,44 +17,27 @@ _MARK = ":::MLLOG "
 _KEPT = ("result_", "early_stopping")
 
 
-@dataclass(frozen=True)
-class LoadgenSettings:
-    """Settings of one test.
+def test(rig: Rig, scenario: str, qps: float, seconds: float, target_ms: float) -> dict[str, Any]:
+    """Run one test and return its ``result_...`` lines, and ``runs``: the samples answered.
 
-    Attributes:
+    Args:
         scenario: As a workload's field spells it.
-        qps: Queries a second.
         seconds: Shortest duration; a test that takes four times as long is cut off.
         target_ms: Latency bound of the server scenario.
-    """
-
-    scenario: str
-    qps: float
-    seconds: float
-    target_ms: float
-
-    def build(self, lg: Any) -> Any:
-        """Return TestSettings of the load generator."""
-        made = lg.TestSettings()
-        made.scenario = getattr(lg.TestScenario, self.scenario.title().replace("-", ""))
-        made.mode = lg.TestMode.PerformanceOnly
-        made.min_duration_ms = max(1, int(1000 * self.seconds))
-        made.max_duration_ms = 4 * made.min_duration_ms
-        made.min_query_count = 1
-        made.server_target_qps = self.qps
-        made.server_target_latency_ns = int(1e6 * self.target_ms)
-        made.offline_expected_qps = self.qps
-        return made
-
-
-def test(rig: Rig, settings: LoadgenSettings) -> dict[str, Any]:
-    """Run one test and return its ``result_...`` lines, and ``runs``: the samples answered.
 
     Raises:
         OrtuneError: A session failed, or the log has no result.
     """
     import mlperf_loadgen as lg
 
+    settings = lg.TestSettings()
+    settings.scenario = getattr(lg.TestScenario, scenario.title().replace("-", ""))
+    settings.mode = lg.TestMode.PerformanceOnly
+    settings.min_duration_ms = max(1, int(1000 * seconds))
+    settings.max_duration_ms = 4 * settings.min_duration_ms
+    settings.min_query_count = 1
+    settings.server_target_qps = settings.offline_expected_qps = qps
+    settings.server_target_latency_ns = int(1e6 * target_ms)
     out = _folder(rig.out)
     counter = _Counter(rig, lg)
     samples = len(rig.shapes)
@@ -71,7 +53,7 @@ def test(rig: Rig, settings: LoadgenSettings) -> dict[str, Any]:
         with counter:
             # No file of this name: settings come from nowhere else.
             audit = str(out / "audit.config")
-            lg.StartTestWithLogSettings(sut, library, settings.build(lg), logs, audit)
+            lg.StartTestWithLogSettings(sut, library, settings, logs, audit)
     finally:
         lg.DestroyQSL(library)
         lg.DestroySUT(sut)
@@ -137,7 +119,6 @@ class _Counter:
 
 
 def _folder(out: Path) -> Path:
-    """Return a new folder for the logs of one test."""
     root = out / "loadgen"
     root.mkdir(parents=True, exist_ok=True)
     made = root / f"{sum(1 for _ in root.iterdir()):04}"

@@ -129,9 +129,9 @@ def _wilson(
     return max(0.0, base + delta - down), min(1.0, base + delta + up)
 
 
-def wilson(p: float, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def wilson(p: float, n: int) -> tuple[float, float]:
     """Return Wilson's score interval of a proportion (doi:10.1080/01621459.1927.10502953)."""
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)

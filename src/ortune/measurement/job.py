@@ -21,12 +21,10 @@ class WorkerJob:
 
     Attributes:
         models: Name -> model file, absolute; one model is named "".
-        backend: Opens every model.
         feeds: Name -> stream file of its samples, absolute; may be empty.
         out: Folder for what the worker writes, absolute.
         workload: How timed runs are driven, and how many samples are stacked into one.
         path: Folders put first on the import path, for functions of the user.
-        verbose: The runtime logs to stderr.
         environment: Where the worker runs; see `measurement.environment`.
     """
 

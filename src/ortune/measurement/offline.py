@@ -18,10 +18,7 @@ def optimize_offline(
     """Write `model` as the runtime rewrites it at `level` to `out`.
 
     Args:
-        model: An ONNX file; left alone.
         level: disabled, basic, extended or all; ``all`` binds the file to this hardware.
-        out: The file to write.
-        custom_ops: Libraries of operators that the model needs.
 
     Raises:
         BadModel: The runtime does not load the model.

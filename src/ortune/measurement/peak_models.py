@@ -27,7 +27,6 @@ class PeakModel:
 
     Attributes:
         shape: Of its only input, ``x``, in float32.
-        flops: Operations a run.
         size: Bytes read and written a run.
     """
 
@@ -42,15 +41,15 @@ def write(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
     A runtime may copy what it returns: that time must not count.
 
     Args:
-        folder: Exists.
         memory: Bytes of a tensor that no cache holds.
         cache: Bytes of a tensor that the last-level cache holds several times.
     """
     made = {f"float{side}": _product(side, side, side) for side in _SIDES}
     made["int8"] = _integers(*_INT8)
     for name, size in (("memory", memory), ("cache", cache)):
-        made[f"{name}-copy"] = _copy(size // 4 // _ROW)
-        made[f"{name}-read"] = _read(size // 4 // _ROW)
+        rows = size // 4 // _ROW
+        made[f"{name}-copy"] = _copy(rows)
+        made[f"{name}-read"] = PeakModel((rows, _ROW), 0, 4 * rows * _ROW), [_widest("x")], {}
     made |= {"few": _chain(FEW), "many": _chain(MANY)}
     for name, (model, nodes, weights) in made.items():
         _save(folder / f"{name}.onnx", model, nodes, weights)
@@ -89,10 +88,6 @@ def _copy(rows: int) -> _Model:
     nodes = [_node("Relu", "x", "r"), _node("Slice", "r begin end begin", "y")]
     weights: dict[str, NDArray[Any]] = {"begin": np.array([0]), "end": np.array([1])}
     return PeakModel((rows, _ROW), 0, 8 * rows * _ROW), nodes, weights
-
-
-def _read(rows: int) -> _Model:
-    return PeakModel((rows, _ROW), 0, 4 * rows * _ROW), [_widest("x")], {}
 
 
 def _chain(count: int) -> _Model:

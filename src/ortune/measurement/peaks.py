@@ -47,10 +47,14 @@ def measure(backend: Backend, seconds: float = SECONDS) -> Ceilings:
     cache = last_level_cache()
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        models = write(folder, _memory(cache), _cached(cache))
+        cached = max(_LEAST_CACHE, min(cache // 8, _MOST_CACHE)) // 4096 * 4096
+        models = write(folder, _memory(cache), cached)
+        plain = backend
+        if isinstance(plain, Cpu):  # nothing may keep the models from running as written
+            plain = replace(plain, disable=(), level="all")
         job = WorkerJob(
             models={name: folder / f"{name}.onnx" for name in models},
-            backend=_plain(backend),
+            backend=plain,
             feeds={},
             out=folder / "worker",
         )
@@ -74,10 +78,7 @@ def ceilings(
     """Turn the least times of the rounds into ceilings.
 
     Args:
-        backend: What ran them.
-        models: What a run of each does.
         least_ns: Name -> least time of a run, a round each.
-        cache: Bytes of the last-level cache.
     """
     best = {name: float(min(found)) for name, found in least_ns.items()}
     overhead = max(1.0, (best["many"] - best["few"]) / (MANY - FEW))
@@ -122,12 +123,3 @@ def _memory(cache: int) -> int:
     """Return bytes of a tensor that is four times the cache, within an eighth of free memory."""
     room = psutil.virtual_memory().available // 8
     return max(_LEAST_MEMORY // 4, min(4 * cache, _MOST_MEMORY, room)) // 4096 * 4096
-
-
-def _cached(cache: int) -> int:
-    return max(_LEAST_CACHE, min(cache // 8, _MOST_CACHE)) // 4096 * 4096
-
-
-def _plain(backend: Backend) -> Backend:
-    """Leave out what would keep the models from running as they are written."""
-    return replace(backend, disable=(), level="all") if isinstance(backend, Cpu) else backend

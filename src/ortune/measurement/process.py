@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psutil
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
+from ortune.core.errors import BadModel
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
 from ortune.measurement.environment import interpreter
@@ -37,6 +37,13 @@ class WorkerFailed(Exception):
         super().__init__(failure.reason)
         self.failure = failure
         self.worker = worker
+
+    def as_bad_model(self, model: Path, backend: Backend, fix: str = "") -> BadModel:
+        """Return the error of a verb whose model does not run; the worker's fix by default."""
+        return BadModel(
+            f"{model} does not run on {backend}: {self.failure.reason}",
+            fix=fix or self.failure.fix or "run `ortune inspect` on it",
+        )
 
 
 class Worker:
@@ -71,12 +78,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def ask(self, do: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
@@ -171,15 +173,13 @@ class Worker:
         return WorkerFailed(Failure(reason, self.reproduce, fix), self)
 
 
-def ask_once(
-    job: WorkerJob, *commands: tuple[str, Mapping[str, Any]], timeout_s: float = 300
-) -> list[dict[str, Any]]:
+def ask_once(job: WorkerJob, *commands: tuple[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Start a worker, load, put the commands to it, and end it.
 
     Raises:
         WorkerFailed: See `Worker.ask`.
     """
-    with Worker(job, timeout_s=timeout_s) as worker:
+    with Worker(job) as worker:
         worker.ask("load")
         return [worker.ask(do, **arguments) for do, arguments in commands]
 

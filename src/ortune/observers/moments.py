@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.observer import Accumulator, Moments, Observer, Range
+from ortune.model.shapes.windows import Windows
 from ortune.statistics.extent import Extent
-from ortune.statistics.windows import Windows
 
 BLOCK = 2048
 """Vectors gathered at a time."""

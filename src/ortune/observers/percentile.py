@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
 from ortune.statistics.extent import balanced
-from ortune.statistics.histogram import Counted, Histogram, folded
+from ortune.statistics.histogram import Histogram, folded
 
 BINS = 2048
 
@@ -37,7 +37,7 @@ class Percentile(Observer):
             raise BadSettings(f"percentile(p={self.p}) keeps nothing", fix="use 0 < p <= 100")
 
     def start(self) -> Accumulator:
-        return Counted(Histogram(BINS, around_zero=self.symmetric), self._range)
+        return Histogram(BINS, self._range, around_zero=self.symmetric)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
         return 8 * BINS

@@ -24,12 +24,7 @@ LARGEST = 64 << 20
 
 
 def assembled(value: ir.Value | None, opset: int) -> NDArray[Any] | None:
-    """Return the array that a value has in every run, None when it depends on more.
-
-    Args:
-        value: A constant, or what is cut and joined from constants.
-        opset: Of the model's standard operators.
-    """
+    """Return the array that a value has in every run, None when it depends on more."""
     array = edit.const_array(value)
     if array is not None or value is None:
         return array

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,13 +26,8 @@ Held: TypeAlias = tuple[ir.Value, ir.Value, ir.Value | None]
 """Constants of a weight: integers, steps, and zero points where there are any."""
 
 
-@dataclass(frozen=True)
-class Rounded:
-    """What DynamicQuantizeLinear makes of an activation."""
-
-    values: ir.Value
-    scale: ir.Value
-    zero: ir.Value
+Rounded: TypeAlias = Sequence[ir.Value]
+"""What DynamicQuantizeLinear makes of an activation: integers, step and zero point."""
 
 
 class Dynamic:
@@ -144,12 +138,12 @@ class Dynamic:
         integers, scale, zero = self._constants(
             f"{stem}_weight", grid.quantize(array), grid.scale, grid.zero
         )
-        weights = [rounded.values, integers, bias, rounded.scale, scale]
-        self._fused(node, "QAttention", [*weights, mask, rounded.zero, zero, past])
+        values, step, middle = rounded
+        weights = [values, integers, bias, step, scale]
+        self._fused(node, "QAttention", [*weights, mask, middle, zero, past])
         return True
 
     def _fused(self, node: ir.Node, op: str, inputs: Sequence[ir.Value | None]) -> None:
-        """Put an operator of onnxruntime with the same attributes in a node's place."""
         made = self._editor.node(
             op,
             inputs,
@@ -192,7 +186,7 @@ class Dynamic:
                 "DynamicQuantizeLinear", [x], name=f"{x.name}_round", outputs=3
             )
             edit.insert_before(node, made)
-            self._rounded[key] = Rounded(*made.outputs)
+            self._rounded[key] = made.outputs
         return self._rounded[key]
 
     def _integer(
@@ -204,12 +198,11 @@ class Dynamic:
         bias: ir.Value | None,
         attributes: dict[str, Any] | None = None,
     ) -> None:
-        """Put an integer product with its steps and bias in a node's place."""
-        values, scale, zero = held
-        integers = [x.values, values, x.zero, *([] if zero is None else [zero])]
+        (values, step, middle), (weights, scale, zero) = x, held
+        integers = [values, weights, middle, *([] if zero is None else [zero])]
         product = self._before(node, op, integers, attributes)
         wide = self._before(node, "Cast", [product], {"to": int(ir.DataType.FLOAT)})
-        steps = self._before(node, "Mul", [x.scale, scale])
+        steps = self._before(node, "Mul", [step, scale])
         result = self._before(node, "Mul", [wide, steps])
         if bias is not None:
             result = self._before(node, "Add", [result, bias])

@@ -80,8 +80,6 @@ def activation(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
     """Return the grid that covers a range and zero, zero exactly.
 
     Args:
-        seen: The tensor's values.
-        kind: Integers to use.
         symmetric: Zero point in the middle (0 of signed integers) and the same step on both
             sides.
     """
@@ -100,14 +98,6 @@ def activation(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
     return Grid(np.asarray(scale), np.asarray(zero, DTYPES[kind]))
 
 
-def weights(
-    values: NDArray[Any], axis: int | None, kind: Kind = "s8", *, reduce_range: bool = False
-) -> tuple[NDArray[Any], Grid]:
-    """Round weights onto the grids of `weight_grid` and return the integers with them."""
-    grid = weight_grid(values, axis, kind, reduce_range=reduce_range)
-    return grid.quantize(values), grid
-
-
 def weight_grid(
     values: NDArray[Any], axis: int | None, kind: Kind = "s8", *, reduce_range: bool = False
 ) -> Grid:
@@ -115,7 +105,6 @@ def weight_grid(
 
     Args:
         values: Any float dtype and shape.
-        axis: None for one grid over all.
         kind: ``u8`` stores the same numbers moved up by 128.
         reduce_range: Use 7 of the 8 bits: sums of products then fit 16 bits (x86 without VNNI).
     """

@@ -46,7 +46,6 @@ def prepared(last: Quantizer, facts: Facts, *, smoothed: bool) -> Iterator[tuple
 
     Args:
         last: The step; it must leave weights as they are before it rounds them.
-        facts: Of the model.
         smoothed: Whether the search came from smoothed activations, which the kit then keeps.
     """
     plain = convolutions(facts) >= products(facts)

@@ -18,9 +18,6 @@ class Layer:
     """One node with its parts.
 
     Attributes:
-        node: Conv, ConvTranspose, MatMul or Gemm.
-        x: The activation.
-        weight: The constant as the node reads it.
         axis: Output channels in `weight`.
         bias: Constant or not; None when the node has none.
     """
@@ -43,10 +40,11 @@ class Layer:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The weight's shape, read without its data."""
-        shape = weight_shape(self.weight)
-        assert shape is not None
-        return shape
+        """The weight's shape as the node sees it, read without its data."""
+        source, order = transposed(self.weight)
+        tensor = edit.const_tensor(source)
+        assert tensor is not None
+        return tuple(tensor.shape.numpy()[i] for i in order)
 
     @property
     def depthwise(self) -> bool:
@@ -54,10 +52,12 @@ class Layer:
         return self.op == "Conv" and edit.attribute(self.node, "group", 1) > 1 == self.shape[1]
 
     def array(self) -> NDArray[Any]:
-        """Read the weight."""
-        array = weight_array(self.weight)
+        """Read the weight, or a Transpose of it (a tied embedding), as the node sees it."""
+        source, order = transposed(self.weight)
+        array = edit.const_array(source)
         assert array is not None
-        return array
+        straight = order == tuple(range(array.ndim))
+        return array if straight else np.ascontiguousarray(array.transpose(order))
 
 
 def layers(nodes: Iterable[ir.Node], ops: Sequence[str]) -> Iterator[Layer]:
@@ -65,16 +65,16 @@ def layers(nodes: Iterable[ir.Node], ops: Sequence[str]) -> Iterator[Layer]:
     for node in nodes:
         if node.op_type in ops and node.domain in ("", "ai.onnx"):
             found = _layer(node)
-            shape = weight_shape(found.weight) if found else None
-            if found and shape is not None and 0 not in shape and len(shape) >= 2:
+            if found is not None and len(found.shape) >= 2 and 0 not in found.shape:
                 yield found
 
 
 def _layer(node: ir.Node) -> Layer | None:
     x, weight, bias = [*node.inputs, None, None, None][:3]
-    if x is None or weight is None or weight_dtype(weight) != ir.DataType.FLOAT:
+    if x is None or weight is None or edit.const_tensor(x) is not None:
         return None
-    if edit.const_tensor(x) is not None:
+    tensor = edit.const_tensor(transposed(weight)[0])
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT:
         return None
     match node.op_type:
         case "Conv":
@@ -82,33 +82,11 @@ def _layer(node: ir.Node) -> Layer | None:
         case "ConvTranspose":
             return Layer(node, x, weight, 1, bias)
         case "MatMul":
-            return Layer(node, x, weight, len(weight_shape(weight) or ()) - 1)
+            return Layer(node, x, weight, len(tensor.shape) - 1)
         case "Gemm" if not edit.attribute(node, "transA", 0):
             return Layer(node, x, weight, 0 if edit.attribute(node, "transB", 0) else 1, bias)
         case _:
             return None
-
-
-def weight_array(value: ir.Value) -> NDArray[Any] | None:
-    """Read a constant, or a Transpose of one (a tied embedding), as the consumer sees it."""
-    source, order = transposed(value)
-    array = edit.const_array(source)
-    if array is None or order == tuple(range(array.ndim)):
-        return array
-    return np.ascontiguousarray(array.transpose(order))
-
-
-def weight_shape(value: ir.Value) -> tuple[int, ...] | None:
-    """Return the shape `weight_array` would have, without reading data."""
-    source, order = transposed(value)
-    tensor = edit.const_tensor(source)
-    return None if tensor is None else tuple(tensor.shape.numpy()[i] for i in order)
-
-
-def weight_dtype(value: ir.Value) -> ir.DataType | None:
-    """Return the constant's dtype; None when it is not constant."""
-    tensor = edit.const_tensor(transposed(value)[0])
-    return None if tensor is None else tensor.dtype
 
 
 def transposed(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:

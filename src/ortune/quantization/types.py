@@ -75,7 +75,6 @@ def _declared(value: ir.Value) -> Kind | None:
 
 
 def _outputs(node: ir.Node, found: dict[ir.Value, Kind], versions: dict[str, int]) -> list[Kind]:
-    """Work out the kinds of a node's outputs from its inputs and attributes."""
     count = len(node.outputs)
     if (by_attribute := _by_attribute(node)) is not None:
         return [by_attribute] * count

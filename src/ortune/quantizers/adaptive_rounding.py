@@ -58,7 +58,6 @@ class AdaptiveRounding(Preparation):
         return watch(layer for rounding in found for layer in rounding.layers)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Round in place and return how many weights were."""
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
         done = sum(self._round(editor, one, ranges) for one in found if self._fits(one))

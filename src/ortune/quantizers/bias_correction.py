@@ -36,7 +36,6 @@ class BiasCorrection(Preparation):
         return watch((layer for layer in every if biased(layer) is not None), products=False)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Correct in place and return how many biases were."""
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
         count = sum(len(one.layers) for one in found)

@@ -52,7 +52,6 @@ class ClipWeights(Preparation):
         return watch(x for r in found for x in r.layers) if self.weighted else []
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Clip in place and return how many weights changed."""
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
         done = sum(self._clip(editor, one, ranges) for one in found)

@@ -60,7 +60,6 @@ class DropPairs(Quantizer):
         yield cls()
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Take the pairs out and return how many went."""
         edit.inline(model)
         if not any(node.op_type == "QuantizeLinear" for node in edit.every_node(model)):
             raise Refused("no quantize / dequantize pair to take out", fix="leave the step out")

@@ -41,12 +41,10 @@ class FloatConvs(Quantizer):
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
-        """Yield it where there are integer convolutions."""
         if facts.has("ConvInteger") and "int8-dynamic" in backend.arithmetic:
             yield cls()
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Rewrite the layers and return how many became float."""
         edit.inline(model)
         wanted = {_INTEGER.get(op, op) for op in self.ops}
         count = 0

@@ -22,7 +22,7 @@ from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer, layers
 from ortune.quantization.node_filter import wanted
-from ortune.quantization.qdq.nodes import dequantized
+from ortune.quantization.qdq.nodes import constants, dequantized
 from ortune.quantization.replace import discard_back
 
 _OBSERVER = catalog.load(Observer, "min-max")()
@@ -71,7 +71,6 @@ class Fp8(Quantizer):
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
-        """Yield the one setting, where float8 products are faster."""
         if "fp8" in backend.arithmetic and not facts.quantized:
             yield cls()
 
@@ -123,13 +122,12 @@ class _Writer:
         self._editor = edit.Editor(model.graph)
         self._per_channel = per_channel
         self._pairs: dict[tuple[ir.Value, ir.Graph | None], ir.Value] = {}
-        self._weights: dict[tuple[ir.Value, int], tuple[ir.Value, ir.Value]] = {}
+        self._weights: dict[tuple[ir.Value, int | None], list[ir.Value]] = {}
         self._zero = self._editor.constant(
             "float8_zero", np.zeros((), dtype=ml_dtypes.float8_e4m3fn)
         )
 
     def activation(self, layer: Layer, step: np.float32) -> ir.Value:
-        """Return the activation behind its Q/DQ pair."""
         key = (layer.x, layer.node.graph)
         if key not in self._pairs:
             name = str(layer.x.name)
@@ -137,25 +135,20 @@ class _Writer:
             grid = [scale, self._zero]
             q = self._editor.node("QuantizeLinear", [layer.x, *grid], name=f"{name}_q")
             q.outputs[0].shape, q.outputs[0].dtype = layer.x.shape, ir.DataType.FLOAT8E4M3FN
-            dq = dequantized(self._editor, name, [q.outputs[0], *grid], None)
+            dq = dequantized(self._editor, name, [q.outputs[0], *grid])
             edit.insert_before(layer.node, q, dq)
             self._pairs[key] = dq.outputs[0]
         return self._pairs[key]
 
     def weight(self, layer: Layer) -> ir.Value:
-        """Return the weight, dequantized from float8 in front of the layer."""
-        axis = layer.axis if self._per_channel else -1
-        key = (layer.weight, axis)
+        axis = layer.axis if self._per_channel else None
+        key, stem = (layer.weight, axis), str(layer.weight.name)
         if key not in self._weights:
             array = layer.array()
-            steps = weight_steps(array, layer.axis if self._per_channel else None)
-            name = str(layer.weight.name)
-            self._weights[key] = (
-                self._editor.constant(f"{name}_float8", to_float8(array, steps, axis)),
-                self._editor.constant(f"{name}_scale", steps),
-            )
-        at, stem = axis if self._per_channel else None, str(layer.weight.name)
-        dq = dequantized(self._editor, stem, self._weights[key], at)
+            steps = weight_steps(array, axis)
+            held = to_float8(array, steps, layer.axis)
+            self._weights[key] = constants(self._editor, stem, float8=held, scale=steps)
+        dq = dequantized(self._editor, stem, self._weights[key], axis)
         edit.insert_before(layer.node, dq)
         return dq.outputs[0]
 

@@ -63,7 +63,6 @@ class Int8Dynamic(Quantizer):
             yield cls(ops=("LSTM",))
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Rewrite the layers and return how many became integer."""
         edit.inline(model)
         left = chosen(model, self.exclude, "exclude")
         ops = (*self.ops, "Conv") if self.conv else self.ops

@@ -123,7 +123,7 @@ class Int8Static(Quantizer):
         if "int8" not in backend.arithmetic or facts.quantized:
             return
         base = cls._for(backend, capabilities)
-        products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
+        products = int8_rescues.products(facts)
         if products > 1 and facts.has("Softmax", "LayerNormalization"):
             yield replace(base, smooth=0.75, split=4)
         if facts.has("Conv", "ConvTranspose") or products > 1:
@@ -193,7 +193,6 @@ class Int8Static(Quantizer):
         return [Probe(name, observer) for name, observer in found.items()]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Put in the pairs and return how many layers became integer."""
         self._prepare(model)
         self._widen(model)
         placements, scope = self._place(model, ranges)
@@ -271,9 +270,14 @@ class Int8Static(Quantizer):
     def _place(
         self, model: ir.Model, ranges: Ranges | None
     ) -> tuple[list[Placement], scopes.Scope]:
-        limits = scopes.Limits(
-            self._ops(), self.include, self.exclude, self.keep_first, self.head, self.min_side
+        found = scopes.scope(
+            model,
+            self._ops(),
+            include=self.include,
+            exclude=self.exclude,
+            keep_first=self.keep_first,
+            head=self.head,
+            min_side=self.min_side,
         )
-        found = scopes.scope(model, limits)
         through = self.through or runtime_rules.between(self.target)
         return place_all(found, through, ranges), found

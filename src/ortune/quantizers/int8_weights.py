@@ -138,7 +138,6 @@ class Int8Weights(BlockWeights):
 
 
 def _store(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> None:
-    """Replace a float constant by integers, for every reader."""
     array = edit.const_array(source)
     assert array is not None
     grid = grids.weight_grid(array, axis)

@@ -30,7 +30,6 @@ class Qoperator(Quantizer):
     needs_opset: ClassVar[int] = 13
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Rewrite all graphs and return how many nodes became integer operators."""
         edit.inline(model)
         count, foreign = 0, False
         for graph in [model.graph, *model.graph.subgraphs()]:
@@ -59,7 +58,7 @@ def _put(editor: edit.Editor, node: ir.Node, taken: Taken) -> None:
         taken.inputs,
         taken.attributes,
         name=f"{node.name}_{taken.op}",
-        domain=taken.domain,
+        domain=MICROSOFT if taken.foreign else "",
     )
     edit.insert_before(node, made)
     stand_in(taken.last.outputs[0], made.outputs[0])

@@ -62,7 +62,6 @@ class Requantize(Quantizer):
         return self._inner().probes(model)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Quantize anew and return how many layers were."""
         restore(model)
         left = [
             n for n in model.graph.all_nodes() if n.op_type in ("QLinearConv", "QLinearMatMul")

@@ -57,12 +57,10 @@ class SmoothQuant(Preparation):
             )
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return the inputs of the matrix products."""
         channels = catalog.load(Observer, "channels")()
         return [Probe(str(value.name), channels) for value in self._read(model)]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Smooth in place and return how many activations were."""
         read = self._read(model)
         editor = edit.Editor(model.graph)
         done = folded = beside = 0
@@ -117,7 +115,6 @@ class SmoothQuant(Preparation):
 
 
 def _beside(editor: edit.Editor, layer: Layer, split: tuple[int, ...]) -> None:
-    """Add the float product of a few channels behind a layer's bias."""
     alpha = float(edit.attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
     place = biased(layer)
     last = layer.node if place is None else place[0]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.core.session import Tensors
 from ortune.measurement.job import WorkerJob
+from ortune.measurement.outputs import outputs
 from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.metrics.snr import Snr
 from ortune.model.io import file
@@ -56,10 +56,9 @@ def reference(
     Raises:
         WorkerFailed: The source model does not run on these samples.
     """
-    outputs = folder.resolve() / f"{name}.stream"
-    command = {"indices": list(indices), "metrics": [], "save": str(outputs)}
-    ask_once(_job(model, stream, folder, custom_ops), ("score", command))
-    return ExpectedOutputs(stream, tuple(indices), outputs, custom_ops)
+    path = folder.resolve() / f"{name}.stream"
+    outputs(_job(model, stream, folder, custom_ops), indices, path)
+    return ExpectedOutputs(stream, tuple(indices), path, custom_ops)
 
 
 def lacks(model: Path, available: int | None = None) -> str | None:
@@ -93,17 +92,13 @@ def difference(model: Path, wanted: ExpectedOutputs, folder: Path) -> str | None
         answer = ask_once(job, ("score", command))[0]
     except WorkerFailed as error:
         return error.failure.reason
-    snr = Snr().aggregate(_rows(answer["records"][0]))
+    snr = Snr().aggregate(np.asarray(answer["records"][0], np.float64))
     return None if snr >= EXACT_DB else f"outputs differ: {snr:.1f} dB, {EXACT_DB:.0f} wanted"
 
 
 def decibels(wanted: Sequence[Tensors], found: Sequence[Tensors]) -> float:
     """Return the signal-to-noise ratio of answers."""
     return Snr().aggregate(Snr().records(wanted, found, None))
-
-
-def _rows(records: list[list[float]]) -> NDArray[np.float64]:
-    return np.asarray(records, np.float64)
 
 
 def _job(model: Path, stream: Path, folder: Path, custom_ops: tuple[str, ...]) -> WorkerJob:

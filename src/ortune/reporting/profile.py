@@ -9,14 +9,20 @@ from ortune.core.section import Bar, Bars, Block, Heading, Table, Text
 from ortune.reporting.blocks import Part, in_ms
 from ortune.reporting.roofline import roofline
 
-_TOP = 15
+TOP = 15
 _SOURCES = 3
 
 
-def parts(profile: Profile, actions: Sequence[Action] = ()) -> tuple[Part, ...]:
-    """Return the report of a profile; what was not measured is left out."""
+def parts(
+    profile: Profile, actions: Sequence[Action] = (), top: int | None = TOP
+) -> tuple[Part, ...]:
+    """Return the report of a profile; what was not measured is left out.
+
+    Args:
+        top: Longest kernels, operators and regions that are listed; None lists all.
+    """
     made = (
-        Part("time", tuple(_times(profile))),
+        Part("time", tuple(_times(profile, top))),
         Part("placement", tuple(_placement(profile))),
         Part("roofline", tuple(roofline(profile))),
         Part("actions", tuple(acting(actions))),
@@ -25,45 +31,49 @@ def parts(profile: Profile, actions: Sequence[Action] = ()) -> tuple[Part, ...]:
     return tuple(part for part in made if part.blocks)
 
 
-def _times(profile: Profile) -> list[Block]:
+def _times(profile: Profile, top: int | None) -> list[Block]:
+    outside = max(0.0, 1 - profile.attributed)
     made: list[Block] = [
         Heading("Where the time goes"),
         Text(
-            f"A run takes {in_ms(profile.plain_ns)} ms. {len(profile.kernels)} kernels fill "
+            f"A run takes {in_ms(profile.plain_ns)} ms on {profile.backend}. "
+            f"{len(profile.kernels)} kernels fill "
             f"{profile.inside:.1%} of the profiled run by the runtime's own figures, "
             f"{profile.coverage:.1%} with the steps between them. The profiler adds "
-            f"{profile.overhead:.1%}, which is taken off."
+            f"{profile.overhead:.1%}, which is taken off. "
+            f"{outside:.1%} of a call is outside of the kernels."
         ),
         Heading("By operator"),
-        _shares(profile.by("op_type")),
+        _shares(profile.by("op_type"), top),
     ]
     if len(profile.regions) > 1:
-        made += [Heading("By region"), _shares(profile.by("region"))]
+        made += [Heading("By region"), _shares(profile.by("region"), top)]
     if len(profile.by("kind")) > 1:
-        made += [Heading("By kind"), _shares(profile.by("kind"))]
-    return [*made, Heading("The longest kernels"), _longest(profile)]
+        made += [Heading("By kind"), _shares(profile.by("kind"), top)]
+    return [*made, Heading("The longest kernels"), _longest(profile, top)]
 
 
-def _shares(found: dict[str, Share]) -> Bars:
+def _shares(found: dict[str, Share], top: int | None) -> Bars:
     ranked = list(found.items())
+    first = ranked[:top]
+    others = [one for _, one in ranked[len(first) :]]
     shown = [
         Bar(
             name or "(none)",
             (one.time_ns / 1e6,),
             f"{in_ms(one.time_ns)} ms, {one.share:.1%}",
         )
-        for name, one in ranked[:_TOP]
+        for name, one in first
     ]
-    rest = sum(one.time_ns for _, one in ranked[_TOP:])
-    if rest:
-        share = sum(one.share for _, one in ranked[_TOP:])
-        label = f"{len(ranked) - _TOP} more"
+    if rest := sum(one.time_ns for one in others):
+        share = sum(one.share for one in others)
+        label = f"{len(others)} more"
         shown.append(Bar(label, (rest / 1e6,), f"{in_ms(rest)} ms, {share:.1%}", "lose"))
     return Bars("ms a run", tuple(shown))
 
 
-def _longest(profile: Profile) -> Table:
-    ranked = sorted(profile.kernels, key=lambda kernel: -kernel.time_ns)[:_TOP]
+def _longest(profile: Profile, top: int | None) -> Table:
+    ranked = sorted(profile.kernels, key=lambda kernel: -kernel.time_ns)[:top]
     total = max(1.0, sum(kernel.time_ns for kernel in profile.kernels))
     rows = [
         (
@@ -88,7 +98,7 @@ def _placement(profile: Profile) -> list[Block]:
     times = profile.by("provider")
     providers = dict.fromkeys((*profile.placement, *times))
     if len(providers) < 2 and not profile.fallbacks:
-        return []
+        return [Text(f"placement: {name} {n} nodes") for name, n in profile.placement.items()]
     nothing = Share(0.0, 0.0, 0)
     rows = [
         (

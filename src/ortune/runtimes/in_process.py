@@ -12,13 +12,10 @@ class InProcess:
     """Clock, run-queue time and placement of a session."""
 
     def placement(self) -> Mapping[str, int]:
-        """There is one place only."""
         return {}
 
     def clock(self) -> int:
-        """Monotonic nanoseconds."""
         return time.perf_counter_ns()
 
     def waited(self) -> int:
-        """Run-queue time of all threads."""
         return waited_ns()

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +23,6 @@ from ortune.runtimes.in_process import InProcess
 _SCRIPTS = (".pt", ".pth", ".ts", ".jit")
 
 
-@dataclass(frozen=True)
-class TorchSettings:
-    """How to run a module.
-
-    Attributes:
-        mode: Of torch.compile; None runs it eagerly.
-        bf16: Autocast.
-    """
-
-    source: str
-    weights: str
-    threads: int
-    mode: str | None
-    bf16: bool
-
-
 def compiler_missing() -> str | None:
     """Return the name of the C++ compiler that torch.compile would call and that is not there."""
     named = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
@@ -49,8 +32,14 @@ def compiler_missing() -> str | None:
 
 
 @contextmanager
-def session(path: Path, settings: TorchSettings) -> Iterator[Session]:
+def session(
+    path: Path, source: str, weights: str, threads: int, *, mode: str | None, bf16: bool
+) -> Iterator[Session]:
     """Load the module whose ONNX export is `path`.
+
+    Args:
+        mode: Of torch.compile; None runs the module eagerly.
+        bf16: Autocast.
 
     Raises:
         BadModel: It does not load, or its outputs are not the file's.
@@ -58,14 +47,15 @@ def session(path: Path, settings: TorchSettings) -> Iterator[Session]:
     """
     import torch
 
-    if settings.mode is not None and (compiler := compiler_missing()):
+    if mode is not None and (compiler := compiler_missing()):
         raise BackendMissing(
             f"torch.compile needs a C++ compiler and {compiler} is not here",
             fix=f"install {compiler}, or leave compile=true out",
         )
-    torch.set_num_threads(settings.threads)
-    module, keywords = load(settings.source, settings.weights)
-    yield _Module(module, keywords, *protobuf.interface(path), settings)
+    torch.set_num_threads(threads)
+    module, keywords = load(source, weights)
+    call = module if mode is None else torch.compile(module, mode=mode)
+    yield _Module(call, keywords, *protobuf.interface(path), bf16=bf16)
 
 
 def load(source: str, weights: str) -> tuple[Any, set[str]]:
@@ -141,18 +131,18 @@ def _fill(module: Any, weights: str) -> None:
 class _Module(InProcess):
     def __init__(
         self,
-        module: Any,
+        call: Any,
         keywords: set[str],
         inputs: Sequence[str],
         outputs: Sequence[str],
-        settings: TorchSettings,
+        *,
+        bf16: bool,
     ) -> None:
         import torch
 
         self._torch = torch
-        self._inputs, self._outputs, self._bf16 = inputs, outputs, settings.bf16
-        self._by_name = set(inputs) <= keywords
-        self._call = module if settings.mode is None else torch.compile(module, mode=settings.mode)
+        self._inputs, self._outputs, self._bf16 = inputs, outputs, bf16
+        self._by_name, self._call = set(inputs) <= keywords, call
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         """Run once; outputs under the names of the ONNX file."""

@@ -32,11 +32,15 @@ class Histogram:
         width: Of every bin; 0 when the extent is a single value.
     """
 
-    def __init__(self, bins: int, *, around_zero: bool = False) -> None:
+    def __init__(
+        self, bins: int, choose: Callable[[Histogram], Range], *, around_zero: bool
+    ) -> None:
         """Begin with `bins` empty bins, from 2 on, that end where the values do.
 
-        Where `around_zero`, zero is an edge, inside or at an end; one bin is added for it.
+        Where `around_zero`, zero is an edge, inside or at an end; one bin is added for it. The
+        observer's `choose` reads the range off the counts.
         """
+        self._choose = choose
         self.counts = np.zeros(bins + around_zero, np.int64)
         self.zeros = 0
         self.start, self.width = 0.0, 0.0
@@ -83,6 +87,9 @@ class Histogram:
             np.clip(places, 0, self.counts.size - 1, out=places)
             self.counts += np.bincount(places, minlength=self.counts.size)
 
+    def result(self) -> Range:
+        return self._choose(self)
+
     def _lay(self) -> None:
         seen, bins = self.seen, self._bins
         if not seen.low < seen.high:
@@ -94,20 +101,6 @@ class Histogram:
         else:
             self.width = seen.high / bins - seen.low / bins
             self.start = seen.low
-
-
-@dataclass
-class Counted:
-    """The accumulator of an observer that chooses a range from a histogram."""
-
-    histogram: Histogram
-    choose: Callable[[Histogram], Range]
-
-    def update(self, turn: int, values: NDArray[Any]) -> None:
-        self.histogram.update(turn, values)
-
-    def result(self) -> Range:
-        return self.choose(self.histogram)
 
 
 @dataclass(frozen=True)
@@ -137,7 +130,7 @@ class Binned(Observer):
             )
 
     def start(self) -> Accumulator:
-        return Counted(Histogram(self.bins, around_zero=True), self._range)
+        return Histogram(self.bins, self._range, around_zero=True)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
         return 8 * self.bins

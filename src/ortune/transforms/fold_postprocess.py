@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadModel, BadSettings
+from ortune.core.session import Tensors
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit, spec
 from ortune.rewrites.formulas.chain import Chain
-from ortune.rewrites.images.answers import Arrays, FoldedAnswers, picture, softmax, top
 from ortune.rewrites.opset.raise_version import raise_to
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 _NEEDED = 13
+
+_Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -61,20 +64,20 @@ class FoldPostprocess(Transform):
         value = self._value(model)
         name, axis = str(value.name), self._axis(value)
 
-        def turned(array: NDArray[Any]) -> Arrays:
+        def turned(array: NDArray[Any]) -> _Arrays:
             match self.give:
                 case "softmax":
-                    return {name: softmax(array, axis)}
+                    return {name: _softmax(array, axis)}
                 case "argmax":
                     return {name: array.argmax(axis)}
                 case "top-k":
-                    values, places = top(array, self.k, axis)
+                    values, places = _top(array, self.k, axis)
                     return {name: values, f"{name}_indices": places}
                 case _:
                     order = self._order(array.ndim)
-                    return {name: picture(array, self.scale, self.offset, order)}
+                    return {name: _picture(array, self.scale, self.offset, order)}
 
-        return FoldedAnswers(name, turned)
+        return _FoldedAnswers(name, turned)
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many nodes were added.
@@ -204,3 +207,40 @@ class FoldPostprocess(Transform):
         if self.layout == "NHWC" or rank not in (3, 4):
             return None
         return [0, 2, 3, 1] if rank == 4 else [1, 2, 0]
+
+
+class _FoldedAnswers(Bridge):
+    """Samples stay; one output of the old model becomes what the new one gives instead."""
+
+    def __init__(self, name: str, turned: Callable[[NDArray[Any]], _Arrays]) -> None:
+        self._name, self._turned = name, turned
+
+    def joined(self, answers: Sequence[Tensors]) -> Tensors:
+        """Turn the one output."""
+        found: _Arrays = {}
+        for name, array in answers[0].items():
+            found |= self._turned(array) if name == self._name else {name: np.asarray(array)}
+        return found
+
+
+def _softmax(array: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Return exp(x) over its sum along an axis."""
+    powers = np.exp(array.astype(np.float64) - array.max(axis, keepdims=True))
+    found: NDArray[Any] = (powers / powers.sum(axis, keepdims=True)).astype(array.dtype)
+    return found
+
+
+def _top(array: NDArray[Any], k: int, axis: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the k largest, largest first and of equal ones the first first, and their places."""
+    order = np.argsort(-array.astype(np.float64), axis=axis, kind="stable")
+    places = np.take(order, np.arange(k), axis=axis).astype(np.int64)
+    return np.take_along_axis(array, places, axis), places
+
+
+def _picture(
+    array: NDArray[Any], scale: float, offset: float, order: Sequence[int] | None
+) -> NDArray[np.uint8]:
+    """Return bytes of value * scale + offset, rounded to even and clipped, transposed last."""
+    values = array.astype(np.float32) * np.float32(scale) + np.float32(offset)
+    bytes_ = np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    return bytes_ if order is None else np.ascontiguousarray(bytes_.transpose(order))

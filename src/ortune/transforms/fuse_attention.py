@@ -18,7 +18,7 @@ from ortune.model.graph.match import nodes_of, reader
 from ortune.model.graph.replace import forward
 from ortune.model.graph.spec import dims, shape_of
 from ortune.model.graph.uses import is_read
-from ortune.model.io.weightless import light
+from ortune.model.io.write import light
 from ortune.rewrites.attention.core import Core, NotFusable, find
 from ortune.rewrites.attention.heads import Flattener, Heads, heads, reshaped, untransposed
 from ortune.rewrites.attention.lengths import named

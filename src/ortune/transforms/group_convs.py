@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,11 +14,11 @@ from numpy.typing import NDArray
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
-from ortune.model.graph.match import nodes_of
+from ortune.model.graph.match import maker, nodes_of, number
 from ortune.model.graph.replace import forward, remove
+from ortune.model.graph.uses import alone
 from ortune.rewrites.layers.affine import constant
-from ortune.rewrites.layers.foldable import foldable
-from ortune.rewrites.layers.siblings import branch, grouped
+from ortune.rewrites.layers.foldable import FoldableLayer, foldable
 from ortune.rewrites.simplify.constants import LARGE_BYTES
 
 
@@ -55,7 +56,7 @@ class GroupConvs(Transform):
 def _join(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int:
     if edit.attribute(concat, "axis", 1) != 1 or len(concat.inputs) < 2:
         return 0
-    found = [branch(value, concat) for value in concat.inputs]
+    found = [_branch(value, concat) for value in concat.inputs]
     branches = [one for one in found if one is not None]
     if len(branches) < len(found):
         return 0
@@ -71,7 +72,7 @@ def _join(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int:
     if len({one.kind for one in branches}) > 1:
         edit.refuse(model, concat, "the convolutions of the shares differ")
         return 0
-    made = grouped(editor, branches, split.inputs[0], concat)
+    made = _grouped(editor, branches, split.inputs[0], concat)
     if isinstance(made, str):
         edit.refuse(model, concat, made)
         return 0
@@ -119,3 +120,90 @@ def _groups(weight: NDArray[Any]) -> int:
             if not (blocks & ~np.eye(groups, dtype=bool)).any():
                 return groups
     return 1
+
+
+_ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "HardSigmoid", "Elu", "Tanh")
+"""Operators on single values, which may stand behind each convolution or behind all."""
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A convolution that one Concat alone reads, through an activation or not."""
+
+    layer: FoldableLayer
+    activation: ir.Node | None
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What branches must have in common to be one convolution, but for what they read."""
+        node, tensor = self.layer.node, edit.const_tensor(self.layer.node.inputs[1])
+        space = len(self.layer.shape) - 2
+        defaults = {"strides": (1,) * space, "dilations": (1,) * space, "pads": (0, 0) * space}
+        settings = (
+            edit.attribute(node, "auto_pad", "NOTSET"),
+            edit.attribute(node, "group", 1),
+            *(tuple(edit.attribute(node, name, usual)) for name, usual in defaults.items()),
+            len(node.inputs) > 2 and node.inputs[2] is not None,
+        )
+        found = (self.layer.shape, None if tensor is None else tensor.dtype, settings)
+        if self.activation is None:
+            return found
+        attributes = {name: attr.value for name, attr in self.activation.attributes.items()}
+        limits = tuple(number(value) for value in self.activation.inputs[1:])
+        return *found, self.activation.op_type, *sorted(attributes.items()), limits
+
+
+def _branch(value: ir.Value | None, concat: ir.Node) -> _Branch | None:
+    """Return the convolution behind an input of a Concat that nothing else reads."""
+    if value is None or not alone(value):
+        return None
+    activation = maker(value, *_ACTIVATIONS)
+    inner = activation.inputs[0] if activation is not None else value
+    layer = foldable(maker(inner, "Conv"))
+    if layer is None or inner is None or not alone(inner):
+        return None
+    limits = activation.inputs[1:] if activation is not None else ()
+    if any(limit is not None and number(limit) is None for limit in limits):
+        return None
+    nodes = (layer.node, *([activation] if activation is not None else []))
+    return _Branch(layer, activation) if all(n.graph is concat.graph for n in nodes) else None
+
+
+def _grouped(
+    editor: edit.Editor, branches: Sequence[_Branch], source: ir.Value, concat: ir.Node
+) -> ir.Value | str:
+    """Return what one grouped convolution and activation make, or why there is none.
+
+    Args:
+        editor: Adds weights and nodes.
+        branches: All of one kind; the groups, in order.
+        source: What the convolution reads: the inputs of all branches, side by side.
+        concat: What reads the branches; the new nodes are put in front of it.
+    """
+    first, old = branches[0].layer.node, branches[0].activation
+    tensors = [edit.const_tensor(one.layer.node.inputs[1]) for one in branches]
+    if sum(tensor.nbytes for tensor in tensors if tensor is not None) > LARGE_BYTES:
+        return "their weights are too large to be joined"
+    inputs = [source]
+    for index, label in enumerate(("weights", "biases"), 1):
+        values = [one.layer.node.inputs[index] for one in branches if index < len(first.inputs)]
+        if any(value is None for value in values) or not values:
+            continue
+        if index == 1 and any(value is not None and len(value.uses()) > 1 for value in values):
+            return "a weight is read elsewhere too"
+        arrays = [constant(one.layer.node, index) for one in branches]
+        parts = [array for array in arrays if array is not None]
+        inputs.append(editor.constant(f"{first.name}_{label}", np.concatenate(parts)))
+    attributes = {name: attr.value for name, attr in first.attributes.items()}
+    attributes["group"] = branches[0].layer.group * len(branches)
+    conv = editor.node("Conv", inputs, attributes, name=f"{first.name}_joined")
+    conv.outputs[0].type = first.outputs[0].type
+    edit.insert_before(first, conv)
+    if old is None:
+        return conv.outputs[0]
+    attributes = {name: attr.value for name, attr in old.attributes.items()}
+    behind = [conv.outputs[0], *old.inputs[1:]]
+    activation = editor.node(old.op_type, behind, attributes, name=f"{old.name}_joined")
+    activation.outputs[0].type = conv.outputs[0].type
+    edit.insert_before(concat, activation)
+    return activation.outputs[0]

@@ -14,8 +14,8 @@ from ortune.model.io import names
 from ortune.model.shapes.known_values import Known
 from ortune.model.shapes.node import infer_graph
 from ortune.rewrites.simplify import (
-    bounds,
     casts,
+    clamps,
     common_subexpressions,
     constants,
     initial_states,
@@ -73,7 +73,7 @@ def _round(model: ir.Model) -> int:
     count += constants.settle_targets(model, known) + shape_reads.settle_lengths(model, known)
     count += _drop(model, known) + masks.settle_masks(model, known)
     count += reshapes.merge_pairs(model, known) + casts.merge_casts(model)
-    count += bounds.merge_limits(model) + initial_states.drop_zero_states(model)
+    count += clamps.merge_limits(model) + initial_states.drop_zero_states(model)
     count += common_subexpressions.share_nodes(model)
     return count + prune.drop_dead(model)
 

@@ -27,7 +27,6 @@ class Arrivals(Workload):
     one stretch of arrivals; both sides of a pair get the same schedule.
 
     Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
         rate: Calls a second.
         sessions: Sessions that take calls from one queue.
         pattern: ``poisson``: independent callers; ``constant``: a clock.
@@ -44,11 +43,6 @@ class Arrivals(Workload):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            BadSettings: A rate, a duration or a number of sessions that is not positive.
-        """
         super().__post_init__()
         self.demand(0 < self.rate < math.inf, "rate", "calls a second, more than 0")
         self.demand(self.sessions > 0, "sessions", "1 or more")
@@ -56,7 +50,6 @@ class Arrivals(Workload):
         self.demand(self.seed >= 0, "seed", "0 or more")
 
     def lanes(self, threads: int) -> int:
-        """Return the sessions asked for."""
         return self.sessions
 
     def splits(self, cpus: int) -> tuple[int, ...]:
@@ -77,8 +70,7 @@ class Arrivals(Workload):
         desk = _Desk(due, span, int(_PATIENCE * max(self.seconds * 1e9, due[-1])))
         waiting = lane_threads.Waiting(rig.lanes[0])
         for lane in rig.lanes:
-            for k in range(span.drop):
-                lane_threads.run(lane, span.at + k)
+            lane_threads.run(lane, *span.dropped)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.
         desk.zero = {id(lane): lane.clock() for lane in rig.lanes}
         served = [
@@ -161,6 +153,5 @@ class _Desk:
 
 
 def _rate(details: Sequence[Mapping[str, Any]], name: str) -> float:
-    """Return calls a second over all bursts."""
     count = sum(int(one[name][0]) for one in details)
     return 1e9 * count / max(1, sum(int(one[name][1]) for one in details))

@@ -21,9 +21,6 @@ class FirstShapes(Workload):
 
     Every burst opens a session of its own and begins at another shape, as the session's very
     first run pays for more than its shape. Then all shapes are run once more, to compare.
-
-    Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
     """
 
     measure: ClassVar[str] = "latency of the first run at a shape"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortune.core.workload import Driven, Rig, Span, Workload
+from ortune.load_generation import lanes
 
 _CHUNK_NS = 2_000_000
 """Run-queue counters are read around chunks this long: reading them costs microseconds."""
@@ -12,18 +13,12 @@ _CHUNK_NS = 2_000_000
 
 @dataclass(frozen=True)
 class Latency(Workload):
-    """One run after another, nothing beside it: an entry is the time of a run.
-
-    Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
-    """
+    """One run after another, nothing beside it: an entry is the time of a run."""
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Time every entry; run-queue waiting is read for chunks of entries of at least 2 ms."""
         lane = rig.lanes[0]
-        for position in range(span.at, span.at + span.drop):
-            for session, feeds in lane.calls(position):
-                session.run(feeds)
+        lanes.run(lane, *span.dropped)
         clock, waiting = lane.clock, lane.waited
         latency: list[int] = []
         waited: list[float] = []

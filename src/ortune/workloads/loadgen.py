@@ -33,7 +33,6 @@ class Loadgen(Workload):
     All entries of a burst are equal; its logs stay in the worker's folder.
 
     Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
         scenario: single-stream, multi-stream, server or offline.
         qps: Queries a second: needed by server; offline sizes its query by it, 0 measures that.
         sessions: Sessions that answer side by side.
@@ -51,11 +50,6 @@ class Loadgen(Workload):
     target_ms: float = 100.0
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            BadSettings: A number that is not positive; no rate for the server.
-        """
         super().__post_init__()
         server = self.scenario == "server"
         enough = 0 < self.qps < math.inf if server else 0 <= self.qps < math.inf
@@ -65,25 +59,21 @@ class Loadgen(Workload):
         self.demand(0 < self.target_ms < math.inf, "target_ms", "more than 0")
 
     def missing(self) -> str | None:
-        """Return how to install the load generator when it is not there."""
         if importlib.util.find_spec("mlperf_loadgen") is None:
             return 'pip install "ortune[loadgen]", or mlcommons-loadgen'
         return None
 
     def lanes(self, threads: int) -> int:
-        """Return the sessions asked for."""
         return self.sessions
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Let LoadGen run its scenario once and read the result from its log."""
         first = max(1, span.drop)
         for lane in rig.lanes:
-            for k in range(first):
-                lane_threads.run(lane, span.at + k)
+            lane_threads.run(lane, *range(span.at, span.at + first))
         expected = self.qps or self._measured(rig, span)
-        settings = mlperf.LoadgenSettings(self.scenario, expected, self.seconds, self.target_ms)
         waiting = lane_threads.Waiting(rig.lanes[0])
-        found = mlperf.test(rig, settings)
+        found = mlperf.test(rig, self.scenario, expected, self.seconds, self.target_ms)
         share = waiting.share()
         figure = float(found[_FIGURES[self.scenario]])
         entry = 1e9 / figure if self.scenario == "offline" else figure

@@ -23,7 +23,6 @@ class Shapes(Workload):
     entries of a burst are equal: long inputs count by the time they take.
 
     Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
         mix: Weights such as ``["1x16=7", "1x128=3"]``; others are left out. Empty: as in the data.
         order: Of the runs: as in the ``data``, ``shuffled``, or ``sorted`` by shape.
         seed: Of the shuffling.
@@ -37,11 +36,6 @@ class Shapes(Workload):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            BadSettings: A weight that is none.
-        """
         super().__post_init__()
         for text in self.mix:
             shape, _, weight = text.rpartition("=")
@@ -82,10 +76,8 @@ class Shapes(Workload):
         return chosen
 
     def drive(self, rig: Rig, span: Span) -> Driven:
-        """Time every run by itself."""
         lane = rig.lanes[0]
-        for k in range(span.drop):
-            lanes.run(lane, span.at + k)
+        lanes.run(lane, *span.dropped)
         waiting = lanes.Waiting(lane)
         taken: dict[str, list[int]] = {}
         for position in range(span.at, span.at + span.total):

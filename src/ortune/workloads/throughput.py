@@ -22,7 +22,6 @@ class Throughput(Workload):
     counted run had the same company. All entries of a burst are equal.
 
     Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
         sessions: Sessions side by side; 0 takes as many as fit: CPUs over threads of the backend.
     """
 
@@ -32,16 +31,10 @@ class Throughput(Workload):
     sessions: int = 0
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            BadSettings: Fewer than no sessions.
-        """
         super().__post_init__()
         self.demand(self.sessions >= 0, "sessions", "0 or more; 0 is as many as fit")
 
     def lanes(self, threads: int) -> int:
-        """Return the sessions asked for, or as many as fit."""
         cpus = effective_cpus()
         return self.sessions or max(1, cpus // (threads or cpus))
 
@@ -86,7 +79,6 @@ class _Race:
 
     @property
     def runs(self) -> int:
-        """Runs of all lanes, those that do not count included."""
         return self._total + self._span.drop * len(self._lanes) + len(self._company)
 
     def run(self, lane: Lane) -> list[int]:
@@ -103,8 +95,7 @@ class _Race:
         return taken
 
     def _share(self, lane: Lane) -> list[int]:
-        for k in range(self._span.drop):
-            lane_threads.run(lane, self._span.at + k)
+        lane_threads.run(lane, *self._span.dropped)
         self._start.wait()
         taken: list[int] = []
         last = lane.clock()

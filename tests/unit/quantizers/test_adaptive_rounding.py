@@ -34,8 +34,8 @@ def nearest(model: ir.Model, target: Int8Static) -> ir.Model:
         assert array is not None
         axis = 1 if node.op_type == "MatMul" else 0
         axes = axis if target.per_channel else None
-        integers, grid = grids.weights(array, axes, reduce_range=target.reduce_range)
-        value = edit.constant(model.graph, "near", grid.dequantize(integers))
+        grid = grids.weight_grid(array, axes, reduce_range=target.reduce_range)
+        value = edit.constant(model.graph, "near", grid.dequantize(grid.quantize(array)))
         node.replace_input_with(1, value)
     return model
 

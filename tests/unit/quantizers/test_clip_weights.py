@@ -41,8 +41,8 @@ def stored(made: ir.Model) -> np.ndarray:
 
 def lost(old: np.ndarray, new: np.ndarray, axis: int | None) -> float:
     """Squared error that the integer grid leaves."""
-    integers, grid = grids.weights(new, axis)
-    return float(((grid.dequantize(integers) - old) ** 2).sum())
+    grid = grids.weight_grid(new, axis)
+    return float(((grid.dequantize(grid.quantize(new)) - old) ** 2).sum())
 
 
 def test_no_bound_of_the_grid_is_better() -> None:

@@ -86,12 +86,7 @@ def test_what_cannot_be_inlined_is_said() -> None:
     assert "old stays: it is of another opset" in take_notes(other)
 
 
-SLOW = {"transformer-fusion": [pytest.mark.long]}
-KEEP_IO = [
-    pytest.param(name, marks=SLOW.get(name, []))
-    for name in catalog.names(Transform)
-    if catalog.load(Transform, name)().keeps_io
-]
+KEEP_IO = [n for n in catalog.names(Transform) if catalog.load(Transform, n)().keeps_io]
 
 
 @pytest.mark.parametrize("name", KEEP_IO)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ortune.analysis.benchmark.results_file import SavedRow
-from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.trial import Burst, Interval, Pair
 from ortune.measurement.timing import stats
 
 
@@ -53,16 +53,11 @@ def _between(one: _Estimate, two: _Estimate) -> Interval:
 
 
 def _alone(row: SavedRow) -> _Estimate:
-    return _estimate(
-        [Pair(tuple(Block(_ones(burst), burst) for burst in blocks)) for blocks in row.sets]
-    )
+    return _estimate([Pair.of(map(_ones, blocks), blocks) for blocks in row.sets])
 
 
 def _paired(row: SavedRow, base: SavedRow) -> _Estimate:
-    sets = zip(base.sets, row.sets, strict=True)
-    return _estimate(
-        [Pair(tuple(Block(a, b) for a, b in zip(x, y, strict=True))) for x, y in sets]
-    )
+    return _estimate(list(map(Pair.of, base.sets, row.sets)))
 
 
 def _ones(burst: Burst) -> Burst:

@@ -110,12 +110,15 @@ class _Feeding:
         others = every - {one.name for one in facts.inputs}
         shapes = {name: shape for name, shape in self.shapes.items() if name not in others}
         ranges = {name: ends for name, ends in self.ranges.items() if name not in others}
-        found = given.samples(
-            self.data, facts.inputs, folder, batch=self.batch, shapes=shapes, ranges=ranges
-        )
-        for text in found.notes:
-            sink(Note(text))
-        return found.stream
+        return given.samples(
+            self.data,
+            facts.inputs,
+            folder,
+            batch=self.batch,
+            shapes=shapes,
+            ranges=ranges,
+            sink=sink,
+        ).stream
 
 
 def _run(

@@ -9,7 +9,7 @@ from itertools import combinations, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.trial import Burst, Interval, Pair
 from ortune.measurement.timing import stats
 
 
@@ -85,13 +85,7 @@ def crossovers(rows: Sequence[Mapping[str, Any]]) -> list[Crossover]:
 
 def _ratio(one: Mapping[str, Any], two: Mapping[str, Any]) -> Interval:
     """Return the second row's time over the first's: both ran in turns at this batch."""
-    sets = zip(_sets(one), _sets(two), strict=True)
-    return stats.ratio(
-        [
-            Pair(tuple(Block(baseline=a, candidate=b) for a, b in zip(mine, theirs, strict=True)))
-            for mine, theirs in sets
-        ]
-    )
+    return stats.ratio(list(map(Pair.of, _sets(one), _sets(two))))
 
 
 def _sets(row: Mapping[str, Any]) -> list[list[Burst]]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel
-from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.trial import Burst, Interval, Pair
 from ortune.core.workload import Span, Workload
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.process import Worker, WorkerFailed, lone
@@ -101,10 +100,7 @@ def contest(
 
 def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
     """Return the blocks of two rows of a group as pairs, a pair a set."""
-    return [
-        Pair(tuple(Block(b, a) for a, b in zip(mine, theirs, strict=True)))
-        for mine, theirs in zip(one.turns, base.turns, strict=True)
-    ]
+    return list(map(Pair.of, base.turns, one.turns))
 
 
 def ratio(one: TimedRow, base: TimedRow) -> Interval:
@@ -164,12 +160,10 @@ class _Set:
             if index:
                 return None
             one = self._rows[0].contestant
-            raise BadModel(
-                f"{one.model} does not run on {one.backend}: {error.failure.reason}",
-                fix="leave the batch out: the model may take one sample a run"
-                if one.workload.batch > 1
-                else error.failure.fix or "check the model, the data and the backend",
-            ) from None
+            single = "leave the batch out: the model may take one sample a run"
+            fix = error.failure.fix or "check the model, the data and the backend"
+            fix = single if one.workload.batch > 1 else fix
+            raise error.as_bad_model(one.model, one.backend, fix) from None
 
     def _start(self, index: int) -> None:
         """Load and run once, while no other process starts."""

@@ -37,8 +37,6 @@ from ortune.model.graph import edit
 from ortune.model.io import file, names
 from ortune.model.shapes.infer import infer
 
-QUANTIZER = "int8-static(head=true)"
-"""Asks for what the default settings do, and for the last product's input, as `convert` does."""
 TENSORRT = "8.6.1"
 """Last release but one series whose caches are still asked for; 11 has none any more."""
 

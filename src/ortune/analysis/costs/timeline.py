@@ -15,7 +15,7 @@ from ortune.analysis.costs.variants import BOTH, Subject, Variant, quantizer_for
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
-from ortune.core.event import Note, noting
+from ortune.core.event import noting
 from ortune.core.plugins.spelling import parse
 from ortune.core.request import verb
 from ortune.core.result import TableResult
@@ -124,11 +124,10 @@ def run(asked: TimelineRequest) -> Timeline:
     facts = model_facts.facts(file.load(source))
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder).resolve()
+        shapes, ranges = asked.shapes, asked.ranges
         fed = given.samples(
-            asked.data, facts.inputs, root, shapes=asked.shapes, ranges=asked.ranges
+            asked.data, facts.inputs, root, shapes=shapes, ranges=ranges, sink=sink
         )
-        for text in fed.notes:
-            sink(Note(text))
         material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
         quantizer = quantizer_for(asked.step, facts, backend, sink)
         subject = Subject(source.resolve(), facts, backend, quantizer, material, root, sink)

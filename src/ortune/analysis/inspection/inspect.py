@@ -36,7 +36,7 @@ from ortune.model.graph.spec import type_name
 from ortune.model.io import file, names
 from ortune.model.lint.finding import Finding, finding
 from ortune.model.lint.run import lint, ordered
-from ortune.model.shapes.copy import shaped
+from ortune.model.shapes.infer import shaped
 from ortune.quantizers.drop_pairs import DropPairs
 from ortune.recipe.space import clean
 

@@ -90,10 +90,7 @@ def run(asked: BucketsRequest) -> Buckets:
             asked.sink(Note(f"padding is without effect: {min(proof.snr_db.values()):.0f} dB"))
             latency = timed(path, backend, proof.cut, padding, fed.stream, folder, asked.multiple)
         except WorkerFailed as error:
-            raise BadModel(
-                f"{path} does not run on {backend}: {error.failure.reason}",
-                fix=error.failure.fix or "run `ortune inspect` on it",
-            ) from None
+            raise error.as_bad_model(path, backend) from None
     found = chosen(proof, padding, asked.count, asked.multiple, latency)
     if asked.seconds <= 0:
         return found

@@ -12,8 +12,8 @@ from ortune.core.errors import Refused
 from ortune.core.workload import spread
 from ortune.data.padding import Padding
 from ortune.data.stream import Stream
-from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once, lone
+from ortune.measurement.outputs import outputs
+from ortune.measurement.process import WorkerFailed, lone
 from ortune.recipe.compare import decibels
 
 LEAST_DB = 100.0
@@ -64,9 +64,9 @@ def prove(
     lengths = tuple(sorted({padding.lengths[i] for i in chosen}))
     plain = Bucketed(mask=padding.mask, inputs=padding.inputs, side=padding.side)
     cut = replace(plain.around(backend), lengths=lengths)
-    long = _saved(lone(model, backend, stream, folder, "whole"), chosen, folder / "whole.stream")
+    long = outputs(lone(model, backend, stream, folder, "whole"), chosen, folder / "whole.stream")
     try:
-        brief = _saved(lone(model, cut, stream, folder, "short"), chosen, folder / "short.stream")
+        brief = outputs(lone(model, cut, stream, folder, "short"), chosen, folder / "short.stream")
     except WorkerFailed as error:
         raise Refused(
             f"the model does not run without the padding: {error.failure.reason}",
@@ -91,12 +91,6 @@ def prove(
                 "them, integer ranges taken at run time)",
             )
     return Proof(declared, snr_db, len(chosen))
-
-
-def _saved(job: WorkerJob, indices: Sequence[int], out: Path) -> Stream:
-    """Run samples and keep the outputs."""
-    ask_once(job, ("score", {"indices": list(indices), "metrics": [], "save": str(out.resolve())}))
-    return Stream(out)
 
 
 def _chosen(padding: Padding, indices: Sequence[int]) -> list[int]:

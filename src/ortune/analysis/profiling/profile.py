@@ -50,10 +50,14 @@ def run(asked: ProfileRequest) -> Profile:
         folder = Path(name)
         takes, out = model_facts.facts(file.load(path)).inputs, folder / "data"
         fed = given.samples(
-            asked.data, takes, out, batch=asked.batch, shapes=asked.shapes, ranges=asked.ranges
+            asked.data,
+            takes,
+            out,
+            batch=asked.batch,
+            shapes=asked.shapes,
+            ranges=asked.ranges,
+            sink=asked.sink,
         )
-        for text in fed.notes:
-            asked.sink(Note(text))
         source, loaded, changes = labelled(path, folder)
         notes = list(changes)
         for last in (not asked.allow_fallback, True):

@@ -61,9 +61,9 @@ class Attempt:
     """One value of one setting, and what became of it.
 
     Attributes:
-        setting: Name of the coordinate.
+        setting: The field, or another name of the coordinate.
         value: The fields that it changes, as they are spelled.
-        backend: All settings of the candidate.
+        backend: All settings of the candidate, spelled.
         ratio: Its latency over that of the best before it; None when it did not run.
         kept: It became the best.
         why: Why it was kept or not.
@@ -72,7 +72,7 @@ class Attempt:
 
     setting: str
     value: str
-    backend: Backend
+    backend: str
     ratio: Interval | None
     kept: bool
     why: str
@@ -135,7 +135,7 @@ class Descent:
             tried = {attempt.backend for attempt in self.attempts}
             around = partial(self.target.coordinates, facts=self.facts)
             for setting, candidate in walk(lambda: self.best, around):
-                if candidate in tried:
+                if str(candidate) in tried:
                     continue
                 if self._late():
                     self.finished = "time"
@@ -163,7 +163,7 @@ class Descent:
 
         The first pair is against the live process of the best, each further one is fresh.
         """
-        tried = Attempt(setting, changed(self.best, candidate), candidate, None, False, "")
+        tried = Attempt(setting, changed(self.best, candidate), str(candidate), None, False, "")
         pairs: list[Pair] = []
         # What one process of the best is quicker or slower by would be in all pairs.
         fresh = fresh_pairs(

@@ -6,32 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ortune.analysis.tuning.descent import Answers
+from ortune.analysis.tuning.descent import Attempt
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval
-
-
-@dataclass(frozen=True)
-class TriedSetting:
-    """One value of one setting, and what became of it.
-
-    Attributes:
-        setting: The field.
-        value: The fields that it changes, as they are spelled.
-        backend: All settings, spelled.
-        ratio: Its latency over that of the best before it; None when it did not run.
-        kept: It became the best.
-        why: Why it was kept or not.
-        answers: Compared only when it was faster.
-    """
-
-    setting: str
-    value: str
-    backend: str
-    ratio: Interval | None
-    kept: bool
-    why: str
-    answers: Answers | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +45,7 @@ class TuneResult(TableResult):
     ratio: Interval
     cpu_ratio: Interval | None
     finished: str
-    attempts: tuple[TriedSetting, ...]
+    attempts: tuple[Attempt, ...]
     model: str
     workload: str
     cpus: int

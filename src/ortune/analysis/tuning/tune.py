@@ -9,10 +9,9 @@ from tempfile import TemporaryDirectory
 
 from ortune.analysis.tuning.descent import Answers, Attempt, Descent, Tools, changed
 from ortune.analysis.tuning.requests import Tune
-from ortune.analysis.tuning.result import TriedSetting, TuneResult
+from ortune.analysis.tuning.result import TuneResult
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.errors import BadModel
 from ortune.core.event import Note
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
@@ -26,11 +25,12 @@ from ortune.data.feeds import Feeds
 from ortune.experiment.budget import budget_for
 from ortune.experiment.context import ScoredPart
 from ortune.experiment.measure import records
-from ortune.experiment.original import keep_outputs, scored_part
+from ortune.experiment.original import scored_part
 from ortune.measurement.accuracy import EXACT_DB, judge
 from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.load import busy
+from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.timing.turns import ready
 from ortune.metrics.max_error import MaxError
@@ -67,10 +67,8 @@ def run(asked: Tune) -> TuneResult:
             descent.run()
             ratio, cpu = judged(descent)
         except WorkerFailed as error:
-            raise BadModel(
-                f"{path} does not run on {origin}: {error.failure.reason}",
-                fix=f"check the model and the data; again alone: {error.failure.reproduce}",
-            ) from None
+            fix = f"check the model and the data; again alone: {error.failure.reproduce}"
+            raise error.as_bad_model(path, origin, fix) from None
     record = noise.between(before, noise.snapshot())
     return TuneResult(
         start=str(origin),
@@ -82,9 +80,7 @@ def run(asked: Tune) -> TuneResult:
         ratio=ratio,
         cpu_ratio=cpu,
         finished=descent.finished,
-        attempts=tuple(
-            TriedSetting(**vars(one) | {"backend": str(one.backend)}) for one in descent.attempts
-        ),
+        attempts=tuple(descent.attempts),
         model=str(path),
         workload=str(driven),
         cpus=offered.effective_cpus,
@@ -104,19 +100,16 @@ tune = verb(Tune, run)
 
 
 def _samples(asked: Tune, inputs: Sequence[TensorSpec], batch: int, folder: Path) -> Feeds:
-    shapes, ranges = asked.shapes, asked.ranges
-    found = given.samples(
+    return given.samples(
         asked.data,
         inputs,
         folder,
         labels=asked.labels,
         batch=batch,
-        shapes=shapes,
-        ranges=ranges,
+        shapes=asked.shapes,
+        ranges=asked.ranges,
+        sink=asked.sink,
     )
-    for text in found.notes:
-        asked.sink(Note(text))
-    return found
 
 
 def line(attempt: Attempt) -> str:

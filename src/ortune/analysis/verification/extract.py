@@ -22,8 +22,7 @@ from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.model.analysis.facts import weight_bytes
 from ortune.model.graph import spec
 from ortune.model.io import file
-from ortune.model.parts.cut_inputs import crossings
-from ortune.model.parts.extract import begins
+from ortune.model.parts.extract import begins, crossings
 from ortune.model.parts.extract import extract as cut
 from ortune.model.parts.probed import watched
 from ortune.recipe.compare import ExpectedOutputs, difference

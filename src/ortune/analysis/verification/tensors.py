@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
 from ortune.data import stream
-from ortune.measurement.process import ask_once, lone
+from ortune.measurement.outputs import outputs
+from ortune.measurement.process import lone
 from ortune.model.graph import spec
 from ortune.model.parts.extract import extract
 from ortune.model.parts.probed import watched
@@ -59,10 +60,7 @@ def values(
         with watched(head, folder) as files:
             path, _, _ = files.showing([])
             job = lone(path, backend, fed, folder, "values")
-            found = (folder / "found.stream").resolve()
-            order = list(range(len(indices)))
-            ask_once(job, ("score", {"indices": order, "metrics": [], "save": str(found)}))
-        rows = stream.Stream(found)
+            rows = outputs(job, range(len(indices)), folder / "found.stream")
 
         def joined() -> Iterator[dict[str, NDArray[Any]]]:
             for place, index in enumerate(indices):

@@ -164,10 +164,7 @@ def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]
             ready(worker)
             return measure.score(context, worker, plan, part)
     except WorkerFailed as error:
-        raise BadModel(
-            f"{model} does not run on {backend}: {error.failure.reason}",
-            fix=error.failure.fix or "run `ortune inspect` on it",
-        ) from None
+        raise error.as_bad_model(model, backend) from None
 
 
 def _judged(context: Context, backend: Backend, model: Path) -> Score | None:

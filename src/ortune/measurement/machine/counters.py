@@ -54,16 +54,12 @@ class Snapshot:
 
     Attributes:
         wall_s: ``time.monotonic``.
-        cpus: CPUs that the process may use.
         busy_s: CPU seconds that all processes together have spent on those CPUs, None if hidden.
         stolen_s: Seconds in which the hypervisor ran something else on them.
         total_s: Seconds of those CPUs, idle included.
         own_s: CPU seconds of this process and its children, dead ones included.
-        switches: Context switches of the machine.
         waits_s: Seconds in which some task stood ready without a CPU (pressure stall information).
         throttles: The process's CPU cgroups that have a quota; None if none can be read.
-        mhz: Clock of every CPU.
-        celsius: Hottest sensor.
     """
 
     wall_s: float
@@ -94,7 +90,7 @@ def snapshot(roots: Roots = LIVE) -> Snapshot:
         stolen,
         total,
         own_seconds(roots.proc),
-        _switches(roots.proc),
+        _pairs(_text(roots.proc / "stat")).get("ctxt"),
         _waits(roots.proc),
         throttles(roots),
         mhz(roots),
@@ -195,10 +191,6 @@ def _cpu_seconds(
     if not seen:
         return None, None, None
     return busy / _ticks(), stolen / _ticks(), total / _ticks()
-
-
-def _switches(proc: Path) -> int | None:
-    return _pairs(_text(proc / "stat")).get("ctxt")
 
 
 def _waits(proc: Path) -> float | None:

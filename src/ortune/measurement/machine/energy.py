@@ -10,28 +10,10 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 _POWERCAP = Path("/sys/class/powercap")
 _NVML = ("libnvidia-ml.so.1", "nvml.dll")
-
-
-class Counter(Protocol):
-    """One counter of energy."""
-
-    @property
-    def name(self) -> str:
-        """What it counts for, such as ``package-0``."""
-        ...
-
-    @property
-    def wraps(self) -> int:
-        """Microjoules after which it starts at 0 again; 0 for never."""
-        ...
-
-    def read(self) -> int:
-        """Return microjoules since some start."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -39,7 +21,6 @@ class Energy:
     """The counters that can be read here.
 
     Attributes:
-        counters: May be empty.
         why: Why there is none of a kind; one text for each kind that is missing.
     """
 
@@ -128,6 +109,10 @@ class _Board:
             self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle, ctypes.byref(found))
         )
         return found.value * 1000
+
+
+Counter: TypeAlias = _Zone | _Board
+"""Has a name and reads microjoules since some start; starts anew after ``wraps``, 0: never."""
 
 
 def _boards(libraries: Sequence[str]) -> tuple[list[Counter], str]:

@@ -8,34 +8,18 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ortune.core.hardware.cpus import cpu_model, effective_cpus, instruction_sets
 
-SETS = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_int8",
-    "amx_bf16",
-    "amx_fp16",
-    "asimddp",
-    "i8mm",
-    "bf16",
+_SETS = (
+    "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16 amx_fp16 asimddp "
+    "i8mm bf16"
 )
+SETS = tuple(_SETS.split())
 """Instruction sets that decide which arithmetic is fast, in Linux' spelling."""
 
-PACKAGES = (
-    "ortune",
-    "onnxruntime",
-    "onnx",
-    "onnx-ir",
-    "onnxscript",
-    "numpy",
-    "onnxruntime-ep-openvino",
-    "openvino",
-    "torch",
-    "mlcommons-loadgen",
+_PACKAGES = (
+    "ortune onnxruntime onnx onnx-ir onnxscript numpy onnxruntime-ep-openvino openvino torch "
+    "mlcommons-loadgen"
 )
+PACKAGES = tuple(_PACKAGES.split())
 
 
 def machine() -> dict[str, str]:

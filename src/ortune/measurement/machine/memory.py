@@ -15,26 +15,10 @@ _HASH = re.compile(r"_\d{12,}$")
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Memory of this process in bytes, its interpreter and the runtime's libraries included.
-
-    Attributes:
-        rss: Resident now.
-        uss: Of that, what no other process shares; None where it cannot be read.
-        peak: Most that was ever resident.
-    """
-
-    rss: int
-    uss: int | None
-    peak: int
-
-
-@dataclass(frozen=True)
 class NodeMemory:
     """One line of the runtime's node record: bytes over one run.
 
     Attributes:
-        name: The node's name in the graph as the runtime rewrote it.
         inputs: Bytes it reads, its weights included.
         weights: Bytes of initializers that it holds apart from its inputs.
         outputs: Bytes allocated for what it returns; 0 where a buffer is used again.
@@ -51,17 +35,6 @@ class NodeMemory:
     def allocated(self) -> int:
         """Bytes that a run allocates for this node."""
         return self.weights + self.outputs + self.temporary
-
-
-def memory() -> Memory:
-    """Read this process's memory."""
-    import psutil
-
-    process = psutil.Process()
-    uss: int | None = None
-    with suppress(psutil.Error, AttributeError):
-        uss = int(process.memory_full_info().uss)
-    return Memory(int(process.memory_info().rss), uss, peak_rss())
 
 
 def peak_rss(status: Path = Path("/proc/self/status")) -> int:

@@ -8,11 +8,11 @@ what takes the CPU away behind the scheduler's back, makes a machine too noisy f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ortune.core.trial import Interval
-from ortune.measurement.machine.counters import LIVE, Roots, Snapshot, settings, snapshot
+from ortune.measurement.machine.counters import LIVE, Roots, Snapshot, Throttle, settings, snapshot
 
 __all__ = ["Advice", "Judgement", "Record", "between", "judge", "now", "snapshot"]
 
@@ -30,6 +30,7 @@ processes has 0.08 on a quiet machine."""
 CLOCKS = 0.1
 """How far the clock may wander between two snapshots."""
 HOT = 90.0
+_HIDDEN = "not visible"
 
 RULE = (
     "too noisy: over half of the runs waited for a CPU and not only for each other, the original "
@@ -43,8 +44,6 @@ class Record:
     """What happened on the machine during a run. Shares are of 1; None is "not visible".
 
     Attributes:
-        seconds: Length of the run.
-        cpus: CPUs that could be used.
         own: CPUs that this process and its workers used, on average.
         others: CPUs of those that other processes used.
         stolen: Share of CPU time that the hypervisor gave to others.
@@ -55,8 +54,6 @@ class Record:
         switches: Context switches of the machine a second.
         mhz: Lowest and highest clock seen at both ends; empty if hidden.
         celsius: Hottest sensor at the end.
-        load: Load averages at the end.
-        settings: Governor, turbo, sibling threads.
     """
 
     seconds: float
@@ -76,25 +73,20 @@ class Record:
 
     def readings(self) -> dict[str, str]:
         """Return it as a person reads it: name -> value with its unit."""
-        hidden = "not visible"
-        clocks = " to ".join(f"{one:.0f}" for one in self.mhz)
+        throttled = "no quota" if self.throttled is not None else _HIDDEN
+        if self.throttled is not None and self.periods:
+            throttled = f"{_percent(self.throttled)} of {self.periods}"
         return {
             "measured for": f"{self.seconds:.0f} s on {self.cpus} CPUs",
             "CPUs used by ortune": f"{self.own:.2f}",
-            "CPUs used by others": hidden if self.others is None else f"{self.others:.2f}",
-            "throttled periods of the CPU quota": hidden
-            if self.throttled is None
-            else f"{_percent(self.throttled)} of {self.periods}"
-            if self.periods
-            else "no quota",
-            "stolen CPU time": hidden if self.stolen is None else _percent(self.stolen),
-            "some task waited for a CPU": hidden if self.waits is None else _percent(self.waits),
-            "context switches a second": hidden
-            if self.switches is None
-            else f"{self.switches:.0f}",
-            "clock, MHz": clocks or hidden,
-            "temperature, C": hidden if self.celsius is None else f"{self.celsius:.0f}",
-            "load average": " ".join(f"{one:.2f}" for one in self.load) or hidden,
+            "CPUs used by others": _shown(self.others, "{:.2f}".format),
+            "throttled periods of the CPU quota": throttled,
+            "stolen CPU time": _shown(self.stolen, _percent),
+            "some task waited for a CPU": _shown(self.waits, _percent),
+            "context switches a second": _shown(self.switches, _whole),
+            "clock, MHz": " to ".join(map(_whole, self.mhz)) or _HIDDEN,
+            "temperature, C": _shown(self.celsius, _whole),
+            "load average": " ".join(map("{:.2f}".format, self.load)) or _HIDDEN,
             **self.settings,
         }
 
@@ -104,8 +96,6 @@ class Advice:
     """One thing that is wrong with the machine.
 
     Attributes:
-        what: What it is, with its size.
-        change: What to do about it.
         severe: It alone makes a verdict impossible.
     """
 
@@ -123,7 +113,6 @@ class Judgement:
 
     Attributes:
         too_noisy: By `RULE`.
-        advice: The worst first.
     """
 
     too_noisy: bool
@@ -159,11 +148,10 @@ def between(before: Snapshot, after: Snapshot, roots: Roots = LIVE) -> Record:
 def now() -> dict[str, str]:
     """Return what can be read at this moment, without a run to compare with."""
     seen = snapshot()
-    hidden = "not visible"
     return {
-        "load average": " ".join(f"{one:.2f}" for one in seen.load) or hidden,
-        "clock, MHz": " ".join(f"{one:.0f}" for one in seen.mhz) or hidden,
-        "temperature, C": hidden if seen.celsius is None else f"{seen.celsius:.0f}",
+        "load average": " ".join(map("{:.2f}".format, seen.load)) or _HIDDEN,
+        "clock, MHz": " ".join(map(_whole, seen.mhz)) or _HIDDEN,
+        "temperature, C": _shown(seen.celsius, _whole),
         **settings(),
     }
 
@@ -172,7 +160,6 @@ def judge(record: Record, disturbed: float = math.nan, equal: Interval | None = 
     """Say whether a verdict can be given, and what to change.
 
     Args:
-        record: What happened during the run.
         disturbed: Share of timed runs whose threads waited for a CPU; NaN when unknown.
         equal: A/A ratio of the original to itself, with its 99 % interval.
     """
@@ -266,20 +253,24 @@ def _throttled(before: Snapshot, after: Snapshot) -> tuple[float | None, int, fl
     if after.throttles is None:
         return None, 0, 0.0
     old = {one.group: one for one in before.throttles or ()}
-    worst: tuple[float, int, float] | None = None
+    worst = (0.0, 0, 0.0)
     for one in after.throttles:
-        first = old.get(one.group)
-        periods = one.periods - (first.periods if first else 0)
-        if periods <= 0:
-            continue
-        throttled = one.throttled - (first.throttled if first else 0)
-        stopped = one.stopped_s - (first.stopped_s if first else 0.0)
-        worst = max(worst or (0.0, 0, 0.0), (throttled / periods, periods, stopped))
-    return worst if worst is not None else (0.0, 0, 0.0)
+        first = old.get(one.group, Throttle(one.group, 0, 0, 0.0))
+        if (periods := one.periods - first.periods) > 0:
+            share = (one.throttled - first.throttled) / periods
+            worst = max(worst, (share, periods, one.stopped_s - first.stopped_s))
+    return worst
 
 
 def _less(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None else after - before
+
+
+def _shown(value: float | None, write: Callable[[float], str]) -> str:
+    return _HIDDEN if value is None else write(value)
+
+
+_whole = "{:.0f}".format
 
 
 def _percent(share: float) -> str:

@@ -24,9 +24,6 @@ def slowdown(job: WorkerJob, processes: int, out: Path, rounds: int = 5) -> floa
 
     Args:
         job: Its backend's threads are those of each process.
-        processes: Side by side.
-        out: Folder for the workers' files.
-        rounds: Turns.
 
     Raises:
         WorkerFailed: One of them does not run.
@@ -45,6 +42,5 @@ def slowdown(job: WorkerJob, processes: int, out: Path, rounds: int = 5) -> floa
 
 
 def _rate(worker: Worker, runs: int) -> float:
-    """Return runs a second of one burst."""
     latency: Sequence[int] = worker.ask("burst", at=0, runs=runs)["latency_ns"]
     return 1e9 / fmean(latency)

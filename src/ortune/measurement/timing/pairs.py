@@ -23,8 +23,6 @@ class Effort:
 
     Attributes:
         min_blocks: Blocks before any early stop, unless they take twice the seconds.
-        max_blocks: Blocks at most.
-        seconds: Soft limit of timing.
         decide: Stop early when the interval lies wholly on one side of 1 and is narrow enough.
     """
 
@@ -106,11 +104,6 @@ def fresh_pairs(
     last one's.
 
     Args:
-        baseline: Start its process.
-        candidate: Start its process.
-        count: Pairs.
-        effort: Of each pair.
-        progress: Receives each pair's ratio so far.
         first: A baseline that runs already, for the first pair; it is left running.
 
     Raises:
@@ -133,10 +126,7 @@ def _enough(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
     """Whether a pair of some blocks needs no more.
 
     Args:
-        ratio: Of the blocks so far.
-        done: Their number.
         late: Seconds beyond the effort's; negative before.
-        effort: The limits.
     """
     if effort.decide and ratio.low > 1.3:
         return True

@@ -33,7 +33,6 @@ class Runs:
     Attributes:
         recorded: The runtime's record of the middle half of the profiled runs.
         plain_ns: Mean of the middle half of the plain runs.
-        plain: Number of plain runs.
     """
 
     recorded: Recorded
@@ -95,7 +94,6 @@ def middle_mean(values: list[int]) -> float:
 
 
 def _warm(worker: Worker) -> int:
-    """Run for a while; return the typical time of a run in ns."""
     latency: list[int] = worker.ask("laps", at=0, runs=2)["latency_ns"]
     spent = sum(latency)
     while spent < _WARM_NS:

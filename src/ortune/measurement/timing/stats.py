@@ -69,7 +69,7 @@ def centre(logs: Floats) -> float:
     return float(np.sort(logs)[cut : len(logs) - cut].mean())
 
 
-def bootstrap(logs: Floats, draws: int = 2000, seed: int = 0) -> float:
+def bootstrap(logs: Floats) -> float:
     """Return the bootstrap standard error of `centre` over blocks.
 
     With Hesterberg's sqrt(n / (n - 1)) for its narrowness (doi:10.1080/00031305.2015.1089789).
@@ -77,8 +77,8 @@ def bootstrap(logs: Floats, draws: int = 2000, seed: int = 0) -> float:
     n = len(logs)
     if n < 2:
         return float("inf")
-    rng = np.random.default_rng(seed)
-    rows = np.sort(logs[rng.integers(0, n, (draws, n))], axis=1)
+    rng = np.random.default_rng(0)
+    rows = np.sort(logs[rng.integers(0, n, (2000, n))], axis=1)
     cut = int(0.2 * n)
     return float(rows[:, cut : n - cut].mean(axis=1).std()) * math.sqrt(n / (n - 1))
 
@@ -93,9 +93,7 @@ def ratio(pairs: Sequence[Pair], confidence: float = CONFIDENCE) -> Interval:
     return _interval(middle, student(confidence, df) * math.sqrt(variance / n))
 
 
-def prediction(
-    pairs: Sequence[Pair], confidence: float = PREDICTED, occasion: float = OCCASION_SD
-) -> Interval:
+def prediction(pairs: Sequence[Pair]) -> Interval:
     """Return where one new measurement of the ratio will fall.
 
     New is: one fresh pair of processes timed as long as one of these, on another occasion, perhaps
@@ -104,8 +102,8 @@ def prediction(
     middle +- t sqrt(s^2 (1 + 1/n) + occasion^2).
     """
     middle, variance, df, n = spread(pairs)
-    wide = math.sqrt(variance * (1 + 1 / n) + occasion**2)
-    return _interval(middle, student(confidence, df) * wide)
+    wide = math.sqrt(variance * (1 + 1 / n) + OCCASION_SD**2)
+    return _interval(middle, student(PREDICTED, df) * wide)
 
 
 def spread(pairs: Sequence[Pair]) -> tuple[float, float, int, int]:

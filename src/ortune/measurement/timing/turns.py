@@ -27,8 +27,6 @@ class Started:
     """What a fresh process took until it had answered once.
 
     Attributes:
-        load_ns: Opening its sessions.
-        first_ns: The first run.
         peak_rss: Bytes at most so far.
         placement: Execution provider -> nodes it took.
     """
@@ -76,11 +74,7 @@ def warm(worker: Worker) -> int:
 
 
 def pace(*quickest: int) -> Span:
-    """Size bursts so that the slowest side takes about 60 ms, or two runs of a slow model.
-
-    Args:
-        quickest: Each side's quickest run in ns.
-    """
+    """Size bursts by the sides' quickest runs, ns: about 60 ms of the slowest, or two runs."""
     slow, fast = max(*quickest, 1), max(1, min(quickest))
     each = max(1, _ENTRY_NS // fast)
     runs = max(2, _BURST_NS // (slow * each))
@@ -103,8 +97,6 @@ def blocks(
     """Yield the bursts of one block after another, both halves of a contestant joined.
 
     Args:
-        contestants: In the order of the first half.
-        size: Of a burst.
         timed: Time a contestant's burst from a position of the cycle; None takes it out.
         rotate: Begin each block with the next contestant: who runs twice in a row meets warm
             caches the second time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from ortune.core.plugins import codec
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.memory import read_nodes
 from ortune.measurement.worker.workbench import Workbench
-from ortune.runtimes.onnxruntime import memory
 
 _RUNS = 2
+_NODES = "session.collect_node_memory_stats_to_file"
+"""Session key: the first run writes what every node allocates to the file named by it."""
+_HELD, _PEAK = "mem_arena_held", "mem_in_use_peak"
 
 
 def arena(bench: Workbench) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def arena(bench: Workbench) -> dict[str, Any]:
                 session.run(feeds)
         session.recorded(1)
     traces = sorted(Path(folder).glob("*trace*.json"))
-    found = memory.arena(traces[-1]) if traces else None
+    found = _in_arena(traces[-1]) if traces else None
     return {"arena": found, "why": "" if found else "the runtime recorded no arena"}
 
 
@@ -61,6 +64,20 @@ def _recording_nodes(backend: Cpu, file: Path) -> Cpu:
     Memory patterns are off: with them buffers are planned for the whole graph and no node
     allocates any (onnxruntime, partitioning with the CUDA provider).
     """
-    return replace(
-        backend, memory_pattern=False, config=(*backend.config, f"{memory.NODES}={file}")
-    )
+    return replace(backend, memory_pattern=False, config=(*backend.config, f"{_NODES}={file}"))
+
+
+def _in_arena(trace: Path) -> dict[str, int] | None:
+    """Return bytes that the arena held and of these the most in use, from a profile's events.
+
+    The events of onnxruntime 1.31 carry them (PR#29058). None where there are none: an older
+    runtime, or no arena.
+    """
+    events = json.loads(trace.read_text(encoding="utf-8"))
+    known = [one["args"] for one in events if _HELD in one.get("args", {})]
+    if not known:
+        return None
+    return {
+        "held": max(int(args[_HELD]) for args in known),
+        "peak": max(int(args[_PEAK]) for args in known),
+    }

@@ -29,7 +29,6 @@ class SessionLane:
         return [(self._sessions[name], feeds) for name, feeds in self._round_at(position)]
 
     def clock(self) -> int:
-        """Monotonic nanoseconds, waits of a scripted clock included."""
         return self._first.clock() + self._skipped
 
     def until(self, moment: int) -> None:
@@ -45,5 +44,4 @@ class SessionLane:
             time.sleep(0)
 
     def waited(self) -> int:
-        """Run-queue time of all threads of the process."""
         return self._first.waited()

@@ -7,7 +7,7 @@ files are the parent's (`ortune.calibration.calibrate`): a model that gives out 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,7 @@ def extents(
     """Run the largest sample; return how many elements each tensor has, and one of its shapes.
 
     Args:
-        bench: The worker's state; its session is not used.
         model: A file whose outputs are shapes.
-        indices: Samples to choose from.
-        watches: Encoded Watches.
     """
     sizes = [sum(array.nbytes for array in bench.sample(i).values()) for i in indices]
     largest = indices[int(np.argmax(sizes))]
@@ -60,11 +57,8 @@ def observe(
     """Answer every probe for every group of samples; each pass runs each sample once.
 
     Args:
-        bench: The worker's state; its session is not used.
         model: A file whose outputs are what is watched.
         groups: Sample indices; groups may overlap.
-        watches: Encoded Watches, one a probe.
-        probes: Encoded Probes.
         keep: Path without suffix, for files of moments.
 
     Returns:
@@ -163,6 +157,3 @@ def _schedule(groups: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
         for index in dict.fromkeys(indices):
             members.setdefault(index, []).append(number)
     return list(members.items())
-
-
-TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"observe": observe, "extents": extents}

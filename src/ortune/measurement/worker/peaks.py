@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float)
 
     Args:
         bench: Its models have one float32 input each, ``x``.
-        inputs: Model -> shape of that input.
         seconds: Timed in all; on a busy machine the last rounds are left out.
     """
     made: dict[tuple[int, ...], NDArray[np.float32]] = {}
@@ -61,6 +60,3 @@ def _time(bench: Workbench, name: str, feed: NDArray[np.float32]) -> int:
     start = time.perf_counter_ns()
     session.run({"x": feed})
     return time.perf_counter_ns() - start
-
-
-TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"peaks": peaks}

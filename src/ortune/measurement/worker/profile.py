@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +41,3 @@ def recorded(bench: Workbench, runs: int) -> dict[str, Any]:
     if not isinstance(session, Recording):
         raise AssertionError("recorded is asked after record")
     return {"recorded": codec.encode(session.recorded(runs))}
-
-
-TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    "record": record,
-    "laps": laps,
-    "recorded": recorded,
-}

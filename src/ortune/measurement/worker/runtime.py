@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
+from ortune.core.capabilities import Capabilities
+from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
 from ortune.core.plugins import codec
 from ortune.measurement.job import MAIN
-from ortune.measurement.machine.offered import offered
+from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.worker.workbench import Workbench
+from ortune.runtimes.onnxruntime.devices import devices, providers
 
 
 def capabilities(bench: Workbench) -> dict[str, Any]:
-    """Return the `Capabilities` of this process for the job's backend."""
-    answer: dict[str, Any] = codec.encode(offered(bench.job.backend))
+    """Return the `Capabilities` of this process for the job's backend.
+
+    Raises:
+        BadSettings: The installed runtime does not know a setting.
+    """
+    found = Capabilities(
+        missing=bench.job.backend.missing(),
+        effective_cpus=effective_cpus(),
+        usable_cpus=usable_cpus(),
+        instruction_sets=tuple(sorted(instruction_sets())),
+        providers=providers(),
+        devices=devices(),
+        versions=versions(),
+        machine=machine(),
+    )
+    answer: dict[str, Any] = codec.encode(found)
     return answer
 
 
@@ -29,10 +45,3 @@ def takes(bench: Workbench) -> dict[str, Any]:
     """Return execution provider -> names of the model's nodes that it would take."""
     found = bench.job.backend.takes(bench.job.models[MAIN])
     return {"takes": {provider: list(names) for provider, names in found.items()}}
-
-
-TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    "capabilities": capabilities,
-    "prepare": prepare,
-    "takes": takes,
-}

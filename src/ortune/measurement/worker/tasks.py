@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,8 +19,11 @@ from ortune.core.plugins import codec, user_function
 from ortune.data import stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.memory import peak_rss
-from ortune.measurement.worker import observers, peaks, profile, runtime
 from ortune.measurement.worker.allocations import arena, nodes
+from ortune.measurement.worker.observers import extents, observe
+from ortune.measurement.worker.peaks import peaks
+from ortune.measurement.worker.profile import laps, record, recorded
+from ortune.measurement.worker.runtime import capabilities, prepare, takes
 from ortune.measurement.worker.usage import footprint, rest, usage
 from ortune.measurement.worker.workbench import Workbench
 from ortune.measurement.worker.workload import burst, details, first
@@ -48,9 +52,6 @@ def score(
     """Run samples one by one; return a list of record rows for every metric.
 
     Args:
-        bench: The worker's state.
-        indices: Samples to run, in order.
-        metrics: Encoded Metric plugins.
         expected: Stream of the baseline's outputs for exactly these samples; None scores the
             outputs against themselves.
         save: Stream file to write the outputs to.
@@ -75,8 +76,7 @@ def score(
     if save:
         stream.write(Path(save), outputs())
     else:
-        for _ in outputs():
-            pass
+        deque(outputs(), maxlen=0)
     return {"records": rows, "peak_rss": peak_rss()}
 
 
@@ -85,8 +85,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Call the user's ``fn(run)`` and return its records.
 
+    For several models ``run`` is a dictionary: ``run["decoder"](**inputs)``.
+
     Args:
-        bench: The worker's state.
         function: ``pkg.module:name``.
         record: Model name -> stream file that receives the inputs of its calls.
     """
@@ -107,23 +108,19 @@ def evaluate(
             return run
 
         runners = {name: runner(name) for name in bench.sessions}
-        given = runners[MAIN] if MAIN in runners else Runners(runners)
+        given = runners.get(MAIN, runners)
         found = user_function.function(function)(given)
         rows = [[float(x) for x in np.atleast_1d(np.asarray(row, np.float64))] for row in found]
     return {"records": [rows], "calls": calls, "peak_rss": peak_rss()}
 
 
-class Runners(dict[str, Callable[..., dict[str, NDArray[Any]]]]):
-    """What an evaluate function gets for several models: ``run["decoder"](**inputs)``."""
-
-
-def describe(bench: Workbench, index: int = 0) -> dict[str, Any]:
+def describe(bench: Workbench) -> dict[str, Any]:
     """Run one sample and return dtype and shape of every output: the last rung of the ladder."""
-    outputs = bench.sessions[MAIN].run(bench.sample(index))
+    outputs = bench.sessions[MAIN].run(bench.sample(0))
     return {"shapes": {name: [str(a.dtype), list(a.shape)] for name, a in outputs.items()}}
 
 
-def optimize_offline(bench: Workbench, out: str) -> dict[str, Any]:
+def optimize(bench: Workbench, out: str) -> dict[str, Any]:
     """Let the runtime rewrite the model file at the backend's level and write it to `out`."""
     backend = bench.job.backend
     if not isinstance(backend, Cpu):
@@ -132,25 +129,12 @@ def optimize_offline(bench: Workbench, out: str) -> dict[str, Any]:
     return {}
 
 
-TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    "load": load,
-    "first": first,
-    "burst": burst,
-    "details": details,
-    "score": score,
-    "evaluate": evaluate,
-    "describe": describe,
-    "optimize": optimize_offline,
-    **observers.TASKS,
-    **runtime.TASKS,
-    **profile.TASKS,
-    **peaks.TASKS,
-    "usage": usage,
-    "footprint": footprint,
-    "rest": rest,
-    "arena": arena,
-    "nodes": nodes,
-}
+_TASKS = (
+    *(load, score, evaluate, describe, optimize, first, burst, details, usage, footprint, rest),
+    *(observe, extents, record, laps, recorded, peaks, arena, nodes, capabilities, prepare, takes),
+)
+TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}
+"""Name of a command -> its task."""
 
 
 def _label(value: Any) -> Any:

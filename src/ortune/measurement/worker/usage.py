@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
-from ortune.measurement.machine import memory
+from ortune.measurement.machine.memory import peak_rss
 from ortune.measurement.worker.workbench import Workbench
 
 _STEP_S = 0.005
@@ -22,9 +23,19 @@ def usage(bench: Workbench) -> dict[str, Any]:
 
 
 def footprint(bench: Workbench) -> dict[str, Any]:
-    """Read resident, unshared and peak memory in bytes, and what of it are samples."""
-    now = memory.memory()
-    return {"rss": now.rss, "uss": now.uss, "peak": now.peak, "samples": bench.held}
+    """Read this process's memory in bytes, its interpreter and the runtime's libraries included.
+
+    Returns:
+        ``rss``: resident now; ``uss``: of that, what no other process shares, None where it cannot
+        be read; ``peak``: most that was ever resident; ``samples``: kept samples.
+    """
+    import psutil
+
+    process, uss = psutil.Process(), None
+    with suppress(psutil.Error, AttributeError):
+        uss = process.memory_full_info().uss
+    rss = process.memory_info().rss
+    return {"rss": rss, "uss": uss, "peak": peak_rss(), "samples": bench.held}
 
 
 def rest(bench: Workbench, limit_s: float = 0.5) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ class Workbench:
 
     Attributes:
         sessions: Model name -> session of the first lane.
-        feeds: Model name -> its samples.
         runs: Runs of all bursts so far.
         details: Of the last bursts, for `Workload.results`.
     """
@@ -40,13 +40,9 @@ class Workbench:
         self.feeds = {name: stream.Stream(path) for name, path in job.feeds.items()}
         self.runs = 0
         self.details: deque[Mapping[str, Any]] = deque(maxlen=_DETAILS)
-        self._lanes: list[SessionLane] = []
-        self._cycle: list[int] = []
         self._rounds: dict[int, Round] = {}
-        self._shapes: list[str] = []
 
     def open(self) -> None:
-        """Open every model once."""
         for name, path in self.job.models.items():
             if name not in self.sessions:
                 opened = self.job.backend.open(path, verbose=self.job.verbose)
@@ -60,29 +56,22 @@ class Workbench:
         self.sessions[MAIN] = recording
         return recording
 
-    def any(self) -> Session:
-        """Return the first session: its clock times all."""
-        return next(iter(self.sessions.values()))
-
-    def sample(self, index: int, name: str = MAIN) -> dict[str, NDArray[Any]]:
-        """Return one sample, as one run takes it."""
-        return self.feeds[name][index]
+    def sample(self, index: int) -> dict[str, NDArray[Any]]:
+        """Return one sample of the only model, as one run takes it."""
+        return self.feeds[MAIN][index]
 
     # --- what a workload drives -------------------------------------------------------------
 
     @property
     def out(self) -> Path:
-        """The worker's folder."""
         return self.job.out
 
-    @property
+    @cached_property
     def lanes(self) -> Sequence[SessionLane]:
         """The loaded sessions as the first lane, and as many more as the workload asks for."""
-        if not self._lanes:
-            self._lanes.append(SessionLane(self.sessions, self.round))
-        while len(self._lanes) < self.job.workload.lanes(self.job.backend.threads):
-            self._lanes.append(self._stack.enter_context(self.fresh()))
-        return self._lanes
+        more = range(1, self.job.workload.lanes(self.job.backend.threads))
+        first = SessionLane(self.sessions, self.round)
+        return [first, *(self._stack.enter_context(self.fresh()) for _ in more)]
 
     @contextmanager
     def fresh(self) -> Iterator[SessionLane]:
@@ -94,20 +83,16 @@ class Workbench:
             }
             yield SessionLane(sessions, self.round)
 
-    @property
+    @cached_property
     def shapes(self) -> Sequence[str]:
         """The shape of every run of the cycle."""
-        if not self._shapes:
-            self._shapes = [shape([f for _, f in self.round(k)]) for k in range(len(self.cycle))]
-        return self._shapes
+        return [shape([f for _, f in self.round(k)]) for k in range(len(self.cycle))]
 
-    @property
+    @cached_property
     def cycle(self) -> Sequence[int]:
         """The rounds that the workload chose, as many as memory has room for."""
-        if not self._cycle:
-            chosen = self.job.workload.cycle(_Shapes(self))
-            self._cycle = [chosen[k] for k in spread(len(chosen), self._room())]
-        return self._cycle
+        chosen = self.job.workload.cycle(_Shapes(self))
+        return [chosen[k] for k in spread(len(chosen), self._room())]
 
     def prepare(self) -> None:
         """Read every round of the cycle into memory."""
@@ -149,7 +134,6 @@ class Workbench:
         return min(len(feeds) for feeds in self.feeds.values())
 
     def _room(self) -> int:
-        """Return how many rounds may be held in memory."""
         size = sum(
             array.nbytes * (len(feeds) // self.fewest)
             for feeds in self.feeds.values()

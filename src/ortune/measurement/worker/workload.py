@@ -30,7 +30,7 @@ def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) ->
     `drop` rounds are not recorded. What an entry is, the workload says.
     """
     bench.prepare()
-    clock = bench.any().clock
+    clock = next(iter(bench.sessions.values())).clock
     start = clock()
     driven = bench.job.workload.drive(bench, Span(at, runs, each, drop))
     bench.runs += driven.runs

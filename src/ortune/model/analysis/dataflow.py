@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
-from ortune.model.graph.edit import Graph, const_tensor
+from ortune.model.graph.edit import Graph, bodies, const_tensor
 
 _SMALL = 4096
 """Constants up to this many bytes are told apart by content, larger ones by name."""
@@ -66,14 +66,14 @@ class Origin:
         for value in dict.fromkeys(self.inputs[name]):
             self.readers[value].append(name)
         self.maker |= dict.fromkeys(self.outputs[name], name)
-        bodies = [a.as_graph() for a in node.attributes.values() if not a.is_ref() and _body(a)]
-        for body in bodies:
+        inner = list(bodies(node))
+        for body in inner:
             self._link(node, body)
             self._walk(body)
         fixed = all(value in self.constant for value in self.inputs[name])
-        if fixed and not bodies and node.op_type not in _RANDOM:
+        if fixed and not inner and node.op_type not in _RANDOM:
             self.constant.update(self.outputs[name])
-        self._number(node, name, bool(bodies))
+        self._number(node, name, bool(inner))
 
     def _link(self, node: ir.Node, body: ir.Graph) -> None:
         """Let values go into a body and out of it."""
@@ -86,14 +86,14 @@ class Origin:
             if value.name and inner.name:
                 self._through[str(value.name)].append(str(inner.name))
 
-    def _number(self, node: ir.Node, name: str, bodies: bool) -> None:
+    def _number(self, node: ir.Node, name: str, holds: bool) -> None:
         """Give equal computations of equal values the same text."""
         if node.op_type in _PASSED_ON and not node.domain and self.inputs[name]:
             self._kind |= dict.fromkeys(
                 self.outputs[name][:1], self._kind_of(self.inputs[name][0])
             )
             return
-        if bodies or node.op_type in _RANDOM:
+        if holds or node.op_type in _RANDOM:
             return
         tensor = const_tensor(node.outputs[0]) if node.op_type == "Constant" else None
         if tensor is not None:
@@ -175,10 +175,6 @@ class Origin:
         """Return names of nodes in the order of the file."""
         wanted = set(names)
         return tuple(name for name in self.nodes if name in wanted)
-
-
-def _body(attribute: ir.Attr) -> bool:
-    return attribute.type == ir.AttributeType.GRAPH
 
 
 def _content(value: ir.Value) -> str:

@@ -12,7 +12,7 @@ from ortune.core.errors import BadModel
 from ortune.core.facts import TensorSpec
 from ortune.model.graph import spec
 from ortune.model.graph.edit import Graph, bodies
-from ortune.model.io.weightless import light
+from ortune.model.io.write import light
 
 
 @dataclass(frozen=True)

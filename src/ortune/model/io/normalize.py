@@ -8,7 +8,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from ortune.model.graph.edit import every_graph
+from ortune.model.graph.edit import bodies, every_graph
 from ortune.model.graph.spec import shape_of
 
 FIRST_FREE_IR = 4
@@ -78,13 +78,7 @@ def _sort(graph: ir.Graph | ir.Function) -> None:
 
 def _reads(node: ir.Node) -> list[ir.Value]:
     """Return what a node reads, its bodies included."""
-    nodes = [node]
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            nodes.extend(attribute.as_graph().all_nodes())
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            for graph in attribute.as_graphs():
-                nodes.extend(graph.all_nodes())
+    nodes = [node, *(inner for body in bodies(node) for inner in body.all_nodes())]
     return [value for one in nodes for value in one.inputs if value is not None]
 
 

@@ -26,7 +26,7 @@ def lint(
 
     Args:
         model: As loaded.
-        shaped: The same with shapes and without functions; see `ortune.model.shapes.copy`.
+        shaped: The same with shapes and without functions; see `ortune.model.shapes.infer`.
         proto: The file itself, for its names; None where there is none.
         values: Of all weights, for the rules about them; None where they were not read.
     """

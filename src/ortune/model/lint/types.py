@@ -57,20 +57,15 @@ def findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
         "few providers take them; they are left in float",
         "export with plain tensors",
     )
-    unranked = [v.name for v in shaped.graph.inputs if isinstance(v.type, ir.TensorType)]
-    unranked = [name for name in unranked if _rankless(shaped, name)]
+    tensors = [v for v in shaped.graph.inputs if isinstance(v.type, ir.TensorType)]
     yield finding(
         "unknown-rank",
         "warning",
         "{n} inputs without a declared rank",
-        unranked,
+        (value.name for value in tensors if value.shape is None),
         "no shape behind them is known before a run",
         "export with declared dimensions, dynamic ones by name",
     )
-
-
-def _rankless(model: ir.Model, name: str | None) -> bool:
-    return any(value.name == name and value.shape is None for value in model.graph.inputs)
 
 
 def _double(node: ir.Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,12 +113,10 @@ def _shape(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
 def _size(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
     source = node.inputs[0]
     shape = shape_of(source)
-    if shape is None or not all(isinstance(dim, int) for dim in shape):
+    sizes = [dim for dim in shape or () if isinstance(dim, int)]
+    if shape is None or len(sizes) < len(shape):
         return None
-    total = 1
-    for dim in shape:
-        total *= dim if isinstance(dim, int) else 0
-    return Partial((total,), scalar=True)
+    return Partial((math.prod(sizes),), scalar=True)
 
 
 def _same(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:

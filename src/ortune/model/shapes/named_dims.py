@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -129,9 +130,7 @@ def _left_over(shape: Sequence[Item], taken: Sequence[Item]) -> Item:
         else:
             return None
     names = [dim for dim in left if not isinstance(dim, int)]
-    numbers = 1
-    for dim in left:
-        numbers *= dim if isinstance(dim, int) else 1
+    numbers = math.prod(dim for dim in left if isinstance(dim, int))
     if not names:
         return numbers // size if size and numbers % size == 0 else None
     return names[0] if len(names) == 1 and numbers == size else None

@@ -100,10 +100,7 @@ def _input_types(node: ir.Node) -> dict[str, onnx.TypeProto] | None:
             continue
         if value.type is None or not value.name:
             return None
-        proto = ir.serde.serialize_type(value.type)
-        if value.shape is not None:
-            ir.serde.serialize_shape_into(proto, value.shape)
-        types[value.name] = proto
+        types[value.name] = ir.serde.serialize_value(value).type
     return types
 
 

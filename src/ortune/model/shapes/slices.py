@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -66,9 +67,8 @@ def reaches(shape: Sequence[Item], axis: int, end: Item) -> bool:
         return True
     if not isinstance(end, int) or end < 0:
         return False
-    others = 1
-    for index, other in enumerate(shape):
-        others *= other if index != axis and isinstance(other, int) else 1
+    sizes = (dim for at, dim in enumerate(shape) if at != axis)
+    others = math.prod(size for size in sizes if isinstance(size, int))
     return end >= _END or (isinstance(dim, int) and end >= dim) or end * others >= _MOST
 
 

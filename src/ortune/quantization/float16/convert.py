@@ -38,7 +38,6 @@ class Halver:
     """Converts one model's graphs in place, by the kinds of its values before; not its functions.
 
     Attributes:
-        count: Nodes converted.
         kept: Nodes that stay in float32: blocked operators, pinned nodes, and what cannot.
     """
 
@@ -203,7 +202,6 @@ class Halver:
         self._halves.add(value)
 
     def _attributes(self, node: ir.Node) -> None:
-        """Let the attributes that name a type name the new one."""
         dtype = self._format.dtype
         match node.op_type:
             case "Cast":

@@ -19,9 +19,7 @@ class Format:
     """A type narrower than float32.
 
     Attributes:
-        dtype: In ONNX.
         numpy: The same in numpy, by ml_dtypes where numpy has none.
-        largest: Finite value.
         smallest: Normal value: below it digits are lost one by one.
         roundoff: Largest relative error of rounding to nearest, 2 ** -digits.
     """

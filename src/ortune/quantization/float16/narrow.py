@@ -17,7 +17,6 @@ from ortune.core.observer import Probe, Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.float16 import overflow
-from ortune.quantization.float16.casts import clean
 from ortune.quantization.float16.convert import CONTROL, FIXED, Halver
 from ortune.quantization.float16.format import MASK, Format
 from ortune.quantization.float16.overflow import MOVERS, Pin, Rules
@@ -72,7 +71,6 @@ class Sixteen(Quantizer):
 
     @property
     def keeps_io(self) -> bool:
-        """As the field says."""
         return self.keep_io
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
@@ -97,7 +95,7 @@ class Sixteen(Quantizer):
         halver.main(model.graph, keep_io=self.keep_io)
         if not halver.count:
             raise Refused(f"no float32 operator can be {name}", fix=f"leave {name} out")
-        clean(model)
+        _clean_casts(model)
         _drop_unread(model)
         if halver.kept:
             edit.note(model, f"{halver.kept} nodes stay in float32")
@@ -118,7 +116,6 @@ class Sixteen(Quantizer):
                     yield node
 
     def _named(self, model: ir.Model) -> frozenset[ir.Node]:
-        """Return the nodes that the user's patterns keep in float32."""
         return frozenset(edit.every_node(model)) - wanted(model, self.include, self.exclude)
 
 
@@ -209,7 +206,6 @@ def _between(
 
 
 def _drop_unread(model: ir.Model) -> None:
-    """Remove the float32 constants that nothing reads any more."""
     for graph in edit.every_graph(model):
         if isinstance(graph, ir.Graph):
             for value in list(graph.initializers.values()):
@@ -217,3 +213,33 @@ def _drop_unread(model: ir.Model) -> None:
         for node in reversed(list(graph)):
             if node.op_type == "Constant" and not node.domain:
                 edit.discard(node.outputs[0])
+
+
+def _clean_casts(model: ir.Model) -> None:
+    """Remove Casts that change nothing.
+
+    Those are Casts to the type that a value has, and a Cast back behind one that widened. A Cast
+    back behind one that narrowed rounds, and stays.
+    """
+    for node in edit.every_node(model):
+        if node.op_type != "Cast" or node.domain or node.outputs[0].is_graph_output():
+            continue
+        source = node.inputs[0]
+        to = ir.DataType(edit.attribute(node, "to", 0))
+        if source is None or node.graph is None:
+            continue
+        before = source.producer()
+        same = source.dtype == to
+        if not same and before is not None and before.op_type == "Cast" and not before.domain:
+            origin = before.inputs[0]
+            narrow = to in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+            widened = narrow and source.dtype == ir.DataType.FLOAT
+            if origin is not None and origin.dtype == to and widened:
+                source, same = origin, True
+        if same:
+            node.outputs[0].replace_all_uses_with(source)
+            node.graph.remove(node, safe=True)
+    for node in reversed(list(edit.every_node(model))):
+        dead = node.op_type == "Cast" and not node.domain and not node.outputs[0].uses()
+        if dead and not node.outputs[0].is_graph_output() and node.graph is not None:
+            node.graph.remove(node, safe=True)

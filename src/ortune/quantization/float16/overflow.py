@@ -144,7 +144,6 @@ class _Judge:
         self._kinds, self._ranges, self._rules = kinds, ranges, rules
 
     def pin(self, node: ir.Node) -> Pin | None:
-        """Return why a node is pinned, None when it is not."""
         rules = self._rules
         values = list(floats(node, self._kinds))
         peak = max((self._peak(value) for value in values), default=0.0)
@@ -225,7 +224,6 @@ _ADDS = ("Add", "Sub", "Sum")
 
 
 def _inner(node: ir.Node, kinds: Mapping[ir.Value, Kind]) -> Iterator[Probe]:
-    """Yield what must be known of a node beyond its inputs' and outputs' ranges."""
     index = DIVIDED.get(node.op_type, 0)
     if node.domain or len(node.inputs) <= index:
         return

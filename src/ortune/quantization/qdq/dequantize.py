@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.match import maker, other, reader
-from ortune.quantization.qdq.nodes import cast_and_multiplied
+from ortune.quantization.grid import Grid
+from ortune.quantization.qdq.nodes import cast_and_multiplied, constants
 from ortune.quantization.replace import discard_back, stand_in
 
 _POSITIVE = ("Clip", "Relu", "Sigmoid", "Softmax", "HardSigmoid")
@@ -49,10 +50,8 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     bounded = maker(source, *_POSITIVE) is not None
     if (grid.zero == limits.min).all() and not bounded:
         high = (int(limits.max) - int(limits.min)) * float(grid.scale.max())
-        ends = [
-            editor.constant(f"{source.name}_low", np.asarray(0, grid.scale.dtype)),
-            editor.constant(f"{source.name}_high", np.asarray(high, grid.scale.dtype)),
-        ]
+        low, top = (np.asarray(end, grid.scale.dtype) for end in (0, high))
+        ends = constants(editor, str(source.name), low=low, high=top)
         clip = editor.node("Clip", [source, *ends], name=f"{source.name}_clip")
         clip.outputs[0].shape, clip.outputs[0].type = source.shape, source.type
         edit.insert_before(node, clip)
@@ -69,9 +68,8 @@ def widened(node: ir.Node) -> NDArray[np.float32] | None:
     array, grid = edit.const_array(node.inputs[0]), qdq.grid(node)
     if array is None or grid is None or grid.scale.dtype != np.float32:
         return None
-    zero = qdq.along(grid.zero, grid, array.ndim).astype(np.int32)
-    scale = qdq.along(grid.scale, grid, array.ndim).astype(np.float32)
-    return np.asarray((array.astype(np.int32) - zero).astype(np.float32) * scale, np.float32)
+    on = Grid(grid.scale, grid.zero, None if grid.single else grid.axis)
+    return on.dequantize(array).reshape(array.shape)
 
 
 def restore(model: ir.Model) -> int:
@@ -120,7 +118,6 @@ class FloatLayers:
     """Turns ConvInteger and MatMulInteger chains into Conv and MatMul on float weights.
 
     Args:
-        editor: Of the graph.
         at_load: Keep the integers in the file, behind Cast and Mul that onnxruntime folds when it
             loads the model; else store float32.
     """
@@ -213,7 +210,6 @@ def _chain(node: ir.Node, rounding: ir.Node | None) -> tuple[ir.Node, NDArray[An
 def _along(
     scale: NDArray[Any], rank: int, axis: int, size: int, convolves: bool
 ) -> NDArray[np.float32] | None:
-    """Turn a factor of the result into one of the weight."""
     if scale.size == 1:
         return scale.reshape(()).astype(np.float32)
     where = scale.ndim - (rank - 1 if convolves else 1)

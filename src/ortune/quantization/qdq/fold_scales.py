@@ -8,6 +8,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortune.model.graph import edit, prune
+from ortune.model.graph.match import nodes_of
+from ortune.model.graph.qdq import given
 from ortune.model.graph.uses import only_reader
 from ortune.rewrites.layers.affine import UNCHANGED, Affine, of_batch_norm, of_node
 from ortune.rewrites.layers.fold_affine import Absorber
@@ -23,13 +25,10 @@ def fold(model: ir.Model) -> int:
     absorber = Absorber(edit.Editor(model.graph))
     opset = model.opset_imports.get("", 0)
     count = 0
-    for graph in (model.graph, *model.graph.subgraphs()):
-        for node in list(graph):
-            at = foldable(node)
-            weight = edit.const_tensor(node.inputs[1]) if at is not None else None
-            if at is not None and weight is not None and at.convolves:
-                floats = weight.dtype == ir.DataType.FLOAT and weight.size > 0
-                count += _fold_behind(absorber, at, opset) if floats else 0
+    for node in nodes_of(model, "Conv", "ConvTranspose"):
+        at, weight = foldable(node), edit.const_tensor(given(node, 1))
+        if at is not None and weight is not None and weight.dtype == ir.DataType.FLOAT:
+            count += _fold_behind(absorber, at, opset) if weight.size else 0
     if count:
         prune.drop_dead(model)
     return count

@@ -16,7 +16,7 @@ from ortune.core.observer import Ranges
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization.grid import Grid, Kind, activation
-from ortune.quantization.qdq.nodes import multiplied, put_behind, take_output
+from ortune.quantization.qdq.nodes import dequantized, multiplied, put_behind, take_output
 from ortune.quantization.qdq.placement import Placement, after, float_inputs
 from ortune.quantization.qdq.smooth import Smoothing
 
@@ -56,19 +56,16 @@ class Pairs:
                     self._editor.constant(f"{source.name}_scale", grid.scale),
                     self._editor.constant(f"{source.name}_zero", grid.zero),
                 )
-            seen = self._guard(value) if value in placement.guarded else value
+            seen = value
+            if value in placement.guarded:
+                # It keeps the float layer before it in float: between a DequantizeLinear and a
+                # QuantizeLinear onnxruntime quantizes the weights of a layer itself, coarsely
+                # (weight_bias_quantization.cc).
+                seen = self._sum_of_one(value, "float")
             if value in self._smooth and (factor := self._smooth[value].factor) is not None:
                 seen = multiplied(self._editor, value, (1 / factor).astype(np.float32), home)
             whole = value in placement.replaced
             self._pair(value, seen, home, shared[source], readers, all_readers=whole)
-
-    def _guard(self, value: ir.Value) -> ir.Value:
-        """Put a Sum of one in front of a pair: it keeps the float layer before it in float.
-
-        Between a DequantizeLinear and a QuantizeLinear onnxruntime quantizes the weights of a
-        layer itself, coarsely (``weight_bias_quantization.cc``).
-        """
-        return self._sum_of_one(value, "float")
 
     def _share(self, rounded: ir.Value, uses: Sequence[tuple[ir.Node, int]]) -> None:
         """Give several float readers one float tensor, through a Sum of one.
@@ -102,12 +99,9 @@ class Pairs:
         uses = [u for u in uses if u.node is not seen.producer()]
         stem, domain = str(value.name), self._domain(grid[1])
         q = self._editor.node("QuantizeLinear", [seen, *grid], name=f"{stem}_q", domain=domain)
-        d = self._editor.node(
-            "DequantizeLinear", [q.outputs[0], *grid], name=f"{stem}_dq", domain=domain
-        )
-        rounded = d.outputs[0]
         q.outputs[0].shape, q.outputs[0].dtype = value.shape, grid[1].dtype or ir.DataType.UINT8
-        rounded.shape, rounded.dtype = value.shape, ir.DataType.FLOAT
+        d = dequantized(self._editor, stem, [q.outputs[0], *grid], domain=domain)
+        rounded = d.outputs[0]
         put_behind(seen, home, q, d)
         outside = [use for use in uses if use.node not in readers]
         if len(outside) > 1:

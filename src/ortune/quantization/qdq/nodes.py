@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -11,12 +12,21 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit
 
 
+def constants(editor: edit.Editor, stem: str, **arrays: NDArray[Any]) -> list[ir.Value]:
+    """Add constants, named after a stem and their keywords."""
+    return [editor.constant(f"{stem}_{name}", array) for name, array in arrays.items()]
+
+
 def dequantized(
-    editor: edit.Editor, stem: str, parts: Sequence[ir.Value], axis: int | None
+    editor: edit.Editor,
+    stem: str,
+    parts: Sequence[ir.Value],
+    axis: int | None = None,
+    domain: str = "",
 ) -> ir.Node:
-    """Return a DequantizeLinear of constant integers, their steps and zero points."""
+    """Return a DequantizeLinear of integers, their steps and zero points."""
     attributes = {} if axis is None else {"axis": axis}
-    node = editor.node("DequantizeLinear", parts, attributes, name=f"{stem}_dq")
+    node = editor.node("DequantizeLinear", parts, attributes, name=f"{stem}_dq", domain=domain)
     node.outputs[0].shape, node.outputs[0].dtype = parts[0].shape, ir.DataType.FLOAT
     return node
 

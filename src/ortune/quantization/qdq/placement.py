@@ -49,12 +49,10 @@ class Placement:
     """The answer of `place`.
 
     Attributes:
-        layers: What becomes integer.
         tensors: Tensor that gets a pair -> tensor whose range it takes, in graph order.
         replaced: Those whose every reader takes the rounded values.
         followers: Nodes between that become integer too.
         guarded: Tensors of float layers that a pair on either side would make integer.
-        graph: Where all of this is.
     """
 
     graph: ir.Graph
@@ -104,10 +102,8 @@ def place(
     """Choose the tensors that get a pair.
 
     Args:
-        graph: The main graph or a body, in topological order.
         layers: Candidates; those with an unusable tensor are left out.
         through: Operators that may be followers, but for the nodes `left`.
-        usable: Whether a tensor's range can carry a grid.
     """
     taken = [
         layer
@@ -224,7 +220,6 @@ def _joins(node: ir.Node, inputs: Sequence[ir.Value], usable: Callable[[ir.Value
 
 
 def _backward(reached: dict[ir.Node, list[ir.Value]], wanted: set[ir.Value]) -> list[ir.Node]:
-    """Keep the nodes whose integers a layer further down reads."""
     needed, kept = set(wanted), []
     for node in reversed(reached):
         if any(out in needed for out in reached[node]):

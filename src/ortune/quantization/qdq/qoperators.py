@@ -39,11 +39,6 @@ class Taken:
     last: ir.Node
     foreign: bool = False
 
-    @property
-    def domain(self) -> str:
-        """Of the operator."""
-        return qdq.MICROSOFT if self.foreign else ""
-
 
 @dataclass(frozen=True)
 class Integers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,18 +15,6 @@ from ortune.quantization.qdq.runtime_rules import LAYERS
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 QUANTIZED = "are quantized already"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The fields of `int8-static` that limit it."""
-
-    ops: tuple[str, ...]
-    include: tuple[str, ...]
-    exclude: tuple[str, ...]
-    keep_first: int
-    head: bool
-    min_side: int
 
 
 @dataclass(frozen=True)
@@ -44,38 +32,47 @@ class Scope:
     why: dict[ir.Node, str]
 
 
-def scope(model: ir.Model, limits: Limits) -> Scope:
-    """Choose the layers of the main graph and of all bodies.
+def scope(
+    model: ir.Model,
+    ops: Sequence[str],
+    *,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    keep_first: int,
+    head: bool,
+    min_side: int,
+) -> Scope:
+    """Choose the layers of the main graph and of all bodies; limits are as of `int8-static`.
 
     Raises:
         BadSettings: A pattern matches no node.
     """
-    left = chosen(model, limits.exclude, "exclude")
-    only = chosen(model, limits.include, "include")
+    left = chosen(model, exclude, "exclude")
+    only = chosen(model, include, "include")
     graphs = [model.graph, *model.graph.subgraphs()]
     found = {graph: list(layers(graph, LAYERS)) for graph in graphs}
     every = [layer for part in found.values() for layer in part]
-    wanted = [layer for layer in every if layer.op in limits.ops and layer.node not in left]
+    wanted = [layer for layer in every if layer.op in ops and layer.node not in left]
     convolutions = [layer for layer in wanted if layer.op == "Conv"]
-    first = {layer.node for layer in convolutions[: limits.keep_first]}
-    nodes = {layer.node for layer in wanted}
+    first = {layer.node for layer in convolutions[:keep_first]}
+    nodes, known = {layer.node for layer in wanted}, {layer.node for layer in every}
     why: dict[ir.Node, str] = {
-        node: _no_layer(node, graph is None)
-        for graph, node in _multiplying(model)
-        if all(layer.node is not node for layer in (found.get(graph, ()) if graph else ()))
+        node: _no_layer(node)
+        for node in edit.every_node(model)
+        if node.op_type in LAYERS and node.domain in ("", "ai.onnx") and node not in known
     }
     for layer in every:
-        if layer.op not in limits.ops:
+        if layer.op not in ops:
             why[layer.node] = f"are {layer.op}, which is not among `ops`"
         elif layer.node in left:
             why[layer.node] = "are excluded"
-        elif limits.include and layer.node not in only:
+        elif include and layer.node not in only:
             why[layer.node] = "are not included"
         elif layer.node in first:
             why[layer.node] = "come first"
-        elif (reason := _unfit(layer, limits.min_side)) is not None:
+        elif (reason := _unfit(layer, min_side)) is not None:
             why[layer.node] = reason
-        elif convolutions and not limits.head and _is_head(layer, nodes):
+        elif convolutions and not head and _is_head(layer, nodes):
             why[layer.node] = "are the head"
     fit = {
         graph: tuple(layer for layer in part if layer.node not in why)
@@ -103,16 +100,8 @@ def note(model: ir.Model, why: Mapping[ir.Node, str], done: int) -> None:
         edit.note(model, f"{text} stay in float: int8-dynamic (LSTM) and int8-weights take them")
 
 
-def _multiplying(model: ir.Model) -> list[tuple[ir.Graph | None, ir.Node]]:
-    return [
-        (node.graph if isinstance(node.graph, ir.Graph) else None, node)
-        for node in edit.every_node(model)
-        if node.op_type in LAYERS and node.domain in ("", "ai.onnx")
-    ]
-
-
-def _no_layer(node: ir.Node, in_function: bool) -> str:
-    if in_function:
+def _no_layer(node: ir.Node) -> str:
+    if not isinstance(node.graph, ir.Graph):
         return "are inside local functions"
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     tensor = edit.const_tensor(weight)

@@ -93,7 +93,6 @@ def smoothing(
 
     Args:
         seen: Its range, channels included.
-        layers: The products that read it.
         alpha: Share of the outliers that moves into the weights; 0 moves nothing.
         most: Channels that may be split off.
 

@@ -97,7 +97,6 @@ class _Channels:
     largest: int
 
     def near(self, wanted: Floats) -> Floats:
-        """Round to the grid's integers."""
         return np.asarray(np.clip(np.rint(wanted), -self.largest, self.largest), np.float32)
 
     def planes(self, upper: Floats) -> Floats:
@@ -115,7 +114,6 @@ class _Channels:
         return np.asarray(np.rint(values + error), np.float32)
 
     def descend(self, found: Floats, hessian: Floats, sweeps: int) -> Floats:
-        """Move one integer at a time to its best value until nothing moves."""
         for _ in range(sweeps):
             before = found.copy()
             slope = np.asarray((found - self.values) @ hessian, np.float32)
@@ -129,7 +127,6 @@ class _Channels:
         return found
 
     def _within(self, found: Floats, slope: Floats, hessian: Floats, block: slice) -> None:
-        """Move the integers of one block in place."""
         local, curve = slope[:, :, block].copy(), hessian[:, block, block]
         for j in range(local.shape[2]):
             now = found[:, :, block][:, :, j]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.core.observer import Moments, Observer, Probe, Ranges
 from ortune.core.plugins import catalog
-from ortune.model.graph import edit
+from ortune.model.graph import edit, qdq
 from ortune.quantization.layers import Layer
 from ortune.quantization.replace import discard_back
 
@@ -128,8 +128,6 @@ def shift(
     """Let a layer's bias take up a change of its mean output; say whether it can have one.
 
     Args:
-        editor: Of the main graph.
-        layer: Its weight was changed, or is about to be.
         lost: Old less new weight, shape [groups, channels, columns].
         mean: Of the input, shape [groups, columns].
     """
@@ -138,14 +136,11 @@ def shift(
     if place is None:
         return False
     node, index = place
-    if index >= len(node.inputs):
-        node.resize_inputs(index + 1)
-    old = node.inputs[index]
+    old = qdq.given(node, index)
     held = edit.const_array(old)
     factor = float(edit.attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
     new = (0.0 if held is None else held.astype(np.float64)) + factor * by
     stem = str(layer.node.outputs[0].name if old is None else old.name)
-    value = editor.constant(f"{stem}_shifted", np.asarray(new, np.float32))
-    node.replace_input_with(index, value)
+    qdq.put(node, index, editor.constant(f"{stem}_shifted", np.asarray(new, np.float32)))
     edit.discard(old)
     return True

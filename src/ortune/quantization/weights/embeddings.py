@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph import edit
+from ortune.model.graph.match import nodes_of
 from ortune.quantization import grid as grids
-from ortune.quantization.qdq.nodes import dequantized
+from ortune.quantization.qdq.nodes import constants, dequantized
 from ortune.quantization.replace import stand_in
 from ortune.quantization.weights.integer_weights import Stored, tables_of
 
@@ -23,9 +24,7 @@ SMALLEST_TABLE = 1024
 def tables(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
     """Return the float32 tables that rows are looked up in, with the nodes that do so."""
     found: dict[ir.Value, list[ir.Node]] = {}
-    for node in edit.every_node(model):
-        if node.op_type != "Gather" or node.domain or isinstance(node.graph, ir.Function):
-            continue
+    for node in nodes_of(model, "Gather"):
         source = node.inputs[0]
         tensor = edit.const_tensor(source)
         if source is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
@@ -50,11 +49,7 @@ def store_tables(
     is stored once, with the steps of the layer.
 
     Args:
-        model: Gets the notes.
-        editor: Of the main graph.
-        found: Answer of `tables`.
         stored: Weights that layers have stored, by their float constant.
-        left: Nodes to leave in float.
         alone: Whether tables that no layer multiplies are stored.
     """
     count = 0
@@ -75,10 +70,8 @@ def store_tables(
 def _own(editor: edit.Editor, source: ir.Value) -> Stored:
     array = edit.const_array(source)
     assert array is not None
-    integers, grid = grids.weights(array, 1)
-    parts = (("int", integers), ("scale", grid.scale), ("zero", grid.zero))
-    made = [editor.constant(f"{source.name}_{name}", part) for name, part in parts]
-    return Stored(made[0], made[1], made[2], 1, (0, 1), grid)
+    grid = grids.weight_grid(array, 1)
+    return Stored.add(editor, str(source.name), grid.quantize(array), grid, 1, (0, 1))
 
 
 def look_up(editor: edit.Editor, node: ir.Node, held: Stored) -> None:
@@ -103,10 +96,7 @@ def _widen(
         return
     # DequantizeLinear takes no step a row: it takes the zero points off, the steps follow.
     zero = held.grid.zero.reshape(-1)[:1].reshape(())
-    parts = [
-        editor.constant(f"{stem}_one", np.asarray(1, np.float32)),
-        editor.constant(f"{stem}_zero", np.asarray(zero)),
-    ]
+    parts = constants(editor, stem, one=np.asarray(1, np.float32), zero=np.asarray(zero))
     whole = dequantized(editor, f"{stem}_whole", [rows, *parts], None)
     steps = editor.node("Gather", [held.scale, node.inputs[1]], name=f"{stem}_steps")
     last = editor.constant("last_axis", np.array([-1], np.int64))

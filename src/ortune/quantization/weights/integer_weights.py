@@ -14,7 +14,7 @@ from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.grid import Grid, Kind
 from ortune.quantization.layers import Layer, transposed
-from ortune.quantization.qdq.nodes import dequantized
+from ortune.quantization.qdq.nodes import constants, dequantized
 from ortune.quantization.qdq.smooth import Smoothing, add_product
 from ortune.quantization.replace import discard_back
 
@@ -24,9 +24,6 @@ class Stored:
     """A weight in the file, once for all that read it.
 
     Attributes:
-        integers: The constant.
-        scale: Its steps.
-        zero: Its zero points.
         axis: Channels in `integers`; None for one step for all.
         order: Axes of the float constant, in the order they have in `integers`.
         grid: The steps, with the channels where the layer sees them.
@@ -38,6 +35,22 @@ class Stored:
     axis: int | None
     order: tuple[int, ...]
     grid: Grid
+
+    @classmethod
+    def add(
+        cls,
+        editor: edit.Editor,
+        stem: str,
+        integers: NDArray[Any],
+        grid: Grid,
+        axis: int | None,
+        order: tuple[int, ...],
+    ) -> Stored:
+        """Add the constants of a weight."""
+        whole, scale, zero = constants(
+            editor, stem, int=integers, scale=grid.scale, zero=grid.zero
+        )
+        return cls(whole, scale, zero, axis, order, grid)
 
     @property
     def dtype(self) -> ir.DataType:
@@ -121,14 +134,8 @@ class Packer:
         turned = integers.transpose([order.index(axis) for axis in kept])
         axis = None if grid.axis is None else kept.index(order[grid.axis])
         stem = str(source.name if not alike else layer.weight.name)
-        return Stored(
-            self._editor.constant(f"{stem}_int", np.ascontiguousarray(turned)),
-            self._editor.constant(f"{stem}_scale", grid.scale),
-            self._editor.constant(f"{stem}_zero", grid.zero),
-            axis,
-            kept,
-            grid,
-        )
+        whole = np.ascontiguousarray(turned)
+        return Stored.add(self._editor, stem, whole, grid, axis, kept)
 
     def _wide(self, held: Stored, order: tuple[int, ...], home: ir.Graph) -> ir.Value:
         """Return a stored weight in float, with the axes of the constant in an order."""
@@ -184,18 +191,14 @@ class Packer:
     def _bias(
         self, layer: Layer, node: ir.Node, index: int, grid: Grid, step: NDArray[np.float32]
     ) -> Grid:
-        """Round a constant bias and return the weight's grid that it needs."""
         old = node.inputs[index]
         array = edit.const_array(old)
         if array is None or old is None:
             return grid
         values, scale, wide = grids.bias(array.reshape(-1), step, grid)
         stem = str(old.name)
-        parts = [
-            self._editor.constant(f"{stem}_int", values),
-            self._editor.constant(f"{stem}_scale", scale),
-            self._editor.constant(f"{stem}_zero", np.zeros(scale.shape, np.int32)),
-        ]
+        zero = np.zeros(scale.shape, np.int32)
+        parts = constants(self._editor, stem, int=values, scale=scale, zero=zero)
         made = dequantized(self._editor, stem, parts, 0 if wide.axis is not None else None)
         edit.insert_first(_home(node), made)
         node.replace_input_with(index, made.outputs[0])

@@ -79,16 +79,6 @@ class Product:
         assert x is not None
         return x
 
-    @property
-    def bias(self) -> ir.Value | None:
-        """Gemm's third input."""
-        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
-
-    @property
-    def beta(self) -> float:
-        """Its factor."""
-        return float(edit.attribute(self.node, "beta", 1.0))
-
 
 @dataclass(frozen=True, eq=False)
 class TableLookup:
@@ -115,8 +105,6 @@ class BlockableWeights:
     """What a model holds.
 
     Attributes:
-        products: In the order of the graph.
-        tables: Likewise.
         skipped: Reason -> how many nodes were passed over for it.
     """
 
@@ -141,10 +129,8 @@ def find(
 
     Args:
         model: Local functions are not looked into.
-        ops: Among MatMul, Gemm and Gather.
         min_size: Weights with fewer elements are passed over.
         whole: A product's inputs must be a multiple of it.
-        among: Nodes to look at.
     """
     found = BlockableWeights()
     for node in [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ortune.model.graph import edit
-from ortune.model.graph.qdq import MICROSOFT
+from ortune.model.graph.qdq import MICROSOFT, given
 from ortune.quantization.block_grid import SLAB, Packed, pack, unpack
 from ortune.quantization.replace import stand_in
 from ortune.quantization.weights.lookup import look_up
@@ -77,20 +77,21 @@ class Writer:
         inputs: list[ir.Value | None] = [product.x, *parts]
         if bias is not None:
             inputs += [None] * (5 - len(inputs)) + [bias]
-        made = self._editor.node(
-            "MatMulNBits",
-            inputs,
-            {
-                "K": packed.width,
-                "N": len(packed.integers),
-                "bits": packed.spec.bits,
-                "block_size": packed.spec.block,
-                "accuracy_level": self._level,
-            },
-            name=f"{node.name}_int{packed.spec.bits}",
-            domain=MICROSOFT,
-        )
-        self._finish(node, made, rest)
+        sizes = {"K": packed.width, "N": len(packed.integers), "accuracy_level": self._level}
+        self._finish(node, self._kernel("MatMulNBits", node, inputs, packed, sizes), rest)
+
+    def _kernel(
+        self,
+        op: str,
+        node: ir.Node,
+        inputs: Sequence[ir.Value | None],
+        packed: Packed,
+        attributes: Mapping[str, int],
+    ) -> ir.Node:
+        spec = packed.spec
+        every = {**attributes, "bits": spec.bits, "block_size": spec.block}
+        name = f"{node.name}_int{spec.bits}"
+        return self._editor.node(op, inputs, every, name=name, domain=MICROSOFT)
 
     def _finish(self, node: ir.Node, made: ir.Node, rest: ir.Value | None) -> None:
         """Put a product in the place of another, adding what its kernel does not."""
@@ -103,7 +104,8 @@ class Writer:
 
     def _bias(self, product: Product, count: int) -> tuple[ir.Value | None, ir.Value | None]:
         """Return what the kernel adds, one number an output, or else what an Add must."""
-        bias, beta, node = product.bias, product.beta, product.node
+        node = product.node
+        bias, beta = given(node, 2), float(edit.attribute(node, "beta", 1.0))
         if bias is None or beta == 0.0:
             return None, None
         array = edit.const_array(bias)
@@ -128,18 +130,11 @@ class Writer:
 
     def _gather(self, table: TableLookup, packed: Packed, parts: Sequence[ir.Value]) -> None:
         node = table.node
-        made = self._editor.node(
-            "GatherBlockQuantized",
+        inputs, axes = (
             [parts[0], table.indices, *parts[1:]],
-            {
-                "bits": packed.spec.bits,
-                "block_size": packed.spec.block,
-                "gather_axis": 0,
-                "quantize_axis": 1,
-            },
-            name=f"{node.name}_int{packed.spec.bits}",
-            domain=MICROSOFT,
+            {"gather_axis": 0, "quantize_axis": 1},
         )
+        made = self._kernel("GatherBlockQuantized", node, inputs, packed, axes)
         edit.insert_before(node, made)
         stand_in(node.outputs[0], made.outputs[0])
 

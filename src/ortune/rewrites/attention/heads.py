@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -260,9 +261,5 @@ def reshaped(editor: Editor, value: ir.Value, to: tuple[int, ...], at: ir.Node) 
 
 
 def _width(items: tuple[int | str | None, ...]) -> int | None:
-    total = 1
-    for item in items:
-        if not isinstance(item, int):
-            return None
-        total *= item
-    return total
+    sizes = [item for item in items if isinstance(item, int)]
+    return math.prod(sizes) if len(sizes) == len(items) else None

@@ -13,6 +13,7 @@ from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor, const_array
 from ortune.model.graph.match import maker, number
 from ortune.model.graph.spec import shape_of
+from ortune.model.shapes.named_dims import broadcast
 from ortune.rewrites.attention.core import NotFusable, Select
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -192,23 +193,12 @@ def _infer(node: ir.Node) -> None:
     shapes = [shape_of(one) for one in node.inputs]
     first = shapes[0]
     if node.op_type in ("Add", "Where", "Max", "Equal"):
-        value.shape = _broadcast(shapes)
+        known = [shape for shape in shapes if shape is not None]
+        value.shape = ir.Shape(broadcast(known)) if len(known) == len(shapes) else None
     elif node.op_type == "ReduceMax" and first is not None:
         value.shape = ir.Shape([*first[:-1], 1])
     elif node.op_type == "Unsqueeze" and first is not None:
         value.shape = ir.Shape([*(1,) * (4 - len(first)), *first])
-
-
-def _broadcast(shapes: list[tuple[int | str | None, ...] | None]) -> ir.Shape | None:
-    known = [shape for shape in shapes if shape is not None]
-    if len(known) != len(shapes):
-        return None
-    rank = max(map(len, known))
-    items: list[int | str | None] = []
-    for column in zip(*((1,) * (rank - len(s)) + tuple(s) for s in known), strict=True):
-        long = {item for item in column if item != 1}
-        items.append(1 if not long else long.pop() if len(long) == 1 else None)
-    return ir.Shape(items)
 
 
 _BOTH = frozenset({"lowest", "infinity"})

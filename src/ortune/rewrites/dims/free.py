@@ -8,11 +8,9 @@ rewritten on the way, before what follows it is looked at.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from ortune.core.errors import Refused
 from ortune.model.graph import edit
@@ -138,7 +136,7 @@ class _Freeing:
     def _reshape(self, node: ir.Node) -> None:
         """Copy the leading dimensions, and leave the one that grows to be worked out."""
         source, target = node.inputs[0], node.inputs[1]
-        to = _fixed(target)
+        to = fixed_array(target)
         old_in = self._old.get(source) if source is not None else None
         old_out = self._old.get(node.outputs[0])
         if source is None or to is None:
@@ -157,7 +155,7 @@ class _Freeing:
     def _expand(self, node: ir.Node) -> None:
         """1 keeps what is there already."""
         source, target = node.inputs
-        to = _fixed(target)
+        to = fixed_array(target)
         grown = self._grown(source) if source is not None else []
         if to is None or source is None:
             return
@@ -183,7 +181,7 @@ class _Freeing:
         """Take the sizes that grow from the input."""
         if len(node.inputs) < 4 or node.inputs[3] is None or node.inputs[0] is None:
             return
-        source, sizes = node.inputs[0], _fixed(node.inputs[3])
+        source, sizes = node.inputs[0], fixed_array(node.inputs[3])
         axes = edit.attribute(node, "axes", None)
         if sizes is None or axes is not None:
             return
@@ -270,11 +268,6 @@ def _closed(copied: list[int], rest: list[Item], open_at: int | None) -> list[in
     if open_at is not None:
         made[open_at] = -1
     return [*copied, *made] if made.count(-1) <= 1 else None
-
-
-def _fixed(value: ir.Value | None) -> NDArray[Any] | None:
-    """Return a constant that does not follow from the sizes of inputs."""
-    return fixed_array(value)
 
 
 def _no(node: ir.Node, why: str) -> Refused:

@@ -74,10 +74,8 @@ class FoldableLayer:
     @property
     def padded(self) -> bool:
         """Whether a convolution reads zeros beside its input."""
-        if attribute(self.node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-            return True
-        valid = attribute(self.node, "auto_pad", "NOTSET") == "VALID"
-        return not valid and any(attribute(self.node, "pads", ()))
+        mode = attribute(self.node, "auto_pad", "NOTSET")
+        return mode != "VALID" and (mode != "NOTSET" or any(attribute(self.node, "pads", ())))
 
 
 def foldable(node: ir.Node | None) -> FoldableLayer | None:

@@ -202,7 +202,6 @@ def _third(work: Lowering, node: ir.Node) -> Adapted:
 
 
 _AXES = (13, into_attribute(1, "axes"))
-_MODE_10 = values("coordinate_transformation_mode", "asymmetric")
 ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
     "Squeeze": (_AXES,),
     "Unsqueeze": (_AXES,),

@@ -85,10 +85,7 @@ def _function(node: ir.Node, opset: int, wanted: int) -> tuple[onnx.FunctionProt
             continue
         if value.type is None:
             return None
-        proto = ir.serde.serialize_type(value.type)
-        if value.shape is not None:
-            ir.serde.serialize_shape_into(proto, value.shape)
-        types.append(proto.SerializeToString())
+        types.append(ir.serde.serialize_value(value).type.SerializeToString())
     alone = ir.serde.serialize_node(node).SerializeToString()
     try:
         text = schema.get_context_dependent_function_with_opset_version(version, alone, types)

@@ -111,25 +111,23 @@ def written(name: str, default: Any, older: Any) -> Adapter:
     return adapt
 
 
-def without(*names: str) -> Adapter:
-    """Refuse attributes that change what is computed, unless they are 0 or absent."""
+def without(name: str) -> Adapter:
+    """Refuse an attribute that changes what is computed, unless it is 0 or absent."""
 
     def adapt(work: Lowering, node: ir.Node) -> Adapted:
-        for name in names:
-            if attribute(node, name, 0):
-                return f"it has no {name} there"
-            node.attributes.pop(name, None)
+        if attribute(node, name, 0):
+            return f"it has no {name} there"
+        node.attributes.pop(name, None)
         return None
 
     return adapt
 
 
-def dropped(*names: str) -> Adapter:
+def dropped(name: str) -> Adapter:
     """Drop what says something of types only that are not there."""
 
     def adapt(work: Lowering, node: ir.Node) -> Adapted:
-        for name in names:
-            node.attributes.pop(name, None)
+        node.attributes.pop(name, None)
         return None
 
     return adapt

@@ -170,7 +170,7 @@ def _alone(node: ir.Node, stem: str) -> onnx.GraphProto:
     proto.output.extend(f"{stem}.o{k}" if v.name else "" for k, v in enumerate(node.outputs))
     graph = onnx.GraphProto(name="one", node=[proto])
     for value, name in inputs.items():
-        graph.input.append(_info(value, name))
+        graph.input.append(ir.serde.serialize_value(value, name=name))
         tensor = edit.const_tensor(value)
         if tensor is not None and tensor.size <= _SMALL and tensor.dtype != ir.DataType.STRING:
             held = ir.serde.serialize_tensor(tensor)
@@ -178,17 +178,8 @@ def _alone(node: ir.Node, stem: str) -> onnx.GraphProto:
             graph.initializer.append(held)
     for k, value in enumerate(node.outputs):
         if value.name:
-            graph.output.append(_info(value, f"{stem}.o{k}"))
+            graph.output.append(ir.serde.serialize_value(value, name=f"{stem}.o{k}"))
     return graph
-
-
-def _info(value: ir.Value, name: str) -> onnx.ValueInfoProto:
-    info = onnx.ValueInfoProto(name=name)
-    if value.type is not None:
-        info.type.CopyFrom(ir.serde.serialize_type(value.type))
-        if value.shape is not None:
-            ir.serde.serialize_shape_into(info.type, value.shape)
-    return info
 
 
 def _equal(one: onnx.NodeProto, two: onnx.NodeProto) -> bool:

@@ -111,7 +111,6 @@ def built_for(path: Path) -> str:
 
 
 def _asked(text: str) -> Path:
-    """Run a Python file, or import a module, and ask it for its library."""
     module: Any
     if text.endswith(".py"):
         module = user_file.run(Path(text))

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 
 def providers() -> tuple[str, ...]:
     """Return its execution providers, the runtime's preferred one first."""
-    try:
+    with suppress(ImportError):
         import onnxruntime as ort
-    except ImportError:
-        return ()
-    return tuple(ort.get_available_providers())
+
+        return tuple(ort.get_available_providers())
+    return ()
 
 
 def devices() -> dict[str, tuple[str, ...]]:
     """Return provider -> kinds of its devices, such as ``CPU`` or ``GPU``."""
-    try:
-        import onnxruntime as ort
-    except ImportError:
-        return {}
     found: dict[str, tuple[str, ...]] = {}
-    for one in ort.get_ep_devices():
-        found[one.ep_name] = (*found.get(one.ep_name, ()), one.device.type.name)
+    with suppress(ImportError):
+        import onnxruntime as ort
+
+        for one in ort.get_ep_devices():
+            found[one.ep_name] = (*found.get(one.ep_name, ()), one.device.type.name)
     return found

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from ortune.core.errors import BadSettings
 
-_INSIDE = re.compile(rb"[\w.]")
 _KEY = re.compile(rb"(?<![\w.])(?:session|optimization|ep|mlas)\.[a-z0-9_.]+[a-z0-9](?![\w.])")
 _ENDINGS = (".so", ".dll", ".dylib", ".pyd")
 
@@ -46,18 +45,11 @@ def libraries(package: str = "onnxruntime", folder: str = "capi") -> tuple[Path,
 
 @cache
 def written(library: Path, text: str) -> bool:
-    """Say whether a library holds a text as a word of its own; about 10 ms for 30 MB."""
-    wanted = text.encode()
+    """Say whether a library holds a text as a word of its own; about 30 ms for 30 MB."""
+    word = re.escape(text.encode())
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        at = data.find(wanted)
-        while at >= 0:
-            end = at + len(wanted)
-            if not any(
-                _INSIDE.match(side) for side in (data[max(0, at - 1) : at], data[end : end + 1])
-            ):
-                return True
-            at = data.find(wanted, at + 1)
-    return False
+        # The text first: it is found faster than any byte that might stand before it.
+        return re.search(rb"%b(?<![\w.]%b)(?![\w.])" % (word, word), data) is not None
 
 
 def demand(keys: Iterable[str]) -> None:

@@ -38,7 +38,6 @@ class _OrtRecording(ort.OrtSession):
         return found
 
     def recorded(self, runs: int) -> Recorded:
-        """Read the trace of the last `runs` runs."""
         trace = Path(self.inner.end_profiling())
         graph = ort_trace.graph(self._graph) if self._graph.is_file() else None
         walls = np.asarray(self._walls[-runs:], np.float64)
@@ -59,7 +58,6 @@ def with_parts(
     each may hold any of them. Other nodes keep their names.
 
     Args:
-        nodes: As the profile shows them.
         parts: Provider and source nodes of every part of the graph that it took.
     """
     providers = {provider for provider, _ in parts}
@@ -84,11 +82,8 @@ def session(
     """Open a session as `runtimes.onnxruntime.session` does, with the profiler on.
 
     Args:
-        path: Model file.
         made: SessionOptions; they already say where the executed graph goes, if anywhere.
-        folder: Receives the trace.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
-        disabled: Names of graph optimizers to leave out.
     """
     ort.keep_beside(made, _BESIDE)
     made.enable_profiling = True

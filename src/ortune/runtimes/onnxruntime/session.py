@@ -34,7 +34,6 @@ class OrtSession(InProcess):
         self._names = [value.name for value in inner.get_outputs()]
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once; outputs by name."""
         return dict(zip(self._names, self.inner.run(self._names, feeds), strict=True))
 
     def placement(self) -> Mapping[str, int]:
@@ -116,6 +115,29 @@ def keep_beside(made: Any, least: int) -> None:
     )
 
 
+def side_by_side(made: Any, threads: int) -> None:
+    """Let independent operators run at the same time, over `threads`; 0 takes the CPUs."""
+    import onnxruntime as ort
+
+    made.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    made.inter_op_num_threads = threads or effective_cpus()
+
+
+def share_small_arena() -> None:
+    """Register an arena that grows as requested for this process's sessions.
+
+    Sessions with ``session.use_env_allocators`` share it; one registered before is replaced. A
+    session's own arena takes no such option on the CPU (OrtApi::CreateArenaCfgV2).
+    """
+    import onnxruntime as ort
+
+    memory = ort.OrtMemoryInfo(
+        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+    )
+    as_requested = ort.OrtArenaCfg({"max_mem": 0, "arena_extend_strategy": 1})
+    ort.create_and_register_allocator(memory, as_requested)
+
+
 @contextmanager
 def session(
     path: Path,
@@ -130,10 +152,8 @@ def session(
     a profile tells what ran where.
 
     Args:
-        path: Model file.
         made: SessionOptions; a plug-in provider is already added to them.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
-        disabled: Names of graph optimizers to leave out.
 
     Raises:
         BadModel: The runtime does not accept the model.

@@ -27,7 +27,6 @@ _NO_RECORD = "placement is read from the profile: this runtime keeps no record o
 _SUFFIX = "_kernel_time"
 _BODIES = frozenset({"If", "Loop", "Scan"})
 _DTYPES = {"float": "float32", "double": "float64"}
-_BITS = {"float32": 32, "float64": 64, "float16": 16, "bfloat16": 16, "bool": 8, "string": 0}
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,6 @@ def read(
     """Return the middle half, by wall time, of the last ``len(walls)`` runs of a trace.
 
     Args:
-        trace: The JSON file.
         executed: The graph it ran; None where the runtime could not save it.
         walls: Wall time of each run in ns, from outside.
         assigned: Provider -> nodes, from the runtime's record; None where it keeps none.
@@ -256,8 +254,8 @@ def _operands(listed: Iterable[Mapping[str, Sequence[int]]]) -> tuple[Operand, .
 
 def bits(dtype: str) -> int:
     """Return the bits of an element, 0 for those without a fixed size."""
-    if dtype in _BITS:
-        return _BITS[dtype]
+    if dtype == "bool":
+        return 8
     digits = "".join(c for c in dtype.split("e")[0] if c.isdigit())
     return int(digits) if digits else 0
 

@@ -50,8 +50,7 @@ def session(path: Path, options: Mapping[str, str]) -> Iterator[Session]:
     Raises:
         BadModel: OpenVINO does not accept it.
     """
-    with compiled(path, options) as found:
-        yield Compiled(found)
+    yield Compiled(compiled(path, options))
 
 
 def takes(path: Path, options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -96,9 +95,8 @@ _NOISE = re.compile(
 )
 
 
-@contextmanager
-def compiled(path: Path, options: Mapping[str, str]) -> Iterator[Any]:
-    """Yield OpenVINO's own compiled model.
+def compiled(path: Path, options: Mapping[str, str]) -> Any:
+    """Return OpenVINO's own compiled model.
 
     Raises:
         BadModel: OpenVINO does not accept it.
@@ -106,10 +104,9 @@ def compiled(path: Path, options: Mapping[str, str]) -> Iterator[Any]:
     import openvino
 
     try:
-        found = openvino.Core().compile_model(str(path), "CPU", dict(options))
+        return openvino.Core().compile_model(str(path), "CPU", dict(options))
     except RuntimeError as error:
         raise BadModel(
             f"openvino does not load {path.name}: {ort.first_line(error)}",
             fix="leave this backend out with --on cpu",
         ) from None
-    yield found

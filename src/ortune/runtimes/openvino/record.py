@@ -75,7 +75,6 @@ def executed(
     """Read a runtime graph.
 
     Args:
-        graph: Of a compiled model.
         taken: Layer -> microseconds of a run.
 
     Returns:
@@ -113,8 +112,7 @@ def executed(
 @contextmanager
 def session(path: Path, options: Mapping[str, str]) -> Iterator[Recording]:
     """Compile a model with counters on."""
-    with native.compiled(path, {**options, "PERF_COUNT": "YES"}) as found:
-        yield _Counting(found)
+    yield _Counting(native.compiled(path, {**options, "PERF_COUNT": "YES"}))
 
 
 def _tensor(op: Any, index: int = 0) -> str:
@@ -143,11 +141,7 @@ def _operand(port: Any) -> Operand:
     shape = tuple(int(size) for size in port.get_shape())
     kind = port.get_element_type()
     name = kind.get_type_name()
-    dtype = _DTYPES.get(name, re.sub(r"^([iu])(\d+)$", _integer, name))
+    dtype = _DTYPES.get(name, re.sub(r"^(u?)i?(?=\d+$)", r"\1int", name))
     return Operand(
         dtype, shape, math.prod(shape) * kind.bitwidth // 8, _layer(port.get_node()) == "Const"
     )
-
-
-def _integer(found: re.Match[str]) -> str:
-    return f"{'u' if found[1] == 'u' else ''}int{found[2]}"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.hardware import saturation
+from ortune.model.shapes.windows import windows
 
 Array: TypeAlias = NDArray[Any]
 _BLOCK = 1 << 23
@@ -37,8 +38,6 @@ class IntegerLayer:
 
     Attributes:
         name: As in the model or, where the runtime fused nodes, as it named the result.
-        op: Its operator.
-        attributes: As plain values.
     """
 
     name: str
@@ -47,7 +46,6 @@ class IntegerLayer:
     tally: Tally = field(default_factory=Tally)
 
     def run(self, inputs: Sequence[Array | None]) -> Array:
-        """Compute the node's only output."""
         return _KERNELS[self.op](self, [*inputs, *[None] * 9])
 
     def product(self, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
@@ -74,16 +72,11 @@ class IntegerLayer:
             self.tally.largest = max(self.tally.largest, float(np.abs(over).max()) / top)
 
 
-def _flat(x: Array) -> Array:
-    return x.reshape(-1, x.shape[-1])
-
-
 def _rows(layer: IntegerLayer, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
     """Multiply stacks of matrices as MatMul does."""
     if weight.ndim == 2:
-        return layer.product(_flat(x), weight, zero_x, zero_w).reshape(
-            *x.shape[:-1], weight.shape[1]
-        )
+        sums = layer.product(x.reshape(-1, x.shape[-1]), weight, zero_x, zero_w)
+        return sums.reshape(*x.shape[:-1], weight.shape[1])
     stack = np.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
     left = np.broadcast_to(x, (*stack, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
     right = np.broadcast_to(weight, (*stack, *weight.shape[-2:])).reshape(-1, *weight.shape[-2:])
@@ -116,24 +109,19 @@ def _conv(layer: IntegerLayer, i: list[Any]) -> Array:
 def _conv_sums(
     layer: IntegerLayer, x: Array, weight: Array, zx: Any, zw: Any, groups: int
 ) -> Array:
-    kernel = weight.shape[2:]
-    rank = len(kernel)
-    strides = list(layer.attributes.get("strides", [1] * rank))
-    dilations = list(layer.attributes.get("dilations", [1] * rank))
-    padded = _padded(layer, x, kernel, strides, dilations, int(np.asarray(zx).reshape(-1)[0]))
-    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(
-        padded, reach, axis=tuple(range(2, 2 + rank))
+    given, rank = layer.attributes, x.ndim - 2
+    strides, pads, dilations = (given.get(name, ()) for name in ("strides", "pads", "dilations"))
+    fill = int(np.asarray(zx).reshape(-1)[0])
+    view = windows(
+        x, weight.shape[2:], strides, pads, dilations, given.get("auto_pad", "NOTSET"), fill=fill
     )
-    # [batch, channel, *out, *kernel]
-    pick = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
-    windows = windows[(*pick, *(slice(None, None, d) for d in dilations))]
-    out = windows.shape[2 : 2 + rank]
+    assert view is not None
+    out = view.shape[2 : 2 + rank]
     wide = weight.shape[1]
     made = []
     depthwise = wide == 1 and groups == weight.shape[0] and groups > 1
     for group in range(groups):
-        part = windows[:, group * wide : (group + 1) * wide]
+        part = view[:, group * wide : (group + 1) * wide]
         # K is kernel row, kernel column, channel.
         order = (0, *range(2, 2 + 2 * rank), 1)
         rows = part.transpose(order)
@@ -152,30 +140,6 @@ def _conv_sums(
         total = np.concatenate(sums).reshape(x.shape[0], *out, last - first)
         made.append(np.moveaxis(total, -1, 1))
     return np.concatenate(made, axis=1)
-
-
-def _padded(
-    layer: IntegerLayer,
-    x: Array,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    fill: int,
-) -> Array:
-    rank = len(kernel)
-    pads = list(layer.attributes.get("pads", [0] * 2 * rank))
-    mode = layer.attributes.get("auto_pad", "NOTSET")
-    if mode in ("SAME_UPPER", "SAME_LOWER"):
-        for axis in range(rank):
-            size = x.shape[2 + axis]
-            outs = -(-size // strides[axis])
-            reach = (kernel[axis] - 1) * dilations[axis] + 1
-            total = max(0, (outs - 1) * strides[axis] + reach - size)
-            small, large = total // 2, total - total // 2
-            begin, end = (small, large) if mode == "SAME_UPPER" else (large, small)
-            pads[axis], pads[rank + axis] = begin, end
-    width = [(0, 0), (0, 0), *((pads[a], pads[rank + a]) for a in range(rank))]
-    return np.pad(x, width, constant_values=fill)
 
 
 def _q_matmul(layer: IntegerLayer, i: list[Any]) -> Array:

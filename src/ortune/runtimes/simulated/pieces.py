@@ -55,12 +55,11 @@ class Pieces:
         self._link()
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> Values:
-        """Run once and return the outputs by name."""
         values: Values = dict(feeds)
         for piece in self._pieces:
             if piece.compute is not None:
                 node = piece.nodes[0]
-                given = [self._value(values, name) for name in node.input]
+                given = [self._needed(values, name) if name else None for name in node.input]
                 values[node.output[0]] = piece.compute(given)
                 continue
             if piece.session is None:
@@ -68,9 +67,6 @@ class Pieces:
             found = piece.session.run(piece.outputs, {name: values[name] for name in piece.inputs})
             values.update(zip(piece.outputs, found, strict=True))
         return {name: self._needed(values, name) for name in self._wanted}
-
-    def _value(self, values: Values, name: str) -> NDArray[Any] | None:
-        return self._needed(values, name) if name else None
 
     def _needed(self, values: Values, name: str) -> NDArray[Any]:
         return values[name] if name in values else self._held[name]

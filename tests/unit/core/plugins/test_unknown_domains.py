@@ -56,12 +56,8 @@ def unharmed(found: ir.Model) -> None:
     assert node.outputs[1].name == "own" or not node.outputs[1].is_graph_output()
 
 
-EXACT = [
-    name
-    for name in catalog.names(Transform)
-    if catalog.load(Transform, name)().keeps_io and name != "transformer-fusion"
-]
-"""Without those that need settings, and the one that needs a runtime."""
+EXACT = [name for name in catalog.names(Transform) if catalog.load(Transform, name)().keeps_io]
+"""Without those that need settings."""
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -8,7 +8,7 @@ from tests.unit.rewriting import model_of, normal
 
 from ortune.model.analysis.largest import local_bodies, local_functions, tensors
 from ortune.model.analysis.node_costs import Account, accounts, sums
-from ortune.model.shapes.copy import shaped
+from ortune.model.shapes.infer import shaped
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 18]>

@@ -17,7 +17,7 @@ from ortune.model.analysis.weight_values import weight_values
 from ortune.model.io import file
 from ortune.model.lint.finding import Finding, finding
 from ortune.model.lint.run import lint
-from ortune.model.shapes.copy import shaped
+from ortune.model.shapes.infer import shaped
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]> '
 PLAIN = HEAD + (
