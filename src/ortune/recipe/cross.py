@@ -56,7 +56,6 @@ def differs(
     stream = Stream(given.stream)
     new = [sample for index in indices for sample in bridge.samples(stream[index])]
     runs = [list(bridge.runs(sample)) for sample in new]
-    told = [sample for sample, old in zip(new, runs, strict=True) if old]
     try:
         wanted = list(_wanted(bridge, before, [old for old in runs if old], folder, custom_ops))
     except WorkerFailed as error:
@@ -66,7 +65,7 @@ def differs(
     except WorkerFailed as error:
         return float("nan"), error.failure.reason
     answered = [answer for answer, old in zip(found, runs, strict=True) if old]
-    if not told:
+    if not wanted:
         return float("nan"), None
     decibels = compare.decibels(wanted, answered)
     if decibels >= bridge.decibels:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import onnx_ir as ir
 
 from ortune.analysis.profiling import kernel_groups, patterns
 from ortune.analysis.profiling.quantization_gain import MULTIPLYING, quantizations
@@ -17,9 +18,6 @@ from ortune.core.facts import Facts
 from ortune.core.profile import NO_STEP, Action, Kernel, Profile
 from ortune.measurement.capabilities import capabilities
 from ortune.recipe.space import clean
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 _WORTH = 0.01
 """Share of a run from which a bottleneck is worth a line."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ def write(profile: Profile, folder: Path, actions: Sequence[Action] = ()) -> tup
             writer.writeheader()
             writer.writerows(listed)
         made[2].write_text(
-            json.dumps(_finite(whole(profile, actions)), indent=1), encoding="utf-8"
+            json.dumps(codec.jsonable(whole(profile, actions)), indent=1), encoding="utf-8"
         )
     except OSError as error:
         raise OrtuneError(
@@ -77,11 +76,3 @@ def read(folder: Path) -> tuple[Profile, tuple[Action, ...]]:
     except (OSError, ValueError, KeyError, TypeError, OrtuneError) as error:
         text = str(error).splitlines()[0]
         raise BadData(f"{path} cannot be read: {text}", fix="write it again") from None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

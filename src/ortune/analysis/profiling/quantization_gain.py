@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import onnx_ir as ir
 
 from ortune.analysis.profiling import kernel_groups, patterns
 from ortune.analysis.profiling.roofline import (
@@ -21,9 +22,6 @@ from ortune.core.profile import Action, Ceilings, Kernel, Profile
 from ortune.core.step import Quantizer
 from ortune.measurement.capabilities import capabilities
 from ortune.recipe.space import clean, recipes
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 MULTIPLYING = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Attention"}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -43,22 +42,9 @@ def answer(result: object, show: Callable[[], None]) -> None:
 
 def as_json(result: object, indent: int = 2) -> str:
     """Write a result, a dataclass or a mapping, as JSON with the version that made it."""
-    return json.dumps({"ortune": version(), **plain(result)}, indent=indent, allow_nan=False)
+    from ortune.core.plugins.codec import jsonable
 
-
-def plain(value: object) -> Any:
-    """Turn core values, arrays' numbers and NaN into what JSON has; NaN and infinity are null."""
-    from ortune.core.plugins import codec
-
-    value = codec.encode(value)
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-        return plain(value) if isinstance(value, list) else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps({"ortune": version(), **jsonable(result)}, indent=indent, allow_nan=False)
 
 
 def say(text: str) -> None:

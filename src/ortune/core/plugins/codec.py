@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,19 @@ def build(kind: type[T], given: Mapping[str, object], *, known_only: bool = Fals
     if missing := [name for name in _required(dataclass) if name not in checked]:
         raise BadSettings(f"{label} lacks '{', '.join(missing)}'", fix="give every field of it")
     return kind(**checked)
+
+
+def jsonable(value: object) -> Any:
+    """Encode what JSON can hold: arrays become lists, NaN and infinity None."""
+    value = encode(value)
+    if isinstance(value, Mapping):
+        return {key: jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+        return jsonable(value) if isinstance(value, list) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _required(kind: Any) -> list[str]:

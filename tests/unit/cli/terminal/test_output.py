@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ortune.cli.terminal import output
+from ortune.core.plugins.codec import jsonable
 from ortune.core.trial import Interval
 
 
@@ -17,7 +18,7 @@ def test_the_json_object_carries_the_version() -> None:
 
 
 def test_what_json_lacks_becomes_plain() -> None:
-    found = output.plain(
+    found = jsonable(
         {
             "nan": float("nan"),
             "inf": [float("inf"), 1.5],
