@@ -16,17 +16,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.unit.search.scenarios import LISTED, SCENARIOS, Outcome, Scenario
 
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.hardware import cpus
-from ortune.core.plugins import catalog
+from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.spelling import parse
 from ortune.core.proposal import Proposal
@@ -37,8 +39,8 @@ from ortune.core.workload import Workload
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger, read_study, write_header
 from ortune.measurement.job import Failure
-from ortune.measurement.machine.offered import offered
 from ortune.measurement.process import WorkerFailed
+from ortune.measurement.worker import runtime
 from ortune.policies.staged import Staged
 from ortune.search import loop as searching
 from ortune.search import optimize as optimizing
@@ -49,6 +51,12 @@ STAGES = {"padding": "runtime"}
 """Stages that the golden file, older than they are, calls otherwise."""
 BEGAN, PREPARING = 1000.0, 3.0
 """What the clock shows at the start, and the seconds that pass before the search."""
+
+
+def offered(backend: Backend) -> Capabilities:
+    """Return what a worker would answer, had it this process's CPUs."""
+    bench = cast(Any, SimpleNamespace(job=SimpleNamespace(backend=backend)))
+    return codec.decode(Capabilities, runtime.capabilities(bench))
 
 
 @dataclass
