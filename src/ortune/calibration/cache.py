@@ -21,12 +21,11 @@ class RangeCache:
 
     def __init__(self, folder: Path, groups: Sequence[Sequence[int]]) -> None:
         self._path = folder / "ranges.json"
-        self._groups = [codec.digest(list(group)) for group in groups]
-        self._answers: dict[str, dict[str, Any]] = {}
-        self._hidden: dict[str, str] = {}
-        if self._path.is_file():
-            data = json.loads(self._path.read_text(encoding="utf-8"))
-            self._answers, self._hidden = data.get("answers", {}), data.get("hidden", {})
+        known = json.loads(self._path.read_text("utf-8")) if self._path.is_file() else {}
+        self._answers: dict[str, dict[str, Any]] = known.get("answers", {})
+        self._hidden: dict[str, str] = known.get("hidden", {})
+        keys = (codec.digest(list(group)) for group in groups)
+        self._groups = [self._answers.setdefault(key, {}) for key in keys]
 
     def missing(self, probes: Sequence[Probe]) -> list[Probe]:
         """Return the probes, one of each observer and tensor, that a group has no answer for."""
@@ -34,20 +33,18 @@ class RangeCache:
             _name(probe): probe
             for probe in probes
             if probe.tensor not in self._hidden
-            and any(_name(probe) not in self._answers.get(group, {}) for group in self._groups)
+            and any(_name(probe) not in group for group in self._groups)
         }
         return list(found.values())
 
     def get(self, group: int, probe: Probe) -> Mapping[str, Any] | None:
         """Return the answer for a group, by its number."""
-        answer: Mapping[str, Any] | None = self._answers.get(self._groups[group], {}).get(
-            _name(probe)
-        )
+        answer: Mapping[str, Any] | None = self._groups[group].get(_name(probe))
         return answer
 
     def put(self, group: int, probe: Probe, data: Mapping[str, Any] | None) -> None:
         """Take an answer in."""
-        self._answers.setdefault(self._groups[group], {})[_name(probe)] = data
+        self._groups[group][_name(probe)] = data
 
     def hide(self, reasons: Mapping[str, str]) -> None:
         """Take in why tensors cannot be watched."""

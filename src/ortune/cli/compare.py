@@ -12,12 +12,14 @@ from ortune.analysis.benchmark.requests import Compare
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import interval
-from ortune.cli.terminal.output import answer, say, table
+from ortune.cli.terminal.output import answer, show
 from ortune.core.fields import File
 from ortune.core.request import request
 
 if TYPE_CHECKING:
     from ortune.analysis.benchmark.compare_result import ComparedRun, CompareResult
+    from ortune.core.section import Table
+    from ortune.reporting.blocks import Part
 
 _FEW = 6
 
@@ -38,23 +40,30 @@ class _Asked(Compare):
 def command(asked: _Asked) -> int:
     """Show the rows; exit code 1 when one regressed."""
     from ortune.analysis.benchmark.compare import run
+    from ortune.reporting.markdown import written
+    from ortune.reporting.terminal import printed
 
     found = run(asked)
+    comparisons, total = _parts(found)
     if asked.markdown is not None:
-        Path(asked.markdown).write_text(_markdown(found), encoding="utf-8")
-    answer(found, lambda: _show(found))
+        Path(asked.markdown).write_text(written([total, comparisons]), encoding="utf-8")
+    answer(found, lambda: show(*printed([comparisons, total])))
     return NO if found.regressions else DONE
 
 
-def _show(found: CompareResult) -> None:
+def _parts(found: CompareResult) -> tuple[Part, Part]:
+    """Return the comparisons and the total: a comment begins with the total."""
+    from ortune.core.section import Block, Text
+    from ortune.reporting.blocks import Part
+
+    made: list[Block] = []
     for one in found.comparisons:
-        for line in _head(one):
-            say(line)
-        columns, cells = _table(one, found.thresholds)
-        table([f"{name}>" if k else name for k, name in enumerate(columns)], cells)
-        for line in _tail(one):
-            say(line)
-    say(_total(found))
+        made += map(Text, _head(one))
+        made.append(_table(one, found.thresholds))
+        made += map(Text, _tail(one))
+    clear = not found.regressions and any(row.judged for row in found.rows)
+    total = Text(_total(found), "good" if clear else "warn")
+    return Part("comparisons", tuple(made)), Part("total", (total,))
 
 
 def _head(one: ComparedRun) -> list[str]:
@@ -73,22 +82,24 @@ def _head(one: ComparedRun) -> list[str]:
     return lines
 
 
-def _table(one: ComparedRun, limits: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
+def _table(one: ComparedRun, limits: Mapping[str, float]) -> Table:
+    from ortune.core.section import Table
+
     others = [
         name
         for name in ("p99", "memory", "size", "load")
         if name in limits or any(_moved(row.ratio(name)) for row in one.rows)
     ]
-    cells = [
-        [
+    rows = tuple(
+        (
             row.name + ("" if row.same_model in (True, None) else " (another model)"),
             interval(row.latency),
             *("-" if row.ratio(name) is None else f"{row.ratio(name):.3f}" for name in others),
             row.verdict,
-        ]
+        )
         for row in one.rows
-    ]
-    return ["row", "latency [99 %]", *others, "verdict"], cells
+    )
+    return Table(("row", "latency [99 %]", *others, "verdict"), rows)
 
 
 def _moved(ratio: float | None) -> bool:
@@ -127,18 +138,3 @@ def _total(found: CompareResult) -> str:
     seen = max(reach, default=math.inf)
     blind = f"; less than {100 * seen:.0f} % cannot be told from noise" if seen < 99 else ""
     return f"{said} (threshold: {limits}){blind}"
-
-
-def _markdown(found: CompareResult) -> str:
-    lines = [f"**{_total(found)}**", ""]
-    for one in found.comparisons:
-        columns, cells = _table(one, found.thresholds)
-        lines += [*(f"{_cell(line)}  " for line in _head(one)), ""]
-        lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-        lines += [f"| {' | '.join(_cell(cell) for cell in line)} |" for line in cells]
-        lines += ["", *(f"- {_cell(line)}" for line in _tail(one)), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -28,19 +28,13 @@ def command(asked: Cost) -> int:
 
 
 def _json(found: Costs) -> Mapping[str, Any]:
-    """Return the JSON object."""
     base = found.rows[0].figures.fps_machine
     return {
         "terms": {**vars(found.terms), "month_hours": found.terms.month_hours},
         "rows": [
             {
-                "name": row.option.name,
-                "inference_s": row.option.inference_s,
-                "ratio": row.option.ratio,
-                "samples": row.option.samples,
-                "slowdown": row.option.slowdown,
+                **vars(row.option),
                 "accuracy": row.option.accuracy or None,
-                "confirmed": row.option.confirmed,
                 **vars(row.figures),
                 "saving_per_month": row.saving_per_month,
                 "break_even_months": row.months,

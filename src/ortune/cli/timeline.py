@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from pathlib import Path
@@ -57,7 +56,6 @@ def command(asked: _Asked) -> int:
 
 
 def _json(found: Timeline, out: Path | None) -> Mapping[str, Any]:
-    """Return the JSON object."""
     from ortune.analysis.costs.breakeven import pays_from
 
     return {
@@ -66,10 +64,7 @@ def _json(found: Timeline, out: Path | None) -> Mapping[str, Any]:
         "quantizer": found.quantizer or None,
         "inferences_per_session": found.per_session,
         "import_ns": found.import_ns,
-        "lines": [
-            {"name": line.name, **_costs(line.once_s, line.session_s, line.inference_s)}
-            for line in found.lines
-        ],
+        "lines": found.lines,
         "measured": [
             {
                 "name": row.line.name,
@@ -84,25 +79,17 @@ def _json(found: Timeline, out: Path | None) -> Mapping[str, Any]:
             for row in found.rows
         ],
         "break_even": [
-            {"from": old.name, "to": new.name, "inferences": _finite(pays)}
+            {
+                "from": old.name,
+                "to": new.name,
+                "inferences": pays_from(old, new, found.per_session),
+            }
             for old in found.lines
             for new in found.lines
             if new is not old
-            for pays in [pays_from(old, new, found.per_session)]
         ],
-        "cheapest": [
-            {"since": segment.since, "until": _finite(segment.until), "name": segment.name}
-            for segment in found.cheapest
-        ],
+        "cheapest": found.cheapest,
         "notes": found.notes,
         "machine": found.machine,
         "versions": found.versions,
     }
-
-
-def _costs(once_s: float, session_s: float, inference_s: float) -> Mapping[str, float]:
-    return {"once_s": once_s, "session_s": session_s, "inference_s": inference_s}
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isinf(value) else value

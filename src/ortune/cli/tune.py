@@ -46,7 +46,6 @@ def command(asked: _Asked) -> int:
 
 
 def _show(found: TuneResult) -> None:
-    """Print one line a value, then what to paste."""
     table(
         ("setting", "value", "ratio to the best so far [99 %]>", "", "why"),
         [

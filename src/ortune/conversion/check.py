@@ -73,8 +73,6 @@ def check_types(asked: Convert, found: Facts) -> None:
 
 
 def _loads(path: Path, folder: Path, backend: Backend) -> None:
-    """Load a file in a worker."""
-
     try:
         ask_once(WorkerJob({MAIN: path.resolve()}, backend, {}, (folder / "load").resolve()))
     except WorkerFailed as error:

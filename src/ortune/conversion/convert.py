@@ -15,9 +15,11 @@ from ortune.core.event import Note, noting
 from ortune.core.outputs import free
 from ortune.core.request import verb
 from ortune.core.result import Result
+from ortune.core.step import Recipe
 from ortune.core.trial import Edit, Interval
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file
+from ortune.recipe.build import build
 from ortune.recipe.built import Built
 
 _BENCH_SECONDS = 3.0
@@ -80,7 +82,8 @@ def run(asked: Convert) -> Converted:
         weights, scores = check.check(asked, made.path, data.feeds, folder)
         if folding:
             over = folder / "folded" / model.name
-            built = folds.folded(made.path, folding, over, data.feeds, asked.sink)
+            recipe = Recipe("fold", tuple(folding))
+            built = build(made.path, recipe, over, feeds=data.feeds, sink=asked.sink)
             made = Built(built.path, (*made.edits, *built.edits))
         file.save(file.load(made.path), out)
     formats.warn(out, model, asked.sink)

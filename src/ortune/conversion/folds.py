@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from ortune.conversion.requests import ConversionRequest
 from ortune.core import preprocess
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.event import Sink
 from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import Recipe, Transform
-from ortune.data.feeds import Feeds
-from ortune.recipe.build import build
-from ortune.recipe.built import Built
+from ortune.core.step import Transform
 
 _SIZE = re.compile(r"(\d+)x(\d+)")
 _CALL = re.compile(r"\s*([a-z0-9-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
@@ -32,22 +27,6 @@ def folds(asked: ConversionRequest) -> list[Transform]:
         raise BadSettings("--picture-size is of --fold-preprocess", fix="give that too")
     first = [] if before is None else [_preprocess(Path(before), size)]
     return [*first, *map(_postprocess, asked.fold_postprocess)]
-
-
-def folded(
-    path: Path, steps: Sequence[Transform], out: Path, feeds: Feeds | None, sink: Sink
-) -> Built:
-    """Apply the steps to a file that is made already.
-
-    Args:
-        path: The model.
-        steps: From `folds`.
-        out: Where to write.
-        feeds: Samples of the model to compare on.
-        sink: Receives the steps that are done.
-    """
-
-    return build(path, Recipe("fold", tuple(steps)), out, feeds=feeds, sink=sink)
 
 
 def _preprocess(path: Path, size: str | None) -> Transform:

@@ -41,8 +41,6 @@ def holds(precision: str, found: Facts, *, folded: bool) -> bool:
     """Say whether a file's weights are of a precision.
 
     Args:
-        precision: As ordered.
-        found: Of the file.
         folded: Integer weights may be widened by Cast and Mul.
     """
     held = found.precisions

@@ -14,8 +14,7 @@ from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Note
 from ortune.data import augment, given
 from ortune.data.feeds import Feeds
-from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once
+from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file
 
@@ -89,9 +88,7 @@ def _try(model: Path, found: Feeds, folder: Path, custom_ops: tuple[str, ...]) -
     Raises:
         BadData: It does not take them.
     """
-    out = folder.resolve() / "try"
-    backend, stream = Cpu(custom_ops=custom_ops), found.stream.resolve()
-    job = WorkerJob({MAIN: model.resolve()}, backend, {MAIN: stream}, out)
+    job = lone(model, Cpu(custom_ops=custom_ops), found.stream, folder, "try")
     try:
         ask_once(job, ("first", {}))
     except WorkerFailed as error:

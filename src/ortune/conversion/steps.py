@@ -106,7 +106,6 @@ def quantizers(asked: Convert) -> tuple[Step, ...]:
 
 
 def _other(asked: Convert) -> Step:
-    """Return the one step of a lossy precision that is not int8."""
     match asked.precision:
         case "int4":
             sampled = asked.static and asked.ranges_from is None

@@ -23,7 +23,8 @@ def free(path: str | Path, force: bool = False, *sources: str | Path) -> Path:
     if path.is_dir():
         raise OrtuneError(f"{path} is a folder", fix="give the name of a file")
     if path.exists() and not force:
-        raise OrtuneError(f"{path} exists", fix="give another name, or --force to overwrite it")
+        fix = "give another name, or --force (force=True) to overwrite it"
+        raise OrtuneError(f"{path} exists", fix=fix)
     if not path.absolute().parent.is_dir():
         raise OrtuneError(
             f"there is no folder {path.absolute().parent}", fix="make it first, or write elsewhere"

@@ -244,14 +244,19 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
     """
 
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}(): {error}") from None
         return run(kind(*args, **kwargs))
 
     cls = typing.cast(type[Request], kind)
+    signature = _signature(cls, run)
     function.__module__ = run.__module__
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
     function.__name__ = function.__qualname__ = name
     function.__doc__ = _docstring(cls)
-    function.__signature__ = _signature(cls, run)  # type: ignore[attr-defined]
+    function.__signature__ = signature  # type: ignore[attr-defined]
     return function
 
 

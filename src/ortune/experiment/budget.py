@@ -27,7 +27,6 @@ def budget_for(
 
     Args:
         given: As spelled; None derives it.
-        outputs: The original's.
         labels: One for each of them.
 
     Raises:

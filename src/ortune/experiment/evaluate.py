@@ -103,7 +103,8 @@ class Attempts:
         try:
             files = build_all(self.context, plan, self.sink)
         except OrtuneError as error:
-            return self._recorded(measure.failed(key, plan, error), proposal)
+            died = Trial(key, plan, "search", Status.FAILED, why=error.what, error=str(error))
+            return self._recorded(died, proposal)
         if plan.recipe.steps and not files.changed:
             return self._unchanged(key, proposal)
         effort = {
@@ -174,7 +175,6 @@ class Attempts:
 
 
 def _of(trial: Trial, proposal: Proposal) -> Trial:
-    """Return a trial that says what proposed it."""
     return replace(
         trial,
         stage=proposal.stage,

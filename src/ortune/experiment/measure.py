@@ -29,7 +29,7 @@ from ortune.core.trial import (
 from ortune.experiment.build import Files
 from ortune.experiment.context import Context, ScoredPart, shown_beside
 from ortune.experiment.records import table
-from ortune.measurement.accuracy import OutputEvidence, judge
+from ortune.measurement.accuracy import judge
 from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
@@ -181,8 +181,8 @@ def score(context: Context, worker: Worker, plan: Plan, *parts: ScoredPart) -> t
     snr = next((s.value for s in others if s.metric == "snr"), None)
     if snr is None and context.budget.metric.name() == "snr":
         snr = context.budget.metric.aggregate(tables[0])
-    evidence = OutputEvidence(exact=not plan.lossy, snr_db=snr)
-    verdict = judge(context.budget, tables[0], base, groups, evidence)
+    exact = not plan.lossy
+    verdict = judge(context.budget, tables[0], base, groups, exact=exact, snr_db=snr)
     if plan.backend.compared_on:
         verdict = replace(verdict, basis=f"{verdict.basis}; {plan.backend.compared_on}")
     return (verdict, *others)
@@ -221,11 +221,6 @@ def conclude(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tu
     if ratio.high >= 1:
         return Status.OK, "no difference beyond the noise"
     return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
-
-
-def failed(key: str, plan: Plan, error: OrtuneError) -> Trial:
-    """Return the trial of a plan that did not build."""
-    return Trial(key, plan, "search", Status.FAILED, why=error.what, error=str(error))
 
 
 def start(context: Context, models: Mapping[str, Path], backend: Backend, label: str) -> Worker:

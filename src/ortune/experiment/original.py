@@ -24,7 +24,6 @@ def scored_part(
     """Put a part of the data together with the original's records on it.
 
     Args:
-        name: Of the part.
         indices: Into the samples.
         outputs: The original's on these samples.
         metric: The budget's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,9 +50,6 @@ def prepare(
     """Load models and data, run the baseline, fix the budget; write or check the run's header.
 
     Args:
-        request: Models, samples and budget.
-        root: The run's folder.
-        sink: Receives notes.
         on: The backends to search, as spelled: part of the job.
         command: The command line that repeats it, for the header.
         policy: In which order plans are tried, for the header.
@@ -241,18 +239,15 @@ def joined(found: Sequence[Facts]) -> Facts:
     """Sum the facts of models that are optimized together."""
     if len(found) == 1:
         return found[0]
-    ops: dict[str, int] = {}
-    precisions: dict[str, int] = {}
+    ops, precisions = Counter[str](), Counter[str]()
     for one in found:
-        for op, count in one.ops.items():
-            ops[op] = ops.get(op, 0) + count
-        for dtype, size in one.precisions.items():
-            precisions[dtype] = precisions.get(dtype, 0) + size
+        ops.update(one.ops)
+        precisions.update(one.precisions)
     flops = [one.flops for one in found]
     return replace(
         found[0],
-        ops=ops,
-        precisions=precisions,
+        ops=dict(ops),
+        precisions=dict(precisions),
         nodes=sum(one.nodes for one in found),
         parameters=sum(one.parameters for one in found),
         weight_bytes=sum(one.weight_bytes for one in found),

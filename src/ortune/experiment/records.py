@@ -14,7 +14,6 @@ def table(rows: Sequence[Sequence[float]], count: int | None = None) -> NDArray[
     """Return per-sample records as an array [samples, k].
 
     Args:
-        rows: One row a sample.
         count: How many there must be; None takes any number.
 
     Raises:

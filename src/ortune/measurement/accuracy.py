@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -34,32 +33,22 @@ WILKS = 59
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class OutputEvidence:
-    """What the outputs themselves say, whatever the metric.
-
-    Attributes:
-        exact: The plan claims to compute the same.
-        snr_db: Signal to noise of its outputs against the baseline's; None when unknown.
-    """
-
-    exact: bool = False
-    snr_db: float | None = None
-
-    @property
-    def equal(self) -> bool:
-        """Equal up to the rounding of float32."""
-        return self.exact and self.snr_db is not None and self.snr_db >= EXACT_DB
-
-
 def judge(
     budget: Budget,
     candidate: Floats,
     baseline: Floats,
     groups: Sequence[str] | None = None,
-    evidence: OutputEvidence = OutputEvidence(),
+    *,
+    exact: bool = False,
+    snr_db: float | None = None,
 ) -> Score:
-    """Judge records [samples, k] of a candidate against those of the baseline."""
+    """Judge records [samples, k] of a candidate against those of the baseline.
+
+    Args:
+        groups: Of each sample; None where every sample counts by itself.
+        exact: The plan claims to compute the same.
+        snr_db: Signal to noise of its outputs against the baseline's; None when unknown.
+    """
     metric = budget.metric
     value, base = metric.aggregate(candidate), metric.aggregate(baseline)
     sign = 1.0 if metric.higher_is_better else -1.0
@@ -68,9 +57,9 @@ def judge(
     bad = low if sign > 0 else high
     if math.isnan(value) or not budget.admits(value, base):
         verdict, needed = Verdict.FAILS, None
-    elif evidence.equal:
+    elif exact and snr_db is not None and snr_db >= EXACT_DB:
         verdict, needed = Verdict.PROVED, None
-        basis = f"exact steps, outputs equal to {evidence.snr_db:.0f} dB"
+        basis = f"exact steps, outputs equal to {snr_db:.0f} dB"
     elif sign * (bad - bound) >= 0:
         verdict, needed = Verdict.PROVED, None
     else:

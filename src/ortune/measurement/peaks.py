@@ -9,13 +9,19 @@ traffic is not counted, so a kernel that only reads is faster than a copy and ha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
+import numpy as np
+import onnx
 import psutil
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
@@ -23,7 +29,6 @@ from ortune.core.errors import OrtuneError
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.profile import Ceilings
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.peak_models import FEW, MANY, PeakModel, write
 from ortune.measurement.process import WorkerFailed, ask_once
 
 SECONDS = 1.6
@@ -33,6 +38,32 @@ _TYPICAL = 16 * 2**20
 _LEAST_MEMORY, _MOST_MEMORY = 64 * 2**20, 512 * 2**20
 _LEAST_CACHE, _MOST_CACHE = 2**18, 4 * 2**20
 _DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+
+
+_OPSET, _IR = 17, 9
+FEW, MANY = 8, 264
+"""Kernels of the two chains whose difference is the overhead of a kernel."""
+_SIDES = (512, 768)
+_INT8 = (512, 1024, 1024)
+_ROW = 1024
+
+
+@dataclass(frozen=True)
+class PeakModel:
+    """One model and what a run of it does at least.
+
+    Attributes:
+        shape: Of its only input, ``x``, in float32.
+        size: Bytes read and written a run.
+    """
+
+    shape: tuple[int, ...]
+    flops: int = 0
+    size: int = 0
+
+
+_Weights: TypeAlias = Mapping[str, NDArray[Any]]
+_Model: TypeAlias = tuple[PeakModel, list[onnx.NodeProto], _Weights]
 
 
 def measure(backend: Backend, seconds: float = SECONDS) -> Ceilings:
@@ -123,3 +154,86 @@ def _memory(cache: int) -> int:
     """Return bytes of a tensor that is four times the cache, within an eighth of free memory."""
     room = psutil.virtual_memory().available // 8
     return max(_LEAST_MEMORY // 4, min(4 * cache, _MOST_MEMORY, room)) // 4096 * 4096
+
+
+def write(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
+    """Write the models to ``folder/NAME.onnx``; all give small outputs.
+
+    A runtime may copy what it returns: that time must not count.
+
+    Args:
+        memory: Bytes of a tensor that no cache holds.
+        cache: Bytes of a tensor that the last-level cache holds several times.
+    """
+    made = {f"float{side}": _product(side, side, side) for side in _SIDES}
+    made["int8"] = _integers(*_INT8)
+    for name, size in (("memory", memory), ("cache", cache)):
+        rows = size // 4 // _ROW
+        made[f"{name}-copy"] = _copy(rows)
+        made[f"{name}-read"] = PeakModel((rows, _ROW), 0, 4 * rows * _ROW), [_widest("x")], {}
+    made |= {"few": _chain(FEW), "many": _chain(MANY)}
+    for name, (model, nodes, weights) in made.items():
+        _save(folder / f"{name}.onnx", model, nodes, weights)
+    return {name: model for name, (model, _, _) in made.items()}
+
+
+def _product(rows: int, deep: int, columns: int) -> _Model:
+    nodes = [_node("MatMul", "x w", "y"), _widest("y")]
+    return (
+        PeakModel((rows, deep), 2 * rows * deep * columns),
+        nodes,
+        {"w": _noise(deep, columns)},
+    )
+
+
+def _integers(rows: int, deep: int, columns: int) -> _Model:
+    """U8 by S8 as runtimes take it: Q/DQ pairs around a float product."""
+    nodes = [
+        _node("QuantizeLinear", "x scale zero", "q"),
+        _node("DequantizeLinear", "q scale zero", "left"),
+        _node("DequantizeLinear", "w scale none", "right"),
+        _node("MatMul", "left right", "y"),
+        _widest("y"),
+    ]
+    weights: dict[str, NDArray[Any]] = {
+        "w": np.clip(_noise(deep, columns) * 20, -63, 63).astype(np.int8),
+        "scale": np.array(0.01, np.float32),
+        "zero": np.array(128, np.uint8),
+        "none": np.array(0, np.int8),
+    }
+    return PeakModel((rows, deep), 2 * rows * deep * columns), nodes, weights
+
+
+def _copy(rows: int) -> _Model:
+    """Relu reads and writes everything; of what it writes the first row is returned."""
+    nodes = [_node("Relu", "x", "r"), _node("Slice", "r begin end begin", "y")]
+    weights: dict[str, NDArray[Any]] = {"begin": np.array([0]), "end": np.array([1])}
+    return PeakModel((rows, _ROW), 0, 8 * rows * _ROW), nodes, weights
+
+
+def _chain(count: int) -> _Model:
+    """Softmax, as no runtime merges two of them."""
+    names = ["x", *(f"t{i}" for i in range(1, count)), "y"]
+    nodes = [_node("Softmax", a, b) for a, b in itertools.pairwise(names)]
+    return PeakModel((1, 8)), nodes, {}
+
+
+def _node(op: str, inputs: str, output: str) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), [output])
+
+
+def _widest(name: str) -> onnx.NodeProto:
+    return helper.make_node("ReduceMax", [name], ["max"], axes=[1])
+
+
+def _noise(*shape: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def _save(path: Path, model: PeakModel, nodes: list[onnx.NodeProto], weights: _Weights) -> None:
+    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, model.shape)
+    out = helper.make_tensor_value_info(nodes[-1].output[0], onnx.TensorProto.FLOAT, [None, None])
+    held = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "peak", [given], [out], held)
+    imports = [helper.make_opsetid("", _OPSET)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=_IR), path)

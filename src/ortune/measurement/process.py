@@ -91,8 +91,7 @@ class Worker:
         with self._commands.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         pipe = self._process.stdin
-        if pipe is None:
-            raise AssertionError("a worker is started with pipes")
+        assert pipe is not None
         try:
             pipe.write(line.encode() + b"\n")
             pipe.flush()

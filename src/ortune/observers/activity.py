@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.observer import Accumulator, Observer, Range
-from ortune.statistics.extent import ChannelExtents, Extent
+from ortune.core.observer import Accumulator, Observer
+from ortune.statistics.extent import ChannelExtents
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,13 @@ class Activity(Observer):
         return 32 * shape[self.axis] if inside else 32
 
 
-class _Activity:
-    def __init__(self, axis: int) -> None:
-        self._axis = axis
-        self._extent = Extent()
-        self._channels: ChannelExtents | None = ChannelExtents(axis)
+class _Activity(ChannelExtents):
+    _fits = True
 
     def update(self, turn: int, values: NDArray[Any]) -> None:
-        self._extent.widen(values)
-        if values.size and self._channels is not None:
-            fits = values.ndim >= 2 and -values.ndim <= self._axis < values.ndim
-            if not fits or not self._channels.widen(values):
-                self._channels = None
-
-    def result(self) -> Range:
-        seen = self._extent.range
-        return Range(seen.low, seen.high, () if self._channels is None else self._channels.pairs)
+        self.extent.widen(values)
+        if values.size and self._fits:
+            there = values.ndim >= 2 and -values.ndim <= self.axis < values.ndim
+            self._fits = there and self.widen(values)
+            if not self._fits:
+                self.bounds = np.zeros((2, 0))

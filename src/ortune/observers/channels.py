@@ -8,8 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
-from ortune.core.observer import Accumulator, Observer, Range
-from ortune.statistics.extent import ChannelExtents, Extent
+from ortune.core.observer import Accumulator, Observer
+from ortune.statistics.extent import ChannelExtents
 
 
 @dataclass(frozen=True)
@@ -17,23 +17,14 @@ class Channels(Observer):
     """Smallest to largest value at each index of the last axis, and over all of them."""
 
     def start(self) -> Accumulator:
-        return _Channels()
+        return _Channels(axis=-1)
 
 
-class _Channels:
-    def __init__(self) -> None:
-        self._extent = Extent()
-        self._channels = ChannelExtents(axis=-1)
-
+class _Channels(ChannelExtents):
     def update(self, turn: int, values: NDArray[Any]) -> None:
-        self._extent.widen(values)
-        if values.size and values.ndim and not self._channels.widen(values):
-            known = self._channels.bounds.shape[1]
+        self.extent.widen(values)
+        if values.size and values.ndim and not self.widen(values):
             raise BadData(
-                f"the last axis has {values.shape[-1]} channels after {known}",
+                f"the last axis has {values.shape[-1]} channels after {self.bounds.shape[1]}",
                 fix="smooth only layers whose input has a fixed last axis",
             )
-
-    def result(self) -> Range:
-        seen = self._extent.range
-        return Range(seen.low, seen.high, self._channels.pairs)

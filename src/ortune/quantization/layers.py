@@ -46,11 +46,6 @@ class Layer:
         assert tensor is not None
         return tuple(tensor.shape.numpy()[i] for i in order)
 
-    @property
-    def depthwise(self) -> bool:
-        """One input channel an output channel."""
-        return self.op == "Conv" and edit.attribute(self.node, "group", 1) > 1 == self.shape[1]
-
     def array(self) -> NDArray[Any]:
         """Read the weight, or a Transpose of it (a tied embedding), as the node sees it."""
         source, order = transposed(self.weight)
@@ -76,17 +71,11 @@ def _layer(node: ir.Node) -> Layer | None:
     tensor = edit.const_tensor(transposed(weight)[0])
     if tensor is None or tensor.dtype != ir.DataType.FLOAT:
         return None
-    match node.op_type:
-        case "Conv":
-            return Layer(node, x, weight, 0, bias)
-        case "ConvTranspose":
-            return Layer(node, x, weight, 1, bias)
-        case "MatMul":
-            return Layer(node, x, weight, len(tensor.shape) - 1)
-        case "Gemm" if not edit.attribute(node, "transA", 0):
-            return Layer(node, x, weight, 0 if edit.attribute(node, "transB", 0) else 1, bias)
-        case _:
-            return None
+    axes = {"Conv": 0, "ConvTranspose": 1, "MatMul": len(tensor.shape) - 1}
+    if not edit.attribute(node, "transA", 0):
+        axes["Gemm"] = 0 if edit.attribute(node, "transB", 0) else 1
+    axis = axes.get(node.op_type)
+    return None if axis is None else Layer(node, x, weight, axis, bias)
 
 
 def transposed(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:

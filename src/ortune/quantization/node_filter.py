@@ -63,10 +63,9 @@ def wanted(model: ir.Model, include: Sequence[str], exclude: Sequence[str]) -> f
 
 
 def _matcher(pattern: str, option: str) -> re.Pattern[str]:
-    if not pattern.startswith("re:"):
-        return re.compile(fnmatch.translate(pattern))
     try:
-        return re.compile(pattern[3:])
+        own = pattern.startswith("re:")
+        return re.compile(pattern[3:] if own else fnmatch.translate(pattern))
     except re.error as error:
         raise BadSettings(
             f"{option}: '{pattern}' is no regular expression: {error}",

@@ -49,9 +49,10 @@ CPU_KERNELS = frozenset(_CPU_TEXT.split())
 
 def lacks(model: ir.Model) -> list[str]:
     """Return the operators of a model that read or write bfloat16 and have no kernel for it."""
-    found = set()
-    for node in edit.every_node(model):
-        values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-        if any(value.dtype == ir.DataType.BFLOAT16 for value in values):
-            found.add(node.op_type)
+    found = {
+        node.op_type
+        for node in edit.every_node(model)
+        for value in (*node.inputs, *node.outputs)
+        if value is not None and value.dtype == ir.DataType.BFLOAT16
+    }
     return sorted(found - CPU_KERNELS)

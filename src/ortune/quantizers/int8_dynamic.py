@@ -73,11 +73,9 @@ class Int8Dynamic(Quantizer):
             reduce_range=self.reduce_range,
             min_side=self.min_side,
         )
-        count, alike = 0, 0
-        for graph in [model.graph, *model.graph.subgraphs()]:
-            for node in [n for n in graph if n.op_type in ops and n not in left]:
-                alike += 1
-                count += rewriter.rewrite(node)
+        graphs = (model.graph, *model.graph.subgraphs())
+        alike = [n for graph in graphs for n in graph if n.op_type in ops and n not in left]
+        count = sum(map(rewriter.rewrite, alike))
         if not count:
             raise Refused(
                 f"no {', '.join(ops)} with a constant float32 weight to quantize",
@@ -85,7 +83,7 @@ class Int8Dynamic(Quantizer):
             )
         if rewriter.foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)
-        self._note(model, alike - count)
+        self._note(model, len(alike) - count)
         return count
 
     def _note(self, model: ir.Model, left: int) -> None:

@@ -48,13 +48,9 @@ def build(
     """Write the model that `recipe` makes of `source` to `out`.
 
     Args:
-        source: The model file.
-        recipe: The steps.
-        out: The file to write.
         feeds: Samples to calibrate on, and to compare numbers on; made-up ones only compare.
         known: Ranges of an earlier calibration of `source`; see `ortune.calibration.reuse.load`.
         custom_ops: Libraries of operators that the model needs, or will.
-        sink: Receives the steps that are done.
 
     Raises:
         OrtuneError: A quantizer found nothing to do, or the model cannot be used.
@@ -132,8 +128,10 @@ def _extend(
     work = Work(start.path, folder, material, sink, trusted=first)
     edits = list(start.edits)
     for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
-        run = list(group)
-        edits += work.exact(cast(list[Transform], run)) if exact else work.lossy_all(run)
+        if exact:
+            edits += work.exact(cast(list[Transform], list(group)))
+        else:
+            edits += [edit for step in group for edit in work.lossy(cast(Quantizer, step))]
     _sign(work.model, source, steps, done)
     path = file.save(work.model, folder / f"{name}.onnx")
     if any(map(_crosses, steps)) and work.material.feeds is not None:

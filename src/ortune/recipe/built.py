@@ -38,7 +38,6 @@ def steps_key(steps: Sequence[Step], material: str = "") -> str:
     """Digest steps and the text of their plugins: an edited plugin builds anew.
 
     Args:
-        steps: In order.
         material: What else the build depends on, as `Material.key`.
     """
     texts = [[codec.encode(step), catalog.source_digest(step)] for step in steps]
@@ -51,18 +50,11 @@ def stored(cache: Path, name: str, steps: Sequence[Step], material: str = "") ->
     record, path = folder / f"{name}.json", folder / f"{name}.onnx"
     if not record.is_file() or not path.is_file():
         return None
-    edits = codec.decode(Edits, json.loads(record.read_text(encoding="utf-8"))).edits
+    edits = codec.decode(tuple[Edit, ...], json.loads(record.read_text(encoding="utf-8"))["edits"])
     return Built(path, edits)
 
 
 def store(built: Built, name: str) -> None:
     """Write the record beside the built file; it marks the build as complete."""
     record = built.path.with_name(f"{name}.json")
-    write_text(record, json.dumps(codec.encode(Edits(built.edits))))
-
-
-@dataclass(frozen=True)
-class Edits:
-    """The JSON shape of a build's record."""
-
-    edits: tuple[Edit, ...]
+    write_text(record, json.dumps({"edits": codec.encode(built.edits)}))

@@ -47,12 +47,7 @@ def differs(
     """Compare a model with the one it was made from, across the step.
 
     Args:
-        bridge: Of the step.
         before: The model that takes the samples `given`.
-        after: The model behind the step.
-        indices: Samples to compare.
-        folder: For the files of the comparison.
-        custom_ops: Libraries that the models need.
 
     Returns:
         Decibels, and why the models differ, or None when they do not. NaN decibels where only

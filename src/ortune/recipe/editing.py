@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import onnx_ir as ir
 
@@ -16,7 +15,7 @@ from ortune.calibration.calibrate import calibrate
 from ortune.core.errors import BadData, OrtuneError, Refused
 from ortune.core.event import Note, Sink, StepDone
 from ortune.core.observer import Probe, Range, Ranges
-from ortune.core.step import Bridge, Quantizer, Step, Transform
+from ortune.core.step import Bridge, Quantizer, Transform
 from ortune.core.trial import Edit
 from ortune.measurement.process import WorkerFailed
 from ortune.model.analysis.facts import weight_bytes
@@ -67,12 +66,11 @@ class Work:
             path.with_name(f"{path.name}.data").unlink(missing_ok=True)
 
     def _kept(self, steps: Sequence[Transform]) -> list[Edit]:
-        """Apply transforms that keep inputs and outputs."""
         origin = self.model.clone()
         edits = [self._apply(step) for step in steps]
-        if any(edit.count for edit in edits) and (why := self._differs(origin)):
+        if any(edit.count for edit in edits) and self._differs(origin):
             self.model = origin
-            edits = self._one_by_one(steps, why)
+            edits = self._one_by_one(steps)
         for edit in edits:
             self._untouched &= not (edit.kept and edit.count)
             self._sink(StepDone(edit))
@@ -126,10 +124,6 @@ class Work:
         """Save a state of the model for as long as this work lasts."""
         self._made.append(self._folder / f"{len(self._made)}-{label}.onnx")
         return file.save(model, self._made[-1])
-
-    def lossy_all(self, steps: Sequence[Step]) -> list[Edit]:
-        """Apply quantizers in order."""
-        return [edit for step in steps for edit in self.lossy(cast(Quantizer, step))]
 
     def lossy(self, step: Quantizer) -> list[Edit]:
         """Calibrate and apply a quantizer, raising the opset first where it must."""
@@ -219,13 +213,12 @@ class Work:
         return replace(edit, seconds=time.perf_counter() - start)
 
     def _expected(self, step: Transform) -> ModelSignature:
-        """Return what must hold behind a step."""
         if step.keeps_io:
             return self._before
         inputs, outputs = spec.inputs(self.model), spec.outputs(self.model)
         return replace(self._before, inputs=inputs, outputs=outputs)
 
-    def _one_by_one(self, steps: Sequence[Transform], why: str) -> list[Edit]:
+    def _one_by_one(self, steps: Sequence[Transform]) -> list[Edit]:
         edits = []
         for step in steps:
             backup = self.model.clone()

@@ -85,9 +85,7 @@ def clean(
     A model of an older opset than they write for is raised first, as a verified step.
 
     Args:
-        facts: Of the model.
         backend: Where it will run; without one, only what suits every backend.
-        capabilities: What the backend's environment offers.
         rules: More transforms, each in its stage.
     """
     every = [catalog.load(Transform, name) for name in catalog.names(Transform)]

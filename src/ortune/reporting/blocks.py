@@ -56,10 +56,3 @@ def numeric(table: Table) -> tuple[bool, ...]:
 def _numbers(cells: list[str]) -> bool:
     filled = [cell for cell in cells if cell not in ("", "-")]
     return bool(filled) and all(cell.lstrip("-+")[:1].isdigit() for cell in filled)
-
-
-def in_ms(ns: float) -> str:
-    """Write ms with about three significant digits, without exponents."""
-    ms = ns / 1e6
-    digits = next((n for n, limit in enumerate((100, 10, 1, 0.1)) if ms >= limit), 4)
-    return f"{ms:.{digits}f}"

@@ -12,9 +12,21 @@ from ortune.reporting.axis import Axis
 CHARACTER, LINE = 6.3, 14
 """Rough extent of a letter in px at the label's font size."""
 _LONGEST = 44
+WIDTH, HEIGHT = 760, 400
+LEFT, RIGHT, TOP, BOTTOM = 64, WIDTH - 24, 34, HEIGHT - 46
+"""Where the axes of a plot end, px."""
+FRAME = (LEFT, TOP - 12, WIDTH, BOTTOM)
+"""What names stay inside of."""
 
 Box: TypeAlias = tuple[float, float, float, float]
 """Left, top, right, bottom in px."""
+
+
+def plot(label: str, *parts: str) -> str:
+    """Return a plot with axes; `label` tells those who do not see it."""
+    name = escape(label, quote=True)
+    head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}">'
+    return "\n".join([head, *parts, "</svg>"])
 
 
 def text(x: float, y: float, words: str, kind: str) -> str:
@@ -71,8 +83,6 @@ def named(
     Args:
         marks: Place in px and name; one without a name only takes its room.
         lines: Boxes along the lines.
-        frame: Names stay inside.
-        most: Names at most.
     """
     taken = [(x - 7.0, y - 7.0, x + 7.0, y + 7.0) for x, y, _ in marks]
     parts: list[str] = []

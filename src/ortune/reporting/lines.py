@@ -6,14 +6,12 @@ import itertools
 from html import escape
 
 from ortune.core.section import Line, Lines, Point
+from ortune.reporting import canvas
 from ortune.reporting.axis import Axis, spanning
-from ortune.reporting.canvas import along, grid, named
+from ortune.reporting.canvas import BOTTOM, FRAME, LEFT, RIGHT, TOP, along, grid, named
 
 COLOURS = 6
 """Classes s0, s1, ... of the page's style; then they come round, in other dashes."""
-_WIDTH, _HEIGHT = 760, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 34, 46
-_FRAME = (_LEFT, _TOP - 12, _WIDTH, _HEIGHT - _BOTTOM)
 _OWN = ("win", "lose", "original", "roof")
 
 
@@ -21,19 +19,17 @@ def svg(chart: Lines) -> str:
     """Draw the chart; points that a logarithmic axis cannot hold are left out."""
     xs = [x for line in chart.lines for x, _ in line.points] + [mark.x for mark in chart.marks]
     ys = [y for line in chart.lines for _, y in line.points] + [mark.y for mark in chart.marks]
-    x = spanning(xs, _LEFT, _WIDTH - _RIGHT, log=chart.log_x)
-    y = spanning(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.log_y)
-    label = escape(f"{chart.y_label} against {chart.x_label}", quote=True)
+    x = spanning(xs, LEFT, RIGHT, log=chart.log_x)
+    y = spanning(ys, BOTTOM, TOP, log=chart.log_y)
+    label = f"{chart.y_label} against {chart.x_label}"
     drawn = [(line, _places(line, x, y)) for line in chart.lines]
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">',
+    return canvas.plot(
+        label,
         *grid(x, y, chart.x_label, chart.y_label),
         *(_line(line, places, line_class(chart, line)) for line, places in drawn),
         *(_mark(mark, mark_class(chart, mark.tone), x, y) for mark in _shown(chart, x, y)),
         *_names(chart, [places for _, places in drawn], x, y),
-        "</svg>",
-    ]
-    return "\n".join(parts)
+    )
 
 
 def line_class(chart: Lines, line: Line) -> str:
@@ -78,4 +74,4 @@ def _names(chart: Lines, drawn: list[list[tuple[float, float]]], x: Axis, y: Axi
     ends = [pair for places in drawn for pair in itertools.pairwise(places)]
     lines = [box for one, two in ends for box in along(one, two)]
     marks = [(x.at(mark.x), y.at(mark.y), mark.label) for mark in _shown(chart, x, y)]
-    return named(marks, lines, _FRAME, chart.named)
+    return named(marks, lines, FRAME, chart.named)

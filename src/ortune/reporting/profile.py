@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from ortune.core.profile import Action, Profile, Share
 from ortune.core.section import Bar, Bars, Block, Heading, Table, Text
-from ortune.reporting.blocks import Part, in_ms
+from ortune.core.wording import milliseconds
+from ortune.reporting.blocks import Part
 from ortune.reporting.roofline import roofline
 
 TOP = 15
@@ -36,7 +37,7 @@ def _times(profile: Profile, top: int | None) -> list[Block]:
     made: list[Block] = [
         Heading("Where the time goes"),
         Text(
-            f"A run takes {in_ms(profile.plain_ns)} ms on {profile.backend}. "
+            f"A run takes {milliseconds(profile.plain_ns)} ms on {profile.backend}. "
             f"{len(profile.kernels)} kernels fill "
             f"{profile.inside:.1%} of the profiled run by the runtime's own figures, "
             f"{profile.coverage:.1%} with the steps between them. The profiler adds "
@@ -61,14 +62,14 @@ def _shares(found: dict[str, Share], top: int | None) -> Bars:
         Bar(
             name or "(none)",
             (one.time_ns / 1e6,),
-            f"{in_ms(one.time_ns)} ms, {one.share:.1%}",
+            f"{milliseconds(one.time_ns)} ms, {one.share:.1%}",
         )
         for name, one in first
     ]
     if rest := sum(one.time_ns for one in others):
         share = sum(one.share for one in others)
         label = f"{len(others)} more"
-        shown.append(Bar(label, (rest / 1e6,), f"{in_ms(rest)} ms, {share:.1%}", "lose"))
+        shown.append(Bar(label, (rest / 1e6,), f"{milliseconds(rest)} ms, {share:.1%}", "lose"))
     return Bars("ms a run", tuple(shown))
 
 
@@ -80,7 +81,7 @@ def _longest(profile: Profile, top: int | None) -> Table:
             _sources(one.sources) or one.note or one.name,
             one.op_type,
             one.region,
-            in_ms(one.time_ns),
+            milliseconds(one.time_ns),
             f"{one.time_ns / total:.1%}",
         )
         for one in ranked
@@ -105,7 +106,7 @@ def _placement(profile: Profile) -> list[Block]:
             name or "(not recorded)",
             str(profile.placement.get(name, "-")),
             str((one := times.get(name, nothing)).kernels),
-            in_ms(one.time_ns),
+            milliseconds(one.time_ns),
             f"{one.share:.1%}",
         )
         for name in providers
@@ -128,8 +129,8 @@ def acting(actions: Sequence[Action]) -> list[Block]:
     rows = [
         (
             one.title,
-            in_ms(one.stake_ns) if one.stake_ns else "not known",
-            "-" if one.estimate_ns is None else f"-{in_ms(one.estimate_ns)}",
+            milliseconds(one.stake_ns) if one.stake_ns else "not known",
+            "-" if one.estimate_ns is None else f"-{milliseconds(one.estimate_ns)}",
             *([_measured(one)] if tried else []),
             one.does,
             one.advice,

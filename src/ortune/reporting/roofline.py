@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ortune.analysis.profiling.roofline import Bound, KernelRoofline, by_bound, verdicts
 from ortune.core.profile import Ceilings, Profile
 from ortune.core.section import Bar, Bars, Block, Heading, Line, Lines, Point, Table, Text
-from ortune.reporting.blocks import in_ms
+from ortune.core.wording import milliseconds
 
 _TOP = 15
 _DOTS = 300
@@ -33,8 +33,9 @@ def roofline(profile: Profile) -> list[Block]:
         Heading("What limits it"),
         Text(
             f"With every kernel at its roof, and casts, copies, Q/DQ and transposes gone, the "
-            f"kernels would take {in_ms(ideal)} of {in_ms(total)} ms: the most that this machine "
-            "allows for this graph in this arithmetic. Kernels that are not judged count in full."
+            f"kernels would take {milliseconds(ideal)} of {milliseconds(total)} ms: the most that "
+            "this machine allows for this graph in this arithmetic. Kernels that are not judged "
+            "count in full."
         ),
         _bounds(spent, total),
         _plot(judged, profile.ceilings),
@@ -48,10 +49,9 @@ def roofline(profile: Profile) -> list[Block]:
 
 
 def _bounds(spent: Mapping[Bound, float], total: float) -> Bars:
-    """Draw the time by what limits it."""
     words = {**dict(_MEANING), "unknown": "not judged"}
     shown = [(name, time) for name, time in spent.items() if time > 0]
-    bars = (Bar(words[n], (t / 1e6,), f"{in_ms(t)} ms, {t / total:.1%}") for n, t in shown)
+    bars = (Bar(words[n], (t / 1e6,), f"{milliseconds(t)} ms, {t / total:.1%}") for n, t in shown)
     return Bars("ms a run", tuple(bars))
 
 
@@ -115,7 +115,7 @@ def _row(one: KernelRoofline) -> tuple[str, ...]:
         kernel.op_type,
         one.bound,
         "-" if one.bound == "unknown" else f"{one.share:.0%}",
-        in_ms(kernel.time_ns),
-        "-" if one.removable else in_ms(one.ideal_ns),
-        in_ms(one.gain_ns),
+        milliseconds(kernel.time_ns),
+        "-" if one.removable else milliseconds(one.ideal_ns),
+        milliseconds(one.gain_ns),
     )

@@ -7,28 +7,23 @@ from collections.abc import Sequence
 from html import escape
 
 from ortune.core.section import Point, Scatter
+from ortune.reporting import canvas
 from ortune.reporting.axis import Axis
-from ortune.reporting.canvas import along, grid, named
-
-_WIDTH, _HEIGHT = 760, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 34, 46
-_FRAME = (_LEFT, _TOP - 12, _WIDTH, _HEIGHT - _BOTTOM)
+from ortune.reporting.canvas import BOTTOM, FRAME, LEFT, RIGHT, TOP, along, grid, named
 
 
 def svg(plot: Scatter) -> str:
     """Draw the plot. Losers far off do not stretch the axes: they are triangles at the edge."""
-    x = _axis([(p.x, p.tone) for p in plot.points], _LEFT, _WIDTH - _RIGHT)
-    y = _axis([(p.y, p.tone) for p in plot.points], _HEIGHT - _BOTTOM, _TOP)
-    label = escape(f"{plot.y_label} against {plot.x_label}")
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">',
+    x = _axis([(p.x, p.tone) for p in plot.points], LEFT, RIGHT)
+    y = _axis([(p.y, p.tone) for p in plot.points], BOTTOM, TOP)
+    label = f"{plot.y_label} against {plot.x_label}"
+    return canvas.plot(
+        label,
         *grid(x, y, plot.x_label, plot.y_label),
         _line(plot, x, y),
         *(_mark(point, index in plot.front, x, y) for index, point in enumerate(plot.points)),
         *_labels(plot, x, y),
-        "</svg>",
-    ]
-    return "\n".join(parts)
+    )
 
 
 def outside(plot: Scatter) -> bool:
@@ -75,4 +70,4 @@ def _labels(plot: Scatter, x: Axis, y: Axis) -> list[str]:
     order = dict.fromkeys((*first, *plot.front, *range(len(dots))))
     shown = {*first, *plot.front}
     marks = [(*dots[i], plot.points[i].label if i in shown else "") for i in order]
-    return named(marks, line, _FRAME, len(marks))
+    return named(marks, line, FRAME, len(marks))

@@ -7,6 +7,8 @@ from pathlib import Path
 from ortune.core.atomic_write import replacing
 from ortune.core.errors import OrtuneError
 from ortune.core.study import Study
+from ortune.reporting.html import render
+from ortune.reporting.markdown import markdown
 
 _FORMATS = (".html", ".htm", ".md")
 
@@ -25,20 +27,8 @@ def report(study: Study, path: str | Path, force: bool = False) -> Path:
         raise OrtuneError(
             f"cannot write a report as '{path.name}'", fix=f"end it in {' or '.join(_FORMATS)}"
         )
-    text = _markdown(study) if path.suffix.lower() == ".md" else _html(study)
+    text = markdown(study) if path.suffix.lower() == ".md" else render(study)
     originals = [Path(source) for source in study.models.values()]
     with replacing(path, force=force, sources=originals) as draft:
         draft.write_text(text, encoding="utf-8")
     return path
-
-
-def _html(study: Study) -> str:
-    from ortune.reporting.html import render
-
-    return render(study)
-
-
-def _markdown(study: Study) -> str:
-    from ortune.reporting.markdown import markdown
-
-    return markdown(study)

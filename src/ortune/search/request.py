@@ -40,7 +40,7 @@ class Optimize(ExperimentRequest):
         OrtuneError: Model, data, budget or folder cannot be used.
     """
 
-    formerly: ClassVar[dict[str, str]] = {"models": "model", "runtime_log": "verbose"}
+    formerly: ClassVar[dict[str, str]] = {"models": "model"}
 
     _: KW_ONLY
     on: Annotated[str, Option("BACKENDS")] = "auto"

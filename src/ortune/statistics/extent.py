@@ -41,19 +41,21 @@ class Extent:
 
 
 class ChannelExtents:
-    """Running minimum and maximum at each index of one axis; two numbers a channel.
+    """Running minimum and maximum of all, and at each index of one axis; two numbers a channel.
 
     Attributes:
+        extent: Of all.
+        axis: The axis.
         bounds: float64, shape [2, channels].
     """
 
     def __init__(self, axis: int) -> None:
-        self._axis = axis
+        self.extent, self.axis = Extent(), axis
         self.bounds = np.zeros((2, 0))
 
     def widen(self, values: NDArray[Any]) -> bool:
         """Take values that have the axis and are not empty; False if its length has changed."""
-        others = tuple(i for i in range(values.ndim) if i != self._axis % values.ndim)
+        others = tuple(i for i in range(values.ndim) if i != self.axis % values.ndim)
         low, high = values.min(axis=others), values.max(axis=others)
         if not self.bounds.size:
             self.bounds = np.stack([low, high]).astype(np.float64)
@@ -64,10 +66,11 @@ class ChannelExtents:
             self.bounds = np.stack([np.minimum(bottom, low), np.maximum(top, high)])
         return True
 
-    @property
-    def pairs(self) -> tuple[tuple[float, float], ...]:
-        """Lowest and highest value of each channel."""
-        return tuple((float(low), float(high)) for low, high in self.bounds.T)
+    def result(self) -> Range:
+        """Return the extent with that of each channel."""
+        seen = self.extent.range
+        channels = tuple((float(low), float(high)) for low, high in self.bounds.T)
+        return Range(seen.low, seen.high, channels)
 
 
 def balanced(seen: Range) -> Range:

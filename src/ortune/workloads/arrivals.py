@@ -73,11 +73,7 @@ class Arrivals(Workload):
             lane_threads.run(lane, *span.dropped)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.
         desk.zero = {id(lane): lane.clock() for lane in rig.lanes}
-        served = [
-            one
-            for taken in lane_threads.side_by_side(rig.lanes, desk.serve, waiting)
-            for one in taken
-        ]
+        served = itertools.chain(*lane_threads.side_by_side(rig.lanes, desk.serve, waiting))
         end = {call: (start, done) for call, start, done in served}
         latency = [
             end[call][1] - moment if call in end else max(1, desk.end - moment)

@@ -68,6 +68,13 @@ def test_values_are_given_natively_or_spelled() -> None:
     assert replace(spelled, share=0.1).time == 90
 
 
+def test_an_argument_that_is_wrong_is_refused_by_the_name_of_the_function() -> None:
+    with pytest.raises(TypeError, match=r"^toast\(\): .*unexpected keyword argument 'tyme'"):
+        toast("b", tyme="90s")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^toast\(\): missing a required argument: 'bread'"):
+        toast()  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -7,7 +7,7 @@ import pytest
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Verdict
-from ortune.measurement.accuracy import OutputEvidence, judge, wilson
+from ortune.measurement.accuracy import judge, wilson
 
 
 def column(values: object) -> np.ndarray:
@@ -89,9 +89,9 @@ def test_worst_case_metrics_need_59_samples() -> None:
 def test_exact_plans_with_equal_outputs_are_proved_by_few_samples() -> None:
     cand, base = flips(10, 0)
     budget = Budget.parse("top1>=base-0.01")
-    assert judge(budget, cand, base, None, OutputEvidence(True, 110.0)).verdict is Verdict.PROVED
-    assert judge(budget, cand, base, None, OutputEvidence(True, 40.0)).verdict is Verdict.LIKELY
-    assert judge(budget, cand, base, None, OutputEvidence(False, 110.0)).verdict is Verdict.LIKELY
+    assert judge(budget, cand, base, exact=True, snr_db=110.0).verdict is Verdict.PROVED
+    assert judge(budget, cand, base, exact=True, snr_db=40.0).verdict is Verdict.LIKELY
+    assert judge(budget, cand, base, exact=False, snr_db=110.0).verdict is Verdict.LIKELY
 
 
 def test_wilson_against_a_worked_value() -> None:

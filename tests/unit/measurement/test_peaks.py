@@ -13,7 +13,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.profile import Ceilings
 from ortune.measurement import peaks as subject
-from ortune.measurement.peak_models import FEW, MANY, PeakModel, write
+from ortune.measurement.peaks import FEW, MANY, PeakModel, write
 
 MB = 2**20
 

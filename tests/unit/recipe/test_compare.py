@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,11 +35,12 @@ def test_without_memory_the_numeric_check_is_named(
     asked: list[object] = []
     events: list[Event] = []
 
-    def ask(job: object, *commands: Sequence[object]) -> list[dict[str, list[list[list[float]]]]]:
+    def ask(job: object, *what: object) -> list[dict[str, list[list[list[float]]]]]:
         asked.append(job)
         return [{"records": [[[1.0, 0.0, 1.0]]]}]
 
     monkeypatch.setattr(compare, "ask_once", ask)
+    monkeypatch.setattr(compare, "outputs", ask)
     monkeypatch.setattr(compare.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
     monkeypatch.setattr(compare.Snr, "aggregate", lambda self, rows: 200.0)
     out = tmp_path / "out.onnx"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,13 +25,11 @@ from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.core import custom_ops
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
-from ortune.core.event import Note, Sink, silent
-from ortune.core.facts import Facts
+from ortune.core.event import Note
 from ortune.core.fields import paths
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
 from ortune.core.trial import Interval
-from ortune.core.workload import Workload
 from ortune.data import given
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.machine import noise
@@ -49,123 +47,85 @@ def run(asked: Bench) -> BenchResult:
     equipped = [custom_ops.equipped(one, asked.custom_ops) for one in on]
     chosen = matrix.backends(equipped, asked.threads, asked.levels, asked.sink)
     driven = matrix.batched(read_workload(asked.workload, asked.batch), asked.batches)
-    return _run(
-        matrix.contestants(paths(asked.models), chosen, driven),
-        _Feeding(asked.data, asked.shapes, asked.ranges, max(one.batch for one in driven)),
-        seconds=asked.seconds,
-        sets=asked.sets,
-        self_check=asked.self_check,
-        memory_by_node=asked.memory_by_node,
-        sink=asked.sink,
-    )
+    return timed(matrix.contestants(paths(asked.models), chosen, driven), asked)
 
 
 bench = verb(Bench, run)
 
 
-def race(
-    contestants: Sequence[tuple[Path, Backend]],
-    *,
-    data: str | Path | Callable[[], Any] | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    batch: int = 0,
-    workload: str | Workload = "latency",
-    self_check: bool = False,
-    seconds: float = 10,
-    sets: int = stats.PAIRS,
-    sink: Sink = silent,
-) -> BenchResult:
-    """Time pairs of model and backend as `bench` does; the first is the measure of the others."""
-    driven = read_workload(workload, batch)
-    group = [Contestant(Path(path), backend, driven) for path, backend in contestants]
-    feeding = _Feeding(data, shapes or {}, ranges or {}, driven.batch)
-    return _run([group], feeding, seconds=seconds, sets=sets, self_check=self_check, sink=sink)
+def race(contestants: Sequence[tuple[Path, Backend]], **how: Any) -> BenchResult:
+    """Time pairs of model and backend as `bench` does; the first is the measure of the others.
 
-
-@dataclass(frozen=True)
-class _Feeding:
-    """Where samples come from; made-up inputs are given by name for all models together.
-
-    Attributes:
-        batch: The largest that is timed: every model must take it.
+    Args:
+        how: Fields of `Bench` but its models and where to run.
     """
+    asked = Bench((), **how)
+    driven = read_workload(asked.workload, asked.batch)
+    return timed([[Contestant(path, backend, driven) for path, backend in contestants]], asked)
 
-    data: str | Path | Callable[[], Any] | None
-    shapes: Mapping[str, tuple[int, ...]]
-    ranges: Mapping[str, tuple[float, float]]
-    batch: int
 
-    def streams(self, models: Iterable[Path], root: Path, sink: Sink) -> dict[Path, Path]:
-        """Write the samples of every model and return its stream."""
-        facts = {path: model_facts.facts(file.load(path)) for path in models}
-        every = {one.name for found in facts.values() for one in found.inputs}
-        return {
-            path: self._stream(found, every, root / f"{count}", sink)
-            for count, (path, found) in enumerate(facts.items())
-        }
+def _streams(groups: Sequence[Sequence[Contestant]], asked: Bench, root: Path) -> dict[Path, Path]:
+    """Write the samples of every model and return its stream; each must take the largest batch.
 
-    def _stream(self, facts: Facts, every: Set[str], folder: Path, sink: Sink) -> Path:
-        # A name that another model has is that one's; a name that none has is refused.
-        others = every - {one.name for one in facts.inputs}
-        shapes = {name: shape for name, shape in self.shapes.items() if name not in others}
-        ranges = {name: ends for name, ends in self.ranges.items() if name not in others}
-        return given.samples(
-            self.data,
-            facts.inputs,
-            folder,
-            batch=self.batch,
-            shapes=shapes,
-            ranges=ranges,
-            sink=sink,
+    Made-up inputs are given by name for all models together: a name that another model has is that
+    one's, and one that none has is refused.
+    """
+    batch = max(one.workload.batch for group in groups for one in group)
+    models = dict.fromkeys(one.model for group in groups for one in group)
+    inputs = {path: model_facts.facts(file.load(path)).inputs for path in models}
+    every = {one.name for specs in inputs.values() for one in specs}
+    found = {}
+    for count, (path, specs) in enumerate(inputs.items()):
+        others = every - {one.name for one in specs}
+        found[path] = given.samples(
+            asked.data,
+            specs,
+            root / f"{count}",
+            batch=batch,
+            shapes={name: shape for name, shape in asked.shapes.items() if name not in others},
+            ranges={name: ends for name, ends in asked.ranges.items() if name not in others},
+            sink=asked.sink,
         ).stream
+    return found
 
 
-def _run(
-    groups: Sequence[Sequence[Contestant]],
-    feeding: _Feeding,
-    *,
-    seconds: float,
-    sets: int,
-    self_check: bool,
-    sink: Sink,
-    memory_by_node: bool = False,
-) -> BenchResult:
+def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
+    """Time groups of contestants as asked; see `contest`."""
     if not all(groups):
         raise BadSettings("there is nothing to time", fix="give a model and a backend")
-    first = groups[0][0]
-    if sets < 1:
-        raise BadSettings(f"{sets} sets of processes measure nothing", fix="give 1 or more")
-    models = dict.fromkeys(one.model for group in groups for one in group)
+    first, sink, sets = groups[0][0], asked.sink, asked.sets
     backends = dict.fromkeys(one.backend for group in groups for one in group)
     meters = energy()
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
-        streams = feeding.streams(models, root, sink)
+        streams = _streams(groups, asked, root)
         floors = {backend: floor(backend, root / "floor") for backend in backends}
-        timed = [[TimedRow(one, streams[one.model]) for one in group] for group in groups]
-        if self_check:
-            timed[0].append(TimedRow(replace(first, again=True), streams[first.model]))
+        raced = [[TimedRow(one, streams[one.model]) for one in group] for group in groups]
+        if asked.self_check:
+            raced[0].append(TimedRow(replace(first, again=True), streams[first.model]))
         before = noise.snapshot()
-        contest(timed, root, seconds, meters, sets, lambda k: sink(Note(f"set {k} of {sets}")))
+        contest(
+            raced, root, asked.seconds, meters, sets, lambda k: sink(Note(f"set {k} of {sets}"))
+        )
         record = noise.between(before, noise.snapshot())
+        every = [row for group in raced for row in group]
         held = {
-            row.contestant: allocated(row.contestant, row.stream, root, by_node=memory_by_node)
-            for group in timed
-            for row in group
+            row.contestant: allocated(
+                row.contestant, row.stream, root, by_node=asked.memory_by_node
+            )
+            for row in every
             if not (row.error or row.contestant.again)
         }
-    digests = {path: file.digest(path) for path in models}
+    digests = {path: file.digest(path) for path in streams}
     made = [
         rows.row(one, digests[one.contestant.model], meters)
         | {
             "runtime": dict(floors[one.contestant.backend]),
             "allocated": held.get(replace(one.contestant, again=False)),
         }
-        for group in timed
-        for one in group
+        for one in every
     ]
-    return result(timed, made, record)
+    return result(raced, made, record)
 
 
 def result(
@@ -176,7 +136,6 @@ def result(
     Args:
         groups: The rows of every batch.
         made: The JSON of all rows, in the same order.
-        record: Of the machine meanwhile.
     """
     ratios = [
         None if r.error else ratio(r, g[0]) if r is not g[0] else ONE for g in groups for r in g

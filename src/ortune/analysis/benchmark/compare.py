@@ -60,14 +60,10 @@ def run(asked: Compare) -> CompareResult:
     both runs hold the same first row: then a row's ratio to it is compared, which holds across
     machines. Nor is a time of a run whose machine was too noisy for a verdict.
     """
-    limits, by = {**THRESHOLDS, **asked.thresholds}, asked.by
-    given = paths(asked.files)
-    _check(limits, by, given)
+    limits, given = {**THRESHOLDS, **asked.thresholds}, paths(asked.files)
+    _check(limits, asked.by, given)
     runs = [read(path) for path in given]
-    found = [
-        _comparison(runs[0], run, limits, by, asked.across_machines, asked.relative)
-        for run in runs[1:]
-    ]
+    found = [_comparison(runs[0], run, asked, limits) for run in runs[1:]]
     files = [ComparedFile(run.path, len(run.rows), run.machine, run.versions) for run in runs]
     regressed = sum(bool(row.regressions) for one in found for row in one.rows)
     return CompareResult(limits, tuple(files), tuple(found), regressed)
@@ -89,14 +85,9 @@ def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[Path]
 
 
 def _comparison(
-    one: SavedRun,
-    two: SavedRun,
-    limits: Mapping[str, float],
-    by: Sequence[str],
-    across_machines: bool,
-    relative: bool,
+    one: SavedRun, two: SavedRun, asked: Compare, limits: Mapping[str, float]
 ) -> ComparedRun:
-    pairs, only_one, only_two = match(one, two, by)
+    pairs, only_one, only_two = match(one, two, asked.by)
     if not pairs:
         raise BadData(
             f"no row of {two.path} is in {one.path}: {two.rows[0]} is not {one.rows[0]}",
@@ -105,11 +96,11 @@ def _comparison(
     differs = differences(one, two)
     same = not any(entry.where == "machine" for entry in differs)
     noisy = tuple(str(run.path) for run in (one, two) if run.too_noisy)
-    alike = same or across_machines
+    alike = same or asked.across_machines
     rows = []
     for mine, other in pairs:
-        bases = _common(one, two, mine, other) if relative or not alike else None
-        direct_counts = alike and not relative
+        bases = _common(one, two, mine, other) if asked.relative or not alike else None
+        direct_counts = alike and not asked.relative
         why_not = "" if bases or direct_counts else _NO_BASE if alike else _OTHER
         judging = _Judging(limits, _NOISY if noisy else why_not, times=alike and not noisy)
         rows.append(_row(mine, other, bases, judging))

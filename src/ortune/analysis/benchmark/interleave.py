@@ -81,9 +81,7 @@ def contest(
 
     Args:
         groups: Rows that are compared with each other; the first of a group is its measure.
-        root: Folder for the workers' files.
         seconds: Time for timing; a set of a group has four blocks at least.
-        energy: Counters read around every burst.
         sets: Sets of fresh processes: a process has an effect of its own on its latency.
         progress: Called with the number of every set as it begins.
 

@@ -36,8 +36,6 @@ _PARTS = 12
 
 @dataclass(frozen=True)
 class _Row:
-    """One row as a file has it."""
-
     model: str
     backend: str
     workload: str = "latency"

@@ -20,9 +20,7 @@ def row(one: TimedRow, digest: str, energy: Energy) -> dict[str, Any]:
     """Return a row's JSON.
 
     Args:
-        one: What was measured.
         digest: The model's, weights included.
-        energy: The counters that were read.
     """
     who = one.contestant
     samples = max(1, who.workload.batch)

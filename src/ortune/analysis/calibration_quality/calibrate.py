@@ -143,12 +143,8 @@ calibrate = verb(Calibrate, run)
 class _Seen:
     feeds: Feeds
     indices: tuple[int, ...]
+    independent: int
     notes: tuple[str, ...]
-
-    @property
-    def independent(self) -> int:
-        """Samples that have no group or content in common."""
-        return stability.independent(self.feeds, self.indices)
 
 
 def _samples(asked: Calibrate, folder: Path) -> _Seen:
@@ -165,7 +161,7 @@ def _samples(asked: Calibrate, folder: Path) -> _Seen:
         indices = tuple(range(fed.count))
     for text in notes:
         asked.sink(Note(text))
-    return _Seen(fed, indices, tuple(notes))
+    return _Seen(fed, indices, stability.independent(fed, indices), tuple(notes))
 
 
 def _every(asked: Calibrate, observer: Observer, seen: _Seen, folder: Path) -> Ranges:

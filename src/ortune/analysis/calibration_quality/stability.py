@@ -124,7 +124,6 @@ def judge(
         whole: Key -> range over all samples.
         others: Answers for the `sets`.
         count: Independent samples.
-        samples: All of them.
     """
     if not others:
         few = f"{count} independent samples are too few to say: calibrate on {FEWEST} or more"

@@ -135,8 +135,6 @@ def figures(option: ServingOption, terms: Terms, work_per_s: float, *, whole: bo
     FPS * 10^6; machines = work / FPS, rounded up when `whole`; month = machines * price * hours.
 
     Args:
-        option: The way to run.
-        terms: Prices.
         work_per_s: Samples a second that must be done.
         whole: Only whole machines can be paid for.
     """
@@ -216,11 +214,9 @@ def costs(
 
     Args:
         options: The first is what is paid today.
-        terms: Prices.
         chosen: Name of the option that the verdict speaks of; empty takes the cheapest of those
             whose speed-up may be claimed.
         tuning_s: Seconds of a machine at the same price that the search took.
-        assumptions: What was not measured.
     """
     one_time = terms.effort_cost + tuning_s / 3600 * terms.price_per_hour
     rows = tuple(_priced(option, options[0], terms, one_time) for option in options)
@@ -258,7 +254,6 @@ def recommendation(best: PricedOption | None, terms: Terms, one_time: float) -> 
 
 
 def _unproved(best: PricedOption | None) -> str:
-    """Say why no speed-up may be claimed."""
     if best is not None and best.option.ratio is None:
         return "not timed in turns with the first row"
     if best is not None and best.option.ratio is not None and best.option.ratio.high < 1:

@@ -60,7 +60,6 @@ def priced(
 
 
 def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[ServingOption, ...]:
-    """Time several processes of every option at once."""
     made = []
     for option, job in zip(found.options, found.jobs, strict=True):
         if job is None:
@@ -82,7 +81,6 @@ def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[ServingOption, .
 
 
 def _assumptions(terms: Terms, options: Sequence[ServingOption], measured: int) -> tuple[str, ...]:
-    """Return what was not measured, in sentences."""
     found = []
     if terms.processes > 1 and measured <= 1:
         found.append(

@@ -191,7 +191,6 @@ def _row(
 
 
 def _typical(row: Mapping[str, Any]) -> float:
-    """Return the median latency in seconds."""
     known = row.get("p50_ns")
     found = float(known if known is not None else median(row["latency_ns"])) / 1e9
     if not 0 < found < math.inf:

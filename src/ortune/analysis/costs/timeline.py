@@ -152,7 +152,6 @@ timeline = verb(TimelineRequest, run)
 
 
 def _every_session(rows: Sequence[Timed]) -> CostLine | None:
-    """Return "both" with its one-time cost in every session."""
     both = next((row.line for row in rows if row.line.name == BOTH), None)
     if both is None:
         return None

@@ -74,7 +74,6 @@ class Inspection(TableResult):
         placement: What each backend asked would take.
     """
 
-    headline = ("model", "file_bytes", "moved", "intensity", "steps")
     table = "nodes"
 
     model: Path
@@ -98,6 +97,19 @@ class Inspection(TableResult):
     saturable: tuple[Saturable, ...]
     steps: tuple[str, ...]
     placement: tuple[Placed, ...] = ()
+
+    def summary(self) -> Mapping[str, object]:
+        """Return size, work and what was found."""
+        return {
+            "model": self.model,
+            "file bytes": self.file_bytes,
+            "nodes": self.facts.nodes,
+            "FLOPs": self.facts.flops,
+            "bytes moved": self.moved,
+            "FLOPs per byte": self.intensity,
+            "findings": len(self.lint),
+            "steps that may help": self.steps,
+        }
 
 
 def run(asked: Inspect) -> Inspection:

@@ -95,7 +95,7 @@ def run(asked: BucketsRequest) -> Buckets:
     if asked.seconds <= 0:
         return found
     sides = [(path, backend), (path, found.backend)]
-    ran = race(sides, data=data, seconds=asked.seconds, sink=asked.sink)
+    ran = race(sides, data=data, seconds=max(0.1, asked.seconds), sink=asked.sink)
     if ran.ratios[1] is None:
         raise BadModel(f"{found.backend}: {ran.rows[1]['error']}", fix="run with -v")
     return replace(found, measured=ran.ratios[1])
@@ -157,10 +157,7 @@ def proposed(
     """Return buckets for a search: by positions alone, so that the same data give the same.
 
     Args:
-        model: The original.
         backend: Where padding is proved to be without effect.
-        samples: Stream of the job's samples.
-        folder: For the workers' files.
         indices: Samples that the proof may use.
 
     Raises:

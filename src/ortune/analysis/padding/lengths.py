@@ -25,9 +25,7 @@ def choose(
     Args:
         lengths: Real positions of every call.
         width: What calls are padded to.
-        count: Most buckets.
         cost: Of one call at a length; grows with it.
-        multiple: Buckets are multiples of this.
     """
     calls = Counter(min(width, -(-n // multiple) * multiple) for n in lengths)
     places = [n for n in sorted(calls) if n < width]

@@ -48,11 +48,6 @@ def prove(
     """Run samples as they are and cut to their real positions, and compare every output.
 
     Args:
-        model: The original.
-        backend: Where both run.
-        padding: What is padded in the samples.
-        stream: The samples.
-        folder: For the workers' files.
         indices: Samples that may be run; all when empty.
         least_db: What every output must keep.
 

@@ -42,8 +42,6 @@ def actions(
     Args:
         profile: With ceilings, or without: then nothing is estimated.
         model: The source model; left alone.
-        facts: Of the model.
-        backend: That the profile was taken on.
     """
     found = [
         *_fusions(profile, model, facts, backend),

@@ -17,17 +17,14 @@ from ortune.core.plugins import codec
 from ortune.core.profile import Action, Profile
 
 TRACE, TABLE, WHOLE = "trace.json", "kernels.csv", "profile.json"
+_DERIVED = ("inside", "coverage", "attributed", "overhead", "mapped")
 
 
 def whole(profile: Profile, actions: Sequence[Action] = ()) -> dict[str, Any]:
     """Return a profile and its actions as plain JSON values, what is derived included."""
     return {
         **codec.encode(profile),
-        "inside": profile.inside,
-        "coverage": profile.coverage,
-        "attributed": profile.attributed,
-        "overhead": profile.overhead,
-        "mapped": profile.mapped,
+        **{name: getattr(profile, name) for name in _DERIVED},
         "by_op_type": codec.encode(profile.by("op_type")),
         "by_region": codec.encode(profile.by("region")),
         "by_kind": codec.encode(profile.by("kind")),

@@ -97,12 +97,8 @@ def kernels(
     """Return the kernels that ran, in their order, and the source nodes that cost nothing.
 
     Args:
-        recorded: By the runtime.
         traced: Node by node, the source nodes that it stands for.
-        parts: Of the source model.
-        origin: The source model.
         taken: Node by node, ns of a plain run.
-        backend: That was asked for.
         known: Tensors of the source model, for nodes whose own are not recorded.
     """
     constants = frozenset(recorded.constants)

@@ -165,8 +165,6 @@ def roofs(kernel: Kernel, ceilings: Ceilings, *, cold: bool) -> Roofs:
     fit: then each run reads them from memory.
 
     Args:
-        kernel: Judged.
-        ceilings: Of this machine.
         cold: The model's constants do not stay in the cache from run to run.
     """
     constant, moved = _bytes(kernel)

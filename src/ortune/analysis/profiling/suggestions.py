@@ -13,10 +13,10 @@ from ortune.analysis.profiling.advice import actions
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, silent
-from ortune.core.plugins import catalog
-from ortune.core.plugins.spelling import parse, parse_list
+from ortune.core.plugins.spelling import parse
 from ortune.core.profile import Action, Profile
-from ortune.core.step import Quantizer, Recipe, Step, Transform
+from ortune.core.reading import step
+from ortune.core.step import Recipe
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.model.analysis import facts as model_facts
@@ -38,7 +38,7 @@ def suggest(profile: Profile) -> tuple[Action, ...]:
     edit.inline(model)
     names.unique(model)
     known = model_facts.facts(model, read=True)
-    return actions(profile, model, known, _backend(profile.backend))
+    return actions(profile, model, known, parse(Backend, profile.backend))
 
 
 def evaluate_suggestions(
@@ -65,7 +65,7 @@ def evaluate_suggestions(
     Raises:
         OrtuneError: The model or the data cannot be used.
     """
-    source, origin = Path(profile.model), _backend(profile.backend)
+    source, origin = Path(profile.model), parse(Backend, profile.backend)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         takes, out = model_facts.facts(file.load(source)).inputs, folder / "data"
@@ -103,23 +103,12 @@ def _built(
     source: Path, action: Action, found: Feeds, out: Path, origin: Backend
 ) -> tuple[Path, Backend]:
     """Return the model with the action's steps, and the backend with its setting."""
-    backend = _backend(action.backend) if action.backend else origin
+    backend = parse(Backend, action.backend) if action.backend else origin
     if not action.steps:
         return source, backend
-    recipe = Recipe("try", tuple(_step(text) for text in action.steps))
+    recipe = Recipe("try", tuple(map(step, action.steps)))
     feeds = replace(found, synthetic=False)
     made = build(source, recipe, out, feeds=feeds, custom_ops=origin.custom_ops)
     if not made.changed:
         raise OrtuneError(f"{action.does} changes nothing", fix="leave it out")
     return made.path, backend
-
-
-def _step(text: str) -> Step:
-    name = text.partition("(")[0].strip()
-    if name in catalog.names(Transform):
-        return parse(Transform, text)
-    return parse(Quantizer, text)
-
-
-def _backend(text: str) -> Backend:
-    return parse_list(Backend, text)[0][0]

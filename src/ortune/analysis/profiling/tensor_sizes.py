@@ -24,7 +24,6 @@ def sizes(model: ir.Model, stream: Path, batch: int) -> dict[str, Operand]:
 
     Args:
         model: Without local functions.
-        stream: Samples.
         batch: Samples stacked into a run; 0 or 1 takes one.
     """
     copy = model.clone()

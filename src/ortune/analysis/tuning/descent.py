@@ -242,7 +242,6 @@ def _entries(burst: Burst) -> Burst:
 
 
 def _mean(burst: Burst) -> Burst:
-    """Return one entry: the mean of all."""
     runs = burst.runs_each * len(burst.latency_ns)
     return Burst((round(fmean(burst.latency_ns)),), (-1.0,), runs)
 

@@ -30,6 +30,7 @@ from ortune.core.trial import Score, Verdict
 from ortune.experiment.context import Context
 from ortune.measurement.process import WorkerFailed
 from ortune.model.io import file
+from ortune.model.parts.splice import splice
 from ortune.recipe.build import build_in
 from ortune.recipe.built import SOURCE, STEPS
 
@@ -89,7 +90,6 @@ def bisect(
     Args:
         reference: The model that is right.
         other: One that fails.
-        context: Samples and budget.
         backend: Where `other` is judged.
         judge: Scores a model; None when it does not run.
         out: Folder for the small models; made when something is found.
@@ -107,8 +107,6 @@ def bisect(
 
 @dataclass(frozen=True)
 class _Good:
-    """A model that passes and its score."""
-
     path: Path
     score: Score
 
@@ -208,7 +206,7 @@ class _Search:
         region = models.region(tensor, taken[:-1])
         alone = None
         try:
-            alone = self._scored(models.transplanted(region.other))
+            alone = self._scored(splice(models.good, region.other))
         except OrtuneError as error:
             known = _noted(known, f"the nodes do not run alone: {_said(error)}")
         folder, piece_db = self._written(models, region)

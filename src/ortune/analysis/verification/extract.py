@@ -66,7 +66,8 @@ def run(asked: Extract) -> Extracted:
     """Write the piece to a file; see `ortune.model.parts.extract`."""
     out, loaded = Path(asked.out), file.load(asked.model)
     if asked.data is None:
-        piece = _written(cut(loaded, asked.inputs, asked.outputs), out)
+        piece = cut(loaded, asked.inputs, asked.outputs)
+        file.save(piece, out)
         return _described(loaded, piece, asked.inputs, out)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
         run = _Run(loaded, asked.data, asked.limit, Path(name), asked.custom_ops)
@@ -78,7 +79,7 @@ def run(asked: Extract) -> Extracted:
             why = error.failure
             text = f"the model does not run: {why.reason}"
             raise BadModel(text, fix=why.fix or why.reproduce) from None
-        _written(piece, out)
+        file.save(piece, out)
         folder = folder_of(out)
         rows = stream.Stream(recorded)
         write_samples(rows, folder, {"label": run.feeds.labels, "group": run.feeds.groups})
@@ -91,11 +92,6 @@ extract = verb(Extract, run)
 def folder_of(out: Path) -> Path:
     """Return where the recorded inputs of a piece lie."""
     return out.with_name(f"{out.stem}-inputs")
-
-
-def _written(piece: ir.Model, out: Path) -> ir.Model:
-    file.save(piece, out)
-    return piece
 
 
 class _Run:
@@ -116,7 +112,7 @@ class _Run:
         with watched(self._model, self._folder) as files:
             path, found, _ = files.showing(names)
             job = lone(path, self._backend, self.feeds.stream, self._folder, "types")
-            shapes = ask_once(job, ("describe", {"index": 0}))[0]["shapes"]
+            shapes = ask_once(job, ("describe", {}))[0]["shapes"]
         return {name: tuple(shapes[name]) for name in found if name in shapes}
 
     def inputs(self, piece: ir.Model) -> Path:

@@ -64,10 +64,6 @@ class Hybrids:
             found.append(name)
         return found
 
-    def transplanted(self, piece: ir.Model) -> ir.Model:
-        """Return the good model with what a piece makes taken from it."""
-        return splice(self.good, piece)
-
     def mixed(self, taken: Collection[str]) -> ir.Model:
         """Return the good model with all tensors of `taken` from the bad one."""
         stops = {self._good[name] for name in taken}

@@ -39,7 +39,6 @@ def values(
 
     Args:
         names: Tensors that nodes make, or inputs.
-        samples: Stream of the model's inputs.
 
     Raises:
         WorkerFailed: The model does not run up to there.

@@ -169,7 +169,6 @@ _COST: tuple[Column, ...] = (
 
 
 def _reported(names: Sequence[Column], rows: Sequence[Row]) -> None:
-    """Print the workload's own numbers."""
     keys = list(
         dict.fromkeys(
             key
@@ -185,7 +184,6 @@ def _reported(names: Sequence[Column], rows: Sequence[Row]) -> None:
 
 
 def _shapes(row: Row) -> None:
-    """Print what the workload tells of each shape."""
     parts = row["reported"].get("per_shape")
     if parts:
         keys = list(next(iter(parts.values())))
@@ -223,7 +221,6 @@ def _number(key: str) -> Callable[[Row], str]:
 
 
 def _written(key: str, value: float | bool | None) -> str:
-    """Write a workload's figure by its name's ending."""
     if key.endswith("_ns"):
         return milliseconds(value)
     return ("yes" if value else "no") if isinstance(value, bool) else figure(value)

@@ -63,7 +63,6 @@ def _cells(tensor: TensorRange) -> tuple[str, ...]:
 
 
 def _show_idle(found: Calibration) -> None:
-    """Say what the samples never exercised."""
     unseen = [*found.unanswered, *(one.tensor for one in found.idle if not one.seen)]
     if unseen:
         names = _some(list(dict.fromkeys(unseen)))

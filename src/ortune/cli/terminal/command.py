@@ -71,13 +71,7 @@ class Verb(click.Command):
         """Read a settings file, and bind the optional value of ``--json``."""
         ctx.meta.setdefault(_GIVEN, list(args))
         if args and args[0].endswith(".toml"):
-            known = {one.name for one in self.params if one.name} - _OF_ONE_CALL
-            given = settings.read(Path(args[0]), known, self.formerly)
-            held = [
-                given.pop(one.name, ()) for one in self.params if isinstance(one, click.Argument)
-            ]
-            ctx.default_map = given
-            args = [*args[1:], *(word for one in held for word in _words(one))]
+            args = self._from_file(ctx, Path(args[0]), args[1:])
         words: list[str] = []
         rest = list(args)
         while rest:
@@ -89,6 +83,15 @@ class Verb(click.Command):
                 word = f"--json={rest.pop(0) if rest and rest[0].endswith('.json') else STDOUT}"
             words.append(word)
         return super().parse_args(ctx, words)
+
+    def _from_file(self, ctx: click.Context, path: Path, args: list[str]) -> list[str]:
+        """Put a settings file behind `args`; its keys are fields, or options without dashes."""
+        kept = [(one.name, one) for one in self.params if one.name not in _OF_ONE_CALL]
+        keys = {word.strip("-").replace("-", "_"): k for k, one in kept for word in one.opts}
+        given = settings.read(path, dict(kept), {**keys, **self.formerly})
+        held = [given.pop(k, ()) for k, one in kept if isinstance(one, click.Argument)]
+        ctx.default_map = given
+        return [*args, *(word for one in held for word in _words(one))]
 
 
 def verbose() -> bool:
@@ -132,7 +135,6 @@ def _writable(ctx: click.Context, param: click.Parameter, given: str | None) -> 
 
 
 def _parameter(one: RequestField) -> click.Parameter:
-    """Return the argument or option of a field."""
     option = one.option
     several = one.reader.several if one.reader else not one.kinds.isdisjoint((Sequence, tuple))
     if one.positional and not option.word:

@@ -84,10 +84,12 @@ def console() -> Console:
 
 
 def show(*items: RenderableType) -> None:
-    """Print rich renderables to stdout."""
+    """Print rich renderables to stdout; a line of text is broken on a terminal alone."""
+    from rich.text import Text
+
     out = console()
     for item in items:
-        out.print(item)
+        out.print(item, soft_wrap=isinstance(item, Text) and not sys.stdout.isatty())
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:

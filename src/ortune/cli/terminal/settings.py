@@ -22,7 +22,7 @@ def read(
     Args:
         path: The file.
         known: The keys it may have.
-        formerly: Keys of older files -> what they are called now.
+        formerly: Other words for keys, such as those of older files -> the key.
 
     Raises:
         OrtuneError: It is not TOML, or has a key that is not known.

@@ -33,11 +33,8 @@ class Energy:
 
     def spent(self, before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
         """Return joules of every counter between two readings, less than one wrap apart."""
-        found = {}
-        for counter in self.counters:
-            used = after[counter.name] - before[counter.name]
-            found[counter.name] = (used + counter.wraps if used < 0 else used) / 1e6
-        return found
+        used = {one: after[one.name] - before[one.name] for one in self.counters}
+        return {one.name: (n + one.wraps if n < 0 else n) / 1e6 for one, n in used.items()}
 
 
 @dataclass(frozen=True)

@@ -157,12 +157,6 @@ def _within(angle: float, df: int) -> float:
 
 def disturbed(pairs: Sequence[Pair]) -> float:
     """Return the share of entries that a busy neighbour disturbed; NaN when it cannot be read."""
-    shares = [
-        w
-        for p in pairs
-        for b in p.blocks
-        for burst in (b.baseline, b.candidate)
-        for w in burst.waited
-    ]
-    known = [w for w in shares if w >= 0]
+    bursts = (one for p in pairs for b in p.blocks for one in (b.baseline, b.candidate))
+    known = [w for one in bursts for w in one.waited if w >= 0]
     return sum(w > WAITED for w in known) / len(known) if known else float("nan")

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -35,8 +35,8 @@ def main(path: str) -> int:
     sys.path[:0] = [p for p in job.path if p not in sys.path]
     with ExitStack() as stack:
         bench = Workbench(job, stack)
-        for command in _commands():
-            answers.write(json.dumps(_answer(bench, command)) + "\n")
+        for line in filter(str.strip, sys.stdin):
+            answers.write(json.dumps(_answer(bench, json.loads(line))) + "\n")
             answers.flush()
     return 0
 
@@ -50,12 +50,6 @@ def _answer(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}", "fix": ""}
-
-
-def _commands() -> Iterator[Mapping[str, Any]]:
-    for line in sys.stdin:
-        if line.strip():
-            yield json.loads(line)
 
 
 def _claim_stdout() -> IO[str]:

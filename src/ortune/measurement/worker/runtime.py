@@ -1,17 +1,20 @@
-"""What a worker's runtime answers before anything runs."""
+"""What a worker's runtime answers: before anything runs, and by its profiler of single runs."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from ortune.core.capabilities import Capabilities
+from ortune.core.errors import BackendMissing
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
 from ortune.core.plugins import codec
+from ortune.core.session import Recording
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.worker.workbench import Workbench
-from ortune.runtimes.onnxruntime.devices import devices, providers
+from ortune.runtimes.onnxruntime.session import devices, providers
 
 
 def capabilities(bench: Workbench) -> dict[str, Any]:
@@ -45,3 +48,32 @@ def takes(bench: Workbench) -> dict[str, Any]:
     """Return execution provider -> names of the model's nodes that it would take."""
     found = bench.job.backend.takes(bench.job.models[MAIN])
     return {"takes": {provider: list(names) for provider, names in found.items()}}
+
+
+def record(bench: Workbench, folder: str) -> dict[str, Any]:
+    """Open the model with the profiler on; return about how many kernels it has.
+
+    That the provider is missing, or took nothing, is an answer: the caller may do without it.
+    """
+    try:
+        return {"nodes": sum(bench.record(Path(folder)).placement().values())}
+    except BackendMissing as error:
+        return {"missing": error.what, "remedy": error.fix}
+
+
+def laps(bench: Workbench, at: int, runs: int) -> dict[str, Any]:
+    """Time single runs from position `at` of the cycle of samples."""
+    latency = []
+    for position in range(at, at + runs):
+        for name, feeds in bench.round(position):
+            start = time.perf_counter_ns()
+            bench.sessions[name].run(feeds)
+            latency.append(time.perf_counter_ns() - start)
+    return {"latency_ns": latency}
+
+
+def recorded(bench: Workbench, runs: int) -> dict[str, Any]:
+    """End the recording and return the last `runs` runs."""
+    session = bench.sessions[MAIN]
+    assert isinstance(session, Recording), "recorded is asked after record"
+    return {"recorded": codec.encode(session.recorded(runs))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,11 +22,16 @@ from ortune.measurement.machine.memory import peak_rss
 from ortune.measurement.worker.allocations import arena, nodes
 from ortune.measurement.worker.observers import extents, observe
 from ortune.measurement.worker.peaks import peaks
-from ortune.measurement.worker.profile import laps, record, recorded
-from ortune.measurement.worker.runtime import capabilities, prepare, takes
-from ortune.measurement.worker.usage import footprint, rest, usage
+from ortune.measurement.worker.runtime import (
+    capabilities,
+    laps,
+    prepare,
+    record,
+    recorded,
+    takes,
+)
 from ortune.measurement.worker.workbench import Workbench
-from ortune.measurement.worker.workload import burst, details, first
+from ortune.measurement.worker.workload import burst, details, first, footprint, rest, usage
 
 
 def load(bench: Workbench) -> dict[str, Any]:
@@ -34,10 +39,9 @@ def load(bench: Workbench) -> dict[str, Any]:
     start = time.perf_counter_ns()
     bench.open()
     taken = time.perf_counter_ns() - start
-    placement: dict[str, int] = {}
+    placement: Counter[str] = Counter()
     for opened in bench.sessions.values():
-        for provider, count in opened.placement().items():
-            placement[provider] = placement.get(provider, 0) + count
+        placement.update(opened.placement())
     return {"load_ns": taken, "placement": placement}
 
 

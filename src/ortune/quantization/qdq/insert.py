@@ -16,7 +16,13 @@ from ortune.core.observer import Ranges
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization.grid import Grid, Kind, activation
-from ortune.quantization.qdq.nodes import dequantized, multiplied, put_behind, take_output
+from ortune.quantization.qdq.nodes import (
+    constants,
+    dequantized,
+    multiplied,
+    put_behind,
+    take_output,
+)
 from ortune.quantization.qdq.placement import Placement, after, float_inputs
 from ortune.quantization.qdq.smooth import Smoothing
 
@@ -48,14 +54,12 @@ class Pairs:
         """Put a pair behind every chosen tensor and turn its readers to the rounded values."""
         readers = {layer.node for layer in placement.layers} | placement.followers
         home = placement.graph
-        shared: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+        shared: dict[ir.Value, list[ir.Value]] = {}
         for value, source in placement.tensors.items():
             if source not in shared:
                 grid = self._grids[value]
-                shared[source] = (
-                    self._editor.constant(f"{source.name}_scale", grid.scale),
-                    self._editor.constant(f"{source.name}_zero", grid.zero),
-                )
+                stem = str(source.name)
+                shared[source] = constants(self._editor, stem, scale=grid.scale, zero=grid.zero)
             seen = value
             if value in placement.guarded:
                 # It keeps the float layer before it in float: between a DequantizeLinear and a
@@ -90,7 +94,7 @@ class Pairs:
         value: ir.Value,
         seen: ir.Value,
         home: ir.Graph,
-        grid: tuple[ir.Value, ir.Value],
+        grid: Sequence[ir.Value],
         readers: set[ir.Node],
         *,
         all_readers: bool,

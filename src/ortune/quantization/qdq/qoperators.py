@@ -70,24 +70,14 @@ class Operators:
     def __init__(self, editor: edit.Editor) -> None:
         self._editor = editor
         self._scalars: dict[ir.Value, ir.Value] = {}
+        self._ways = {"Conv": self._conv, "MatMul": self._matmul, "Gemm": self._gemm}
+        self._ways |= dict.fromkeys(ELEMENTWISE, self._elementwise)
+        self._ways |= dict.fromkeys(MOVES, self._moving)
 
     def take(self, node: ir.Node) -> Taken | None:
         """Return what the node becomes, None when it stays in float."""
-        if node.domain or len(node.outputs) < 1:
-            return None
-        match node.op_type:
-            case "Conv":
-                return self._conv(node)
-            case "MatMul":
-                return self._matmul(node)
-            case "Gemm":
-                return self._gemm(node)
-            case op if op in MOVES:
-                return self._moving(node)
-            case op if op in ELEMENTWISE:
-                return self._elementwise(node)
-            case _:
-                return None
+        way = self._ways.get(node.op_type)
+        return None if way is None or node.domain or not node.outputs else way(node)
 
     def _input(self, value: ir.Value | None, *, scalar: bool = True) -> Integers | None:
         """Return the integers behind a DequantizeLinear, with a scalar grid unless a weight."""

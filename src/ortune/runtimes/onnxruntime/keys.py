@@ -30,14 +30,11 @@ def libraries(package: str = "onnxruntime", folder: str = "capi") -> tuple[Path,
     ``x.so.1.2`` counts; nothing is imported.
     """
     spec = importlib.util.find_spec(package)
-    roots = (
-        [Path(place) / folder for place in (spec.submodule_search_locations or [])] if spec else []
-    )
+    places = (spec.submodule_search_locations if spec else None) or []
     found = {
         path.resolve()
-        for root in roots
-        if root.is_dir()
-        for path in root.iterdir()
+        for place in places
+        for path in (Path(place) / folder).glob("*")
         if any(end in path.name for end in _ENDINGS) and path.is_file()
     }
     return tuple(sorted(found, key=lambda path: path.stat().st_size, reverse=True))

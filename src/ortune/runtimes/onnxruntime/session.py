@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,26 @@ def missing(package: str = "onnxruntime") -> str | None:
     except ImportError:
         return f"pip install {package}"
     return None
+
+
+def providers() -> tuple[str, ...]:
+    """Return the installed runtime's execution providers, its preferred one first; or none."""
+    with suppress(ImportError):
+        import onnxruntime as ort
+
+        return tuple(ort.get_available_providers())
+    return ()
+
+
+def devices() -> dict[str, tuple[str, ...]]:
+    """Return provider -> kinds of its devices, such as ``CPU`` or ``GPU``."""
+    found: dict[str, tuple[str, ...]] = {}
+    with suppress(ImportError):
+        import onnxruntime as ort
+
+        for one in ort.get_ep_devices():
+            found[one.ep_name] = (*found.get(one.ep_name, ()), one.device.type.name)
+    return found
 
 
 def options(

@@ -76,7 +76,7 @@ class Weighing(Request):
 
     _: KW_ONLY
     least_db: float = 100.0
-    per_day: Annotated[float, Option(finite=False)] = 24.0
+    per_day: Annotated[float, Option(word="--a-day", finite=False)] = 24.0
     seconds: Annotated[float, Option(low=0.1)] = 1.0
 
 
@@ -88,15 +88,22 @@ def weighing(asked: Weighing) -> int:
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-@pytest.mark.parametrize("option", ["--least-db", "--seconds", "--per-day"])
+@pytest.mark.parametrize("option", ["--least-db", "--seconds", "--a-day"])
 def test_numbers_that_are_none_are_refused_by_the_option_that_was_written(
     option: str, value: str
 ) -> None:
     done = CliRunner().invoke(weighing, [option, value])
-    if option == "--per-day" and value != "nan":
+    if option == "--a-day" and value != "nan":
         assert "per day" in done.stdout
         return
     assert option in f"{done.exception} {done.stderr}" and "per day" not in done.stdout
+
+
+def test_a_settings_file_takes_fields_and_the_words_of_options(tmp_path: Path) -> None:
+    file = tmp_path / "weigh.toml"
+    for key in ("per_day", "a_day"):
+        file.write_text(f"{key} = 3\n")
+        assert CliRunner().invoke(weighing, [str(file)]).stdout == "per day 3.0\n"
 
 
 def test_a_settings_file_has_no_keys_that_are_of_one_call_alone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ortune.core.errors import BadData
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.machine import memory
 from ortune.measurement.machine.memory import NodeMemory, read_nodes
-from ortune.measurement.worker import usage
+from ortune.measurement.worker import workload as usage
 from ortune.measurement.worker.workbench import Workbench
 
 HEADER = "#name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations"
