@@ -83,13 +83,10 @@ def ports(node: ir.Node) -> tuple[Port, ...]:
     """Return how integers go through a node; none for one that is not understood."""
     if not ours(node):
         return ()
-    found = _ACTIVATIONS.get(node.op_type)
-    if found is not None:
-        return (
-            found
-            if node.op_type != "QGemm" or given(node, 7) is not None
-            else (Port((0,), (), (2,)),)
-        )
+    if node.op_type == "QGemm" and given(node, 7) is None:
+        return (Port((0,), (), (2,)),)  # its result is float
+    if (found := _ACTIVATIONS.get(node.op_type)) is not None:
+        return found
     match node.op_type:
         case "Concat":
             return (Port(tuple(range(len(node.inputs))), (0,)),)
