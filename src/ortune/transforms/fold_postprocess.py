@@ -152,7 +152,6 @@ class FoldPostprocess(Transform):
         return made
 
     def _value(self, model: ir.Model) -> ir.Value:
-        """Return the output, checked."""
         outputs = list(model.graph.outputs)
         found = [value for value in outputs if value.name == self.output]
         if not self.output and len(outputs) == 1:

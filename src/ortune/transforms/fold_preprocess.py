@@ -194,7 +194,6 @@ def _sizes(name: str, made: tuple[int, int] | None, dims: tuple[object, ...]) ->
 
 
 def _shape(value: ir.Value, picture: Picture) -> list[int | str | None]:
-    """Return the shape of the pictures."""
     shape = list(spec.shape_of(value) or ())
     if picture.settings.layout == "NCHW":
         shape = [*shape[:-3], *shape[-2:], shape[-3]]

@@ -10,13 +10,11 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import prune
 from ortune.model.graph.edit import Editor, attribute
-from ortune.model.graph.match import maker, nodes_of, number
-from ortune.model.shapes.infer import infer
+from ortune.model.graph.match import maker, number
 from ortune.rewrites.formulas.formula import (
-    FactoredProduct,
     Site,
+    at_each,
     climb,
     close,
     of_one,
@@ -51,13 +49,8 @@ class FuseHardSwish(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were fused."""
-        infer(model)
-        editor = Editor(model.graph)
-        count = sum(_fuse(model, n, editor) for n in nodes_of(model, "Clip", "Min", "Max", "Relu"))
-        count += sum(_join(model, node, editor) for node in nodes_of(model, "HardSigmoid"))
-        if count:
-            prune.drop_dead(model)
-        return count
+        count = at_each(model, _fuse, "Clip", "Min", "Max", "Relu")
+        return count + at_each(model, _join, "HardSigmoid")
 
 
 _TYPES = (ir.DataType.FLOAT,)
@@ -114,10 +107,8 @@ def _lines(value: ir.Value) -> Iterator[_Line]:
         yield _Line(term, 1.0, offset, (add,))
         node = maker(term, "Mul", "Div")
         for x in node.inputs if node is not None else ():
-            found: FactoredProduct = (
-                product(term, [x]) if x is not None else FactoredProduct(0.0, ())
-            )
-            if x is not None and found.factors == (x,):
+            found = product(term, [x]) if x is not None else None
+            if x is not None and found is not None and found.factors == (x,):
                 yield _Line(x, found.scale, offset, (add, *found.nodes))
 
 

@@ -61,18 +61,13 @@ class IrVersion(Transform):
             raise Refused(
                 f"IR version {self.to} is not written", fix=f"give {_OLDEST} to {NEWEST_IR}"
             )
-        for version, what in _needs(_typed(model)):
+        typed = model.clone()
+        infer(typed)
+        for version, what in _needs(typed):
             if version > self.to:
                 raise Refused(f"IR version {self.to} has no {what}", fix=f"give {version} or more")
         model.ir_version = self.to
         return 1
-
-
-def _typed(model: ir.Model) -> ir.Model:
-    """Return a copy in which all values have a type."""
-    copy = model.clone()
-    infer(copy)
-    return copy
 
 
 def _needs(model: ir.Model) -> Iterator[tuple[int, str]]:

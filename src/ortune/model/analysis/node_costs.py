@@ -176,7 +176,6 @@ def _picked(node: ir.Node, value: ir.Value | None) -> bool:
 
 
 def _moved(node: ir.Node) -> tuple[int | None, int | None]:
-    """Return the bytes read and written in one run."""
     if not node.domain and node.op_type in _VIEWS:
         return 0, 0
     wanted = [v for v in node.outputs if is_read(v)] or node.outputs[:1]

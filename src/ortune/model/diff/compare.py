@@ -86,13 +86,11 @@ def _related(pairs: NodePairs) -> bool:
 
 
 def _weighs(graphs: Graphs, node: int) -> bool:
-    """Say whether a node reads weights."""
     held = [graphs.constants[v] for v in graphs.reads[node] if v in graphs.constants]
     return any(one.size >= _TELLING for one in held) and not graphs.constant(node)
 
 
 def _same_results(pairs: NodePairs) -> bool:
-    """Say whether the outputs of one name compute the same."""
     named = {pairs.graphs.names[v]: v for v in pairs.graphs.results[1]}
     return all(
         pairs.hashes.get(v) == pairs.hashes.get(named.get(pairs.graphs.names[v], -1))

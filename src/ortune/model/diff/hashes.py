@@ -80,5 +80,4 @@ class Hashes:
 
 
 def _digest(parts: Iterable[str]) -> str:
-    """Return a short digest of texts."""
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit
 
 MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
 _DOMAINS = ("", "ai.onnx", MICROSOFT)
 
 
@@ -82,9 +83,10 @@ def ports(node: ir.Node) -> tuple[Port, ...]:
     """Return how integers go through a node; none for one that is not understood."""
     if not ours(node):
         return ()
-    found = _ACTIVATIONS.get(node.op_type)
-    if found is not None:
-        return found if node.op_type != "QGemm" or _has(node, 7) else (Port((0,), (), (2,)),)
+    if node.op_type == "QGemm" and given(node, 7) is None:
+        return (Port((0,), (), (2,)),)  # its result is float
+    if (found := _ACTIVATIONS.get(node.op_type)) is not None:
+        return found
     match node.op_type:
         case "Concat":
             return (Port(tuple(range(len(node.inputs))), (0,)),)
@@ -230,7 +232,3 @@ def _integers(node: ir.Node) -> np.dtype[Any] | None:
         ir.DataType.INT32,
     )
     return None if small else np.dtype(dtype.numpy())
-
-
-def _has(node: ir.Node, index: int) -> bool:
-    return given(node, index) is not None

@@ -75,7 +75,6 @@ def _sort(graph: ir.Graph | ir.Function) -> None:
 
 
 def _reads(node: ir.Node) -> list[ir.Value]:
-    """Return what a node reads, its bodies included."""
     nodes = [node, *(inner for body in bodies(node) for inner in body.all_nodes())]
     return [value for one in nodes for value in one.inputs if value is not None]
 

@@ -188,7 +188,6 @@ def _identity(value: ir.Value | None) -> object:
 
 
 def _infer(node: ir.Node) -> None:
-    """Set the shape of what a mask's node makes."""
     value = node.outputs[0]
     shapes = [shape_of(one) for one in node.inputs]
     first = shapes[0]

@@ -13,6 +13,7 @@ from ortune.core.backend import Backend
 from ortune.model.graph import prune
 from ortune.model.graph.edit import Editor, refuse
 from ortune.model.graph.match import enclosed, maker, nodes_of, number, other, reader, scalar_for
+from ortune.model.graph.qdq import MICROSOFT
 from ortune.model.graph.replace import forward
 from ortune.model.shapes.infer import infer
 
@@ -20,8 +21,6 @@ _DEEPEST = 8
 _TOLERANCE = 2e-5
 """Relative; exporters round constants such as 0.7978845608 at the sixth digit."""
 
-MICROSOFT = "com.microsoft"
-"""The domain of onnxruntime's own operators."""
 READ_ELSEWHERE = "a part of it is read elsewhere"
 INCOMPLETE = "a part of it is read elsewhere, or the formula goes on in another way"
 WIDENS = "a constant in it has a higher rank than its input"
@@ -73,29 +72,26 @@ def product(value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST) -
     constant = number(value)
     if constant is not None:
         return FactoredProduct(constant, ())
+    whole = FactoredProduct(1.0, (value,))
     node = maker(value, "Mul", "Div", "Pow") if depth and value not in ends else None
     if node is None or len(node.inputs) != 2:
-        return FactoredProduct(1.0, (value,))
+        return whole
     one, two = node.inputs
     if one is None or two is None:
-        return FactoredProduct(1.0, (value,))
+        return whole
     if node.op_type == "Mul":
         left, right = (product(v, ends, depth - 1) for v in (one, two))
         return left.times(right, node)
     given = number(two)
     if node.op_type == "Div":
-        return product(one, ends, depth - 1).over(given, node) if given else _whole(value)
+        return product(one, ends, depth - 1).over(given, node) if given else whole
     if given not in (2.0, 3.0):
-        return _whole(value)
+        return whole
     base = product(one, ends, depth - 1)
     result = FactoredProduct(1.0, ())
     for _ in range(int(given)):
         result = result.times(FactoredProduct(base.scale, base.factors))
     return FactoredProduct(result.scale, result.factors, (*base.nodes, node))
-
-
-def _whole(value: ir.Value) -> FactoredProduct:
-    return FactoredProduct(1.0, (value,))
 
 
 def climb(value: ir.Value, scale: float, factors: Sequence[ir.Value]) -> FactoredProduct | None:

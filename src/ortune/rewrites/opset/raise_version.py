@@ -191,7 +191,6 @@ def _equal(one: onnx.NodeProto, two: onnx.NodeProto) -> bool:
 
 
 def _splice(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> None:
-    """Put the converted nodes in the place of the node."""
     graph = node.graph
     if graph is None:
         return
