@@ -12,6 +12,7 @@ from ortune.cli.optimize import REPEAT, exit_code, show, summary
 from ortune.cli.terminal import settings
 from ortune.cli.terminal.command import repeat, verb, verbose
 from ortune.cli.terminal.output import answer, remark, say
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.fields import Duration, Option
 from ortune.core.request import Request, request
@@ -73,7 +74,7 @@ def command(asked: _Asked) -> int:
     )
     with progress.display(seconds=job.time, quiet=asked.quiet, verbose=verbose()) as sink:
         study = run(replace(job, sink=sink))
-    (folder / "run" / REPEAT).write_text(settings.write(job), encoding="utf-8")
+    write_text(folder / "run" / REPEAT, settings.write(job))
     page = report(study, folder / "report.html", force=True)
     bundle: Path | None = None
     if study.finished != "interrupted":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ortune.cli.main import DONE, INTERRUPTED, NO
 from ortune.cli.terminal import output, settings
 from ortune.cli.terminal.command import repeat, verb, verbose
+from ortune.core.atomic_write import write_text
 from ortune.core.request import request
 from ortune.search.request import Optimize
 
@@ -43,9 +44,8 @@ def command(asked: _Asked) -> int:
     with progress.display(seconds=asked.time, quiet=asked.quiet, verbose=loud) as sink:
         study = run(replace(asked, sink=sink, command=repeat()))
     root = Path(study.root)
-    (root / REPEAT).write_text(
-        settings.write(replace(asked, out=root), but=("verbose", "quiet")), encoding="utf-8"
-    )
+    again = replace(asked, out=root)
+    write_text(root / REPEAT, settings.write(again, but=("verbose", "quiet")))
     page = report(study, root / "report.html", force=True)
     output.answer(summary(study, page), lambda: show(study, page))
     code = exit_code(study, asked.target_speedup, asked.strict)

@@ -11,6 +11,7 @@ from ortune.analysis.costs.requests import TimelineRequest
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, show
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.fields import Out
 from ortune.core.outputs import free
@@ -50,7 +51,7 @@ def command(asked: _Asked) -> int:
     part = Part("timeline", blocks(found))
     if out is not None:
         foot = "Sessions are medians over fresh processes, inferences were timed in turns."
-        out.write_text(page(Path(asked.model).name, [part], foot), encoding="utf-8")
+        write_text(out, page(Path(asked.model).name, [part], foot))
     answer(_json(found, out), lambda: show(*printed([part])))
     return DONE
 

@@ -10,6 +10,7 @@ from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import interval
 from ortune.cli.terminal.output import answer, as_json, say, table
+from ortune.core.atomic_write import write_text
 from ortune.core.fields import Out
 from ortune.core.outputs import free
 from ortune.core.request import request
@@ -40,7 +41,7 @@ def command(asked: _Asked) -> int:
     target = None if asked.out is None else free(asked.out, asked.force, asked.model)
     found = run(asked)
     if target is not None:
-        target.write_text(as_json(found, indent=1) + "\n", encoding="utf-8")
+        write_text(target, as_json(found, indent=1) + "\n")
     answer(found, lambda: _show(found))
     return DONE
 

@@ -183,11 +183,5 @@ def _of_stages(view: View, *stages: str) -> list[Trial]:
 
 
 def _bare(space: Space, trials: Sequence[Trial]) -> list[Trial]:
-    """Return verified plans faster than the original, fastest first; none behind buckets.
-
-    What is behind buckets counts where the user asked for them: then nothing else is tried.
-    """
-    found = faster(trials)
-    if space.buckets is None:
-        return found
-    return [t for t in found if not space.is_unpadded(t.plan)]
+    """Return verified plans faster than the original, fastest first; none behind buckets."""
+    return [trial for trial in faster(trials) if not space.is_unpadded(trial.plan)]

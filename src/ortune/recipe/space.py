@@ -220,8 +220,8 @@ class Space:
         return Plan(plan.recipe, self.buckets.around(plan.backend))
 
     def is_unpadded(self, plan: Plan) -> bool:
-        """Whether a plan runs behind buckets."""
-        return isinstance(plan.backend, Bucketed)
+        """Whether a plan runs behind the buckets; those that the user asked for do not count."""
+        return self.buckets is not None and isinstance(plan.backend, Bucketed)
 
     def _target(self, plan: Plan) -> Target | None:
         kind = type(plan.backend)

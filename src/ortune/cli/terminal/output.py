@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ortune.cli.terminal.figures import sides
+from ortune.core.atomic_write import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,7 +37,7 @@ def answer(result: object, show: Callable[[], None]) -> None:
         click.echo(as_json(result))
         return
     if json_to is not None:
-        Path(json_to).write_text(as_json(result) + "\n", encoding="utf-8")
+        write_text(Path(json_to), as_json(result) + "\n")
     show()
 
 
