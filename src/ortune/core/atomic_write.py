@@ -17,11 +17,16 @@ def atomic(path: Path) -> Iterator[Path]:
     """Give the path of a draft, of a file or a folder, that replaces `path` when the block ends.
 
     Folders above are made. After an error the draft and the folders made for it are removed. The
-    block's own errors pass as they are.
+    block's own errors pass as they are. A link stays and what it points to is replaced; a device or
+    a pipe (``/dev/stdout``) cannot be replaced and is given itself.
 
     Raises:
         OrtuneError: The disk refuses.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        yield path
+        return
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     made = [folder for folder in path.absolute().parents if not folder.exists()]
     try:
@@ -76,7 +81,7 @@ def reported(path: Path) -> Iterator[None]:
     except OSError as error:
         raise OrtuneError(
             f"cannot write '{path}': {error.strerror or error}",
-            fix="free space there, or choose another folder",
+            fix="free some space there, or choose another folder",
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_folders_are_replaced_as_a_whole(tmp_path: Path) -> None:
 
 def test_errors_of_the_system_name_the_file_and_those_of_the_block_pass(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OrtuneError, match=r"cannot write '.*new': .*\n  fix: free space"):
+    with pytest.raises(OrtuneError, match=r"cannot write '.*new': .*\n  fix: free some space"):
         write_text(tmp_path / "file" / "new", "")
     with pytest.raises(FileNotFoundError), atomic(tmp_path / "out"):
         (tmp_path / "missing").read_text()
@@ -49,3 +50,19 @@ def test_a_named_file_is_replaced_only_when_that_is_allowed(tmp_path: Path) -> N
     with replacing(path, force=True) as draft:
         draft.write_text("new")
     assert path.read_text() == "new"
+
+
+def test_a_link_stays_and_a_pipe_is_written_into(tmp_path: Path) -> None:
+    target = write_text(tmp_path / "target", "old")
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text(pipe, "said")
+        assert os.read(reader, 100) == b"said"
+    finally:
+        os.close(reader)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "target"]

@@ -88,7 +88,7 @@ def watched(model: ir.Model, folder: Path) -> Iterator[Watched]:
     except OSError as error:
         raise OrtuneError(
             f"cannot write below {folder}: {error.strerror or error}",
-            fix="free space there, or choose another folder",
+            fix="free some space there, or choose another folder",
         ) from error
 
 
