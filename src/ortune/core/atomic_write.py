@@ -17,8 +17,8 @@ def atomic(path: Path) -> Iterator[Path]:
     """Give the path of a draft, of a file or a folder, that replaces `path` when the block ends.
 
     Folders above are made. After an error the draft and the folders made for it are removed. The
-    block's own errors pass as they are. A link stays and what it points to is replaced; a device or
-    a pipe (``/dev/stdout``) cannot be replaced and is given itself.
+    block's own errors pass as they are. A link stays and what it points to is replaced; a device
+    or a pipe (``/dev/stdout``) cannot be replaced and is given itself.
 
     Raises:
         OrtuneError: The disk refuses.
