@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted
-from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS
-from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.experiment import measure
 from ortune.experiment.build import build_all
 from ortune.experiment.context import Context

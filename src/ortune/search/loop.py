@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from ortune.core.acceptance import winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink
-from ortune.core.proposal import Proposal
 from ortune.core.step import Recipe, Transform
-from ortune.core.study import Contribution, Ending, winner
-from ortune.core.trial import Plan, Trial
+from ortune.core.study import Contribution, Ending
+from ortune.core.trial import Plan, Proposal, Trial
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
 from ortune.experiment.ledger import write_ending
@@ -88,6 +88,7 @@ def search(
             aim.strict,
             tuple(map(str, loop.judgement.advice)),
             loop.judgement.too_noisy,
+            loop.untried,
         )
         write_ending(context.root, ending)
 
@@ -103,6 +104,7 @@ class _Loop:
     stack: ExitStack
     history: list[Contribution] = field(default_factory=list)
     readings: dict[str, str] = field(default_factory=dict)
+    untried: int = 0
 
     def __post_init__(self) -> None:
         # 4 seconds of a search of three minutes, 1 of a short one.
@@ -139,6 +141,7 @@ class _Loop:
             if self._on_target(self.attempts.one(proposal)):
                 return "target"
         left_out = self.policy.left_out(view)
+        self.untried = left_out.plans
         for text in left_out.notes:
             self.attempts.note(text)
         return "time" if left_out.late else "done"
