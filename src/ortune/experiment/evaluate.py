@@ -146,7 +146,10 @@ class Attempts:
         # As long as three search pairs together: fresh processes tell more than longer ones.
         seconds = self.pair_seconds * 3 / stats.PAIRS
         effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
-        found = measure.finalist(self.context, trial, files, stats.PAIRS, effort, self.sink)
+        learnt = measure.learnt(self.ledger.trials, but=trial.key)
+        found = measure.finalist(
+            self.context, trial, files, stats.PAIRS, effort, self.sink, learnt
+        )
         return self._recorded(found, Proposal(trial.plan, "final", "among the fastest"))
 
     def _recorded(self, trial: Trial, proposal: Proposal | None = None) -> Trial:
