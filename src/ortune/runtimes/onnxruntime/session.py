@@ -165,6 +165,7 @@ def session(
     *,
     provider: str = "",
     disabled: Sequence[str] = (),
+    content: bytes | None = None,
 ) -> Iterator[OrtSession]:
     """Open a session and prove that `provider` took a part of the model.
 
@@ -174,6 +175,7 @@ def session(
     Args:
         made: SessionOptions; a plug-in provider is already added to them.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        content: What to load in the place of the file; external data lies beside the file.
 
     Raises:
         BadModel: The runtime does not accept the model.
@@ -184,8 +186,13 @@ def session(
     keywords: dict[str, Any] = {} if provider else {"providers": ["CPUExecutionProvider"]}
     if disabled:
         keywords["disabled_optimizers"] = list(disabled)
+    if content is not None:
+        folder = str(path.absolute().parent)
+        made.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", folder
+        )
     try:
-        inner = ort.InferenceSession(str(path), made, **keywords)
+        inner = ort.InferenceSession(content or str(path), made, **keywords)
     except Exception as error:
         raise BadModel(
             f"onnxruntime {version('onnxruntime')} does not load {path.name}: {first_line(error)}",
