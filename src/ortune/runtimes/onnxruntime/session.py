@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.errors import BackendMissing, BadModel, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Tensors
 from ortune.runtimes.in_process import InProcess
@@ -195,7 +195,7 @@ def session(
         inner = ort.InferenceSession(content or str(path), made, **keywords)
     except Exception as error:
         raise BadModel(
-            f"onnxruntime {version('onnxruntime')} does not load {path.name}: {first_line(error)}",
+            f"onnxruntime {version('onnxruntime')} does not load {path.name}: {gist(error)}",
             fix=_UNKNOWN_OP
             if "is not a registered function/op" in str(error)
             else "run `ortune inspect` on it; -v shows the runtime's log",
@@ -208,11 +208,6 @@ def session(
             fix="leave this backend out with --on cpu",
         )
     yield opened
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of the runtime's message, shortened."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 _registered: dict[str, bool] = {}
