@@ -302,7 +302,10 @@ class _Finder(ast.NodeVisitor):
                 begin, end = self.span(keyword)
                 comma = re.match(rb"\s*,", self.source[end:])
                 self.put(begin, end + (comma.end() if comma else 0), "")
-        self.generic_visit(node)
+            if keyword.arg not in TEXTS:
+                self.visit(keyword.value)
+        for part in (called, *node.args):
+            self.visit(part)
 
     def between(self, left: ast.AST, right: ast.AST, written: str, other: str) -> None:
         """Replace an operator between two operands."""
