@@ -222,7 +222,7 @@ def test_the_kind_of_a_function_is_its_attributes(module: str) -> None:
 
 
 def test_a_share_of_a_function_is_spelled(module: str) -> None:
-    text = 'function(path=f"{module}:error", share=0.9)>=0.5'
+    text = f'function(path="{module}:share", share=0.9)>=0.5'
     budget = Budget.parse(text)
     assert Budget.parse(str(budget)) == budget
     assert "share=0.9" in str(budget)
