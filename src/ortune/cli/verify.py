@@ -42,9 +42,12 @@ def command(asked: _Asked) -> int:
     """Show the scores; exit code 1 when the other model fails."""
     from ortune.analysis.verification.verify import run
     from ortune.core.trial import Verdict
+    from ortune.experiment.budget import check_strict
 
     if asked.out is not None and not asked.bisect:
         raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
+    if asked.strict and asked.budget is not None:
+        check_strict(asked.budget)
     if asked.bisect:
         asked = replace(asked, bisect=asked.out or asked.folder)
         if asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
@@ -69,6 +72,8 @@ def command(asked: _Asked) -> int:
 
 
 def _show(found: Comparison, bisect: bool) -> None:
+    from ortune.core.wording import fallen
+
     made_up = " made-up" if found.synthetic else ""
     rule = f" ({found.rule})" if found.rule else ""
     table(
@@ -89,6 +94,8 @@ def _show(found: Comparison, bisect: bool) -> None:
     needed = found.scores[0].needed if found.scores else None
     if needed:
         say(f"about {needed} samples would prove it")
+    for text in fallen(found.scores):
+        say(text)
     if found.simulated is not None:
         _show_saturation(found.simulated)
     if found.bisection is not None:

@@ -66,3 +66,13 @@ class Metric(Plugin):
     def aggregate(self, records: NDArray[np.float64]) -> float:
         """Return the score over records [samples, k]; the mean of the first column by default."""
         return float(records[:, 0].mean()) if len(records) else float("nan")
+
+    def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
+        """Return the names of the outputs that the score depends on.
+
+        Args:
+            outputs: The baseline's, of one sample.
+            label: None where there are no labels.
+        """
+        output = getattr(self, "output", "")
+        return frozenset([output] if output else outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from ortune.core.study import Study
@@ -98,6 +98,12 @@ def proof(score: Score) -> str:
         return "likely, not proved"
     more = score.needed - score.samples
     return f"likely: about {count(more, 'more sample')} would prove it"
+
+
+def fallen(scores: Sequence[Score]) -> list[str]:
+    """Name the outputs that the budget does not read and that fall below limits of their own."""
+    found = [score for score in scores[1:] if score.verdict is Verdict.FAILS]
+    return [f"{score.metric} is {number(score.value)}: {score.basis}" for score in found]
 
 
 def verdict(trial: Trial) -> str:

@@ -55,7 +55,7 @@ def split(feeds: Feeds, calibration: Feeds | None = None, wanted: int | None = N
         BadData: A calibration sample is also in the data.
     """
     if calibration is not None:
-        _disjoint(feeds, calibration)
+        disjoint(feeds, calibration)
     units = sorted(_units(feeds), key=lambda unit: _order(feeds, unit))
     everything = tuple(range(feeds.count))
     own = None if calibration is None else tuple(range(calibration.count))
@@ -101,7 +101,12 @@ def distinct(feeds: Feeds, indices: Sequence[int]) -> tuple[int, ...]:
     return tuple(first.values())
 
 
-def _disjoint(feeds: Feeds, calibration: Feeds) -> None:
+def disjoint(feeds: Feeds, calibration: Feeds) -> None:
+    """Refuse samples to calibrate on that are also among those to score on.
+
+    Raises:
+        BadData: Some are.
+    """
     places: dict[str, int] = {}
     for at, digest in enumerate(feeds.digests):
         places.setdefault(digest, at)

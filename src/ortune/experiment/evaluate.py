@@ -12,7 +12,7 @@ from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.experiment import measure
 from ortune.experiment.build import build_all
-from ortune.experiment.context import Context
+from ortune.experiment.context import ERROR, Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
 from ortune.measurement.process import Worker
@@ -147,8 +147,21 @@ class Attempts:
         # As long as three search pairs together: fresh processes tell more than longer ones.
         seconds = self.pair_seconds * 3 / stats.PAIRS
         effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
-        found = measure.finalist(self.context, trial, files, stats.PAIRS, effort, self.sink)
+        found = measure.finalist(
+            self.context, trial, files, stats.PAIRS, effort, self.sink, provable=self._provable()
+        )
         return self._recorded(found, Proposal(trial.plan, "final", "among the fastest"))
+
+    def _provable(self) -> bool:
+        """Whether the chance of a false proof, 5 % for the whole run, has room for one more plan.
+
+        Finalists of all commands that went on with this run have spent it, but those whose proof
+        is by construction: no sample spoke for them.
+        """
+        judged = [t.score for t in self.ledger.trials if t.part == "final" and t.score]
+        proved = Verdict.PROVED
+        spent = sum(s.error for s in judged if s.verdict is not proved or s.proved_on is not None)
+        return spent + self.context.error <= ERROR * (1 + 1e-9)
 
     def _recorded(self, trial: Trial, proposal: Proposal | None = None) -> Trial:
         if proposal is not None:

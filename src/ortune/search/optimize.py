@@ -22,12 +22,13 @@ from ortune.core.request import verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.experiment import golden
+from ortune.experiment.budget import check_strict
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import locked, read_study
 from ortune.experiment.prepare import prepare
 from ortune.measurement.capabilities import capabilities, demand
 from ortune.recipe.space import Space, Target
-from ortune.search.loop import Aim, search
+from ortune.search.loop import FINALISTS, Aim, search
 from ortune.search.padding import unpadded
 from ortune.search.policy import Policy
 from ortune.search.request import Optimize
@@ -42,6 +43,8 @@ def run(asked: Optimize) -> Study:
         replace(target, splits=asked.driven.splits(target.capabilities.effective_cpus), rules=own)
         for target in read_targets(equipped(asked.on, asked.custom_ops))
     ]
+    if asked.strict and asked.budget is not None:
+        check_strict(asked.budget)
     original = _baseline(targets) if asked.baseline is None else asked.original
     asked = replace(asked, baseline=original)
     root = Path(asked.out)
@@ -56,6 +59,7 @@ def run(asked: Optimize) -> Study:
                 on=equipped(asked.on, asked.custom_ops).strip(),
                 command=asked.command,
                 policy=str(policy),
+                finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
             )
         except OrtuneError:
             if fresh:
