@@ -16,12 +16,9 @@ from ortune.core.facts import Facts
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.study import Job
+from ortune.measurement.accuracy import ERROR
 from ortune.measurement.job import WorkerJob
 from ortune.recipe.build import Material
-
-
-ERROR = 0.05
-"""The chance that any plan of a job is proved falsely; the plans that are judged share it."""
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.experiment import budget as budgeting
 from ortune.experiment import samples, watch
-from ortune.experiment.context import ERROR, ScoredPart, together
-from ortune.experiment.original import scored_part
+from ortune.experiment.context import ScoredPart, together
 from ortune.experiment.outlook import outlook
-from ortune.experiment.records import table
+from ortune.experiment.records import scored_part, table
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.samples import CALIBRATION, Division, Feeding
-from ortune.measurement.accuracy import provable
+from ortune.measurement.accuracy import ERROR, provable
 from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker
 
@@ -227,7 +226,7 @@ def _joining(feeds: Feeds) -> tuple[str, ...] | None:
 
 
 def _unread(parts: Mapping[str, ScoredPart], feeds: Feeds) -> dict[str, ScoredPart]:
-    """Mark the samples on which a proof may rest: different ones, in a part that no choice read."""
+    """Mark what a proof may rest on: samples that differ, in a part that no choice read."""
     found, last = dict(parts), list(parts)[-1]
     shared = set(parts["search"].indices) & set(parts[last].indices)
     if last == "search" or not shared:

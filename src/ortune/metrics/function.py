@@ -62,7 +62,7 @@ class Function(UserMetric):
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         """Return the outputs that the function asks for; all where it fails."""
-        seen = _Asked(outputs)
+        seen = _Remembering(outputs)
         try:
             self.function(dict(outputs), seen, label)
         except Exception:  # it says so itself when it scores
@@ -70,7 +70,7 @@ class Function(UserMetric):
         return frozenset(seen.asked)
 
 
-class _Asked(dict[str, NDArray[Any]]):
+class _Remembering(dict[str, NDArray[Any]]):
     """Outputs that remember which of them were asked for."""
 
     def __init__(self, outputs: Tensors) -> None:

@@ -24,7 +24,7 @@ from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.experiment.budget import budget_for
 from ortune.experiment.context import ScoredPart
-from ortune.experiment.original import scored_part
+from ortune.experiment.records import scored_part
 from ortune.experiment.scores import records
 from ortune.measurement.accuracy import EXACT_DB, judge
 from ortune.measurement.capabilities import demand
