@@ -18,7 +18,7 @@ from ortune.experiment import samples
 from ortune.experiment.context import Context
 from ortune.experiment.keys import different, model_digest
 from ortune.experiment.ledger import read_header, write_header
-from ortune.experiment.parts import Original
+from ortune.experiment.parts import Judged, Original
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.samples import Feeding
 from ortune.measurement.capabilities import capabilities
@@ -70,13 +70,7 @@ def prepare(
         sink(Note(f"budget {found.budget} ({found.rule})"))
     if found.outlook:
         sink(Note(found.outlook))
-    job = Job(
-        model=", ".join(map(str, request.models)),
-        data_digest=fed.digest,
-        budget=found.budget,
-        budget_rule=found.rule,
-        **_settings(request, on),
-    )
+    job = _job(request, on, fed, found)
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
     _claim(root, header, Header(job, whole, command, paths, found.division, policy, found.outlook))
@@ -96,6 +90,16 @@ def prepare(
         finalists=max(1, chosen),
         watched=found.watched,
         yielded=found.yielded,
+    )
+
+
+def _job(request: ExperimentRequest, on: str, fed: Feeding, found: Judged) -> Job:
+    return Job(
+        model=", ".join(map(str, request.models)),
+        data_digest=fed.digest,
+        budget=found.budget,
+        budget_rule=found.rule,
+        **_settings(request, on),
     )
 
 
