@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ortune.core import wording as say
 from ortune.core.budget import Budget
+from ortune.core.metric import Kind
 from ortune.data import split
 from ortune.data.feeds import Feeds
 from ortune.experiment.samples import Division
@@ -46,5 +47,7 @@ def _held_out(budget: Budget, wanted: int | None, feeds: Feeds, division: Divisi
     if held >= wanted:
         return f"{kept}, enough to prove the budget if none of them shows a loss"
     least = split.least(wanted)
-    more = "more --time" if independent >= least else say.count(least, noun)
+    # Of groups it is exact where they are of one size.
+    about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
+    more = "more --time" if independent >= least else about + say.count(least, noun)
     return f"{kept}, which can make accuracy likely at best; {more} would let it be proved"

@@ -215,7 +215,9 @@ class Original:
     def _outlook(
         self, budget: Budget, wanted: int | None, feeds: Feeds | None, division: Division
     ) -> str:
-        """Say what the samples can prove, where something is chosen."""
+        """Say what the samples can prove, where something is chosen; once for a run."""
+        if self.header is not None and self.header.outlook:
+            return self.header.outlook
         return outlook(budget, wanted, feeds, division) if self.finalists else ""
 
 
