@@ -14,7 +14,7 @@ from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
-from ortune.measurement.accuracy import scored
+from ortune.measurement.accuracy import ERROR, scored
 from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
@@ -149,9 +149,27 @@ class Attempts:
         effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
         learnt = measure.learnt(self.ledger.trials, but=trial.key)
         found = measure.finalist(
-            self.context, trial, files, stats.PAIRS, effort, self.sink, learnt
+            self.context,
+            trial,
+            files,
+            stats.PAIRS,
+            effort,
+            self.sink,
+            learnt,
+            provable=self._provable(),
         )
         return self._recorded(found, Proposal(trial.plan, "final", "among the fastest"))
+
+    def _provable(self) -> bool:
+        """Whether the chance of a false proof, 5 % for the whole run, has room for one more plan.
+
+        Finalists of all commands that went on with this run have spent it, but those whose proof
+        is by construction: no sample spoke for them.
+        """
+        judged = [t.score for t in self.ledger.trials if t.part == "final" and t.score]
+        proved = Verdict.PROVED
+        spent = sum(s.error for s in judged if s.verdict is not proved or s.proved_on is not None)
+        return spent + self.context.error <= ERROR * (1 + 1e-9)
 
     def _recorded(self, trial: Trial, proposal: Proposal | None = None) -> Trial:
         if proposal is not None:
