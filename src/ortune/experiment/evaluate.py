@@ -109,7 +109,7 @@ class Attempts:
             return self._unchanged(key, proposal)
         effort = {
             "search": Effort(seconds=self.pair_seconds),
-            "screen": Effort(max_blocks=1, decide=False),
+            "screen": Effort(max_blocks=1, decide=False, burst=0.06),
         }[proposal.effort]
         trial = measure.attempt(
             self.context,
