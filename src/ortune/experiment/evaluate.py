@@ -64,7 +64,7 @@ class Attempts:
         self.sink(TrialStarted(plan, "baseline", 1, 1))
         with measure.start(self.context, self.context.models, plan.backend, "baseline") as worker:
             started = ready(worker)
-            effort = Effort(min_blocks=6, max_blocks=12, seconds=2, decide=False)
+            effort = Effort(max_blocks=12, seconds=2, decide=False)
             pair = time_pair(self._live(), worker, effort)
         budget, part = self.context.budget, self.context.parts["search"]
         value = budget.metric.aggregate(part.records)
@@ -146,7 +146,7 @@ class Attempts:
         files = build_all(self.context, trial.plan, self.sink)
         # As long as three search pairs together: fresh processes tell more than longer ones.
         seconds = self.pair_seconds * 3 / stats.PAIRS
-        effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
+        effort = Effort(max_blocks=20, seconds=seconds, decide=False)
         found = measure.finalist(self.context, trial, files, stats.PAIRS, effort, self.sink)
         return self._recorded(found, Proposal(trial.plan, "final", "among the fastest"))
 
