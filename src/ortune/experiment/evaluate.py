@@ -64,7 +64,7 @@ class Attempts:
         self.sink(TrialStarted(plan, "baseline", 1, 1))
         with measure.start(self.context, self.context.models, plan.backend, "baseline") as worker:
             started = ready(worker)
-            effort = Effort(min_blocks=6, max_blocks=12, seconds=2, decide=False)
+            effort = Effort(max_blocks=12, seconds=2, decide=False)
             pair = time_pair(self._live(), worker, effort)
         budget, part = self.context.budget, self.context.parts["search"]
         value = scored(budget, part.records, part.groups)
@@ -109,7 +109,7 @@ class Attempts:
             return self._unchanged(key, proposal)
         effort = {
             "search": Effort(seconds=self.pair_seconds),
-            "screen": Effort(max_blocks=1, decide=False),
+            "screen": Effort(max_blocks=1, decide=False, burst=0.06),
         }[proposal.effort]
         trial = measure.attempt(
             self.context,
@@ -146,7 +146,7 @@ class Attempts:
         files = build_all(self.context, trial.plan, self.sink)
         # As long as three search pairs together: fresh processes tell more than longer ones.
         seconds = self.pair_seconds * 3 / stats.PAIRS
-        effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
+        effort = Effort(max_blocks=20, seconds=seconds, decide=False)
         learnt = measure.learnt(self.ledger.trials, but=trial.key)
         found = measure.finalist(
             self.context,
