@@ -32,6 +32,18 @@ class Effort:
     decide: bool = True
 
 
+def claiming(search_s: float) -> Effort:
+    """Return the effort of each of the `stats.PAIRS` fresh pairs behind a claim.
+
+    Together they take as long as three pairs of a search: fresh processes tell more than longer
+    ones.
+
+    Args:
+        search_s: Seconds that a pair of the search gets.
+    """
+    return Effort(min_blocks=6, max_blocks=20, seconds=search_s * 3 / stats.PAIRS, decide=False)
+
+
 @dataclass(frozen=True)
 class LivePair:
     """A timed pair whose processes still run.

@@ -76,6 +76,10 @@ class Learnt:
         counted = df if not one_baseline else int(df * 4 / (len(kept) + 3))
         return cls(squares * counted / df, counted) if df else cls()
 
+    def __add__(self, other: Learnt) -> Learnt:
+        """Return what both tell together."""
+        return Learnt(self.squares + other.squares, self.df + other.df)
+
 
 NOTHING = Learnt()
 
