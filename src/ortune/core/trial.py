@@ -169,12 +169,20 @@ class Score:
         metric: Its spelling.
         value: The candidate's score.
         base: The baseline's score on the same samples.
-        low: Lower end of the interval of `value` (relative budgets: at fixed `base`).
-        high: Upper end.
+        low: What `value` is at least, at `error` (relative budgets: at fixed `base`); minus
+            infinity where nothing says so, and where lower is better.
+        high: What it is at most, where lower is better; else infinity.
         samples: How many samples were scored.
         verdict: Against the budget; None for a metric that is only reported along with it.
-        needed: Samples that would prove it if the estimate holds, for a likely verdict.
+        needed: Independent samples, not read before, that would prove it if the estimate holds;
+            for a likely verdict, None where no number does or it is proved.
         basis: How the verdict was reached, in a few words.
+        error: The chance at most, that what is outside the budget is called proved.
+        proved_on: Independent samples (groups count once) behind a proof; None without one, and
+            where it is proved by construction.
+        share: Of the samples that must keep the limit; None where another kind counts.
+        inside: Share of the samples, groups counting once, that do.
+        claim: What the budget asks for, as a clause that a sentence can end on.
     """
 
     metric: str
@@ -186,6 +194,11 @@ class Score:
     verdict: Verdict | None = None
     needed: int | None = None
     basis: str = ""
+    error: float = 0.05
+    proved_on: int | None = None
+    share: float | None = None
+    inside: float | None = None
+    claim: str = ""
 
 
 @dataclass(frozen=True)

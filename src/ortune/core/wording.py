@@ -96,10 +96,35 @@ def proof(score: Score) -> str:
     """Say how sure a score's verdict is: ``proved``, or what would prove it."""
     if score.verdict is not Verdict.LIKELY:
         return "not judged" if score.verdict is None else str(score.verdict)
-    if score.needed is None or score.needed <= score.samples:
+    if score.needed is None:
         return "likely, not proved"
-    more = score.needed - score.samples
-    return f"likely: about {count(more, 'more sample')} would prove it"
+    return f"likely: about {count(score.needed, 'unread sample')} would prove it"
+
+
+def bound(score: Score) -> str:
+    """Write what a score is at least, or at most, at its error."""
+    if math.isfinite(score.low):
+        return f"at least {number(score.low)}"
+    return f"at most {number(score.high)}" if math.isfinite(score.high) else NONE
+
+
+def means(score: Score) -> str:
+    """Say in one sentence what a score's verdict means; empty for one that is not judged."""
+    claim = score.claim or f"{score.metric} is within the budget"
+    if score.verdict is None:
+        return ""
+    if score.verdict is Verdict.PROVED:
+        if score.proved_on is None:
+            return f"proved by construction: {claim} ({score.basis})"
+        return f"proved: with {100 * (1 - score.error):.3g} % confidence {claim} ({score.basis})"
+    seen = "" if score.inside is None else f", {100 * score.inside:.3g} % are inside"
+    if score.verdict is Verdict.FAILS:
+        found = f"{score.metric} is {number(score.value)}{seen}"
+        return f"fails: on {count(score.samples, 'sample')} {found}; asked is that {claim}"
+    more = "no number of samples proves it"
+    if score.needed is not None:
+        more = f"about {count(score.needed, 'unread sample')} would prove it"
+    return f"likely: {claim}, as far as {count(score.samples, 'sample')} tell; {more}"
 
 
 def verdict(trial: Trial) -> str:

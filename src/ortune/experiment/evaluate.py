@@ -14,6 +14,7 @@ from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
+from ortune.measurement.accuracy import scored
 from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, claiming, time_pair
@@ -66,7 +67,7 @@ class Attempts:
             effort = Effort(min_blocks=6, max_blocks=12, seconds=2, decide=False)
             pair = time_pair(self._live(), worker, effort)
         budget, part = self.context.budget, self.context.parts["search"]
-        value = budget.metric.aggregate(part.records)
+        value = scored(budget, part.records, part.groups)
         count = len(part.records)
         metric, why = str(budget.metric), "the original"
         score = Score(metric, value, value, value, value, count, Verdict.PROVED, None, why)

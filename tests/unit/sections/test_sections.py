@@ -70,7 +70,7 @@ def test_the_first_line_is_the_answer(study: Study) -> None:
 
 def test_a_likely_winner_says_what_would_prove_it(study: Study) -> None:
     likely = with_final(study, scores=scored(Verdict.LIKELY, 1232))
-    assert first_line(likely).endswith("likely: about 1,200 more samples would prove it")
+    assert first_line(likely).endswith("likely: about 1,232 unread samples would prove it")
     unknown = with_final(study, scores=scored(Verdict.LIKELY, None))
     assert first_line(unknown).endswith("likely, not proved")
     assert blocks("verdict", unknown)[0] == Text(first_line(unknown), "warn")
