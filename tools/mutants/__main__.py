@@ -77,9 +77,7 @@ def _module(module: plan.Module, copies: trials.Copies, sample: int) -> dict[str
     hand = {edit: name for name, edit in plan.by_hand() if edit.path == module.path}
     counts = {"killed": 0, "timed out": 0, "survived": 0}
     survivors, made = [], {}
-    for edit, word in trials.outcomes(
-        [*hand, *module.mutants()[::sample]], chosen, copies
-    ):
+    for edit, word in trials.outcomes([*hand, *module.mutants()[::sample]], chosen, copies):
         if edit in hand:
             made[hand[edit]] = word
         else:
@@ -124,12 +122,17 @@ def _verdict(found: dict[str, Any]) -> int:
     alive = [n for m in found.values() for n, word in m["hand"].items() if word == "survived"]
     known = plan.accepted()
     open_ = sum(
-        not any((one.path, one.where, one.was) == (path, row["where"], row["was"])
-                and one.becomes in ("", row["becomes"]) for one in known)
+        not any(
+            (one.path, one.where, one.was) == (path, row["where"], row["was"])
+            and one.becomes in ("", row["becomes"])
+            for one in known
+        )
         for path, module in found.items()
         for row in module["survivors"]
     )
-    print(f"{sums['share that died']:.1%} died; without a reason survived {open_}; by hand: {alive}")
+    print(
+        f"{sums['share that died']:.1%} died; without a reason survived {open_}; by hand: {alive}"
+    )
     return int(bool(alive) or open_ > 0 or sums["share that died"] < WANTED)
 
 

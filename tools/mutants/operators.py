@@ -129,9 +129,7 @@ class _Finder(ast.NodeVisitor):
         was = slice_text(self.source, first, last)
         becomes = slice_text(changed, first, last + len(changed) - len(self.source))
         self.found.append(
-            Mutant(
-                made.path, made.where, line, made.span, text, joined(was), joined(becomes)
-            )
+            Mutant(made.path, made.where, line, made.span, text, joined(was), joined(becomes))
         )
 
     def replace(self, node: ast.AST, text: str) -> None:

@@ -17,7 +17,7 @@ from ortune.experiment.ledger import Ledger
 from ortune.measurement.accuracy import ERROR, scored
 from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, time_pair
+from ortune.measurement.timing.pairs import Effort, claiming, time_pair
 from ortune.measurement.timing.turns import ready
 from ortune.model.io import file
 from ortune.recipe.space import trial_key
@@ -144,9 +144,7 @@ class Attempts:
         self.sink(TrialStarted(trial.plan, "final", index, total))
         self._rest()
         files = build_all(self.context, trial.plan, self.sink)
-        # As long as three search pairs together: fresh processes tell more than longer ones.
-        seconds = self.pair_seconds * 3 / stats.PAIRS
-        effort = Effort(max_blocks=20, seconds=seconds, decide=False)
+        effort = claiming(self.pair_seconds)
         learnt = measure.learnt(self.ledger.trials, but=trial.key)
         found = measure.finalist(
             self.context,

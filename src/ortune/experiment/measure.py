@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from ortune.core import wording as say
+from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink, Timing
@@ -32,6 +33,7 @@ from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs, time_pair
 from ortune.measurement.timing.turns import Started, ready
 
+NO_FASTER = str(Outcome.LEVEL)
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
 
@@ -182,6 +184,8 @@ def concluded(context: Context, trial: Trial, learnt: stats.Learnt) -> Trial:
     ratio = stats.ratio(pairs, learnt=learnt)
     sure = ratio if trial.part == "final" else stats.ratio(pairs, stats.SEARCHING, learnt)
     status, why = conclude(context, sure, trial.scores)
+    if status is Status.SLOWER and ratio.low <= 1:
+        status, why = Status.LEVEL, NO_FASTER
     predicted = stats.prediction(pairs, learnt)
     return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted)
 
@@ -210,7 +214,7 @@ def _concluded(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> 
     if not scores:
         return Status.SCREENED, f"{ratio.value:.2f} times the original's {measure}, not scored"
     if ratio.high >= 1:
-        return Status.OK, "no faster beyond the noise"
+        return Status.OK, NO_FASTER
     return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
 
 
