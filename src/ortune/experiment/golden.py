@@ -25,7 +25,7 @@ _SHARE = 0.1
 
 
 def write(study: Study, context: Context) -> None:
-    """Write RUN/golden: inputs once, outputs of the best trial; one sample where they are large."""
+    """Write RUN/golden: inputs once, outputs of the best trial; one sample if they are large."""
     root = context.root
     for name, path in context.feeds.items():
         inputs = inputs_path(root, name)
