@@ -65,6 +65,18 @@ def test_trials_come_back_as_they_were(tmp_path: Path) -> None:
     assert again.find("b", "search") is None
 
 
+def test_a_later_line_replaces_the_former_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for one in (trial("a"), trial("a", "final"), trial("b", "final")):
+        ledger.append(one)
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    concluded = replace(trial("a", "final"), ratio=Interval(0.5, 0.3, 0.7))
+    ledger.append(concluded)
+    expected = [trial("a"), concluded, trial("b", "final")]
+    assert ledger.trials == Ledger(tmp_path).trials == expected
+    assert (tmp_path / "ledger.jsonl").read_bytes().startswith(before)
+
+
 @settings(deadline=None)
 @given(st.integers(1, 400))
 def test_a_torn_line_is_cut_off_and_nothing_else_is_lost(
