@@ -154,7 +154,7 @@ def test_bytes_that_do_not_unpack_are_refused(whole: Path, tmp_path: Path) -> No
     whole.write_bytes(content[:at] + b"4321" + content[at + 4 :])
     with (
         archive.opened(whole) as (file, manifest),
-        pytest.raises(BadModel, match="weights.bin' was changed after packing: .*CRC"),
+        pytest.raises(BadModel, match=r"weights\.bin' was changed after packing: .*CRC"),
     ):
         archive.take(file, manifest, "models/m/weights.bin", None)
 
@@ -213,10 +213,12 @@ class TestMembers:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = tmp_path / "bomb"
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-            with file.open(MANIFEST, "w") as out:
-                for _ in range(65):
-                    out.write(bytes(1 << 20))
+        with (
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file,
+            file.open(MANIFEST, "w") as out,
+        ):
+            for _ in range(65):
+                out.write(bytes(1 << 20))
         monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("read"))
         with pytest.raises(BadModel, match="its manifest is too large"), archive.opened(path):
             raise AssertionError("opened")
