@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for gone in set(found) - set(known):
         del found[gone]
     trials.prepare()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+    memory = Path("/dev/shm")
+    where = memory if memory.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="mutants-", dir=where) as folder:
         copies = trials.Copies(Path(folder), asked.jobs)
         for path, module in known.items():
             digest = _digest(module)
@@ -67,7 +69,7 @@ def _digest(module: plan.Module) -> str:
 def _module(module: plan.Module, copies: trials.Copies, sample: int) -> dict[str, Any]:
     """Try a module's edits and say what became of them."""
     began = time.monotonic()
-    near = trials.measure(module, copies.trees[0])
+    near = trials.measure(module, copies)
     source = module.source()
 
     def chosen(edit: Mutant) -> tuple[list[str], float]:

@@ -253,7 +253,8 @@ class _Finder(ast.NodeVisitor):
         """Leave out each part, and swap `and` and `or`."""
         both = isinstance(node.op, ast.And)
         for value in node.values:
-            self.replace(value, str(both))
+            if not isinstance(value, (ast.Constant, ast.Dict, ast.List, ast.Tuple)):
+                self.replace(value, str(both))
         written, other = ("and", "or") if both else ("or", "and")
         parts = [self.text(node.values[0])]
         for left, right in zip(node.values, node.values[1:], strict=False):
