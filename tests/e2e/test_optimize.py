@@ -19,7 +19,9 @@ from tests.models import write_classifier
 import ortune as ot
 from ortune.core.event import Event, TrialDone
 from ortune.core.trial import Status, Verdict
+from ortune.experiment import measure
 from ortune.experiment.ledger import Ledger, locked
+from ortune.measurement.timing import stats
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,17 @@ def test_a_fast_plan_that_fails_is_rescued(task: tuple[Path, Path], tmp_path: Pa
     assert plain.ratio is not None
     assert saved.ratio is not None
     assert plain.ratio.value < saved.ratio.value < 1
+
+
+def test_finalists_are_judged_by_all_pairs_of_the_run(scripted: ot.Study) -> None:
+    lines = Path(scripted.root, "ledger.jsonl").read_text().splitlines()
+    assert len(lines) > len(scripted.trials), "the first finalists are concluded again"
+    for trial in scripted.final:
+        assert trial.measurement is not None
+        learnt = measure.learnt(scripted.trials, but=trial.key)
+        assert learnt.df == 1 + 4 * (len(scripted.final) - 1)
+        assert trial.ratio == stats.ratio(trial.measurement.pairs, learnt=learnt)
+        assert trial.predicted == stats.prediction(trial.measurement.pairs, learnt)
 
 
 def test_the_history_is_measured(scripted: ot.Study) -> None:

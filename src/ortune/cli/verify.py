@@ -69,16 +69,18 @@ def command(asked: _Asked) -> int:
 
 
 def _show(found: Comparison, bisect: bool) -> None:
+    from ortune.core import wording
+
     made_up = " made-up" if found.synthetic else ""
     rule = f" ({found.rule})" if found.rule else ""
     table(
-        ("metric", "value>", "reference>", "95 % interval>", "verdict", "basis"),
+        ("metric", "value>", "reference>", "bound>", "verdict", "basis"),
         [
             (
                 score.metric,
                 f"{score.value:.6g}",
                 "-" if math.isnan(score.base) else f"{score.base:.6g}",
-                "-" if math.isnan(score.low) else f"[{score.low:.6g}, {score.high:.6g}]",
+                wording.bound(score),
                 score.verdict or "",
                 score.basis,
             )
@@ -86,9 +88,8 @@ def _show(found: Comparison, bisect: bool) -> None:
         ],
     )
     say(f"{found.verdict}: {found.budget}{rule}, over {found.samples}{made_up} samples")
-    needed = found.scores[0].needed if found.scores else None
-    if needed:
-        say(f"about {needed} samples would prove it")
+    if found.scores:
+        say(wording.means(found.scores[0]))
     if found.simulated is not None:
         _show_saturation(found.simulated)
     if found.bisection is not None:

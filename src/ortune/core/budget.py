@@ -41,7 +41,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``top1>=base-0.01``, ``cosine>=0.999``, ``max-error<=0.01`` or ``pkg.mod:fn>=0.9``.
+        """Read ``top1>=base-0.01``, ``cosine(share=0.9)>=0.999`` or ``pkg.mod:fn>=0.9``.
 
         Raises:
             BadSettings: The text, the metric or the direction is wrong.
@@ -64,7 +64,8 @@ class Budget:
 
     def __str__(self) -> str:
         sign = ">=" if self.metric.higher_is_better else "<="
-        path = getattr(self.metric, "path", None)
+        plain = not getattr(self.metric, "share", 0)
+        path = getattr(self.metric, "path", "") if plain else ""
         limit = f"base{self.limit:+.10g}" if self.relative else f"{self.limit:.10g}"
         return f"{path or self.metric}{sign}{'base' if limit == 'base+0' else limit}"
 

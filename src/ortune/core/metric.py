@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,6 +15,23 @@ from ortune.core.plugins.plugin import Plugin
 from ortune.core.session import Tensors
 
 
+class Kind(enum.StrEnum):
+    """What a metric's score is of many samples, and so what samples can prove of it.
+
+    ``docs/accuracy.md`` has the tests and their sources.
+
+    * ``share``: what a share of the samples keep; an exact binomial test.
+    * ``right``: how many samples are right, yes or no; exact tests.
+    * ``mean``: the mean of the records; proved only where their bounds are known.
+    * ``figure``: any other number over all samples; never proved.
+    """
+
+    SHARE = "share"
+    RIGHT = "right"
+    MEAN = "mean"
+    FIGURE = "figure"
+
+
 @dataclass(frozen=True)
 class Metric(Plugin):
     """Pure functions of outputs: one record a sample, one number over all records.
@@ -21,15 +39,11 @@ class Metric(Plugin):
     Attributes:
         higher_is_better: Direction.
         needs_labels: Scored against labels; otherwise against the baseline's outputs.
-        worst_case: The aggregate is the worst sample, so a mean's interval does not apply.
-        continuous: A record of exactly 1 means equal outputs, not one success of a yes-or-no.
     """
 
     folder: ClassVar[str] = "metrics"
     higher_is_better: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = False
-    worst_case: ClassVar[bool] = False
-    continuous: ClassVar[bool] = False
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float | Sequence[float]:
         """Return the number of one sample, or its numbers; NaN when the outputs are broken.
@@ -64,5 +78,29 @@ class Metric(Plugin):
         return np.array(rows, np.float64).reshape(len(rows), -1 if rows else 1)
 
     def aggregate(self, records: NDArray[np.float64]) -> float:
-        """Return the score over records [samples, k]; the mean of the first column by default."""
+        """Return the figure over records [samples, k]; the mean of the first column by default."""
         return float(records[:, 0].mean()) if len(records) else float("nan")
+
+    def each(self, records: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the score of every sample by itself, shape [samples]; NaN where it is broken."""
+        return records[:, 0]
+
+    @property
+    def kept_by(self) -> float:
+        """The share of samples that must keep a budget's limit; 0 where another kind counts."""
+        return 0.0
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The least and the largest that a record can be; None where that is unknown."""
+        return None
+
+    def kind(self, baseline: NDArray[np.float64] | None = None) -> Kind:
+        """Return what the score is, given the baseline's records [samples, k] where they matter.
+
+        An ``aggregate`` of the metric's own is no mean, so that such a metric is a figure.
+        """
+        if self.kept_by:
+            return Kind.SHARE
+        own = type(self).aggregate is not Metric.aggregate
+        return Kind.FIGURE if own else Kind.MEAN

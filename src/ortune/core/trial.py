@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ortune.core.backend import Backend
 from ortune.core.step import Recipe
@@ -40,12 +40,42 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """A plan to try, with the reason.
+
+    Attributes:
+        stage: What the policy is about, in a word; stored with the trial.
+        why: Why this plan and why now; stored with the trial.
+        effort: ``screen`` times a single block; ``search`` until the answer is clear.
+        score: Whether its accuracy is judged; it never is where the plan has lost on time.
+        neighbour_of: Key of the trial of which it changes one setting: where it gains nothing
+            over that one, it is no finalist.
+        index: Its place among the plans of the stage, from 1.
+        total: Plans of the stage; 0 where that is not known.
+    """
+
+    plan: Plan
+    stage: str
+    why: str = ""
+    effort: Literal["screen", "search"] = "search"
+    score: bool = True
+    neighbour_of: str = ""
+    index: int = 1
+    total: int = 0
+
+
+@dataclass(frozen=True)
 class Interval:
     """An estimate with the ends of its confidence interval."""
 
     value: float
     low: float
     high: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether it excludes 1: the sides differ beyond the noise."""
+        return self.high < 1 or self.low > 1
 
     def inverse(self) -> Interval:
         """Return the interval of 1/x; for latency ratio <-> speed-up. A low end of 0 has none."""
@@ -139,12 +169,20 @@ class Score:
         metric: Its spelling.
         value: The candidate's score.
         base: The baseline's score on the same samples.
-        low: Lower end of the interval of `value` (relative budgets: at fixed `base`).
-        high: Upper end.
+        low: What `value` is at least, at `error` (relative budgets: at fixed `base`); minus
+            infinity where nothing says so, and where lower is better.
+        high: What it is at most, where lower is better; else infinity.
         samples: How many samples were scored.
         verdict: Against the budget; None for a metric that is only reported along with it.
-        needed: Samples that would prove it if the estimate holds, for a likely verdict.
+        needed: Independent samples, not read before, that would prove it if the estimate holds;
+            for a likely verdict, None where no number does or it is proved.
         basis: How the verdict was reached, in a few words.
+        error: The chance at most, that what is outside the budget is called proved.
+        proved_on: Independent samples (groups count once) behind a proof; None without one, and
+            where it is proved by construction.
+        share: Of the samples that must keep the limit; None where another kind counts.
+        inside: Share of the samples, groups counting once, that do.
+        claim: What the budget asks for, as a clause that a sentence can end on.
     """
 
     metric: str
@@ -156,6 +194,11 @@ class Score:
     verdict: Verdict | None = None
     needed: int | None = None
     basis: str = ""
+    error: float = 0.05
+    proved_on: int | None = None
+    share: float | None = None
+    inside: float | None = None
+    claim: str = ""
 
 
 @dataclass(frozen=True)

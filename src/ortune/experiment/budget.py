@@ -14,6 +14,7 @@ from ortune.core.workload import spread
 from ortune.data import derive
 from ortune.data.stream import Stream
 from ortune.experiment.context import ScoredPart
+from ortune.measurement.accuracy import scored
 from ortune.metrics.score import EvaluateScore
 
 _LOOKED_AT = 64
@@ -72,7 +73,8 @@ def check(budget: Budget, parts: Sequence[ScoredPart]) -> None:
     Raises:
         BadSettings: It does, or cannot be scored at all.
     """
-    base = budget.metric.aggregate(np.concatenate([part.records for part in parts]))
+    groups = [name for part in parts for name in part.groups or ()] or None
+    base = scored(budget, np.concatenate([part.records for part in parts]), groups)
     if not budget.admits(base, base):
         raise BadSettings(
             f"the original itself scores {base:.4g} and misses the budget {budget}",

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted
-from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS
-from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.experiment import measure
 from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
+from ortune.measurement.accuracy import scored
 from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
@@ -67,7 +67,7 @@ class Attempts:
             effort = Effort(min_blocks=6, max_blocks=12, seconds=2, decide=False)
             pair = time_pair(self._live(), worker, effort)
         budget, part = self.context.budget, self.context.parts["search"]
-        value = budget.metric.aggregate(part.records)
+        value = scored(budget, part.records, part.groups)
         count = len(part.records)
         metric, why = str(budget.metric), "the original"
         score = Score(metric, value, value, value, value, count, Verdict.PROVED, None, why)
@@ -147,7 +147,10 @@ class Attempts:
         # As long as three search pairs together: fresh processes tell more than longer ones.
         seconds = self.pair_seconds * 3 / stats.PAIRS
         effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
-        found = measure.finalist(self.context, trial, files, stats.PAIRS, effort, self.sink)
+        learnt = measure.learnt(self.ledger.trials, but=trial.key)
+        found = measure.finalist(
+            self.context, trial, files, stats.PAIRS, effort, self.sink, learnt
+        )
         return self._recorded(found, Proposal(trial.plan, "final", "among the fastest"))
 
     def _recorded(self, trial: Trial, proposal: Proposal | None = None) -> Trial:

@@ -1,34 +1,31 @@
-"""The paired accuracy test: is the candidate's score within the budget, and how surely?
+"""The accuracy verdict: is a candidate within the budget, and how surely?
 
-Per-sample records of baseline and candidate are compared sample by sample (or group by group:
-views of one photo count as one). Verdicts:
+* **fails**: the estimate on all samples is outside the budget, or is NaN;
+* **likely**: the estimate is inside;
+* **proved**: besides, samples that no earlier choice read say so, with an error of 5 % at most.
 
-* **proved**: the bad end of the 95 % interval is within the budget;
-* **likely**: the estimate is, the interval is not; `needed` samples would prove it;
-* **fails**: the estimate is outside, or is NaN.
-
-Intervals: 0/1 records use Wilson's score interval on the discordant samples, which does not
-collapse when none is discordant (a bootstrap does); other means use a percentile bootstrap over
-samples or groups; a worst-case metric is proved by 59 samples within the limit (Wilks 1941: 95 %
-of inputs with 95 % confidence). A plan of exact steps whose outputs equal the baseline's to 80 dB
-is proved by construction.
+What can be proved goes by the kind of the metric (`ortune.core.metric.Kind`); ``docs/accuracy.md``
+has the tests, their sources and what they cost. A plan of exact steps whose outputs equal the
+baseline's to 80 dB is proved by construction.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.budget import Budget
+from ortune.core.metric import Kind
 from ortune.core.trial import Score, Verdict
+from ortune.measurement.evidence import Paired, estimate, numbered, weigh
+from ortune.statistics import betting, binomial, paired
 
-CONFIDENCE = 0.95
+ERROR = 0.05
+"""The chance, at most, that what is outside the budget is called proved."""
 EXACT_DB = 80.0
-WILKS = 59
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +36,9 @@ def judge(
     baseline: Floats,
     groups: Sequence[str] | None = None,
     *,
+    proof: Sequence[int] | None = None,
+    error: float = ERROR,
+    seed: int = 0,
     exact: bool = False,
     snr_db: float | None = None,
 ) -> Score:
@@ -46,120 +46,118 @@ def judge(
 
     Args:
         groups: Of each sample; None where every sample counts by itself.
+        proof: Rows that no earlier choice read: a proof rests on them alone; None takes all.
+        error: Of a proof; to be divided by the number of candidates that may be proved.
+        seed: Of the order in which means are bet on; best a digest of the data.
         exact: The plan claims to compute the same.
         snr_db: Signal to noise of its outputs against the baseline's; None when unknown.
+
+    Raises:
+        BadData: A record is outside the bounds that the metric declares.
     """
-    metric = budget.metric
-    value, base = metric.aggregate(candidate), metric.aggregate(baseline)
-    sign = 1.0 if metric.higher_is_better else -1.0
-    low, high, needed, basis = _interval(budget, candidate, baseline, groups)
-    bound = budget.bound(base)
-    bad = low if sign > 0 else high
-    if math.isnan(value) or not budget.admits(value, base):
+    metric, count = budget.metric, len(candidate)
+    units = numbered(groups, count)
+    rows = np.arange(count) if proof is None else np.asarray(proof, np.int64)
+    data = Paired(budget, candidate, baseline, units, rows, error, seed)
+    found = weigh(data)
+    share = metric.kept_by if found.inside is not None else None
+    verdict, needed, units_behind, basis = Verdict.LIKELY, found.needed, None, found.basis
+    nan = math.isnan(found.value) or math.isnan(found.base)
+    if nan or not budget.admits(found.value, found.base):
         verdict, needed = Verdict.FAILS, None
     elif exact and snr_db is not None and snr_db >= EXACT_DB:
         verdict, needed = Verdict.PROVED, None
         basis = f"exact steps, outputs equal to {snr_db:.0f} dB"
-    elif sign * (bad - bound) >= 0:
-        verdict, needed = Verdict.PROVED, None
-    else:
-        verdict = Verdict.LIKELY
-    return Score(str(metric), value, base, low, high, len(candidate), verdict, needed, basis)
+    elif found.proved:
+        verdict, needed, units_behind = Verdict.PROVED, None, found.units
+    better = metric.higher_is_better
+    bound = (min if better else max)(found.bound, found.value)
+    return Score(
+        str(metric),
+        found.value,
+        found.base,
+        low=bound if better else -math.inf,
+        high=math.inf if better else bound,
+        samples=count,
+        verdict=verdict,
+        needed=needed,
+        basis=basis,
+        error=error,
+        proved_on=units_behind,
+        share=share,
+        inside=found.inside,
+        claim=claim(budget, metric.kind(baseline), groups is not None),
+    )
 
 
-def _interval(
-    budget: Budget, candidate: Floats, baseline: Floats, groups: Sequence[str] | None
-) -> tuple[float, float, int | None, str]:
-    metric, n = budget.metric, len(candidate)
-    value, base = metric.aggregate(candidate), metric.aggregate(baseline)
-    if n == 0 or math.isnan(value):
-        return math.nan, math.nan, None, "not a number"
-    members = _members(groups, n)
-    if metric.worst_case:
-        if len(members) >= WILKS:
-            return value, value, None, f"all {len(members)} independent samples within (Wilks)"
-        worst = -math.inf if metric.higher_is_better else math.inf
-        ends = (worst, value) if metric.higher_is_better else (value, worst)
-        return *ends, WILKS * n // len(members), f"{len(members)} independent samples"
-    if not metric.continuous and _binary(candidate) and _binary(baseline):
-        low, high = _wilson(candidate[:, 0], baseline[:, 0], budget.relative, base, len(members))
-        basis = f"Wilson on discordant samples, {len(members)} independent"
-    else:
-        low, high = _bootstrap(budget, candidate, baseline, members)
-        basis = f"bootstrap over {len(members)}"
-    return low, high, _needed(budget, value, base, low, high, len(members), n), basis
+def scored(budget: Budget, records: Floats, groups: Sequence[str] | None = None) -> float:
+    """Return the score of records [samples, k] alone, as the budget compares it."""
+    return estimate(budget.metric, records, numbered(groups, len(records)))
 
 
-def _members(groups: Sequence[str] | None, n: int) -> list[NDArray[np.int64]]:
-    if groups is None:
-        return [np.array([i]) for i in range(n)]
-    names = np.asarray(groups)
-    return [np.flatnonzero(names == name) for name in dict.fromkeys(groups)]
+def claim(budget: Budget, kind: Kind, grouped: bool = False) -> str:
+    """Say as a clause what a budget asks for, such as ``top1 falls by at most 0.01``."""
+    metric, limit = budget.metric, f"{abs(budget.limit):g}"
+    name, better = getattr(metric, "path", "") or str(metric), metric.higher_is_better
+    worse = (budget.limit < 0) is better
+    if kind is Kind.SHARE:
+        inputs = f"at least {100 * metric.kept_by:g} % of {'groups' if grouped else 'inputs'}"
+        if not budget.relative:
+            return f"{inputs} keep {name} {budget.limit:g}"
+        lose = "lose" if better else "gain"
+        return f"{inputs} {lose} at most {limit if worse else 0} of {name}"
+    if not budget.relative:
+        return f"{name} is at {'least' if better else 'most'} {budget.limit:g}"
+    down, up = ("fall", "rise") if better else ("rise", "fall")
+    if not budget.limit:
+        return f"{name} does not {down}"
+    return f"{name} {down}s by at most {limit}" if worse else f"{name} {up}s by at least {limit}"
 
 
-def _binary(records: Floats) -> bool:
-    return records.shape[1] == 1 and bool(np.isin(records, (0.0, 1.0)).all())
-
-
-def _wilson(
-    candidate: Floats, baseline: Floats, relative: bool, base: float, independent: int
-) -> tuple[float, float]:
-    """Interval of the mean; with a relative budget at the baseline's observed score."""
-    n = len(candidate)
-    if not relative:
-        return wilson(float(candidate.mean()), independent)
-    lost = float(((baseline == 1) & (candidate == 0)).sum()) / n
-    won = float(((baseline == 0) & (candidate == 1)).sum()) / n
-    lost_low, lost_high = wilson(lost, independent)
-    won_low, won_high = wilson(won, independent)
-    delta = won - lost
-    down = math.hypot(lost_high - lost, won - won_low)
-    up = math.hypot(lost - lost_low, won_high - won)
-    return max(0.0, base + delta - down), min(1.0, base + delta + up)
-
-
-def wilson(p: float, n: int) -> tuple[float, float]:
-    """Return Wilson's score interval of a proportion (doi:10.1080/01621459.1927.10502953)."""
-    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def _bootstrap(
-    budget: Budget, candidate: Floats, baseline: Floats, members: list[NDArray[np.int64]]
-) -> tuple[float, float]:
-    """Percentile bootstrap over groups, widened for few of them by sqrt(n / (n - 1))."""
-    metric, n = budget.metric, len(members)
-    value, base = metric.aggregate(candidate), metric.aggregate(baseline)
-    if n < 2:
-        return -math.inf, math.inf
-    rng = np.random.default_rng(0)
-    found = np.empty(500)
-    for turn in range(len(found)):
-        rows = np.concatenate([members[i] for i in rng.integers(0, n, n)])
-        found[turn] = metric.aggregate(candidate[rows])
-        if budget.relative:
-            found[turn] += base - metric.aggregate(baseline[rows])
-    found = value + (found - value) * math.sqrt(n / (n - 1))
-    tail = 50 * (1 - CONFIDENCE)
-    return float(np.percentile(found, tail)), float(np.percentile(found, 100 - tail))
-
-
-def _needed(
-    budget: Budget, value: float, base: float, low: float, high: float, independent: int, n: int
+def provable(
+    budget: Budget, baseline: Floats | None, error: float = ERROR, *, grouped: bool = False
 ) -> int | None:
-    """Return the samples at which the interval's bad end reaches the limit: width ~ 1/sqrt(n)."""
-    bound = budget.bound(base)
-    bad = low if budget.metric.higher_is_better else high
-    gap = abs(value - bound)
-    if not math.isfinite(bad) or gap <= 0:
+    """Return the least samples that prove a candidate whose answers do not change.
+
+    Args:
+        baseline: The baseline's records; None where there are none yet.
+        grouped: Samples come in groups; then it is the least groups, of one size.
+
+    Returns:
+        Independent samples that no earlier choice read; None when no number proves this budget.
+    """
+    metric, kind = budget.metric, budget.metric.kind(baseline)
+    if kind is Kind.SHARE:
+        return binomial.unchanged(metric.kept_by, error)
+    bounds = metric.bounds
+    if kind is Kind.FIGURE or bounds is None:
         return None
-    if abs(bad - value) <= gap:
+    sign = 1 if metric.higher_is_better else -1
+    if budget.relative and kind is Kind.RIGHT and not grouped:
+        return paired.unchanged(-budget.limit, error)
+    if budget.relative:
+        return betting.unchanged(-sign * budget.limit, bounds[1] - bounds[0], error)
+    if baseline is None or not len(baseline):
         return None
-    if value in (0.0, 1.0) or (budget.relative and value == base):
-        z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-        independent_needed = z * z * (1 - gap) / gap
-    else:
-        independent_needed = independent * ((bad - value) / gap) ** 2
-    return math.ceil(independent_needed * n / independent)
+    scores, worst = sign * baseline[:, 0], min(sign * bounds[0], sign * bounds[1])
+    if kind is Kind.RIGHT and not grouped:
+        return binomial.needed(float(scores.mean()), budget.limit, error)
+    return betting.needed(scores, np.ones(len(scores)), sign * budget.limit, worst, error)
+
+
+def unresolved(budget: Budget, samples: int, baseline: Floats | None = None) -> str:
+    """Say when the budget is finer than one sample's right or wrong; else empty.
+
+    Args:
+        baseline: Its records; where they are not all 0 or 1, nothing is said.
+    """
+    metric, limit = budget.metric, abs(budget.limit)
+    right = baseline is None or bool(np.isin(baseline[:, 0], (0.0, 1.0)).all())
+    if metric.kind(baseline) is Kind.SHARE or not right or not samples or not limit:
+        return ""
+    fine = limit if budget.relative else 1 - limit
+    if not 0 < fine < 1 or fine * samples >= 1 - 1e-9:
+        return ""
+    wanted = math.ceil(1 / fine - 1e-9)
+    counted = "1 sample" if samples == 1 else f"{samples:,} samples"
+    return f"{counted} cannot tell {fine:.4g}: one is {1 / samples:.2g}; {wanted:,} would"

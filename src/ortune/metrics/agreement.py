@@ -8,46 +8,60 @@ from typing import Any
 import numpy as np
 
 from ortune.core.errors import BadData
-from ortune.core.metric import Metric
+from ortune.core.metric import Kind
 from ortune.core.session import Tensors
 from ortune.scoring import outputs
+from ortune.scoring.fidelity import Fidelity
+from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
-class Agreement(Metric):
-    """The share of positions whose highest score along the last axis is at the same place.
+class Agreement(Fidelity):
+    """The share of a sample's positions whose highest score on the last axis is at the same place.
 
     Integer, boolean and text outputs agree where they are equal. Of several outputs the one that
     agrees least counts; float outputs whose last axis has one element decide nothing and are left
-    out.
-
-    Attributes:
-        output: The only output that counts; empty takes all.
+    out. Where every sample holds one decision, it is how many samples decide the same, and `share`
+    says nothing.
     """
 
-    output: str = ""
-
-    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
-        """Return the share of agreeing positions.
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
+        """Return the share of agreeing positions, and how many decisions there are.
 
         Raises:
             BadData: No output decides anything.
         """
-        names = outputs.chosen(expected, self.output)
+        names = self.chosen(expected)
         if outputs.broken(expected, actual, names):
-            return float("nan")
+            return float("nan"), float("nan")
         deciding = [name for name in names if _decides(expected, name)]
         if not deciding:
             raise BadData(
                 f"agreement: no output of {', '.join(names)} has classes along its last axis",
                 fix="use snr or cosine",
             )
-        return min(_agree(expected, actual, name) for name in deciding)
+        count = max(_decisions(expected, name) for name in deciding)
+        return min(_agree(expected, actual, name) for name in deciding), count
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """None agree, all agree."""
+        return 0.0, 1.0
+
+    def kind(self, baseline: Floats | None = None) -> Kind:
+        """Return right where every sample holds one decision."""
+        single = baseline is not None and len(baseline) > 0 and bool((baseline[:, 1] == 1).all())
+        return Kind.RIGHT if single and self.share else super().kind(baseline)
 
 
 def _decides(expected: Tensors, name: str) -> bool:
     array = expected[name]
     return outputs.is_exact(array) or (array.ndim > 0 and array.shape[-1] != 1)
+
+
+def _decisions(expected: Tensors, name: str) -> int:
+    array = expected[name]
+    return array.size if outputs.is_exact(array) else array.size // max(1, array.shape[-1])
 
 
 def _agree(expected: Tensors, actual: Tensors, name: str) -> float:

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from ortune.core.metric import Metric
 from ortune.core.session import Tensors
 from ortune.scoring import outputs
+from ortune.scoring.fidelity import Fidelity
 from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
-class Cosine(Metric):
-    """Mean over samples of the cosine of the least similar float output; 1 is the same direction.
+class Cosine(Fidelity):
+    """Cosine of the least similar float output of a sample; 1 is the same direction.
 
-    Integer, boolean and text outputs must be equal, else the sample counts 0.
-
-    Attributes:
-        output: The only output that counts; empty takes all.
+    Integer, boolean and text outputs must be equal, else the sample counts 0. With ``share=0`` it
+    is the mean over samples.
     """
-
-    continuous: ClassVar[bool] = True
-
-    output: str = ""
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """Return a cosine in [-1, 1]."""
-        names = outputs.chosen(expected, self.output)
+        names = self.chosen(expected)
         if outputs.broken(expected, actual, names):
             return float("nan")
         return min((_similar(expected, actual, name) for name in names), default=1.0)

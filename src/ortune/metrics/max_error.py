@@ -7,30 +7,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ortune.core.metric import Metric
 from ortune.core.session import Tensors
 from ortune.scoring import outputs
+from ortune.scoring.fidelity import Fidelity
 from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
-class MaxError(Metric):
-    """The largest absolute difference of any element of any sample, in the outputs' units.
+class MaxError(Fidelity):
+    """The largest absolute difference of any element of a sample, in the outputs' units.
 
-    Text that differs counts 1.
-
-    Attributes:
-        output: The only output that counts; empty takes all.
+    Text that differs counts 1. With ``share=0`` it is the largest of all samples.
     """
 
     higher_is_better: ClassVar[bool] = False
-    worst_case: ClassVar[bool] = True
-
-    output: str = ""
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """Return the largest difference; NaN also where an output changed its shape."""
-        names = outputs.chosen(expected, self.output)
+        names = self.chosen(expected)
         if outputs.broken(expected, actual, names) or not all(
             outputs.alike(expected, actual, name) for name in names
         ):

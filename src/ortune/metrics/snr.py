@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ortune.core.metric import Metric
 from ortune.core.session import Tensors
 from ortune.scoring import outputs
+from ortune.scoring.fidelity import Fidelity
 from ortune.scoring.outputs import Floats
 
 _CAP = 200.0
@@ -18,21 +17,17 @@ _CAP = 200.0
 
 
 @dataclass(frozen=True)
-class Snr(Metric):
-    """10 log10(signal / noise) in dB, powers summed over all elements, float outputs and samples.
+class Snr(Fidelity):
+    """10 log10(signal / noise) in dB of a sample, powers summed over elements and float outputs.
 
     20 dB is 10 % of error in amplitude, 40 dB 1 %; held within -200 and 200. An integer, boolean
-    or text output adds to the noise the signal times the share of its positions that differ.
-
-    Attributes:
-        output: The only output that counts; empty takes all.
+    or text output adds to the noise the signal times the share of its positions that differ. With
+    ``share=0`` powers are summed over all samples too, where loud samples hide quiet ones.
     """
-
-    output: str = ""
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return signal and noise power; an output that changed its shape is all noise."""
-        names = outputs.chosen(expected, self.output)
+        names = self.chosen(expected)
         if outputs.broken(expected, actual, names):
             return float("nan"), float("nan")
         signal = noise = 0.0
@@ -53,14 +48,21 @@ class Snr(Metric):
         """Return dB from the summed powers."""
         if not len(records):
             return float("nan")
-        signal, noise = (float(total) for total in records.sum(axis=0))
-        if math.isnan(signal) or math.isnan(noise):
-            return float("nan")
-        if noise == 0:
-            return _CAP
-        if signal == 0:
-            return -_CAP
-        return min(_CAP, max(-_CAP, 10 * (math.log10(signal) - math.log10(noise))))
+        return float(_decibels(records.sum(axis=0, keepdims=True))[0])
+
+    def each(self, records: Floats) -> Floats:
+        """Return the dB of every sample."""
+        return _decibels(records)
+
+
+def _decibels(powers: Floats) -> Floats:
+    """Return dB of rows (signal, noise); equal zeros are equal outputs."""
+    signal, noise = powers[:, 0], powers[:, 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = 10 * (np.log10(signal) - np.log10(noise))
+    found[noise == 0] = _CAP
+    found[np.isnan(signal) | np.isnan(noise)] = np.nan
+    return np.asarray(np.clip(found, -_CAP, _CAP), np.float64)
 
 
 def _powers(expected: Tensors, actual: Tensors, name: str) -> tuple[float, float]:

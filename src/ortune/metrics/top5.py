@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from ortune.core.metric import Metric
 from ortune.core.session import Tensors
 from ortune.scoring import top_k
+from ortune.scoring.top_k import TopK
 
 
 @dataclass(frozen=True)
-class Top5(Metric):
-    """The share of samples whose labelled class is among the five highest scores.
-
-    Attributes:
-        output: Output of class scores [..., classes]; empty takes the only one that fits.
-    """
-
-    needs_labels: ClassVar[bool] = True
-
-    output: str = ""
+class Top5(TopK):
+    """The share of samples whose labelled class is among the five highest scores."""
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """See `top_k.share`."""

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortune.model.graph import edit
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """What matters of a value's type."""
 
     FLOAT = "tensor(float)"
@@ -41,20 +41,20 @@ def formal(
         yield parameters[min(index, len(parameters) - 1)] if parameters else None
 
 
-def kinds(model: ir.Model) -> dict[ir.Value, Kind]:
+def kinds(model: ir.Model) -> dict[ir.Value, ValueKind]:
     """Return the kind of every value of the main graph and its bodies.
 
     Declared types count first; where shape inference left none, the schema's type variables are
     followed from inputs to outputs.
     """
-    found: dict[ir.Value, Kind] = {}
+    found: dict[ir.Value, ValueKind] = {}
     _of_graph(model.graph, found, model.opset_imports)
     return found
 
 
-def _of_graph(graph: ir.Graph, found: dict[ir.Value, Kind], versions: dict[str, int]) -> None:
+def _of_graph(graph: ir.Graph, found: dict[ir.Value, ValueKind], versions: dict[str, int]) -> None:
     for value in (*graph.inputs, *graph.initializers.values()):
-        found[value] = _declared(value) or Kind.OTHER
+        found[value] = _declared(value) or ValueKind.OTHER
     for node in graph:
         for body in edit.bodies(node):
             _of_graph(body, found, versions)
@@ -62,47 +62,54 @@ def _of_graph(graph: ir.Graph, found: dict[ir.Value, Kind], versions: dict[str, 
             found[value] = _declared(value) or kind
 
 
-def _declared(value: ir.Value) -> Kind | None:
+def _declared(value: ir.Value) -> ValueKind | None:
     match value.type:
         case None:
             return None
         case ir.TensorType(dtype=ir.DataType.FLOAT):
-            return Kind.FLOAT
+            return ValueKind.FLOAT
         case ir.SequenceType(elem_type=ir.TensorType(dtype=ir.DataType.FLOAT)):
-            return Kind.FLOATS
+            return ValueKind.FLOATS
         case _:
-            return Kind.OTHER
+            return ValueKind.OTHER
 
 
-def _outputs(node: ir.Node, found: dict[ir.Value, Kind], versions: dict[str, int]) -> list[Kind]:
+def _outputs(
+    node: ir.Node, found: dict[ir.Value, ValueKind], versions: dict[str, int]
+) -> list[ValueKind]:
     count = len(node.outputs)
     if (by_attribute := _by_attribute(node)) is not None:
         return [by_attribute] * count
     if node.op_type in LIKE and node.inputs[0] is not None:
-        return [found.get(node.inputs[0], Kind.OTHER)]
+        return [found.get(node.inputs[0], ValueKind.OTHER)]
     if inner := list(edit.bodies(node)):
         skip = {"Loop": 1}.get(node.op_type, 0)
-        made = [found.get(value, Kind.OTHER) for value in inner[0].outputs[skip:]]
-        return (made + [Kind.OTHER] * count)[:count]
+        made = [found.get(value, ValueKind.OTHER) for value in inner[0].outputs[skip:]]
+        return (made + [ValueKind.OTHER] * count)[:count]
     known = schema(node.op_type, node.domain, versions.get(node.domain, 1))
     given = [
-        Kind.OTHER if value is None else found.get(value, Kind.OTHER) for value in node.inputs
+        ValueKind.OTHER if value is None else found.get(value, ValueKind.OTHER)
+        for value in node.inputs
     ]
     if known is None:
-        return [given[0] if given else Kind.OTHER] * count
-    bound: dict[str, Kind] = {}
+        return [given[0] if given else ValueKind.OTHER] * count
+    bound: dict[str, ValueKind] = {}
     for kind, parameter in zip(given, formal(known.inputs, len(given)), strict=True):
-        if parameter is not None and kind is not Kind.OTHER:
+        if parameter is not None and kind is not ValueKind.OTHER:
             bound.setdefault(parameter.type_str, kind)
     result = []
     for parameter in formal(known.outputs, count):
         text = parameter.type_str if parameter else ""
-        fixed = Kind(text) if text in (Kind.FLOAT.value, Kind.FLOATS.value) else Kind.OTHER
+        fixed = (
+            ValueKind(text)
+            if text in (ValueKind.FLOAT.value, ValueKind.FLOATS.value)
+            else ValueKind.OTHER
+        )
         result.append(bound.get(text, fixed))
     return result
 
 
-def _by_attribute(node: ir.Node) -> Kind | None:
+def _by_attribute(node: ir.Node) -> ValueKind | None:
     """The kind of what an attribute types, None for all other nodes."""
     if node.domain:
         return None
@@ -117,11 +124,11 @@ def _by_attribute(node: ir.Node) -> Kind | None:
             dtype = ir.DataType(edit.attribute(node, "to", 0))
         case "SequenceEmpty":
             is_float = edit.attribute(node, "dtype", 1) == ir.DataType.FLOAT
-            return Kind.FLOATS if is_float else Kind.OTHER
+            return ValueKind.FLOATS if is_float else ValueKind.OTHER
         case "RandomNormal" | "RandomUniform":
             dtype = ir.DataType(edit.attribute(node, "dtype", 1))
         case op if op in LIKE and "dtype" in node.attributes:
             dtype = ir.DataType(edit.attribute(node, "dtype", 0))
         case _:
             return None
-    return Kind.FLOAT if dtype == ir.DataType.FLOAT else Kind.OTHER
+    return ValueKind.FLOAT if dtype == ir.DataType.FLOAT else ValueKind.OTHER

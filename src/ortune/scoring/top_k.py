@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
+from ortune.core.metric import Kind, Metric
 from ortune.core.session import Tensors
 from ortune.scoring.outputs import Floats, alike, broken, chosen, is_exact, numbers
+
+
+@dataclass(frozen=True)
+class TopK(Metric):
+    """Right or wrong, sample by sample; between 0 and 1 where a sample holds several labels.
+
+    Attributes:
+        output: Output of class scores [..., classes]; empty takes the only one that fits.
+    """
+
+    needs_labels: ClassVar[bool] = True
+
+    output: str = ""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """None right, all right."""
+        return 0.0, 1.0
+
+    def kind(self, baseline: Floats | None = None) -> Kind:
+        """Return right where every sample is either right or wrong."""
+        whole = baseline is None or bool(np.isin(baseline[:, 0], (0.0, 1.0)).all())
+        return Kind.RIGHT if whole else Kind.MEAN
 
 
 def share(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ortune.core.errors import BadData
-from ortune.core.metric import Metric
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.metric import Kind, Metric
 from ortune.core.plugins import user_function
+from ortune.scoring.fidelity import check_share
 from ortune.scoring.outputs import Floats
 
 
@@ -20,12 +21,19 @@ class UserMetric(Metric):
 
     ``higher_is_better = False`` turns the direction round. ``aggregate``, a function of the
     records as an array [samples] or [samples, numbers], gives the score in place of the mean.
+    ``bounds = (0, 1)`` declares between what a record lies, so that a mean can be proved;
+    ``share = 0.95`` says that this share of the samples must keep the limit, each by itself.
 
     Attributes:
         path: ``pkg.module:fn``; importable where ortune runs.
+        share: Of the samples that must keep the limit; 0 takes the function's own.
     """
 
     path: str = ""
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_share(self.share, self.name())
 
     @property
     def function(self) -> Callable[..., Any] | None:
@@ -41,6 +49,46 @@ class UserMetric(Metric):
     def higher_is_better(self) -> bool:  # type: ignore[override]
         """The function's attribute of that name; True when it has none."""
         return bool(getattr(self.function, "higher_is_better", True))
+
+    @property
+    def kept_by(self) -> float:
+        """The field `share`, else the function's attribute.
+
+        Raises:
+            BadSettings: The attribute is no share.
+        """
+        own = getattr(self.function, "share", 0.0)
+        return self.share or check_share(float(own), self.path)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The function's attribute of that name; None when it has none.
+
+        Raises:
+            BadSettings: It is not two numbers, the lower first.
+        """
+        given = getattr(self.function, "bounds", None)
+        if given is None:
+            return None
+        try:
+            low, high = (float(end) for end in given)
+        except (TypeError, ValueError):
+            low = high = float("nan")
+        if not -np.inf < low < high < np.inf:
+            raise BadSettings(f"{self.path}: bounds are {given!r}", fix="write fn.bounds = (0, 1)")
+        return low, high
+
+    def kind(self, baseline: Floats | None = None) -> Kind:
+        """Return share where one is given, figure where the function has an ``aggregate``."""
+        if self.kept_by:
+            return Kind.SHARE
+        return Kind.MEAN if getattr(self.function, "aggregate", None) is None else Kind.FIGURE
+
+    def each(self, records: Floats) -> Floats:
+        """Return every sample's record, or what ``aggregate`` makes of it alone."""
+        if getattr(self.function, "aggregate", None) is None:
+            return records[:, 0]
+        return np.array([self.aggregate(row[None]) for row in records], np.float64)
 
     def aggregate(self, records: Floats) -> float:
         """Return the mean, or what the function's ``aggregate`` makes of the records.

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.unit.studies import CLEAN, study, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.study import winner
+from ortune.core.acceptance import winner
 from ortune.core.trial import Interval, Plan, Trial
 
 

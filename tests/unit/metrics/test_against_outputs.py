@@ -95,7 +95,7 @@ def test_the_worst_output_and_the_worst_sample_count() -> None:
     assert score(Agreement(), expected, {"a": same, "b": other}) == 0
     records = MaxError().records([expected] * 2, [expected, {"a": same, "b": same * 5}], None)
     assert MaxError().aggregate(records) == 4
-    assert MaxError().worst_case
+    assert MaxError().kept_by == 0.95
     assert score(Cosine(output="a"), expected, {"a": same, "b": other}) == 1
 
 

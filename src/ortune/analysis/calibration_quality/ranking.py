@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.budget import Budget
-from ortune.core.metric import Metric
+from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Score
 from ortune.measurement.accuracy import judge
 from ortune.metrics.snr import Snr
+from ortune.scoring.fidelity import Fidelity
 
 Records = NDArray[np.float64]
 
@@ -96,11 +97,14 @@ def _unbeaten(
 ) -> list[ObserverScore]:
     """Return the first row and those that it does not beat beyond the noise."""
     first, *others = rows
-    even = Budget(metric, 0.0, relative=True)
     found = [first]
     for other in others:
         if first.records is None or other.records is None:
             raise AssertionError("only scored rows are ranked")
+        figure = metric
+        if isinstance(metric, Fidelity) and metric.kind(first.records[place]) is Kind.SHARE:
+            figure = replace(metric, share=0.0)
+        even = Budget(figure, 0.0, relative=True)
         score = judge(even, first.records[place], other.records[place], groups)
         better = score.low > score.base if metric.higher_is_better else score.high < score.base
         if not better:

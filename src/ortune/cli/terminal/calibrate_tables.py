@@ -97,7 +97,7 @@ def show_ranking(found: ObserverRanking) -> None:
             "observer",
             "calibrated on",
             f"{metric}>",
-            "95 % interval>",
+            "bound>",
             "budget",
             "SNR dB>",
             "s>",
@@ -120,18 +120,19 @@ def show_ranking(found: ObserverRanking) -> None:
 
 
 def _line(row: ObserverScore) -> tuple[str, ...]:
+    from ortune.core import wording
+
     copies = f"samples and {row.augment}" if row.augment else "samples"
     score = row.score
     if score is None:
         return row.observer, copies, "-", "-", "", "-", f"{row.seconds:.1f}", row.error
-    interval = "-" if math.isnan(score.low) else f"[{score.low:.4g}, {score.high:.4g}]"
     snr = "-" if row.snr is None else f"{row.snr:.1f}"
     said = "" if row.standing == "not worse" else row.standing
     return (
         row.observer,
         copies,
         f"{score.value:.4g}",
-        interval,
+        wording.bound(score),
         str(score.verdict or ""),
         snr,
         f"{row.seconds:.1f}",

@@ -9,7 +9,8 @@ blocks averages out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -35,6 +36,48 @@ WAITED = 0.02
 _ENOUGH = 12
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What other pairs of a run tell about how far its pairs differ.
+
+    Attributes:
+        squares: Sum of squares of their log-ratios, each group's about its own mean.
+        df: Degrees of freedom behind it.
+    """
+
+    squares: float = 0.0
+    df: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        groups: Iterable[Sequence[Pair]],
+        equal: Sequence[Pair] = (),
+        *,
+        one_baseline: bool = False,
+    ) -> Learnt:
+        """Pool the squares of groups of pairs.
+
+        Args:
+            groups: Pairs of one plan each; of a lone pair the mean is not known.
+            equal: A/A pairs: the mean is known to be 0, so each counts.
+            one_baseline: All were timed against the same baseline's processes. Half of what their
+                pairs differ by is then common to all: k groups of n pairs tell as much as
+                4 k / (k + 3) groups that have a baseline of their own.
+        """
+        kept = [means for group in groups if len(means := _means(group)) > 1]
+        squares = sum(float(np.square(means - means.mean()).sum()) for means in kept)
+        df = sum(len(means) - 1 for means in kept)
+        if len(same := _means(equal)):
+            squares, df = squares + float(np.square(same).sum()), df + len(same)
+            kept.append(same)
+        counted = df if not one_baseline else int(df * 4 / (len(kept) + 3))
+        return cls(squares * counted / df, counted) if df else cls()
+
+
+NOTHING = Learnt()
 
 
 def calm(block: Block) -> NDArray[np.bool_]:
@@ -83,17 +126,22 @@ def bootstrap(logs: Floats) -> float:
     return float(rows[:, cut : n - cut].mean(axis=1).std()) * math.sqrt(n / (n - 1))
 
 
-def ratio(pairs: Sequence[Pair], confidence: float = CONFIDENCE) -> Interval:
+def ratio(
+    pairs: Sequence[Pair], confidence: float = CONFIDENCE, learnt: Learnt = NOTHING
+) -> Interval:
     """Return candidate over baseline latency with its interval.
 
     Every pair gives one estimate with a bootstrap error from its blocks; see `spread` for their
     variance. Student's t over the pairs.
+
+    Args:
+        learnt: From the other groups of the run, without these pairs.
     """
-    middle, variance, df, n = spread(pairs)
+    middle, variance, df, n = spread(pairs, learnt)
     return _interval(middle, student(confidence, df) * math.sqrt(variance / n))
 
 
-def prediction(pairs: Sequence[Pair]) -> Interval:
+def prediction(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> Interval:
     """Return where one new measurement of the ratio will fall.
 
     New is: one fresh pair of processes timed as long as one of these, on another occasion, perhaps
@@ -101,18 +149,19 @@ def prediction(pairs: Sequence[Pair]) -> Interval:
     Statistical Intervals, 2017, section 4.8) on the log-ratio, the occasion's own variance added:
     middle +- t sqrt(s^2 (1 + 1/n) + occasion^2).
     """
-    middle, variance, df, n = spread(pairs)
+    middle, variance, df, n = spread(pairs, learnt)
     wide = math.sqrt(variance * (1 + 1 / n) + OCCASION_SD**2)
     return _interval(middle, student(PREDICTED, df) * wide)
 
 
-def spread(pairs: Sequence[Pair]) -> tuple[float, float, int, int]:
+def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, float, int, int]:
     """Return mean log-ratio, variance of one pair's, degrees of freedom, and how many pairs.
 
-    The spread between pairs is moderated towards the prior `PAIR_SD` with `PRIOR_DF` degrees of
-    freedom (Smyth 2004, doi:10.2202/1544-6115.1027), so that one pair is honest and five pairs
-    speak for themselves. A pair's variance holds its effect and its error from blocks. A lone
-    block has no error of its own: of several pairs their spread tells it, of one pair nothing.
+    The spread between pairs is pooled with that of the run's other groups and moderated towards
+    the prior `PAIR_SD` with `PRIOR_DF` degrees of freedom (Smyth 2004,
+    doi:10.2202/1544-6115.1027), so that one pair is honest and a noisy model is known as such by
+    all its pairs. A pair's variance holds its effect and its error from blocks. A lone block has
+    no error of its own: of several pairs their spread tells it, of one pair nothing.
     """
     logs = [found for pair in pairs if len(found := block_logs(pair))]
     if not logs:
@@ -122,9 +171,26 @@ def spread(pairs: Sequence[Pair]) -> tuple[float, float, int, int]:
     seen = float(means.var(ddof=1)) if n > 1 else 0.0
     errors = [bootstrap(one) ** 2 for one in logs if len(one) > 1]
     within = float(np.mean(errors)) if errors else seen if n > 1 else math.inf
-    df = PRIOR_DF + n - 1
-    prior = PAIR_SD**2 + within
-    return float(means.mean()), (PRIOR_DF * prior + (n - 1) * seen) / df, df, n
+    df = PRIOR_DF + learnt.df + n - 1
+    prior = PRIOR_DF * (PAIR_SD**2 + within)
+    return float(means.mean()), (prior + learnt.squares + (n - 1) * seen) / df, df, n
+
+
+def half_width(learnt: Learnt, pairs: int = PAIRS) -> float:
+    """Return the half-width, in the log-ratio, that a claim from so many pairs has in a run.
+
+    Args:
+        learnt: From all groups of the run.
+    """
+    df = PRIOR_DF + learnt.df
+    variance = (PRIOR_DF * PAIR_SD**2 + learnt.squares) / df
+    return student(CONFIDENCE, df + pairs - 1) * math.sqrt(variance / pairs)
+
+
+def _means(pairs: Sequence[Pair]) -> Floats:
+    """Return the log-ratio of every pair that has one."""
+    logs = (found for pair in pairs if len(found := block_logs(pair)))
+    return np.array([centre(one) for one in logs])
 
 
 def _interval(middle: float, half: float) -> Interval:

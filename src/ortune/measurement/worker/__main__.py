@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import OrtuneError, gist
 from ortune.core.plugins import codec
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.worker.tasks import TASKS
@@ -49,7 +49,7 @@ def _answer(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": error.what, "fix": error.fix}
     except Exception as error:
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}", "fix": ""}
+        return {"error": f"{type(error).__name__}: {gist(error)}", "fix": ""}
 
 
 def _claim_stdout() -> IO[str]:

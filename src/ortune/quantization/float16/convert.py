@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortune.core.errors import Refused
 from ortune.model.graph import edit
 from ortune.quantization.float16.format import FLOAT16, Format
-from ortune.quantization.types import Kind, formal, schema
+from ortune.quantization.types import ValueKind, formal, schema
 
 FLOAT = ir.DataType.FLOAT
 CONTROL = ("If", "Loop", "Scan")
@@ -44,7 +44,7 @@ class Halver:
     def __init__(
         self,
         model: ir.Model,
-        kinds: Mapping[ir.Value, Kind],
+        kinds: Mapping[ir.Value, ValueKind],
         format: Format = FLOAT16,
         block: Collection[str] = (),
         pinned: Collection[ir.Node] = (),
@@ -80,7 +80,7 @@ class Halver:
             self._make_half(value)
         self._nodes(graph)
         for index, value in enumerate(list(graph.outputs)):
-            if self._kinds.get(value) is Kind.FLOAT and value not in self._halves:
+            if self._kinds.get(value) is ValueKind.FLOAT and value not in self._halves:
                 graph.outputs[index] = self._cast(value, self._format.dtype, before=graph)
 
     def _nodes(self, graph: ir.Graph, *, open_to_half: bool = True) -> None:
@@ -104,9 +104,9 @@ class Halver:
                 self._attributes(node)
 
     def _wanted(self, node: ir.Node, *, open_to_half: bool) -> tuple[Halves, Halves]:
-        given = [None if v is None else self._kinds.get(v, Kind.OTHER) for v in node.inputs]
-        inputs = [kind in (Kind.FLOAT, Kind.FLOATS) for kind in given]
-        outputs = [self._kinds[v] is not Kind.OTHER for v in node.outputs]
+        given = [None if v is None else self._kinds.get(v, ValueKind.OTHER) for v in node.inputs]
+        inputs = [kind in (ValueKind.FLOAT, ValueKind.FLOATS) for kind in given]
+        outputs = [self._kinds[v] is not ValueKind.OTHER for v in node.outputs]
         if not open_to_half:
             allowed_in, allowed_out = [False] * len(inputs), [False] * len(outputs)
         elif node.op_type in CONTROL and not node.domain:
@@ -138,7 +138,7 @@ class Halver:
             self._format.holds(array, may_vanish=node.op_type in BIASED and index >= 2)
             for index, value in enumerate(node.inputs)
             if value is not None
-            and self._kinds.get(value) is Kind.FLOAT
+            and self._kinds.get(value) is ValueKind.FLOAT
             and (array := edit.const_array(value)) is not None
         )
 
@@ -148,7 +148,7 @@ class Halver:
             return self._constant(value) if half else value
         if (value in self._halves) is half:
             return value
-        if self._kinds[value] is Kind.FLOATS:
+        if self._kinds[value] is ValueKind.FLOATS:
             name = self._format.name
             raise Refused(
                 f"sequence '{value.name}' passes between {name} and float32 operators",
@@ -181,7 +181,7 @@ class Halver:
 
     def _border(self, graph: ir.Graph, index: int, value: ir.Value, *, half: bool) -> None:
         """Give a main output the type it shall have, under the name it had."""
-        if self._kinds.get(value) is not Kind.FLOAT or (value in self._halves) is half:
+        if self._kinds.get(value) is not ValueKind.FLOAT or (value in self._halves) is half:
             return
         if value.is_graph_input() or value.is_initializer():
             return
@@ -193,9 +193,9 @@ class Halver:
 
     def _make_half(self, value: ir.Value) -> None:
         match self._kinds.get(value):
-            case Kind.FLOAT:
+            case ValueKind.FLOAT:
                 value.type = ir.TensorType(self._format.dtype)
-            case Kind.FLOATS:
+            case ValueKind.FLOATS:
                 value.type = ir.SequenceType(ir.TensorType(self._format.dtype))
             case _:
                 return

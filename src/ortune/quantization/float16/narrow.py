@@ -21,7 +21,7 @@ from ortune.quantization.float16.convert import CONTROL, FIXED, Halver
 from ortune.quantization.float16.format import MASK, Format
 from ortune.quantization.float16.overflow import MOVERS, Pin, Rules
 from ortune.quantization.node_filter import wanted
-from ortune.quantization.types import Kind, kinds
+from ortune.quantization.types import ValueKind, kinds
 
 CARRIERS = ("Add", "Concat", "Max", "Min", "Pad", "Sub", "Where")
 """Operators that forward a large constant as it is."""
@@ -104,7 +104,7 @@ class Sixteen(Quantizer):
             edit.note(model, f"{len(model.functions)} local functions stay in float32")
         return halver.count
 
-    def _open(self, model: ir.Model, found: Mapping[ir.Value, Kind]) -> Iterator[ir.Node]:
+    def _open(self, model: ir.Model, found: Mapping[ir.Value, ValueKind]) -> Iterator[ir.Node]:
         """Yield the nodes that are converted unless a measured value forbids it."""
         named = self._named(model)
         fixed = (*CONTROL, *FIXED, *self.block, "Constant")
@@ -165,7 +165,7 @@ def _reasons(pins: Sequence[Pin]) -> str:
 
 def _between(
     model: ir.Model,
-    found: Mapping[ir.Value, Kind],
+    found: Mapping[ir.Value, ValueKind],
     stay: Collection[ir.Node],
     block: Collection[str],
     *,
@@ -198,7 +198,7 @@ def _between(
             if node in wide or node.domain or node.op_type in (*HEAVY, *CONTROL, "Constant"):
                 continue
             read = [v for v in overflow.floats(node, found) if v not in node.outputs]
-            made = [value for value in node.outputs if found.get(value) is Kind.FLOAT]
+            made = [value for value in node.outputs if found.get(value) is ValueKind.FLOAT]
             if read and made and all(map(from_wide, read)) and all(map(to_wide, made)):
                 wide.add(node)
                 changed = True

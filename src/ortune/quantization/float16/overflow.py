@@ -34,7 +34,7 @@ from ortune.core.plugins import catalog, codec
 from ortune.model.graph import edit
 from ortune.quantization.float16.format import Format
 from ortune.quantization.layers import Layer, layers
-from ortune.quantization.types import Kind
+from ortune.quantization.types import ValueKind
 
 SUMS = ("GlobalAveragePool", "ReduceL1", "ReduceLogSum", "ReduceMean", "ReduceSum")
 """Operators that add up what they read."""
@@ -101,7 +101,7 @@ class Rules:
         return factor * self.format.roundoff > self.loss
 
 
-def probes(nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, Kind]) -> list[Probe]:
+def probes(nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, ValueKind]) -> list[Probe]:
     """Return what has to be measured for the rules."""
     finite = _observer("finite")
     found = dict.fromkeys(
@@ -113,7 +113,7 @@ def probes(nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, Kind]) -> list[Pro
 
 
 def pins(
-    nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, Kind], ranges: Ranges, rules: Rules
+    nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, ValueKind], ranges: Ranges, rules: Rules
 ) -> list[Pin]:
     """Return the nodes to pin, in their order, each by the first rule that it breaks."""
     judge = _Judge(kinds, ranges, rules)
@@ -131,16 +131,16 @@ def pins(
     return [found[node] for node in nodes if node in found]
 
 
-def floats(node: ir.Node, kinds: Mapping[ir.Value, Kind]) -> Iterator[ir.Value]:
+def floats(node: ir.Node, kinds: Mapping[ir.Value, ValueKind]) -> Iterator[ir.Value]:
     """Yield what a node reads and writes in float32, constants aside."""
     for value in (*node.inputs, *node.outputs):
-        known = value is not None and value.name and kinds.get(value) is Kind.FLOAT
+        known = value is not None and value.name and kinds.get(value) is ValueKind.FLOAT
         if value is not None and known and edit.const_tensor(value) is None:
             yield value
 
 
 class _Judge:
-    def __init__(self, kinds: Mapping[ir.Value, Kind], ranges: Ranges, rules: Rules) -> None:
+    def __init__(self, kinds: Mapping[ir.Value, ValueKind], ranges: Ranges, rules: Rules) -> None:
         self._kinds, self._ranges, self._rules = kinds, ranges, rules
 
     def pin(self, node: ir.Node) -> Pin | None:
@@ -177,7 +177,7 @@ class _Judge:
     def _factor(self, node: ir.Node) -> float:
         """By how much the node multiplies the rounding errors of its inputs."""
         values = [value for value in node.inputs if value is not None]
-        if not values or self._kinds.get(values[0]) is not Kind.FLOAT:
+        if not values or self._kinds.get(values[0]) is not ValueKind.FLOAT:
             return 0.0
         match node.op_type:
             case "Softmax" | "LogSoftmax":
@@ -223,12 +223,12 @@ class _Judge:
 _ADDS = ("Add", "Sub", "Sum")
 
 
-def _inner(node: ir.Node, kinds: Mapping[ir.Value, Kind]) -> Iterator[Probe]:
+def _inner(node: ir.Node, kinds: Mapping[ir.Value, ValueKind]) -> Iterator[Probe]:
     index = DIVIDED.get(node.op_type, 0)
     if node.domain or len(node.inputs) <= index:
         return
     x = node.inputs[index]
-    if x is None or kinds.get(x) is not Kind.FLOAT or edit.const_tensor(x) is not None:
+    if x is None or kinds.get(x) is not ValueKind.FLOAT or edit.const_tensor(x) is not None:
         return
     if node.op_type in DIVIDED:
         yield Probe(str(x.name), _observer("magnitude"), f"{x.name}:magnitude")

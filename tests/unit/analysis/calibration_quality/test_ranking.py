@@ -20,7 +20,10 @@ def _row(name: str, right: np.ndarray, noise: np.ndarray, **fields: str) -> Obse
         fields.get("augment", ""),
         score=Score("agreement", value, 1.0, nan, nan, len(right), None, None, ""),
         snr=snr,
-        records=(right[:, None].astype(float), np.stack([np.ones_like(noise), noise], axis=1)),
+        records=(
+            np.stack([right, np.ones_like(right)], axis=1),
+            np.stack([np.ones_like(noise), noise], axis=1),
+        ),
     )
 
 

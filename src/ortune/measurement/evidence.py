@@ -1,0 +1,269 @@
+"""What samples say of a budget, by the kind of its metric: estimate, bound, proof."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.budget import Budget
+from ortune.core.errors import BadData
+from ortune.core.metric import Kind, Metric
+from ortune.statistics import betting, binomial, bootstrap, paired
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+_SLACK = 1e-9
+"""Of a record beside its declared bounds: rounding."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a test found.
+
+    Attributes:
+        value: The candidate's score on all samples, and `base` the baseline's.
+        bound: What the score is at least (where lower is better: at most), at the error; infinite
+            on the bad side where nothing says so.
+        proved: The budget is, on the samples that may prove.
+        units: Independent samples that the bound rests on; None where it proves nothing.
+        needed: Independent samples, not read before, that would prove it.
+        inside: Share of all independent samples that keep the limit; None where none is asked.
+        basis: In a few words.
+    """
+
+    value: float
+    base: float
+    bound: float
+    proved: bool
+    units: int | None
+    needed: int | None
+    inside: float | None
+    basis: str
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The records of two sides on the same samples.
+
+    Attributes:
+        candidate: Records [samples, k]; `baseline` likewise.
+        units: Number of the group of each sample; samples of one group count as one.
+        proof: Rows that may prove something.
+        error: Of a proof, one-sided.
+        seed: Of the order in which units are bet on, and of the bootstrap.
+    """
+
+    budget: Budget
+    candidate: Floats
+    baseline: Floats
+    units: Rows
+    proof: Rows
+    error: float
+    seed: int
+
+    @cached_property
+    def sign(self) -> float:
+        """1 where higher is better, else -1."""
+        return 1.0 if self.budget.metric.higher_is_better else -1.0
+
+    @cached_property
+    def goal(self) -> float:
+        """What a score times `sign` is to be: of the difference, where the budget is relative."""
+        return self.sign * self.budget.limit
+
+    @cached_property
+    def slack(self) -> float:
+        """Rounding that is forgiven."""
+        return _SLACK * max(1.0, abs(self.goal))
+
+    @cached_property
+    def scores(self) -> Floats:
+        """First column of the candidate's records, less the baseline's if relative, times sign."""
+        base = self.baseline[:, 0] if self.budget.relative else 0.0
+        return np.asarray(self.sign * (self.candidate[:, 0] - base), np.float64)
+
+    @property
+    def noun(self) -> str:
+        """What is counted."""
+        return "sample" if len(self.units) == self.units.max() + 1 else "group"
+
+    def counted(self, found: int) -> str:
+        """Name what the proof was made on."""
+        held = "held-out " if len(self.proof) < len(self.units) else ""
+        return f"{found} {held}{self.noun}{'' if found == 1 else 's'}"
+
+
+def numbered(groups: Sequence[str] | None, count: int) -> Rows:
+    """Return the number of each sample's group, from 0; its own number without groups."""
+    if groups is None:
+        return np.arange(count)
+    return np.unique(np.asarray(groups, str), return_inverse=True)[1].reshape(-1)
+
+
+def weigh(data: Paired) -> Evidence:
+    """Test by the kind of the metric.
+
+    Raises:
+        BadData: A record is outside the bounds that the metric declares.
+    """
+    metric = data.budget.metric
+    kind = metric.kind(data.baseline)
+    if kind is Kind.SHARE:
+        return _share(data)
+    value, base = (metric.aggregate(records) for records in (data.candidate, data.baseline))
+    if math.isnan(value) or math.isnan(base):
+        return Evidence(
+            value, base, -data.sign * math.inf, False, None, None, None, "not a number"
+        )
+    if kind is Kind.FIGURE:
+        return _figure(data, value, base, "a figure is not proved")
+    single = kind is Kind.RIGHT and data.noun == "sample"
+    if single and _binary(data.candidate) and _binary(data.baseline):
+        return _right(data, value, base)
+    if metric.bounds is None:
+        return _figure(data, value, base, "no bounds of a record are declared")
+    return _mean(data, value, base, metric.bounds)
+
+
+def _share(data: Paired) -> Evidence:
+    """Count the units inside, each being as good as its worst sample."""
+    metric, share = data.budget.metric, data.budget.metric.kept_by
+    own, base = data.sign * metric.each(data.candidate), data.sign * metric.each(data.baseline)
+    margin = own - base if data.budget.relative else own
+    worst, proof = _worst(margin, data.units), _worst(margin[data.proof], data.units[data.proof])
+    kept, worst_base = _kept(worst, share), _kept(_worst(base, data.units), share)
+    value = worst_base + kept if data.budget.relative else kept
+    inside = float(np.mean(worst >= data.goal - data.slack)) if len(worst) else math.nan
+    may = binomial.allowed(len(proof), share, data.error)
+    bound = float(np.sort(proof)[may]) if may >= 0 else -math.inf
+    outside = int((proof < data.goal - data.slack).sum())
+    return Evidence(
+        value=data.sign * value,
+        base=data.sign * worst_base,
+        bound=data.sign * (bound + worst_base if data.budget.relative else bound),
+        proved=outside <= may,
+        units=len(proof),
+        needed=binomial.needed(inside, share, data.error),
+        inside=inside,
+        basis=f"{len(proof) - outside} of {data.counted(len(proof))} inside",
+    )
+
+
+def estimate(metric: Metric, records: Floats, units: Rows) -> float:
+    """Return the score of one side alone over all samples."""
+    if not metric.kept_by or metric.kind(records) is not Kind.SHARE:
+        return metric.aggregate(records)
+    sign = 1.0 if metric.higher_is_better else -1.0
+    return sign * _kept(_worst(sign * metric.each(records), units), metric.kept_by)
+
+
+def _worst(margin: Floats, units: Rows) -> Floats:
+    """Return the least of each unit that is there; NaN is the least of all numbers."""
+    found, place = np.unique(units, return_inverse=True)
+    worst = np.full(len(found), np.inf)
+    with np.errstate(invalid="ignore"):
+        np.minimum.at(worst, place, margin)
+    return worst
+
+
+def _kept(scores: Floats, share: float) -> float:
+    """Return the score that `share` of the units keep; NaN if any is."""
+    if not len(scores) or np.isnan(scores).any():
+        return math.nan
+    best = math.ceil(share * len(scores) - _SLACK)
+    return float(np.sort(scores)[len(scores) - max(best, 1)])
+
+
+def _right(data: Paired, value: float, base: float) -> Evidence:
+    """Test right and wrong answers of independent samples exactly."""
+    scores, n = data.scores[data.proof], len(data.proof)
+    every = len(data.scores)
+    if data.budget.relative:
+        delta, lost, won = -data.goal, int((scores < 0).sum()), int((scores > 0).sum())
+        proved = paired.p_value(n, lost, won, delta, data.error) <= data.error
+        bound = base - paired.most_lost(n, lost, won, data.error)
+        limit = base - delta
+        bound = max(bound, limit) if proved else min(bound, np.nextafter(limit, -1.0))
+        basis = f"{lost} lost, {won} won of {data.counted(n)}, exact"
+        losses, wins = int((data.scores < 0).sum()), int((data.scores > 0).sum())
+        needed = paired.needed(losses / every, wins / every, delta, data.error)
+    else:
+        right = int(scores.sum())
+        bound = binomial.least(right, n, data.error)
+        proved = bound >= data.goal - data.slack
+        basis = f"{right} right of {data.counted(n)}, exact"
+        needed = binomial.needed(value, data.goal, data.error)
+    return Evidence(value, base, bound, proved, n, needed, None, basis)
+
+
+def _mean(data: Paired, value: float, base: float, bounds: tuple[float, float]) -> Evidence:
+    """Bet that the mean is above the limit, unit by unit."""
+    low, high = bounds
+    _check_bounds(data, low, high)
+    least = low - high if data.budget.relative else min(data.sign * low, data.sign * high)
+    order = np.random.default_rng(data.seed).permutation(len(data.proof))
+    rows = data.proof[order]
+    sums, sizes = _sums(data.scores[rows], data.units[rows])
+    every = _sums(data.scores, data.units)
+    goal, error = data.goal, data.error
+    found = betting.lower_bound(sums, sizes, least, error)
+    return Evidence(
+        value,
+        base,
+        data.sign * found + (base if data.budget.relative else 0.0),
+        betting.proves(sums, sizes, goal, least, error),
+        len(sums),
+        betting.needed(*every, goal, least, error),
+        None,
+        f"bets on {data.counted(len(sums))}",
+    )
+
+
+def _sums(scores: Floats, units: Rows) -> tuple[Floats, Floats]:
+    """Return the sum and the size of each unit that is there, in order of first appearance."""
+    _, first, place = np.unique(units, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    sums, sizes = np.bincount(place, scores), np.bincount(place)
+    return sums[order].astype(np.float64), sizes[order].astype(np.float64)
+
+
+def _check_bounds(data: Paired, low: float, high: float) -> None:
+    for records in (data.candidate, data.baseline):
+        first = records[:, 0]
+        slack = _SLACK * max(1.0, abs(low), abs(high))
+        wrong = first[(first < low - slack) | (first > high + slack)]
+        if len(wrong):
+            raise BadData(
+                f"{data.budget.metric} gave {wrong[0]:g}, outside its bounds {low:g} and {high:g}",
+                fix="declare bounds that every record keeps, or none",
+            )
+
+
+def _figure(data: Paired, value: float, base: float, why: str) -> Evidence:
+    """Draw units anew; at best that makes something likely."""
+    metric, relative = data.budget.metric, data.budget.relative
+
+    def drawn(rows: Rows) -> float:
+        found = metric.aggregate(data.candidate[rows])
+        return found + base - metric.aggregate(data.baseline[rows]) if relative else found
+
+    def mean(rows: Rows) -> float:
+        return data.sign * float(data.scores[rows].mean()) + (base if relative else 0.0)
+
+    order = np.argsort(data.units, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(data.units[order])) + 1)
+    statistic = mean if metric.kind(data.baseline) is not Kind.FIGURE else drawn
+    low, high = bootstrap.interval(statistic, members, data.error, data.seed)
+    bound = low if data.sign > 0 else high
+    noun = data.noun if len(members) == 1 else f"{data.noun}s"
+    basis = f"bootstrap over {len(members)} {noun}; {why}"
+    return Evidence(value, base, bound, False, None, None, None, basis)
+
+
+def _binary(records: Floats) -> bool:
+    return bool(np.isin(records[:, 0], (0.0, 1.0)).all())

@@ -1,0 +1,54 @@
+"""Percentile bootstrap over groups of samples: an interval that proves nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+_TURNS = 500
+
+
+def interval(
+    statistic: Callable[[Rows], float], members: Sequence[Rows], error: float, seed: int = 0
+) -> tuple[float, float]:
+    """Return the interval of a statistic, each end one-sided at `error`.
+
+    Widened for few groups by sqrt(n / (n - 1)) (Davison and Hinkley 1997, section 2.5). It is too
+    narrow where what matters is rare.
+
+    Args:
+        statistic: Of the samples at these rows.
+        members: Rows of each group.
+    """
+    n = len(members)
+    if n < 2:
+        return -math.inf, math.inf
+    value = statistic(np.concatenate(members))
+    rng = np.random.default_rng(seed)
+    draw = _drawn(members)
+    found = np.array([statistic(draw(rng.integers(0, n, n))) for _ in range(_TURNS)])
+    found = value + (found - value) * math.sqrt(n / (n - 1))
+    low, high = np.percentile(found, [100 * error, 100 * (1 - error)])
+    return float(low), float(high)
+
+
+def _drawn(members: Sequence[Rows]) -> Callable[[Rows], Rows]:
+    """Return a function from groups to their rows, without a loop over groups."""
+    rows, sizes = np.concatenate(members), np.array([len(one) for one in members])
+    starts = np.cumsum(sizes) - sizes
+    if len(rows) == len(members):
+        return lambda chosen: rows[chosen]
+
+    def draw(chosen: Rows) -> Rows:
+        long = sizes[chosen]
+        ends = np.cumsum(long)
+        offsets = np.arange(ends[-1]) - np.repeat(ends - long, long)
+        return np.asarray(rows[np.repeat(starts[chosen], long) + offsets])
+
+    return draw
