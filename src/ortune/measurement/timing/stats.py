@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,9 +139,13 @@ def bootstrap(logs: Floats) -> float:
 
     With Hesterberg's sqrt(n / (n - 1)) for its narrowness (doi:10.1080/00031305.2015.1089789).
     """
-    n = len(logs)
-    if n < 2:
-        return float("inf")
+    return _resampled(tuple(logs.tolist())) if len(logs) > 1 else math.inf
+
+
+@lru_cache(4096)
+def _resampled(values: tuple[float, ...]) -> float:
+    """Kept, as a run judges the same pairs again with every finalist."""
+    logs, n = np.array(values), len(values)
     rng = np.random.default_rng(0)
     rows = np.sort(logs[rng.integers(0, n, (2000, n))], axis=1)
     cut = int(0.2 * n)
