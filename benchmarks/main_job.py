@@ -1,10 +1,15 @@
-"""The main job on real shapes: ortune's winner beside what a careful person would try by hand.
+"""The main job on nine shapes: ortune's winner beside what a careful person would try by hand.
 
-    python -m benchmarks.main_job [name ...] [--time 3m]
+    python -m benchmarks.main_job [name ...] [--time 3m] [--prepare] [--fresh]
 
-Every ratio is to the original on onnxruntime's CPU provider, one thread. Winner and contestants
-run in one interleaved race. Results: ``benchmarks/results/main_job.json``. Needs an idle machine
-and about half an hour.
+Every ratio is to the original on onnxruntime's CPU provider, one thread, from fresh pairs of
+processes. Budgets: ``benchmarks/shapes.json``. Of each model: the contestants' files and scores
+(``--prepare`` stops there; no quiet machine is needed for them), two searches, one short pilot
+pair of everybody, then the race of those that can still win: five fresh pairs each, in turns,
+their seconds fixed from the pilot. A race on a machine that is too noisy for a verdict is run
+again, at most three times, and all are kept. What is done lies in ``build/main_job/NAME``, and
+the same command goes on where it was stopped. Results: ``benchmarks/results/main_job.json``;
+tables by ``python -m benchmarks.tables``. An idle machine; ten minutes a model once prepared.
 """
 
 from __future__ import annotations
@@ -13,158 +18,166 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.real.samples import written
-
 import ortune as ot
+from benchmarks.budgets import SHAPES, Shape
 from benchmarks.contestants import Contestant, contestants
-from ortune.analysis.benchmark.bench import race
+from benchmarks.fresh import Kept
+from benchmarks.neighbour import to_itself
+from benchmarks.race import Race
+from ortune.backends.openvino import Openvino
+from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
-from ortune.core.plugins import codec
+from ortune.core.plugins.spelling import parse
 from ortune.core.trial import Verdict
 from ortune.experiment.golden import built_model
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
-HERE = Path(__file__).resolve().parent
-WORK = HERE.parent / ".cache" / "main_job"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "main_job.json"
+FILES = ROOT / ".cache" / "main_job"
+WORK = ROOT / "build" / "main_job"
 THREADS = 1
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model and the budgets it is judged by: on all backends, and on the CPU provider alone."""
-
-    write: Callable[[str], Path]
-    name: str
-    budget: str
-    cpu_budget: str
-    aim: float
-    cpu_aim: float
-
-
-def _shape(name: str) -> Path:
-    from benchmarks.shapes import write
-
-    return write(name)
-
-
-CASES = {
-    "efficientnet-lite0": Case(
-        written, "efficientnet-lite0", "top1>=base-0.01", "top1>=base-0.01", 0.55, 0.55
-    ),
-    "minilm": Case(
-        written, "minilm", "cosine>=0.999", "benchmarks.sentences:cosine>=0.99", 0.25, 0.55
-    ),
-    "resnet50": Case(_shape, "resnet50", "snr>=30", "snr>=30", 0.40, 0.40),
-    "bert": Case(_shape, "bert", "snr>=30", "snr>=30", 0.30, 0.30),
-    "lstm": Case(_shape, "lstm", "snr>=30", "snr>=30", 0.55, 0.55),
-}
+LABELS = ("all backends", "cpu")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(CASES))
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(SHAPES))
     parser.add_argument("--time", default="3m", help="of each search")
+    parser.add_argument("--prepare", action="store_true", help="make and score the files only")
+    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run kept")
     asked = parser.parse_args()
-    path = HERE / "results" / "main_job.json"
-    path.parent.mkdir(exist_ok=True)
+    for name in asked.names or SHAPES:
+        if asked.fresh:
+            shutil.rmtree(WORK / name, ignore_errors=True)
+        began = time.monotonic()
+        found = run(SHAPES[name], asked.time, prepare=asked.prepare)
+        print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+        if found is not None:
+            write(RESULTS, name, found)
+
+
+def write(path: Path, name: str, found: dict[str, Any]) -> None:
+    """Put one model's results beside the others'; machine and versions stand with each."""
     known = json.loads(path.read_text())["cases"] if path.is_file() else {}
-    for name in asked.names or CASES:
-        known[name] = run(CASES[name], asked.time)
-        about = {"machine": machine(), "versions": versions(), "noise": noise.now()}
-        path.write_text(json.dumps({**about, "threads": THREADS, "cases": known}, indent=1) + "\n")
-    for name, case in known.items():
-        show(name, case)
+    known[name] = found
+    ordered = {one: known[one] for one in SHAPES if one in known}
+    about = {"machine": machine(), "versions": versions(), "threads": THREADS}
+    path.write_text(json.dumps(about | {"cases": ordered}, indent=1) + "\n")
 
 
-def run(case: Case, seconds: str) -> dict[str, Any]:
-    """Search twice, then race the winners against the contestants."""
-    made = case.write(case.name)
-    model, data, calibration = made / "model.onnx", made / "data", made / "calibration"
-    found = {
-        "all backends": _search(case, made, "auto", case.budget, seconds),
-        "cpu": _search(case, made, f"cpu(threads={THREADS})", case.cpu_budget, seconds),
-    }
-    entries = contestants(model, calibration, WORK / case.name / "files", THREADS)
-    usable = [entry for entry in entries if not entry.error]
-    winners = [_winner(label, study, model) for label, study in found.items()]
-    runners = [*usable, *winners]
-    raced = codec.encode(race([(r.model, r.backend) for r in runners], data=data, seconds=90))
-    rows = [
-        _row(case, entry, row, ratio, model, data)
-        for entry, row, ratio in zip(runners, raced["rows"], raced["ratios"], strict=True)
-    ]
-    rows += [{"name": entry.name, "error": entry.error} for entry in entries if entry.error]
+def run(shape: Shape, limit: str, *, prepare: bool = False) -> dict[str, Any] | None:
+    """Prepare, search twice, and race; None when only prepared."""
+    work, made = WORK / shape.name, shape.write()
+    entries = contestants(shape, made, FILES / shape.name, THREADS)
+    scores = Kept(work / "scores.jsonl")
+    for entry in entries:
+        _scored(shape, made, entry, scores)
+    if prepare:
+        return None
+    with to_itself():
+        found = {label: _searched(shape, made, label, limit, work) for label in LABELS}
+        winners = [_winner(made, label, about) for label, about in found.items()]
+        for winner in winners:
+            _scored(shape, made, winner, scores)
+        known = {row["key"]: row for row in scores.rows()}
+        rows = [
+            _row(entry, known.get(_key(shape, entry), {"error": entry.error, "holds": []}))
+            for entry in (*entries, *winners)
+        ]
+        race = Race(entries[0], made / "data", work)
+        attempts = race.run([(e, row) for e, row in zip((*entries, *winners), rows, strict=True)])
     return {
-        "budget": case.budget,
-        "cpu_budget": case.cpu_budget,
-        "aim": case.aim,
-        "cpu_aim": case.cpu_aim,
+        "budget": shape.budget,
+        "cpu_budget": shape.cpu_budget,
+        "machine": machine(),
+        "versions": versions(),
+        "noise": noise.now(),
         "rows": rows,
-        "searches": {label: _summary(study) for label, study in found.items()},
+        "attempts": attempts,
+        "searches": found,
     }
 
 
-def _search(case: Case, made: Path, on: str, budget: str, seconds: str) -> ot.Study:
-    backends = "cpu(threads=1),openvino(threads=1)" if on == "auto" else on
-    out = WORK / case.name / ("all" if on == "auto" else "cpu")
-    shutil.rmtree(out, ignore_errors=True)
-    start = time.monotonic()
-    study = ot.optimize(
+def _row(entry: Contestant, score: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "backend": str(entry.backend),
+        "error": score["error"],
+        "size": entry.model.stat().st_size if entry.model.is_file() else None,
+        "scores": score.get("scores", {}),
+        "holds": score["holds"],
+    }
+
+
+def _key(shape: Shape, entry: Contestant) -> str:
+    """What a score hangs on: budgets, the entry, and when its file was made."""
+    changed = entry.model.stat().st_mtime_ns if entry.model.is_file() else 0
+    return f"{shape.budget}, {shape.cpu_budget}: {entry.name} @ {entry.backend} {changed}"
+
+
+def _scored(shape: Shape, made: Path, entry: Contestant, kept: Kept) -> None:
+    """Keep the scores of an entry by the budgets' own metrics, whoever made the file."""
+    if entry.error or any(row["key"] == _key(shape, entry) for row in kept.rows()):
+        return
+    row: dict[str, Any] = {"key": _key(shape, entry), "error": "", "scores": {}, "holds": []}
+    for budget in dict.fromkeys((shape.budget, shape.cpu_budget)):
+        try:
+            found = ot.verify(
+                made / "model.onnx", entry.model, data=made / "data", budget=budget,
+                on=str(entry.backend),
+            )  # fmt: skip
+        except OrtuneError as error:
+            row["error"] = error.what.splitlines()[0][:200]
+            break
+        row["scores"] |= {one.metric: one.value for one in found.scores}
+        row["holds"] += [budget] if found.verdict is not Verdict.FAILS else []
+    kept.add(row)
+    print(f"{shape.name}: {entry.name}: {row['error'] or row['scores']}", flush=True)
+
+
+def _searched(shape: Shape, made: Path, label: str, limit: str, work: Path) -> dict[str, Any]:
+    """Return what a search found, searched now unless it is kept."""
+    out = work / label.replace(" ", "-")
+    kept = out.with_suffix(".json")
+    if not kept.is_file():
+        shutil.rmtree(out, ignore_errors=True)
+        study = _search(shape, made, label, limit, out)
+        kept.write_text(json.dumps(_summary(study, made / "model.onnx")))
+    found: dict[str, Any] = json.loads(kept.read_text())
+    print(f"{shape.name}, {label}: {found['plan']}, {found['seconds']} s", flush=True)
+    return found
+
+
+def _search(shape: Shape, made: Path, label: str, limit: str, out: Path) -> ot.Study:
+    cpu = f"cpu(threads={THREADS})"
+    openvino = label != "cpu" and Openvino().missing() is None
+    return ot.optimize(
         made / "model.onnx",
         data=made / "data",
         calibration=made / "calibration",
-        budget=budget,
-        on=backends,
-        time=seconds,
+        budget=shape.cpu_budget if label == "cpu" else shape.budget,
+        on=f"{cpu},openvino(threads={THREADS})" if openvino else cpu,
+        time=limit,
         out=out,
     )
-    print(f"{case.name} on {on}: {study.best.plan}, {time.monotonic() - start:.0f} s", flush=True)
-    return study
 
 
-def _winner(label: str, study: ot.Study, model: Path) -> Contestant:
-    best = study.best
-    path = built_model(Path(study.root), best, model)
-    return Contestant(f"ortune, {label}: {best.plan.recipe.name}", path, best.plan.backend)
-
-
-def _row(
-    case: Case, entry: Contestant, row: dict[str, Any], ratio: Any, model: Path, data: Path
-) -> dict[str, Any]:
-    """Add accuracy to a raced entry: the budgets' own metrics, whoever made the file."""
-    made: dict[str, Any] = {
-        "name": entry.name,
-        "backend": str(entry.backend),
-        "ratio": ratio,
-        "error": row["error"],
-        "p50_ns": row.get("p50_ns"),
-        "size": row["size"],
-        "scores": {},
-        "holds": [],
-    }
-    for budget in dict.fromkeys((case.budget, case.cpu_budget)):
-        try:
-            found = ot.verify(model, entry.model, data=data, budget=budget, on=str(entry.backend))
-        except OrtuneError as error:
-            made["error"] = error.what
-            break
-        made["scores"] |= {s.metric: s.value for s in found.scores}
-        made["holds"].append(budget if found.verdict is not Verdict.FAILS else "")
-    return made
-
-
-def _summary(study: ot.Study) -> dict[str, Any]:
-    best = study.best
-    ratio = best.ratio
+def _summary(study: ot.Study, model: Path) -> dict[str, Any]:
+    """Return what is told of a search; `file` lies in its folder, or is empty for the original."""
+    best, root = study.best, Path(study.root)
+    path, ratio = built_model(root, best, model), best.ratio
     return {
         "plan": str(best.plan),
-        "plans": len({t.key for t in study.trials}),
+        "recipe": best.plan.recipe.name,
+        "on": str(best.plan.backend),
+        "file": "" if path == model else str(path),
+        "plans": len({trial.key for trial in study.trials}),
+        "seconds": round(sum(trial.seconds for trial in study.trials)),
         "finished": study.finished,
         "ratio": None if ratio is None else [ratio.value, ratio.low, ratio.high],
         "score": None if best.score is None else [best.score.value, str(best.score.verdict)],
@@ -172,31 +185,10 @@ def _summary(study: ot.Study) -> dict[str, Any]:
     }
 
 
-def show(name: str, case: dict[str, Any]) -> None:
-    """Print one case as a table, and how each winner stands to the best that holds the budget."""
-    print(f"\n{name}: {case['budget']}; cpu alone {case['cpu_budget']}")
-    for row in sorted(case["rows"], key=lambda r: (r.get("ratio") or {}).get("value", 9.0)):
-        if row.get("error"):
-            print(f"  {row['name']:45} {row['error'][:70]}")
-            continue
-        scores = ", ".join(f"{k} {v:.4g}" for k, v in row["scores"].items())
-        value, low, high = (row["ratio"][key] for key in ("value", "low", "high"))
-        print(f"  {row['name'][:60]:60} {value:.3f} [{low:.3f}, {high:.3f}]  {scores}")
-    for label, key, aim in (("all backends", "budget", "aim"), ("cpu", "cpu_budget", "cpu_aim")):
-        own, best = _standing(case, label, case[key])
-        if own and best:
-            mine, theirs = own["ratio"]["value"], best["ratio"]["value"]
-            print(f"  {label}: {mine:.3f} (aim {case[aim]}), {mine / theirs:.3f} of the best")
-            print(f"    contestant within the budget: {best['name']} {theirs:.3f}")
-
-
-def _standing(case: dict[str, Any], label: str, budget: str) -> tuple[Any, Any]:
-    usable = [r for r in case["rows"] if r.get("ratio") and not r.get("error")]
-    own = next((r for r in usable if r["name"].startswith(f"ortune, {label}")), None)
-    rivals = [r for r in usable if not r["name"].startswith("ortune") and budget in r["holds"]]
-    if label == "cpu":
-        rivals = [r for r in rivals if r["backend"].startswith("cpu")]
-    return own, min(rivals, key=lambda r: r["ratio"]["value"], default=None)
+def _winner(made: Path, label: str, found: dict[str, Any]) -> Contestant:
+    path = Path(found.pop("file") or made / "model.onnx")
+    name = f"ortune, {label}: {found['recipe']}"
+    return Contestant(name, path, parse(Backend, found["on"]))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,32 @@
-"""NNCF's post-training quantization of an ONNX model, with its defaults, and with its one hint."""
+"""NNCF on an ONNX model: quantization with its defaults and its one hint, or of weights alone."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import nncf
 import onnx
-from task import tell, told
+from task import Task, tell, told
+
+
+def made(task: Task) -> tuple[Any, str]:
+    """Return the model of a recipe and what was given beside the samples."""
+    model = onnx.load(task.model)
+    if task.recipe == "8-bit weights":
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM), ""
+    hint: dict[str, Any] = {}
+    if task.recipe == "hinted":
+        hint = (
+            {"model_type": nncf.ModelType.TRANSFORMER}
+            if task.transformer
+            else {"preset": nncf.QuantizationPreset.MIXED}
+        )
+    samples = nncf.Dataset(list(task.feeds()))
+    return nncf.quantize(model, samples, **hint), " ".join(str(value) for value in hint.values())
+
 
 if __name__ == "__main__":
     asked = told()
-    hint = {}
-    if asked.recipe == "hinted":
-        hint = (
-            {"model_type": nncf.ModelType.TRANSFORMER}
-            if asked.transformer
-            else {"preset": nncf.QuantizationPreset.MIXED}
-        )
-    made = nncf.quantize(onnx.load(asked.model), nncf.Dataset(list(asked.feeds())), **hint)
-    onnx.save(made, asked.out)
-    tell("nncf", " ".join(str(value) for value in hint.values()))
+    found, said = made(asked)
+    onnx.save(found, asked.out)
+    tell("nncf", said)

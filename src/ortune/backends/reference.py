@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel
+from ortune.core.errors import BadModel, gist
 from ortune.core.session import Session, Tensors
 from ortune.runtimes.in_process import InProcess
 
@@ -39,7 +39,7 @@ class _Evaluator(InProcess):
             self._inner: Any = ReferenceEvaluator(str(path))
         except Exception as error:
             raise BadModel(
-                f"onnx's evaluator does not load {path.name}: {error}", fix="use --on cpu"
+                f"onnx's evaluator does not load {path.name}: {gist(error)}", fix="use --on cpu"
             ) from error
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:

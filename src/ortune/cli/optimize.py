@@ -76,6 +76,8 @@ def summary(study: Study, page: Path) -> dict[str, object]:
         "budget_rule": study.job.budget_rule,
         "workload": str(study.job.workload),
         "measure": study.job.workload.measure,
+        "counts": study.counts,
+        "unconfirmed": [row(trial) for trial in study.unconfirmed],
         "trials": [row(trial) for trial in study.trials],
         "history": study.history,
         "noise": study.noise,
@@ -91,6 +93,8 @@ def summary(study: Study, page: Path) -> dict[str, object]:
 
 def row(trial: Trial) -> dict[str, object]:
     """Return a trial without its raw samples: those are in the ledger."""
+    from ortune.core.acceptance import outcome
+
     taken = trial.measurement
     return {
         "key": trial.key,
@@ -99,6 +103,7 @@ def row(trial: Trial) -> dict[str, object]:
         "stage": trial.stage,
         "proposed": trial.proposed,
         "status": trial.status,
+        "outcome": outcome(trial),
         "ratio": trial.ratio,
         "predicted": trial.predicted,
         "scores": trial.scores,

@@ -55,8 +55,11 @@ def command(asked: _Asked) -> int:
         "bytes": path.stat().st_size,
         "ratio": chosen.ratio if chosen else None,
         "predicted": chosen.predicted if chosen else None,
+        "confirmed": chosen is not None and study.confirmed(chosen),
     }
     lines = [f"bundle: {path} ({size(path.stat().st_size)}), {plan}"]
+    if asked.trial is not None and chosen is not None and not study.confirmed(chosen):
+        lines.append("not confirmed: no finalist that is faster and keeps the budget")
     if chosen is not None and (foreseen := wording.foreseen(chosen)):
         lines.append(f"ratio:  {wording.ratio(chosen)}; {foreseen}")
     if chosen is not None and isinstance(backend := chosen.plan.backend, Bucketed):

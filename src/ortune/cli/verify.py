@@ -41,13 +41,14 @@ class _Asked(Verify):
 def command(asked: _Asked) -> int:
     """Show the scores; exit code 1 when the other model fails."""
     from ortune.analysis.verification.verify import run
+    from ortune.core.budget import Budget
     from ortune.core.trial import Verdict
-    from ortune.experiment.budget import check_strict
+    from ortune.measurement.accuracy import demand_provable
 
     if asked.out is not None and not asked.bisect:
         raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
     if asked.strict and asked.budget is not None:
-        check_strict(asked.budget)
+        demand_provable(Budget.parse(asked.budget))
     if asked.bisect:
         asked = replace(asked, bisect=asked.out or asked.folder)
         if asked.folder.exists() and not (asked.force and asked.folder.is_dir()):

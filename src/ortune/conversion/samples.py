@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from ortune.backends.cpu import Cpu
 from ortune.calibration import reuse
 from ortune.calibration.ranges_file import SavedRanges
 from ortune.conversion.requests import ConversionRequest
-from ortune.core.errors import BadData, OrtuneError
+from ortune.core.errors import BadData, OrtuneError, gist
 from ortune.core.event import Note
 from ortune.data import augment, given
 from ortune.data.feeds import Feeds
@@ -18,7 +17,6 @@ from ortune.measurement.process import WorkerFailed, ask_once, lone
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file
 
-_LINE = 240
 _MADE_UP = 4
 """Samples to compare numbers on when none are given."""
 
@@ -62,8 +60,7 @@ def _samples(asked: ConversionRequest, model: Path, folder: Path) -> Feeds | Non
     except OrtuneError as error:
         if asked.data is not None or shapes or ranges:
             raise
-        what = textwrap.shorten(error.what, _LINE, placeholder=" ...")
-        asked.sink(Note(f"numbers are not compared: {what}", warning=True))
+        asked.sink(Note(f"numbers are not compared: {gist(error.what)}", warning=True))
         return None
     for text in found.notes:
         asked.sink(Note(text))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_LONGEST = 300
+
 
 class OrtuneError(Exception):
     """What is wrong with the value given, and what to do next.
@@ -39,3 +43,66 @@ class BadData(OrtuneError):
 
 class Refused(OrtuneError):
     """A step found nothing it may do, and says why."""
+
+
+def gist(error: BaseException | str, longest: int = _LONGEST) -> str:
+    """Return in one line what a library's exception says, or its type where it says nothing.
+
+    Error codes, source locations, signatures of C++ functions and lists of a node's types are
+    left out: the reason stands behind them.
+    """
+    text, at = str(error).partition("\nStacktrace")[0], 0
+    while found := _WHERE.search(text, at):
+        at = found.start()
+        rest = text[found.end() :]
+        text = text[:at] + rest[_signature_end(rest) :]
+    for pattern, kept in _NOISE:
+        text = pattern.sub(kept, text)
+    text = " ".join(text.split()).strip(" :")
+    silent = "" if isinstance(error, str) else type(error).__name__
+    return shortened(text, longest) or silent
+
+
+def shortened(text: str, longest: int) -> str:
+    """Cut a text behind a sentence, else behind a word, and say by ``...`` that it goes on."""
+    if len(text) <= longest:
+        return text
+    head = text[: longest - len(" ...")]
+    sentence = max((found.end() for found in re.finditer(r"[.;!?](?= )", head)), default=0)
+    at = sentence if sentence > longest // 2 else max(head.rfind(" "), 0)
+    return f"{(head[:at] or head).rstrip(' ,;:')} ..."
+
+
+_WHERE = re.compile(r"(?:[\w.+-]*/)*[\w+-]+\.(?:cc|cpp|cu|cuh|h|hpp|inl)[:(]\d+\)?:?\s?")
+_NOISE = (
+    (re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : "), ""),
+    (re.compile(r"Load model from .+? failed:"), ""),
+    (re.compile(r"Exception (?:from|during initialization:)\s"), ""),
+    (re.compile(r"Check '.*?' failed at\s", re.DOTALL), ""),
+    (re.compile(r"\w+: Assertion `.*?` failed: "), ""),
+    (re.compile(r'(In Node, \("[^"]*", \w+).*? -> .*? , Error ', re.DOTALL), r"\1): "),
+)
+
+
+def _signature_end(text: str) -> int:
+    """Return where the signature of a C++ function that begins a text ends, 0 without one."""
+    found = re.match(r"[^().'\"]*::[^().'\"]*(?=\()", text)
+    if found is None:
+        return 0
+    end = _closed(text, found.end())
+    while more := re.match(r" const\b|::<?\w+>?(?=\()| (?=\[with )", text[end:]):
+        end += more.end()
+        end = _closed(text, end) if text[end : end + 1] in ("(", "[") else end
+    return end
+
+
+def _closed(text: str, start: int) -> int:
+    """Return the place behind the bracket that closes the one at `start`."""
+    opening = text[start]
+    closing = {"(": ")", "[": "]"}[opening]
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] == opening) - (text[at] == closing)
+        if not depth:
+            return at + 1
+    return len(text)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ortune.core.acceptance import Outcome, accepted, faster, outcome, winner
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
 from ortune.core.result import TableResult
-from ortune.core.trial import Interval, Status, Trial, Verdict
+from ortune.core.trial import Interval, Trial
 from ortune.core.workload import Workload
-
-_EQUAL = 1.01
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ class Ending:
         notes: Notes of preparation and search that a report repeats.
         strict: Only proved accuracy is accepted.
         advice: What was wrong with the machine meanwhile, and what to change; the worst first.
-        too_noisy: So much was wrong that the verdict does not count.
+        too_noisy: So much was wrong that a gain worth having would not have been seen.
+        untried: Plans that were left for lack of time.
     """
 
     history: tuple[Contribution, ...] = ()
@@ -104,6 +105,7 @@ class Ending:
     strict: bool = False
     advice: tuple[str, ...] = ()
     too_noisy: bool = False
+    untried: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -211,8 +213,9 @@ class Study(TableResult):
 
     @property
     def too_noisy(self) -> bool:
-        """Whether the machine was too noisy for the verdict to count."""
-        return self.ending.too_noisy
+        """Whether the machine was too noisy for a verdict: never where a finalist has one."""
+        claimed = any(trial.ratio is not None and trial.ratio.clear for trial in self.final)
+        return self.ending.too_noisy and not claimed
 
     @property
     def budget(self) -> Budget:
@@ -238,14 +241,36 @@ class Study(TableResult):
     def best(self) -> Trial:
         """The fastest finalist whose 99 % interval excludes 1 and whose score holds, or baseline.
 
-        A search that was cut off before it had finalists offers its verified trials instead.
+        Nothing that was measured once is handed out, however the search ended.
         """
-        found = winner(self.final, strict=self.strict)
-        if found is None and self.finished != "done":
-            judged = {trial.key for trial in self.final}
-            rest = [trial for trial in self.trials if trial.key not in judged]
-            found = winner(rest, strict=self.strict)
-        return found or self.baseline
+        return winner(self.final, strict=self.strict) or self.baseline
+
+    @property
+    def unconfirmed(self) -> tuple[Trial, ...]:
+        """Plans that looked faster than the best when time ended, and were not measured again."""
+        if self.finished not in ("time", "interrupted"):
+            return ()
+        judged = {trial.key for trial in self.final}
+        best = self.best.ratio.value if self.best.ratio else 1.0
+        fit = [
+            (t.ratio.value, t)
+            for t in self.trials
+            if t.key not in judged and self.accepts(t) and faster(t) and t.ratio
+        ]
+        return tuple(t for value, t in sorted(fit, key=lambda one: one[0]) if value < best)
+
+    @property
+    def counts(self) -> Mapping[Outcome, int]:
+        """How many plans came to what, the original left out."""
+        last = {t.key: t for t in self.trials if t.key != self.baseline.key}
+        found = Counter(map(outcome, last.values()))
+        found[Outcome.UNTRIED] += self.ending.untried
+        return {kind: found[kind] for kind in Outcome}
+
+    def confirmed(self, trial: Trial) -> bool:
+        """Whether a trial is a finalist that is faster and accepted, or the original."""
+        final = trial.part == "final" and self.accepts(trial) and faster(trial)
+        return final or trial.key == self.baseline.key
 
     def accepts(self, trial: Trial) -> bool:
         """Say whether a trial's accuracy was verified as surely as requested."""
@@ -274,31 +299,3 @@ class Study(TableResult):
 
         fastest_first = sorted(points, key=lambda point: point[0])
         return tuple(trial for slow, bad, trial in fastest_first if not beaten(slow, bad))
-
-
-def accepted(trial: Trial, *, strict: bool) -> bool:
-    """Say whether a trial ran and kept the budget; `strict` wants that proved."""
-    if trial.status is not Status.OK or trial.score is None:
-        return False
-    return trial.score.verdict is Verdict.PROVED or not strict
-
-
-def winner(trials: Iterable[Trial], *, strict: bool) -> Trial | None:
-    """Return the fastest accepted trial whose interval excludes 1, or None.
-
-    Among those within 1 % of the fastest the simplest counts: exact before lossy, then the fewest
-    steps, then the fewest settings.
-    """
-    fit = [t for t in trials if accepted(t, strict=strict) and t.ratio and t.ratio.high < 1]
-    best = min((t.ratio.value for t in fit if t.ratio), default=0.0)
-    near = [t for t in fit if t.ratio and t.ratio.value <= best * _EQUAL]
-    return min(
-        near,
-        key=lambda t: (
-            t.plan.lossy,
-            len(t.plan.recipe.steps),
-            t.plan.settings,
-            t.ratio.value if t.ratio else 1.0,
-        ),
-        default=None,
-    )

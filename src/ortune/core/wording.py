@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from ortune.core.acceptance import Outcome, outcome
 from ortune.core.study import Study
-from ortune.core.trial import Burst, Interval, Pair, Score, Status, Trial, Verdict
+from ortune.core.trial import Burst, Interval, Pair, Score, Trial, Verdict
 
 NONE = "-"
 
@@ -80,14 +81,15 @@ def count(found: int, one: str, many: str = "") -> str:
     return f"{found:,} {one if found == 1 else many or one + 's'}"
 
 
-def latency_ns(trial: Trial) -> float | None:
-    """Return the median latency of a trial's plan over its own paired runs."""
-    return _median(b.candidate for p in _pairs(trial) for b in p.blocks)
+def latency_ns(study: Study, trial: Trial) -> float | None:
+    """Return a plan's latency: the original's beside the winner, times the plan's ratio.
 
-
-def original_ns(trial: Trial) -> float | None:
-    """Return the median latency of the original in the same paired runs."""
-    return _median(b.baseline for p in _pairs(trial) for b in p.blocks)
+    The columns of a table divide to the ratios that stand beside them.
+    """
+    original = _median(b.baseline for p in _pairs(study.best) for b in p.blocks)
+    if original is None or trial.key == study.baseline.key:
+        return original
+    return None if trial.ratio is None else original * trial.ratio.value
 
 
 def proof(score: Score) -> str:
@@ -119,10 +121,11 @@ def means(score: Score) -> str:
     if score.verdict is Verdict.FAILS:
         found = f"{score.metric} is {number(score.value)}{seen}"
         return f"fails: on {count(score.samples, 'sample')} {found}; asked is that {claim}"
-    more = "no number of samples proves it"
+    more = "at this score no number of samples proves it"
     if score.needed is not None:
         more = f"about {count(score.needed, 'unread sample')} would prove it"
-    return f"likely: {claim}, as far as {count(score.samples, 'sample')} tell; {more}"
+    seen = f"as far as {count(score.samples, 'sample')} tell ({score.basis})"
+    return f"likely: {claim}, {seen}; {more}"
 
 
 def fallen(scores: Sequence[Score]) -> list[str]:
@@ -132,10 +135,20 @@ def fallen(scores: Sequence[Score]) -> list[str]:
 
 
 def verdict(trial: Trial) -> str:
-    """Say in a word what became of a trial."""
-    if trial.status is Status.OK and trial.score is not None and trial.score.verdict is not None:
-        return str(trial.score.verdict)
-    return str(trial.status)
+    """Say in a word what became of a trial's accuracy, or why there is none."""
+    found = outcome(trial)
+    if found is Outcome.FAILS:
+        return str(Verdict.FAILS)
+    if found not in (Outcome.FASTER, Outcome.LEVEL):
+        return str(found)
+    return str(trial.score.verdict) if trial.score and trial.score.verdict else "not scored"
+
+
+def reason(trial: Trial) -> str:
+    """Say in a line why a trial won or lost, by the interval that is shown with it."""
+    if outcome(trial) is Outcome.LEVEL:
+        return str(Outcome.LEVEL)
+    return " ".join((trial.why or trial.error or "").split())
 
 
 def searched(study: Study, trial: Trial) -> Trial:

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadData, OrtuneError
+from ortune.core.errors import BadData, OrtuneError, gist
 from ortune.core.session import Session
 from ortune.engine.manifest import Signature
 from ortune.engine.signature import check, wanted
@@ -45,7 +45,7 @@ class Call:
             raise
         except Exception as error:
             raise BadData(
-                f"{self.name}: the runtime refused {_shapes(inputs)}: {_first_line(error)}",
+                f"{self.name}: the runtime refused {_shapes(inputs)}: {gist(error)}",
                 fix="give arrays whose dimensions agree with each other and with the model",
             ) from error
 
@@ -60,7 +60,3 @@ class Call:
 
 def _shapes(inputs: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {getattr(v, 'shape', '')}" for k, v in inputs.items()) or "no inputs"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
 from ortune.core.plugins import codec, spelling
 from ortune.engine import archive, consent
 from ortune.engine.arithmetic import foreign
@@ -240,7 +240,7 @@ def stored_backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, st
 def _reason(error: Exception) -> str:
     if isinstance(error, OrtuneError):
         return f"{error.what}; fix: {error.fix}"
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {gist(error)}"
 
 
 def _open(

@@ -16,7 +16,6 @@ from ortune.data.stream import Stream
 from ortune.experiment.context import ScoredPart
 from ortune.measurement.accuracy import scored
 from ortune.metrics.score import EvaluateScore
-from ortune.scoring.fidelity import Fidelity
 
 _LOOKED_AT = 64
 """Samples from which a budget is derived."""
@@ -66,23 +65,6 @@ def evaluated(function: str, given: str | None) -> tuple[Budget, str]:
             fix="write score>=base-0.01",
         )
     return replace(budget, metric=metric), ""
-
-
-def check_strict(given: str) -> None:
-    """Refuse one figure over all samples, where a share of them could be proved.
-
-    Args:
-        given: The budget, as spelled.
-
-    Raises:
-        BadSettings: It is one, or cannot be read.
-    """
-    metric = Budget.parse(given).metric
-    if isinstance(metric, Fidelity) and not metric.share:
-        raise BadSettings(
-            f"--strict wants proof, and no number of samples proves {given}",
-            fix="leave share=0 out: that 95 % of the inputs keep the limit can be proved",
-        )
 
 
 def check(budget: Budget, parts: Sequence[ScoredPart]) -> None:

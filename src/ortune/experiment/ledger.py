@@ -1,14 +1,16 @@
 """The search's memory: one JSON line a trial, append only, safe to kill and resume.
 
 RUN/header.json says what was asked, RUN/ledger.jsonl holds the trials, RUN/ending.json what was
-concluded. A line without its newline was being written when the process died: it is cut off.
+concluded. A line without its newline was being written when the process died: it is cut off. A
+later line of the same key and part replaces the former: it was concluded again by what the run
+learnt since.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +38,7 @@ class Ledger:
         return next((t for t in self.trials if t.key == key and t.part == part), None)
 
     def append(self, trial: Trial) -> None:
-        """Record a trial; it is on disk when this returns."""
+        """Record a trial in place of a former one; it is on disk when this returns."""
         line = json.dumps(codec.encode(trial), separators=(",", ":")) + "\n"
         try:
             with self._path.open("ab") as file:
@@ -47,7 +49,7 @@ class Ledger:
             raise OrtuneError(
                 f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"
             ) from error
-        self.trials.append(trial)
+        self.trials = _last([*self.trials, trial])
 
 
 @contextmanager
@@ -93,9 +95,15 @@ def _read(path: Path) -> list[Trial]:
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     try:
-        return [_decode(Trial, json.loads(line), path) for line in data[:whole].splitlines()]
+        lines = [json.loads(line) for line in data[:whole].splitlines()]
     except json.JSONDecodeError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
+    return _last(_decode(Trial, line, path) for line in lines)
+
+
+def _last(trials: Iterable[Trial]) -> list[Trial]:
+    """Return one trial a key and part, the last, in the place of the first."""
+    return list({(trial.key, trial.part): trial for trial in trials}.values())
 
 
 def _decode(kind: type[T], data: object, path: Path) -> T:

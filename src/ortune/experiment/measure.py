@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from ortune.core import wording as say
+from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink, Timing
@@ -32,6 +33,7 @@ from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs, time_pair
 from ortune.measurement.timing.turns import Started, ready
 
+NO_FASTER = str(Outcome.LEVEL)
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
 
@@ -77,12 +79,14 @@ def finalist(
     pairs: int,
     effort: Effort,
     sink: Sink,
+    learnt: stats.Learnt = stats.NOTHING,
     *,
     provable: bool = True,
 ) -> Trial:
     """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples.
 
     Args:
+        learnt: How far pairs differ, from the rest of the run.
         provable: The held-out samples may prove its accuracy: see `Context.finalists`.
     """
     began, blank = time.perf_counter(), _blank(trial.key, trial.plan, "final", files)
@@ -112,7 +116,7 @@ def finalist(
     except OrtuneError as error:
         return _died(blank, Failure(error.what, first.candidate.reproduce), began)
     measured = measurement(first.started, taken)
-    return _judged(context, blank, measured, scores, one.candidate.reproduce, began)
+    return _judged(context, blank, measured, scores, one.candidate.reproduce, began, learnt)
 
 
 def _blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
@@ -145,22 +149,45 @@ def _judged(
     scores: tuple[Score, ...],
     reproduce: str,
     began: float,
+    learnt: stats.Learnt = stats.NOTHING,
 ) -> Trial:
-    ratio = stats.ratio(measurement.pairs)
-    sorting = blank.part != "final"
-    sure = stats.ratio(measurement.pairs, stats.SEARCHING) if sorting else ratio
-    status, why = conclude(context, sure, scores)
-    return replace(
-        blank,
-        status=status,
-        ratio=ratio,
-        scores=scores,
-        measurement=measurement,
-        why=why,
-        reproduce=reproduce,
-        seconds=time.perf_counter() - began,
-        predicted=stats.prediction(measurement.pairs),
+    seconds = time.perf_counter() - began
+    made = replace(
+        blank, scores=scores, measurement=measurement, reproduce=reproduce, seconds=seconds
     )
+    return concluded(context, made, learnt)
+
+
+def learnt(trials: Iterable[Trial], but: str = "") -> stats.Learnt:
+    """Return what the A/A pair and the finalists of a run tell about how far pairs differ.
+
+    Args:
+        but: Key of the finalist whose own pairs are left out.
+    """
+    measured = [(t, t.measurement.pairs) for t in trials if t.measurement is not None]
+    groups = [pairs for t, pairs in measured if t.part == "final" and t.key != but]
+    equal = [pair for t, pairs in measured if t.stage == "baseline" for pair in pairs]
+    return stats.Learnt.of(groups, equal)
+
+
+def concluded(context: Context, trial: Trial, learnt: stats.Learnt) -> Trial:
+    """Return a measured trial with interval, status and reason by what its run has learnt.
+
+    A search sorts by less sure intervals than those that are shown.
+
+    Args:
+        learnt: How far pairs differ, from the rest of the run.
+    """
+    if trial.measurement is None:
+        return trial
+    pairs = trial.measurement.pairs
+    ratio = stats.ratio(pairs, learnt=learnt)
+    sure = ratio if trial.part == "final" else stats.ratio(pairs, stats.SEARCHING, learnt)
+    status, why = conclude(context, sure, trial.scores)
+    if status is Status.SLOWER and ratio.low <= 1:
+        status, why = Status.LEVEL, NO_FASTER
+    predicted = stats.prediction(pairs, learnt)
+    return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted)
 
 
 def measurement(started: Started, pairs: Sequence[Pair]) -> Measurement:
@@ -187,7 +214,7 @@ def _concluded(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> 
     if not scores:
         return Status.SCREENED, f"{ratio.value:.2f} times the original's {measure}, not scored"
     if ratio.high >= 1:
-        return Status.OK, "no difference beyond the noise"
+        return Status.OK, NO_FASTER
     return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
 
 

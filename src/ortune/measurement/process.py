@@ -18,7 +18,7 @@ import psutil
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
-from ortune.core.errors import BadModel
+from ortune.core.errors import BadModel, gist
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
 from ortune.measurement.environment import interpreter
@@ -159,7 +159,7 @@ class Worker:
     def _death(self) -> str:
         code = self._process.wait()
         lines = self._log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        tail = f": {lines[-1][:200]}" if lines else ""
+        tail = f": {gist(lines[-1])}" if lines else ""
         if code < 0:
             try:
                 name = signal.Signals(-code).name

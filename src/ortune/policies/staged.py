@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ortune.core.acceptance import accepted
 from ortune.core.backend import Backend
-from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS, Step
-from ortune.core.study import accepted
-from ortune.core.trial import Plan, Status, Trial
+from ortune.core.trial import Plan, Proposal, Status, Trial
 from ortune.recipe.space import Space, merge
 from ortune.search.compare import faster, quicker
 from ortune.search.policy import LeftOut, Policy, View
@@ -64,7 +63,7 @@ class Staged(Policy):
             return
         if untried[0] is not found[0] and view.remaining(self.plans) <= 0:
             text = f"time is up: {len(untried)} of {len(found)} plans were not tried"
-            yield LeftOut((text,), late=True)
+            yield LeftOut((text,), late=True, plans=len(untried))
             return
         place = found.index(untried[0]) + 1
         why = f"bet {place} of {len(found)}"
@@ -79,7 +78,8 @@ class Staged(Policy):
                 trial = view.find(plan)
                 if trial is None:
                     if view.remaining(self.rescues) <= 0:
-                        yield LeftOut((f"time is up: {failed.plan.recipe.name} was not saved",))
+                        text = f"time is up: {failed.plan.recipe.name} was not saved"
+                        yield LeftOut((text,), plans=1)
                         return
                     why = f"{failed.plan} is faster than the best but fails the budget"
                     yield Proposal(plan, "rescue", why, index=index, total=index)
@@ -120,7 +120,7 @@ class Staged(Policy):
                 gained[kind] = (best.plan.backend, leader.plan.backend)
             if proposal is not None:
                 late = view.remaining(self.settings) <= 0
-                yield LeftOut(late=True) if late else proposal
+                yield LeftOut(late=True, plans=1) if late else proposal
                 return
 
     def _descend(self, view: View, best: Trial) -> tuple[Trial, Proposal | None]:
@@ -154,7 +154,7 @@ class Staged(Policy):
             return
         late = view.remaining(self.padding) <= 0
         why = "the best plan, padding cut off"
-        yield LeftOut(late=True) if late else Proposal(plan, "padding", why, total=1)
+        yield LeftOut(late=True, plans=1) if late else Proposal(plan, "padding", why, total=1)
 
 
 def ranked(space: Space) -> list[Plan]:

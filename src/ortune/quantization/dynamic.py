@@ -14,13 +14,10 @@ from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization import grid as grids
 from ortune.quantization.computed_weights import assembled
+from ortune.quantization.contrib_ops import taken_attributes
 from ortune.quantization.grid import Grid, Kind
 from ortune.quantization.layers import Layer, layers
 from ortune.quantization.replace import stand_in
-
-ATTENTION = {"num_heads", "unidirectional", "scale", "mask_filter_value"}
-"""Attributes that QAttention understands as Attention does."""
-
 
 Held: TypeAlias = tuple[ir.Value, ir.Value, ir.Value | None]
 """Constants of a weight: integers, steps, and zero points where there are any."""
@@ -35,12 +32,14 @@ class Dynamic:
 
     Attributes:
         foreign: Whether an operator of com.microsoft was written.
+        refused: Layers whose attributes or inputs the integer operator does not have.
     """
 
     def __init__(
         self, graph: ir.Graph, *, kind: Kind, per_channel: bool, reduce_range: bool, min_side: int
     ) -> None:
         self.foreign = False
+        self.refused: list[ir.Node] = []
         self._opset = graph.opset_imports.get("", 0)
         self._same: dict[tuple[str, bytes], Held] = {}
         self._editor = edit.Editor(graph)
@@ -97,14 +96,17 @@ class Dynamic:
     def _lstm(self, node: ir.Node) -> bool:
         inputs: list[ir.Value | None] = [*node.inputs, *[None] * (8 - len(node.inputs))]
         w, r = assembled(inputs[1], self._opset), assembled(inputs[2], self._opset)
-        if w is None or r is None or w.dtype != np.float32 or edit.attribute(node, "layout", 0):
+        if w is None or r is None or w.dtype != np.float32 or min(w.shape[1:]) < self._min_side:
             return False
-        if min(w.shape[1:]) < self._min_side:
+        attributes = taken_attributes(node, "DynamicQuantizeLSTM")
+        if attributes is None:
+            self.refused.append(node)
             return False
         held = [self._gates(str(node.name), part, letter) for part, letter in ((w, "W"), (r, "R"))]
         integers = [inputs[0], held[0][0], held[1][0]]
         steps = [*held[0][1:], *held[1][1:]]
-        self._fused(node, "DynamicQuantizeLSTM", [*integers, *inputs[3:8], *steps])
+        inputs = [*integers, *inputs[3:8], *steps]
+        self._fused(node, "DynamicQuantizeLSTM", inputs, attributes)
         return True
 
     def _gates(self, stem: str, array: NDArray[Any], letter: str) -> Held:
@@ -131,8 +133,11 @@ class Dynamic:
         inputs: list[ir.Value | None] = [*node.inputs, *[None] * (7 - len(node.inputs))]
         x, weight, bias, mask, past, *more = inputs
         array = edit.const_array(weight)
-        plain = set(node.attributes) <= ATTENTION and not any(more)
-        if array is None or array.dtype != np.float32 or x is None or bias is None or not plain:
+        attributes = taken_attributes(node, "QAttention")
+        if array is None or array.dtype != np.float32 or x is None or bias is None:
+            return False
+        if attributes is None or any(more):
+            self.refused.append(node)
             return False
         rounded, grid, stem = self._round(node, x), self._grid(array, 1), str(node.name)
         integers, scale, zero = self._constants(
@@ -140,14 +145,20 @@ class Dynamic:
         )
         values, step, middle = rounded
         weights = [values, integers, bias, step, scale]
-        self._fused(node, "QAttention", [*weights, mask, middle, zero, past])
+        self._fused(node, "QAttention", [*weights, mask, middle, zero, past], attributes)
         return True
 
-    def _fused(self, node: ir.Node, op: str, inputs: Sequence[ir.Value | None]) -> None:
+    def _fused(
+        self,
+        node: ir.Node,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: dict[str, ir.Attr],
+    ) -> None:
         made = self._editor.node(
             op,
             inputs,
-            dict(node.attributes),
+            attributes,
             name=f"{node.name}_int8",
             domain=MICROSOFT,
             outputs=len(node.outputs),

@@ -83,7 +83,9 @@ class Int8Dynamic(Quantizer):
             )
         if rewriter.foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)
-        self._note(model, len(alike) - count)
+        for node in rewriter.refused:
+            edit.refuse(model, node, "the integer operator lacks one of its attributes or inputs")
+        self._note(model, len(alike) - count - len(rewriter.refused))
         return count
 
     def _note(self, model: ir.Model, left: int) -> None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortune.calibration import reuse
 from ortune.calibration.calibrate import calibrate
-from ortune.core.errors import BadData, OrtuneError, Refused
+from ortune.core.errors import BadData, OrtuneError, Refused, gist
 from ortune.core.event import Note, Sink, StepDone
 from ortune.core.observer import Probe, Range, Ranges
 from ortune.core.step import Bridge, Quantizer, Transform
@@ -209,7 +209,7 @@ class Work:
             edit = Edit(str(step), 0, kept=False, note=error.what)
         except Exception as error:
             self.model = backup
-            edit = Edit(str(step), 0, kept=False, note=f"{type(error).__name__}: {error}"[:300])
+            edit = Edit(str(step), 0, kept=False, note=f"{type(error).__name__}: {gist(error)}")
         return replace(edit, seconds=time.perf_counter() - start)
 
     def _expected(self, step: Transform) -> ModelSignature:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.errors import BackendMissing, BadModel, BadSettings
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist
 from ortune.core.plugins import user_function
 from ortune.core.session import Session, Tensors
 from ortune.model.io import protobuf
@@ -105,7 +105,7 @@ def _file(path: Path) -> tuple[Any, set[str]]:
         return script, {argument.name for argument in script.forward.schema.arguments}
     except Exception as error:
         raise BadModel(
-            f"torch does not load {path.name}: {user_function.reason(error)[:300]}",
+            f"torch does not load {path.name}: {gist(user_function.reason(error))}",
             fix="a state dict is given as torch(source=pkg.module:factory, weights=...)",
         ) from error
 
@@ -123,7 +123,7 @@ def _fill(module: Any, weights: str) -> None:
         module.load_state_dict(state.get("state_dict", state))
     except Exception as error:
         raise BadModel(
-            f"{weights} does not fill the module: {user_function.reason(error)[:300]}",
+            f"{weights} does not fill the module: {gist(user_function.reason(error))}",
             fix="give the state dict of this very module",
         ) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.core.study import accepted
+from ortune.core.acceptance import accepted
 from ortune.core.trial import Status, Trial, Verdict
 from ortune.recipe.descent import GAIN
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from ortune.core.acceptance import winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink
-from ortune.core.proposal import Proposal
 from ortune.core.step import Recipe, Transform
-from ortune.core.study import Contribution, Ending, winner
-from ortune.core.trial import Plan, Trial
+from ortune.core.study import Contribution, Ending
+from ortune.core.trial import Plan, Proposal, Trial
+from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
 from ortune.experiment.ledger import write_ending
@@ -80,6 +81,7 @@ def search(
             if not loop.trials:
                 raise
             sink(Note("interrupted: what was found so far is kept", warning=True))
+            loop.conclude()
             loop.judge_machine()
         ending = Ending(
             tuple(loop.history),
@@ -89,6 +91,7 @@ def search(
             aim.strict,
             tuple(map(str, loop.judgement.advice)),
             loop.judgement.too_noisy,
+            loop.untried,
         )
         write_ending(context.root, ending)
 
@@ -104,6 +107,7 @@ class _Loop:
     stack: ExitStack
     history: list[Contribution] = field(default_factory=list)
     readings: dict[str, str] = field(default_factory=dict)
+    untried: int = 0
 
     def __post_init__(self) -> None:
         # 4 seconds of a search of three minutes, 1 of a short one.
@@ -118,6 +122,7 @@ class _Loop:
         finished = self._try(explore(self.attempts.note))
         if finished != "target":
             finished = self._confirm(finished)
+        self.conclude()
         self._explain()
         self.judge_machine()
         return finished
@@ -140,6 +145,7 @@ class _Loop:
             if self._on_target(self.attempts.one(proposal)):
                 return "target"
         left_out = self.policy.left_out(view)
+        self.untried = left_out.plans
         for text in left_out.notes:
             self.attempts.note(text)
         return "time" if left_out.late else "done"
@@ -212,16 +218,32 @@ class _Loop:
         finals = (t for t in self.trials if t.part == "final")
         return winner(finals, strict=self.aim.strict)
 
+    def conclude(self) -> None:
+        """Judge every finalist again: those measured after it told how far pairs differ here."""
+        for trial in self._finals():
+            learnt = measure.learnt(self.trials, but=trial.key)
+            found = measure.concluded(self.context, trial, learnt)
+            if found != trial:
+                self.attempts.ledger.append(found)
+
+    def _finals(self) -> list[Trial]:
+        return [trial for trial in self._current() if trial.part == "final"]
+
     def judge_machine(self) -> None:
         """Say how far the machine could be trusted since the search began."""
         pairs = [p for t in self.trials if t.measurement for p in t.measurement.pairs]
+        finals = [t.measurement.pairs for t in self._finals() if t.measurement is not None]
         first = self.trials[0].measurement
-        equal = stats.ratio(first.pairs) if first is not None else None
-        if equal is not None:
+        equal = None
+        if first is not None:
+            equal = stats.ratio(first.pairs, learnt=stats.Learnt.of(finals))
             self.readings["A/A ratio of the original to itself"] = str(equal)
         share = stats.disturbed(pairs)
         known = "not readable here" if share != share else f"{100 * share:.1f} %"
         self.readings["runs disturbed by neighbours"] = known
         record = noise.between(self.before, noise.snapshot())
         self.readings |= record.readings()
-        self.judgement = noise.judge(record, share, equal)
+        reach = stats.half_width(measure.learnt(self.trials))
+        self.readings["half-width of a claim by all pairs"] = f"{100 * reach:.1f} %"
+        claimed = any(t.ratio is not None and t.ratio.clear for t in self._finals())
+        self.judgement = noise.judge(record, share, equal, reach=reach, claimed=claimed)

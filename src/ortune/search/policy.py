@@ -12,8 +12,7 @@ from typing import ClassVar
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.profile import Profile
-from ortune.core.proposal import Proposal
-from ortune.core.trial import Plan, Trial
+from ortune.core.trial import Plan, Proposal, Trial
 from ortune.recipe.space import Space
 
 
@@ -97,14 +96,18 @@ class LeftOut:
     Attributes:
         notes: For the user and the report.
         late: More time would have tried more.
+        plans: How many plans, as far as they are known.
     """
 
     notes: tuple[str, ...] = ()
     late: bool = False
+    plans: int = 0
 
     def and_also(self, other: LeftOut) -> LeftOut:
         """Return both together."""
-        return LeftOut((*self.notes, *other.notes), self.late or other.late)
+        return LeftOut(
+            (*self.notes, *other.notes), self.late or other.late, self.plans + other.plans
+        )
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ortune.core import wording as say
+from ortune.core.acceptance import LOST, outcome
 from ortune.core.section import Block, Heading, Point, Scatter, Section, Table
 from ortune.core.study import Study
-from ortune.core.trial import Status, Trial
+from ortune.core.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def _point(study: Study, trial: Trial) -> Point:
         return Point(x, y, "original", "original")
     if trial.key == study.best.key:
         return Point(x, y, str(trial.plan), "win")
-    return Point(x, y, str(trial.plan), "" if trial.status is Status.OK else "lose")
+    return Point(x, y, str(trial.plan), "lose" if outcome(trial) in LOST else "")
 
 
 def _row(study: Study, trial: Trial) -> tuple[str, ...]:

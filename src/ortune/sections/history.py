@@ -38,7 +38,7 @@ class HistorySection(Section):
 def _row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:
     return (
         _NAMES.get(name, name),
-        say.milliseconds(say.latency_ns(trial)),
+        say.milliseconds(say.latency_ns(study, trial)),
         say.NONE if trial.key == study.baseline.key else say.ratio(trial),
         say.megabytes(trial.size),
         say.score(say.searched(study, trial)),

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortune.core import wording as say
+from ortune.core.acceptance import LOST, Outcome, between, outcome
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
-from ortune.core.trial import Status, Trial
+from ortune.core.trial import Trial
 
-_ORDER = (Status.OK, Status.SCREENED, Status.FAILS, Status.SLOWER, Status.FAILED)
+_ORDER = (
+    Outcome.FASTER,
+    Outcome.LEVEL,
+    Outcome.UNSCORED,
+    Outcome.FAILS,
+    Outcome.SLOWER,
+    Outcome.FAILED,
+    Outcome.UNTRIED,
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ def _place(study: Study, trial: Trial) -> tuple[bool, int, float]:
     ratio = trial.ratio.value if trial.ratio else math.inf
     winner = trial.key == study.best.key
     final = winner or trial.part == "final"
-    return (not final, -1 if winner else _ORDER.index(trial.status), ratio)
+    return (not final, -1 if winner else _ORDER.index(outcome(trial)), ratio)
 
 
 def _metric(study: Study) -> str:
@@ -57,8 +66,7 @@ def _metric(study: Study) -> str:
 def _mark(study: Study, trial: Trial) -> str:
     if trial.key == study.best.key:
         return "win"
-    lost = trial.status is not Status.OK
-    return "lose" if lost else ""
+    return "lose" if outcome(trial) in LOST else ""
 
 
 def _row(study: Study, trial: Trial) -> tuple[str, ...]:
@@ -75,12 +83,12 @@ def _row(study: Study, trial: Trial) -> tuple[str, ...]:
 
 
 def _why(study: Study, trial: Trial) -> str:
-    reason = " ".join((trial.why or trial.error or "").split())
+    reason = say.reason(trial)
     if trial.key == study.baseline.key:
         return ""
     if trial.key == study.best.key:
         return f"the winner: {reason}"
-    if trial.status is Status.OK and trial.ratio is not None and trial.ratio.high < 1:
+    if outcome(trial) is Outcome.FASTER:
         reason = _beaten(study, trial)
     return f"{'finalist: ' if trial.part == 'final' else ''}{reason}"
 
@@ -90,8 +98,8 @@ def _beaten(study: Study, trial: Trial) -> str:
     if not study.accepts(trial):
         return "its accuracy is likely, not proved, and --strict was asked"
     best = study.best
-    if best.key == study.baseline.key or best.ratio is None or trial.ratio is None:
-        return "faster here, not confirmed in fresh pairs"
-    if trial.ratio.low > best.ratio.high:
+    if best.key == study.baseline.key or trial in study.unconfirmed:
+        return "measured once, not confirmed in fresh pairs"
+    if between(best, trial).high < 1:
         return f"beaten by the winner's {say.times(study.speedup(best))}"
     return "not apart from the winner beyond the noise"

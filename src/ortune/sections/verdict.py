@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortune.core import wording as say
+from ortune.core.acceptance import Outcome
 from ortune.core.section import Block, Section, Table, Text
 from ortune.core.study import Study
-from ortune.core.trial import Status, Trial, Verdict
+from ortune.core.trial import Trial, Verdict
 
 _ENDS = {
     "time": "The time budget ended the search.",
@@ -36,6 +37,7 @@ class VerdictSection(Section):
         if used := say.workload(study):
             yield Text(used)
         yield Text(_tried(study))
+        yield from (Text(line, "warn") for line in _unconfirmed(study))
         yield Text(_budget(study))
         yield from (Text(f"Not decisive: {text}.", "warn") for text in say.fallen(best.scores))
         yield _comparison(study, best)
@@ -48,13 +50,21 @@ def answer(study: Study) -> str:
     if best.key == study.baseline.key:
         if len(say.latest(study)) == 1:
             return "the original stays: no plan was tried"
-        return "the original stays: nothing was faster within the budget"
+        return f"the original stays: {_nothing(study)}"
     speed = study.speedup(best)
     under = f" under {study.job.workload}" if say.workload(study) else ""
     times = f"{say.times(speed)} as fast as the original{under}"
     faster = f"{times} (99 % interval {say.span(speed)})"
-    confirmed = "" if best.part == "final" else ", measured once and not yet confirmed"
-    return f"{faster}, {_accuracy(best)}{confirmed}"
+    return f"{faster}, {_accuracy(best)}"
+
+
+def _nothing(study: Study) -> str:
+    """Say why no plan is handed out, as weakly as it is known."""
+    if study.unconfirmed:
+        return "nothing faster was confirmed yet"
+    if study.too_noisy:
+        return "nothing could be told apart from it on this machine"
+    return "nothing was faster beyond the noise within the budget"
 
 
 def _accuracy(best: Trial) -> str:
@@ -70,23 +80,23 @@ def _tone(study: Study, best: Trial) -> str:
     if best.key == study.baseline.key:
         return "plain"
     proved = best.score is not None and best.score.verdict is Verdict.PROVED
-    return "good" if proved and best.part == "final" else "warn"
+    return "good" if proved else "warn"
 
 
 def _tried(study: Study) -> str:
-    plans = [trial for trial in say.latest(study) if trial.key != study.baseline.key]
-    faster = [t for t in plans if t.status is Status.OK and t.ratio and t.ratio.high < 1]
-    kinds = {
-        "faster within the budget": len(faster),
-        "no faster beyond the noise": sum(t.status is Status.OK for t in plans) - len(faster),
-        "not scored": sum(t.status is Status.SCREENED for t in plans),
-        "slower": sum(t.status is Status.SLOWER for t in plans),
-        "outside the accuracy budget": sum(t.status is Status.FAILS for t in plans),
-        "failed": sum(t.status is Status.FAILED for t in plans),
-    }
-    parts = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
-    tried = f"{say.count(len(plans), 'plan')} tried{': ' + parts if parts else ''}."
+    counts = dict(study.counts)
+    left = counts.pop(Outcome.UNTRIED)
+    parts = ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)
+    tried = f"{say.count(sum(counts.values()), 'plan')} tried{': ' + parts if parts else ''}"
+    tried += f"; {left} {Outcome.UNTRIED}." if left else "."
     return f"{tried} {_ENDS.get(study.finished, '')}".strip()
+
+
+def _unconfirmed(study: Study) -> Iterable[str]:
+    """Name what looked faster and was not measured again; it is not handed out."""
+    for trial in study.unconfirmed:
+        speed = f"{say.times(study.speedup(trial))} ({say.span(study.speedup(trial))})"
+        yield f"Not confirmed: {trial.plan}, {speed} when it was measured once."
 
 
 def _budget(study: Study) -> str:
@@ -99,7 +109,7 @@ def _budget(study: Study) -> str:
 def _comparison(study: Study, best: Trial) -> Table:
     trials = [study.baseline] + ([best] if best.key != study.baseline.key else [])
     rows = [
-        (f"{study.job.workload.measure}, ms", *(_latency(study, trial, best) for trial in trials)),
+        (f"{study.job.workload.measure}, ms", *(_latency(study, trial) for trial in trials)),
         ("score", *_scores(trials)),
         ("size, MB", *(say.megabytes(trial.size) for trial in trials)),
         ("recipe", *(trial.plan.recipe.name for trial in trials)),
@@ -112,11 +122,8 @@ def _comparison(study: Study, best: Trial) -> Table:
     return Table(("", "original", "winner")[: len(trials) + 1], tuple(rows))
 
 
-def _latency(study: Study, trial: Trial, best: Trial) -> str:
-    """The original's comes from the runs that were paired with the winner's."""
-    if trial is best and best.key != study.baseline.key:
-        return say.milliseconds(say.latency_ns(trial))
-    return say.milliseconds(say.original_ns(best))
+def _latency(study: Study, trial: Trial) -> str:
+    return say.milliseconds(say.latency_ns(study, trial))
 
 
 def _scores(trials: list[Trial]) -> list[str]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.studies import study
 
 from ortune.backends.cpu import Cpu
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS
+from ortune.core.study import Ending
 from ortune.core.trial import (
     Block,
     Burst,
@@ -25,7 +30,14 @@ from ortune.core.trial import (
     Trial,
     Verdict,
 )
-from ortune.experiment.ledger import Ledger, read_study
+from ortune.experiment.ledger import (
+    Ledger,
+    locked,
+    read_header,
+    read_study,
+    write_ending,
+    write_header,
+)
 
 
 def trial(key: str, part: str = "search") -> Trial:
@@ -51,6 +63,18 @@ def test_trials_come_back_as_they_were(tmp_path: Path) -> None:
     assert again.trials == [trial("a"), trial("a", "final")]
     assert again.find("a", "final") == trial("a", "final")
     assert again.find("b", "search") is None
+
+
+def test_a_later_line_replaces_the_former_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for one in (trial("a"), trial("a", "final"), trial("b", "final")):
+        ledger.append(one)
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    concluded = replace(trial("a", "final"), ratio=Interval(0.5, 0.3, 0.7))
+    ledger.append(concluded)
+    expected = [trial("a"), concluded, trial("b", "final")]
+    assert ledger.trials == Ledger(tmp_path).trials == expected
+    assert (tmp_path / "ledger.jsonl").read_bytes().startswith(before)
 
 
 @settings(deadline=None)
@@ -81,6 +105,98 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for root in (tmp_path, str(tmp_path)):
         with pytest.raises(BadData, match="no run in"):
             read_study(root)
+
+
+def test_a_trial_is_on_disk_before_append_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut keeps what was synced: by then the whole line had left Python's buffer."""
+    path, synced = tmp_path / "ledger.jsonl", []
+
+    def fsync(handle: int) -> None:
+        assert os.fstat(handle).st_ino == path.stat().st_ino
+        synced.append(path.read_bytes())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    ledger = Ledger(tmp_path)
+    for count in (1, 2):
+        ledger.append(trial("abc"[count]))
+        assert len(synced) == count
+        assert synced[-1] == path.read_bytes()
+        assert synced[-1].count(b"\n") == count
+    assert ledger.trials == [trial("b"), trial("c")], "known at once, too"
+
+
+def test_a_full_disk_is_told_in_two_lines(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    (tmp_path / "ledger.jsonl").mkdir()
+    with pytest.raises(OrtuneError, match=r"cannot write .*ledger\.jsonl") as caught:
+        ledger.append(trial("a"))
+    assert "free space" in caught.value.fix
+    assert ledger.trials == [], "what is not on disk is not known either"
+
+
+def test_a_folder_holds_one_search_at_a_time(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path),
+        pytest.raises(BadData, match="another search is at work"),
+        locked(tmp_path),
+    ):
+        raise AssertionError("two at once")
+    with locked(tmp_path):
+        pass
+
+
+def test_where_nothing_can_be_held_the_search_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    done = []
+    with locked(tmp_path):
+        done.append(1)
+    assert done == [1]
+    assert not (tmp_path / "lock").exists()
+
+
+def test_a_line_that_another_process_is_writing_is_left_out_and_kept(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    root = Path(made.root)
+    write_header(root, made.header)
+    ledger = Ledger(root)
+    ledger.append(made.trials[0])
+    path = root / "ledger.jsonl"
+    with path.open("ab") as file:
+        file.write(b'{"key": "half')
+    torn = path.read_bytes()
+    assert read_study(root).trials == (made.trials[0],)
+    assert path.read_bytes() == torn, "reading changes nothing"
+
+
+def test_a_study_comes_back_with_its_ending_and_without_plans_that_change_nothing(
+    tmp_path: Path,
+) -> None:
+    made = study(tmp_path)
+    root = Path(made.root)
+    assert read_header(root) is None
+    write_header(root, made.header)
+    assert read_header(root) == made.header
+    with pytest.raises(BadData, match="no run in"):
+        read_study(root)
+    ledger = Ledger(root)
+    for one in (*made.trials, replace(made.trials[1], status=Status.UNCHANGED)):
+        ledger.append(one)
+    assert read_study(root).ending == Ending()
+    write_ending(root, made.ending)
+    assert read_study(root) == made
+    (root / "ending.json").write_text("{")
+    with pytest.raises(BadData, match=r"ending\.json cannot be read"):
+        read_study(root)
+
+
+def test_a_run_without_a_header_is_none(tmp_path: Path) -> None:
+    Ledger(tmp_path).append(trial("a"))
+    with pytest.raises(BadData, match="no run in"):
+        read_study(tmp_path)
 
 
 def stored(**fields: object) -> str:

@@ -11,7 +11,6 @@ from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
-from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS
 from ortune.core.trial import (
     Block,
@@ -21,6 +20,7 @@ from ortune.core.trial import (
     Measurement,
     Pair,
     Plan,
+    Proposal,
     Score,
     Status,
     Trial,
@@ -92,7 +92,7 @@ def test_plans_end_with_their_share_of_the_time() -> None:
     late = view(tried, left=40.0)
     assert Staged().next(late) is None
     note = f"time is up: {len(plans) - 1} of {len(plans)} plans were not tried"
-    assert Staged().left_out(late) == LeftOut((note,), late=True)
+    assert Staged().left_out(late) == LeftOut((note,), late=True, plans=len(plans) - 1)
     assert Staged(plans=0.9).next(late) is not None
 
 
@@ -136,7 +136,7 @@ def test_settings_end_with_their_share_of_the_time() -> None:
     assert proposed(view(trials, left=30.1)).stage == "runtime"
     late = view(trials, left=30.0)
     assert Staged().next(late) is None
-    assert Staged().left_out(late) == LeftOut(late=True)
+    assert Staged().left_out(late) == LeftOut(late=True, plans=1)
 
 
 def test_a_policy_is_spelled_and_keeps_no_state() -> None:

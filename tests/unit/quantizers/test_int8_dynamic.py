@@ -11,6 +11,7 @@ from tests.unit.quantizing import model_of, normal, ops, optimized, run, snr
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.model.graph import edit
+from ortune.quantization import contrib_ops
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 
 PAIR = """<ir_version: 8, opset_import: ["": 17]>
@@ -215,3 +216,43 @@ def test_nothing_to_quantize_is_refused() -> None:
     )
     with pytest.raises(Refused, match="constant float32 weight"):
         Int8Dynamic().apply(model, {})
+
+
+def lstm(attributes: str, opset: int = 17) -> ir.Model:
+    return model_of(
+        f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[s,b,20] x) => (float[s,1,b,16] y) {{
+          y = LSTM<hidden_size = 16, {attributes}>(x, w, r)
+        }}""",
+        {"w": normal(1, 64, 20, seed=1, scale=0.3), "r": normal(1, 64, 16, seed=2, scale=0.3)},
+    )
+
+
+@pytest.mark.parametrize("attributes", ["layout = 0", "layout = 0, clip = 3.0, input_forget = 0"])
+def test_defaults_that_the_integer_lstm_does_not_know_are_not_copied(attributes: str) -> None:
+    """torch.onnx.export(dynamo=True) writes ``layout=0``."""
+    model = lstm(attributes)
+    assert error(model, Int8Dynamic(), {"x": normal(7, 2, 20)}) > 25
+    made = next(node for node in model.graph if node.op_type == "DynamicQuantizeLSTM")
+    assert "layout" not in made.attributes
+
+
+def test_an_lstm_of_another_layout_stays_and_is_named() -> None:
+    model = model_of(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[b,s,20] x, float[b,20] u) => (float[b,s,1,16] y, float[b,32] z) {
+          y = LSTM<hidden_size = 16, layout = 1>(x, w, r)
+          z = MatMul(u, m)
+        }""",
+        {"w": normal(1, 64, 20), "r": normal(1, 64, 16), "m": normal(20, 32)},
+    )
+    assert Int8Dynamic().apply(model, {}) == 1
+    assert "1 left alone, the integer operator lacks one of its" in edit.take_notes(model)
+
+
+def test_operators_of_com_microsoft_take_what_is_copied_to_them() -> None:
+    """The runtime's own schemas: an attribute that they lack makes a model invalid."""
+    pybind = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
+    schemas = {s.name: set(s.attributes) for s in pybind.get_all_operator_schema()}
+    for op, names in contrib_ops.TAKEN.items():
+        assert set(names.split()) <= schemas[op], op

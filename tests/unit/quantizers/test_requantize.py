@@ -189,3 +189,23 @@ def test_products_and_their_bias() -> None:
     from tests.unit.quantizing import unchecked
 
     assert snr(wanted, unchecked(model, samples[0], "DISABLE_ALL")[0]) > 25
+
+
+@pytest.mark.parametrize(("dilations", "joined"), [((1, 1), True), ((2, 2), False)])
+def test_a_dilated_pool_stays_and_written_out_defaults_go(
+    dilations: tuple[int, int], joined: bool
+) -> None:
+    """AveragePool has dilations since opset 19, QLinearAveragePool has none."""
+    text = f"""
+    <ir_version: 9, opset_import: ["": 19]>
+    g (float[1,4,8,8] x) => (float[1,4,n,n] y) {{
+      c = Conv<kernel_shape = [1,1]>(x, w)
+      p = AveragePool<kernel_shape = [2,2], dilations = [{dilations[0]},{dilations[1]}]>(c)
+      y = Conv<kernel_shape = [1,1]>(p, w)
+    }}"""
+    model = model_of(text, {"w": normal(4, 4, 1, 1, scale=0.3)})
+    wanted = run(model, X)[0]
+    quantize(model, Int8Static(), SAMPLES)
+    Qoperator().apply(model, {})
+    assert ("QLinearAveragePool" in ops(model)) == joined
+    assert snr(wanted, run_foreign(model, "DISABLE_ALL")) > 20

@@ -31,10 +31,9 @@ from ortune.core.hardware import cpus
 from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.spelling import parse
-from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS, Quantizer, Transform
 from ortune.core.study import Header, Job
-from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.core.workload import Workload
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger, read_study, write_header

@@ -71,7 +71,10 @@ def test_a_trial_keeps_it_through_json() -> None:
 
 def test_a_machine_too_noisy_for_a_verdict_says_so_and_what_to_change(study: Study) -> None:
     advice = ("5.0 % of the CPU time was stolen: use another machine", "the governor: set it")
-    noisy = studies.changed(study, advice=advice, too_noisy=True)
+    level = replace(study.trials[-1], ratio=Interval(0.8, 0.6, 1.07))
+    claimed = studies.changed(study, advice=advice, too_noisy=True)
+    assert not any("too noisy" in text for text in texts(claimed)), "a claim stands"
+    noisy = replace(claimed, trials=(*study.trials[:-1], level))
     assert texts(noisy)[1] == f"This machine was too noisy for a verdict: {advice[0]}."
     warned = [b for b in NoiseSection().blocks(noisy) if isinstance(b, Text)]
     assert [one.tone for one in warned] == ["warn", "warn"]

@@ -119,7 +119,7 @@ def of_study(study: Study) -> Priced:
     options = [ServingOption(str(base.plan), inference_s, _ONE, samples)]
     for t, ratio in rest:
         accuracy = str(t.score.verdict or "") if t.score else ""
-        sure = not study.too_noisy and (t.part == "final" or study.finished != "done")
+        sure = not study.too_noisy and t.part == "final"
         seconds = inference_s * ratio.value
         option = ServingOption(
             str(t.plan), seconds, ratio, samples, accuracy=accuracy, confirmed=sure

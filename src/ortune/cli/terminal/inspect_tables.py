@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortune.cli.terminal.figures import amount, sides, size
 from ortune.cli.terminal.output import say, specs, table
+from ortune.core.errors import shortened
 
 if TYPE_CHECKING:
     from ortune.analysis.inspection.inspect import Inspection
@@ -245,4 +246,4 @@ def _ratio(value: float | None) -> str:
 
 def _short(text: str, verbose: bool) -> str:
     line = " ".join(text.split())
-    return line if verbose or len(line) <= _NOTE else f"{line[:_NOTE]} ..."
+    return line if verbose else shortened(line, _NOTE)

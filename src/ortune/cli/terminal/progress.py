@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ortune.core import acceptance
 from ortune.core.event import Event, Note, Sink, StepDone, Timing, TrialDone, TrialStarted
 from ortune.core.trial import Interval, Status, Trial
 
@@ -97,14 +98,15 @@ def describe(event: Event, *, verbose: bool = False, place: str = "") -> str:
 
 def outcome(trial: Trial) -> str:
     """Say in one line what became of a trial."""
-    parts = [f"{trial.plan}: {trial.status}"]
+    kind = acceptance.outcome(trial)
+    parts = [f"{trial.plan}: {trial.status if trial.status is Status.OK else kind}"]
     if trial.ratio is not None:
         parts.append(f"{speed(trial.ratio)}")
     if trial.score is not None:
         verdict = f" {trial.score.verdict}" if trial.score.verdict else ""
         parts.append(f"{trial.score.metric} {trial.score.value:.5g}{verdict}")
-    if trial.status is not Status.OK and (why := trial.why or trial.error):
-        parts.append(why.splitlines()[0])
+    if trial.status is not Status.OK and kind is not acceptance.Outcome.LEVEL:
+        parts += (trial.why or trial.error or "").splitlines()[:1]
     return ", ".join(parts)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ortune.core.trial import Interval
 from ortune.measurement.machine.counters import LIVE, Roots, Snapshot, Throttle, settings, snapshot
@@ -24,18 +24,18 @@ STOLEN = (0.01, 0.05)
 """Share of CPU time that the hypervisor took: worth a word, too much."""
 DISTURBED = (0.1, 0.5)
 """Share of runs whose threads waited for a CPU: above the second, fewer are used than dropped."""
-EQUAL = 0.15
-"""Half-width of an A/A ratio's interval above which nothing can be distinguished; one pair of
-processes has 0.08 on a quiet machine."""
+WORTH = 0.1
+"""A gain worth having: where the interval of a claim would hide it, the machine is too noisy."""
 CLOCKS = 0.1
 """How far the clock may wander between two snapshots."""
 HOT = 90.0
 _HIDDEN = "not visible"
 
 RULE = (
-    "too noisy: over half of the runs waited for a CPU and not only for each other, the original "
-    "differs from itself, its A/A interval is wider than 15 % on either side, over 10 % of the "
-    "CPU quota's periods were throttled, or over 5 % of the CPU time was stolen"
+    "too noisy: no difference is claimed, and an interval from all pairs of the run is wider than "
+    "10 % on either side, the original differs from itself, over half of the runs waited for a "
+    "CPU and not only for each other, over 10 % of the CPU quota's periods were throttled, or "
+    "over 5 % of the CPU time was stolen"
 )
 
 
@@ -96,7 +96,7 @@ class Advice:
     """One thing that is wrong with the machine.
 
     Attributes:
-        severe: It alone makes a verdict impossible.
+        severe: It alone may have hidden a gain: without a claim there is no verdict.
     """
 
     what: str
@@ -112,7 +112,7 @@ class Judgement:
     """Whether a verdict can be given here, and what to change.
 
     Attributes:
-        too_noisy: By `RULE`.
+        too_noisy: By `RULE`; never beside a claim, whose interval holds the noise.
     """
 
     too_noisy: bool
@@ -156,14 +156,25 @@ def now() -> dict[str, str]:
     }
 
 
-def judge(record: Record, disturbed: float = math.nan, equal: Interval | None = None) -> Judgement:
+def judge(
+    record: Record,
+    disturbed: float = math.nan,
+    equal: Interval | None = None,
+    *,
+    reach: float = math.nan,
+    claimed: bool = False,
+) -> Judgement:
     """Say whether a verdict can be given, and what to change.
 
     Args:
         disturbed: Share of timed runs whose threads waited for a CPU; NaN when unknown.
-        equal: A/A ratio of the original to itself, with its 99 % interval.
+        equal: A/A ratio of the original to itself, with its 99 % interval by all that the run
+            learnt.
+        reach: Half-width, in the log-ratio, of a claim's interval by all pairs of the run.
+        claimed: An interval by all that the run learnt excludes 1.
     """
     found = [
+        *_reach(reach),
         *_equal(equal),
         *_waited(disturbed, record),
         *_quota(record),
@@ -171,21 +182,26 @@ def judge(record: Record, disturbed: float = math.nan, equal: Interval | None = 
         *_others(record),
         *_clocks(record),
     ]
+    if claimed:
+        found = [replace(one, severe=False) for one in found]
     found.sort(key=lambda one: not one.severe)
     return Judgement(any(one.severe for one in found), tuple(found))
 
 
-def _equal(equal: Interval | None) -> list[Advice]:
-    if equal is None or not math.isfinite(equal.value):
+_AGAIN = "measure again on a quieter machine, or for longer"
+
+
+def _reach(reach: float) -> list[Advice]:
+    if not reach > WORTH:
         return []
-    change = "measure again on a quieter machine, or for longer"
-    if equal.low > 1 or equal.high < 1:
-        return [Advice(f"the original differs from itself by {equal}", change, severe=True)]
-    half = math.log(equal.high / equal.low) / 2
-    if half > EQUAL:
-        what = f"the original can be told from itself only within {_percent(half)}"
-        return [Advice(what, change, severe=True)]
-    return []
+    what = f"by all pairs of this run less than {_percent(reach)} cannot be told from noise"
+    return [Advice(what, _AGAIN, severe=True)]
+
+
+def _equal(equal: Interval | None) -> list[Advice]:
+    if equal is None or not equal.clear:
+        return []
+    return [Advice(f"the original differs from itself by {equal}", _AGAIN, severe=True)]
 
 
 def _waited(disturbed: float, record: Record) -> list[Advice]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx
 import onnx_ir as ir
 
-from ortune.core.errors import BadModel
+from ortune.core.errors import BadModel, gist
 from ortune.core.facts import TensorSpec
 from ortune.model.graph import spec
 from ortune.model.graph.edit import Graph, bodies
@@ -129,13 +129,13 @@ def faults(model: ir.Model) -> Iterator[tuple[str, str]]:
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
-        yield "rules", _first_line(error)
+        yield "rules", gist(error)
     declared = {v.name: v.type for v in (*proto.graph.value_info, *proto.graph.output)}
     del proto.graph.value_info[:]
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=True)
     except onnx.shape_inference.InferenceError as error:
-        yield "types", _first_line(error)
+        yield "types", gist(error)
         return
     for value in (*inferred.graph.value_info, *inferred.graph.output):
         if value.name in declared and (text := _contradiction(declared[value.name], value.type)):
@@ -154,8 +154,3 @@ def _contradiction(old: onnx.TypeProto, new: onnx.TypeProto) -> str | None:
         for t in (one, two)
     ]
     return None if _agree(*shapes) else f"is declared {shapes[0]} and computed as {shapes[1]}"
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:300] if lines else type(error).__name__

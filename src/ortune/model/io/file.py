@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from ortune.core.errors import BadModel
+from ortune.core.errors import BadModel, gist
 from ortune.model.io import external, names, normalize, protobuf
 from ortune.model.io.check import problems
 from ortune.model.io.write import SOURCES, write
@@ -45,9 +45,8 @@ def load(path: Path | str) -> ir.Model:
     try:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:
-        reason = str(_root(error)).strip().splitlines()[0]
         raise BadModel(
-            f"{path} is not a valid model: {reason}",
+            f"{path} is not a valid model: {gist(_root(error))}",
             fix="export it again; onnx.checker.check_model tells more",
         ) from error
     external.attach(model, found)

@@ -40,10 +40,11 @@ _NESTED: dict[str, dict[int, str]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
     "tensor": {9: "raw"},
 }
-_GRAPH, _INITIALIZER, _INPUT, _OUTPUT = 7, 5, 11, 12
+_IR_VERSION, _GRAPH, _INITIALIZER, _INPUT, _OUTPUT = 1, 7, 5, 11, 12
 _VALUE_NAME, _TENSOR_NAME = 1, 8
-"""Numbers of `model.graph`, three fields of the graph, and the `name` of a ValueInfoProto and of a
-TensorProto."""
+"""Numbers of two fields of the model, three of the graph, and the `name` of a ValueInfoProto and
+of a TensorProto."""
+_OVERRIDABLE_SINCE = 4
 _MODEL_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26})
 
 
@@ -70,13 +71,46 @@ def interface(path: Path) -> tuple[list[str], list[str]]:
     names: dict[int, list[str]] = {_INITIALIZER: [], _INPUT: [], _OUTPUT: []}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for start, stop in _payloads(data, 0, len(data), _GRAPH):
-            for number in names:
-                inner = _TENSOR_NAME if number == _INITIALIZER else _VALUE_NAME
-                for at, end in _payloads(data, start, stop, number):
-                    found = [data[a:b].decode() for a, b in _payloads(data, at, end, inner)]
-                    names[number] += found[:1]
+            for number, found in names.items():
+                parts = _payloads(data, start, stop, number)
+                found += [_name(data, at, end, number) for at, end in parts]
     held = set(names[_INITIALIZER])
     return [name for name in names[_INPUT] if name not in held], names[_OUTPUT]
+
+
+def fixed(path: Path) -> bytes | None:
+    """Return a file's model with its initializers out of the inputs; None if it is so already.
+
+    An initializer that is also an input is a default, which a caller may override. Before IR
+    version 4 all of them are listed and none can be overridden: such files are left as they are.
+
+    Raises:
+        Malformed: The file is no serialized ModelProto.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        fields = list(_fields(data, 0, len(data)))
+        versions = [read_varint(data, f[3], f[4])[0] for f in fields if f[0] == _IR_VERSION]
+        graphs = _payloads(data, 0, len(data), _GRAPH)
+        if len(graphs) != 1 or max(versions, default=0) < _OVERRIDABLE_SINCE:
+            return None
+        (start, stop), kept = graphs[0], []
+        held = {
+            _name(data, *at, _INITIALIZER) for at in _payloads(data, start, stop, _INITIALIZER)
+        }
+        for number, _, at, body, end in _fields(data, start, stop):
+            if number != _INPUT or _name(data, body, end, _INPUT) not in held:
+                kept.append(slice(at, end))
+        if sum(part.stop - part.start for part in kept) == stop - start:
+            return None
+        graph = b"".join(data[part] for part in kept)
+        others = [data[at:end] for number, _, at, _, end in fields if number != _GRAPH]
+        return b"".join((*others, delimited(_GRAPH, graph)))
+
+
+def _name(data: Bytes, start: int, end: int, number: int) -> str:
+    """Return the name of one part of a graph."""
+    inner = _TENSOR_NAME if number == _INITIALIZER else _VALUE_NAME
+    return next((data[a:b].decode() for a, b in _payloads(data, start, end, inner)), "")
 
 
 def _payloads(data: Bytes, start: int, end: int, wanted: int) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.qdq import Constants
 from ortune.model.graph.uses import only_reader
+from ortune.quantization.contrib_ops import taken_attributes
 from ortune.quantization.qdq.placement import OPSET
 from ortune.quantization.qdq.runtime_rules import MOVING
 from ortune.rewrites.simplify.clamps import clamp
@@ -144,7 +145,8 @@ class Operators:
 
     def _gemm(self, node: ir.Node) -> Taken | None:
         a, b = self._input(node.inputs[0]), self._input(node.inputs[1], scalar=False)
-        if a is None or b is None or edit.attribute(node, "beta", 1.0) != 1.0:
+        attributes = taken_attributes(node, "QGemm")
+        if a is None or b is None or attributes is None:
             return None
         channels = 0 if edit.attribute(node, "transB", 0) else 1
         if not b.grid.single and b.grid.axis % 2 != channels:
@@ -153,7 +155,6 @@ class Operators:
         if bias is None or (bias and float(edit.attribute(node, "alpha", 1.0)) != 1.0):
             return None
         inputs: Inputs = [*a.parts, *b.parts, bias[0] if bias else None]
-        attributes = {name: held for name, held in node.attributes.items() if name != "beta"}
         end = self._output(node)
         if end is not None and end.like(a):
             return Taken("QGemm", [*inputs, end.scale, end.zero], attributes, end.node, True)
@@ -168,15 +169,16 @@ class Operators:
             if end is None or found is None or not found.like(end):
                 return None
             inputs += found.parts
-        if end is None:
+        op = f"QLinear{node.op_type}"
+        attributes = taken_attributes(node, op)
+        if end is None or attributes is None:
             return None
         grid = [end.scale, end.zero]
         inputs = [*grid, *inputs] if node.op_type == "Concat" else [*inputs, *grid]
-        attributes = dict(node.attributes)
         if node.op_type == "Softmax":
             attributes["opset"] = ir.AttrInt64("opset", 13)
             attributes.setdefault("axis", ir.AttrInt64("axis", -1))
-        return Taken(f"QLinear{node.op_type}", inputs, attributes, end.node, True)
+        return Taken(op, inputs, attributes, end.node, True)
 
     def _moving(self, node: ir.Node) -> Taken | None:
         x, end = self._input(node.inputs[0]), self._output(node)

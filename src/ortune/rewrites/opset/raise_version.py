@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
-from ortune.core.errors import BadModel, Refused
+from ortune.core.errors import BadModel, Refused, gist
 from ortune.model.graph import edit
 from ortune.model.graph.replace import forward
 from ortune.model.graph.uses import is_read
@@ -113,8 +113,7 @@ def _converted(
             try:
                 _call(part, old, new)
             except Exception as error:
-                why = str(error).strip().splitlines()[-1][:200]
-                raise _no_way(node, old, new, why) from error
+                raise _no_way(node, old, new, gist(error)) from error
         raise
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError, gist
 from ortune.core.plugins import user_file
 from ortune.core.plugins.user_function import here_counts, is_path, reason
 from ortune.runtimes import own_process
@@ -135,5 +135,4 @@ def _asked(text: str) -> Path:
 
 
 def _gist(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rpartition("failed:")[2].strip()[:300] or lines[0][:300]
+    return gist(str(error).rpartition("failed:")[2].strip() or error)

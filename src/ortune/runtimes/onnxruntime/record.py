@@ -78,15 +78,18 @@ def session(
     *,
     provider: str = "",
     disabled: Sequence[str] = (),
+    content: bytes | None = None,
 ) -> Iterator[Recording]:
     """Open a session as `runtimes.onnxruntime.session` does, with the profiler on.
 
     Args:
         made: SessionOptions; they already say where the executed graph goes, if anywhere.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        content: What to load in the place of the file.
     """
     ort.keep_beside(made, _BESIDE)
     made.enable_profiling = True
     made.profile_file_prefix = str(folder / "trace")
-    with ort.session(path, made, provider=provider, disabled=disabled) as opened:
+    opening = ort.session(path, made, provider=provider, disabled=disabled, content=content)
+    with opening as opened:
         yield _OrtRecording(opened.inner, folder, provider)

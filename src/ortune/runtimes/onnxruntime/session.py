@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.errors import BackendMissing, BadModel, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Tensors
 from ortune.runtimes.in_process import InProcess
@@ -165,6 +165,7 @@ def session(
     *,
     provider: str = "",
     disabled: Sequence[str] = (),
+    content: bytes | None = None,
 ) -> Iterator[OrtSession]:
     """Open a session and prove that `provider` took a part of the model.
 
@@ -174,6 +175,7 @@ def session(
     Args:
         made: SessionOptions; a plug-in provider is already added to them.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        content: What to load in the place of the file; external data lies beside the file.
 
     Raises:
         BadModel: The runtime does not accept the model.
@@ -184,11 +186,16 @@ def session(
     keywords: dict[str, Any] = {} if provider else {"providers": ["CPUExecutionProvider"]}
     if disabled:
         keywords["disabled_optimizers"] = list(disabled)
+    if content is not None:
+        folder = str(path.absolute().parent)
+        made.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", folder
+        )
     try:
-        inner = ort.InferenceSession(str(path), made, **keywords)
+        inner = ort.InferenceSession(content or str(path), made, **keywords)
     except Exception as error:
         raise BadModel(
-            f"onnxruntime {version('onnxruntime')} does not load {path.name}: {first_line(error)}",
+            f"onnxruntime {version('onnxruntime')} does not load {path.name}: {gist(error)}",
             fix=_UNKNOWN_OP
             if "is not a registered function/op" in str(error)
             else "run `ortune inspect` on it; -v shows the runtime's log",
@@ -201,11 +208,6 @@ def session(
             fix="leave this backend out with --on cpu",
         )
     yield opened
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of the runtime's message, shortened."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 _registered: dict[str, bool] = {}

@@ -11,10 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadModel
+from ortune.core.errors import BadModel, gist
 from ortune.core.session import Session, Tensors
 from ortune.runtimes.in_process import InProcess
-from ortune.runtimes.onnxruntime import session as ort
 
 PROVIDER = "OpenVINO"
 """Under this name the runtime's own nodes are shown as placed."""
@@ -85,8 +84,8 @@ def _reason(error: Exception) -> str:
     kept = [line for line in lines if _NOISE.search(line) is None]
     why = next((line for line in kept if not line.startswith("--")), "")
     if failed is None:
-        return (why or ort.first_line(error))[:300]
-    return f"it does not convert {failed[1].strip()}{f': {why}' if why else ''}"[:300]
+        return gist(why or error)
+    return gist(f"it does not convert {failed[1].strip()}{f': {why}' if why else ''}")
 
 
 _NOISE = re.compile(
@@ -107,6 +106,6 @@ def compiled(path: Path, options: Mapping[str, str]) -> Any:
         return openvino.Core().compile_model(str(path), "CPU", dict(options))
     except RuntimeError as error:
         raise BadModel(
-            f"openvino does not load {path.name}: {ort.first_line(error)}",
+            f"openvino does not load {path.name}: {_reason(error)}",
             fix="leave this backend out with --on cpu",
         ) from None

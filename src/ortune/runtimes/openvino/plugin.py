@@ -1,4 +1,8 @@
-"""OpenVINO as a plug-in provider of stock onnxruntime."""
+"""OpenVINO as a plug-in provider of stock onnxruntime.
+
+It does not compile a graph that reads overridable initializers ("OpenVINO input has no ONNX
+binding", plug-in 1.8): it is given the model with them as constants, which they are to ortune.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import Any
 
 from ortune.core.errors import BackendMissing
 from ortune.core.session import Recording, Session
+from ortune.model.io.protobuf import fixed
 from ortune.runtimes import own_process
 from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime import session as ort
@@ -28,7 +33,8 @@ def session(
     Raises:
         BackendMissing: The plug-in is not installed, offers no device, or took no node.
     """
-    return ort.session(path, _options(threads, options, verbose), provider=PROVIDER)
+    made = _options(threads, options, verbose)
+    return ort.session(path, made, provider=PROVIDER, content=fixed(path))
 
 
 def record(
@@ -40,7 +46,7 @@ def record(
         BackendMissing: As `session`.
     """
     made = _options(threads, options, verbose)
-    return ort_record.session(path, made, folder, provider=PROVIDER)
+    return ort_record.session(path, made, folder, provider=PROVIDER, content=fixed(path))
 
 
 def takes(path: Path, threads: int, options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -50,7 +56,7 @@ def takes(path: Path, threads: int, options: Mapping[str, str]) -> dict[str, tup
         BackendMissing: As `session`.
     """
     made = _options(threads, options, verbose=False, level="disabled")
-    with ort.session(path, made, provider=PROVIDER) as opened:
+    with ort.session(path, made, provider=PROVIDER, content=fixed(path)) as opened:
         return opened.assigned()
 
 

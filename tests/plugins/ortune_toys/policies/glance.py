@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortune.core.proposal import Proposal
-from ortune.core.trial import Plan
+from ortune.core.trial import Plan, Proposal
 from ortune.search.policy import LeftOut, Policy, View
 
 

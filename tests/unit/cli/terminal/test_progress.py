@@ -30,8 +30,16 @@ def test_a_finished_trial_is_one_line() -> None:
 
 
 def test_a_loser_says_why() -> None:
-    lost = replace(FAST, status=Status.SLOWER, why="101 ms against 58 ms\nmore")
+    slow = Interval(1.7, 1.6, 1.8)
+    lost = replace(FAST, status=Status.SLOWER, ratio=slow, why="101 ms against 58 ms\nmore")
     assert progress.describe(TrialDone(lost)).endswith("proved, 101 ms against 58 ms")
+
+
+def test_what_the_search_sorts_out_is_called_slower_only_beyond_the_noise() -> None:
+    sorted_out = replace(FAST, status=Status.SLOWER, ratio=Interval(1.07, 0.99, 1.15))
+    sorted_out = replace(sorted_out, scores=(), why="slower: 1.07 times the original's latency")
+    text = progress.describe(TrialDone(sorted_out))
+    assert text == "clean @ cpu: no faster beyond the noise, 0.93x [0.87, 1.01]"
 
 
 def test_a_cached_trial_says_so() -> None:

@@ -212,8 +212,7 @@ FILES = {
 
         from dataclasses import dataclass
 
-        from ortune.core.proposal import Proposal
-        from ortune.core.trial import Plan
+        from ortune.core.trial import Plan, Proposal
         from ortune.search.policy import Policy
 
 

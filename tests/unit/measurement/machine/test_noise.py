@@ -167,22 +167,28 @@ class TestJudge:
         assert "threads=1" not in advice.change
 
     @pytest.mark.parametrize(
-        ("record", "disturbed", "equal"),
+        ("record", "disturbed", "equal", "reach"),
         [
-            (replace(QUIET, others=0.9), 0.6, None),
-            (replace(QUIET, others=None), 0.6, None),
-            (QUIET, 0.0, Interval(1.02, 1.01, 1.03)),
-            (QUIET, 0.0, Interval(0.97, 0.96, 0.98)),
-            (QUIET, 0.0, Interval(1.0, 0.8, 1.25)),
-            (replace(QUIET, throttled=0.31, periods=100), 0.0, None),
-            (replace(QUIET, stolen=0.2), 0.0, None),
+            (replace(QUIET, others=0.9), 0.6, None, 0.02),
+            (replace(QUIET, others=None), 0.6, None, 0.02),
+            (QUIET, 0.0, Interval(1.02, 1.01, 1.03), 0.02),
+            (QUIET, 0.0, Interval(0.97, 0.96, 0.98), 0.02),
+            (QUIET, 0.0, None, 0.11),
+            (replace(QUIET, throttled=0.31, periods=100), 0.0, None, 0.02),
+            (replace(QUIET, stolen=0.2), 0.0, None, 0.02),
         ],
     )
-    def test_too_noisy_for_a_verdict(
-        self, record: noise.Record, disturbed: float, equal: Interval | None
+    def test_too_noisy_only_where_nothing_is_claimed(
+        self, record: noise.Record, disturbed: float, equal: Interval | None, reach: float
     ) -> None:
-        found = noise.judge(record, disturbed, equal)
+        found = noise.judge(record, disturbed, equal, reach=reach)
         assert found.too_noisy and found.advice[0].severe
+        claimed = noise.judge(record, disturbed, equal, reach=reach, claimed=True)
+        assert not claimed.too_noisy and not any(one.severe for one in claimed.advice)
+        assert [str(one) for one in claimed.advice] == [str(one) for one in found.advice]
+
+    def test_one_wide_pair_is_no_verdict_on_the_machine(self) -> None:
+        assert not noise.judge(QUIET, 0.0, Interval(1.0, 0.8, 1.25), reach=0.02).too_noisy
 
     def test_threads_that_wait_for_each_other_are_no_noise(self) -> None:
         """More threads than CPUs wait on a calm machine, too: that is what is measured."""

@@ -62,6 +62,70 @@ def test_a_twin_slower_by_3_percent_is_found() -> None:
     assert np.mean([f.value for f in found]) == pytest.approx(1.03, abs=0.003)
 
 
+class TestLearnt:
+    def test_it_pools_squares_about_each_mean_and_of_equals_about_zero(self) -> None:
+        def of(*logs: float) -> list[Pair]:
+            rng = np.random.default_rng(0)
+            return [pair(rng, log, blocks=4, sd=0.0, own=0.0) for log in logs]
+
+        found = stats.Learnt.of([of(0.1, 0.3), of(0.5), of(-0.1, 0.0, 0.1)], of(0.2))
+        assert found.df == 1 + 0 + 2 + 1
+        assert found.squares == pytest.approx(2 * 0.1**2 + 2 * 0.1**2 + 0.2**2, rel=1e-4)
+        assert stats.Learnt.of([of(0.1)]) == stats.NOTHING
+
+    def test_the_variance_is_the_formula_of_the_documents(self) -> None:
+        rng = np.random.default_rng(8)
+        own = [pair(rng, 0.0) for _ in range(3)]
+        learnt = stats.Learnt(0.004, 9)
+        middle, variance, df, n = stats.spread(own, learnt)
+        logs = [stats.block_logs(one) for one in own]
+        means = np.array([stats.centre(one) for one in logs])
+        within = np.mean([stats.bootstrap(one) ** 2 for one in logs])
+        prior = stats.PRIOR_DF * (stats.PAIR_SD**2 + within)
+        assert (df, n) == (stats.PRIOR_DF + 9 + 2, 3)
+        expected = (prior + 0.004 + 2 * means.var(ddof=1)) / df
+        assert variance == pytest.approx(expected)
+        half = stats.student(0.99, df) * math.sqrt(variance / 3)
+        assert stats.ratio(own, learnt=learnt).high == pytest.approx(math.exp(middle + half))
+        assert stats.prediction(own, learnt) != stats.prediction(own)
+
+    def test_a_noisy_run_widens_and_a_calm_one_narrows(self) -> None:
+        rng = np.random.default_rng(9)
+        own = [pair(rng, 0.0, own=0.0085) for _ in range(5)]
+        calm, loud = stats.Learnt(14 * 0.004**2, 14), stats.Learnt(14 * 0.05**2, 14)
+
+        def width(learnt: stats.Learnt) -> float:
+            found = stats.ratio(own, learnt=learnt)
+            return found.high / found.low
+
+        assert width(calm) < width(stats.NOTHING) < width(loud)
+        assert stats.half_width(calm) < 0.01 < 0.04 < stats.half_width(loud)
+
+    def test_false_claims_stay_rare_where_every_pair_is_loud(self) -> None:
+        """Where pairs differ by 3 % a prior from other models lets 3 % through; learnt, 1 %."""
+        rng = np.random.default_rng(10)
+        alone = pooled = 0
+        for _ in range(150):
+            groups = [
+                [pair(rng, 0.0, blocks=4, sd=1e-4, own=0.03) for _ in range(5)] for _ in range(3)
+            ]
+            equal = [pair(rng, 0.0, blocks=4, sd=1e-4, own=0.03)]
+            for k, group in enumerate(groups):
+                learnt = stats.Learnt.of(groups[:k] + groups[k + 1 :], equal)
+                alone += stats.ratio(group).clear
+                pooled += stats.ratio(group, learnt=learnt).clear
+        assert pooled <= 10, "1 % of 450 is 4.5; 10 leaves room for chance"
+        assert pooled <= alone
+
+    def test_groups_that_share_a_baseline_count_for_less(self) -> None:
+        rng = np.random.default_rng(11)
+        groups = [[pair(rng, 0.0) for _ in range(4)] for _ in range(5)]
+        own, shared = stats.Learnt.of(groups), stats.Learnt.of(groups, one_baseline=True)
+        assert (own.df, shared.df) == (15, 7)
+        assert shared.squares / shared.df == pytest.approx(own.squares / own.df)
+        assert stats.Learnt.of(groups[:1], one_baseline=True).df == 3
+
+
 class TestPrediction:
     def test_a_new_pair_on_another_occasion_falls_inside(self) -> None:
         rng = np.random.default_rng(4)
@@ -120,8 +184,39 @@ def test_when_everything_is_disturbed_all_entries_count() -> None:
 
 def test_unreadable_run_queue_drops_nothing() -> None:
     base = Burst((100, 100), (-1.0, -1.0))
-    assert stats.calm(Block(base, base)).all()
+    assert all(kept.all() for kept in stats.calm(Block(base, base)))
     assert math.isnan(stats.disturbed([Pair((Block(base, base),))]))
+
+
+def test_alike_entries_are_compared_by_their_medians_however_many() -> None:
+    base = Burst((100, 104, 96), (0.0,) * 3, 1, True)
+    cand = Burst((50, 52, 48, 49, 51, 90, 10), (0.0,) * 7, 1, True)
+    assert stats.block_logs(Pair((Block(base, cand),) * 3)) == pytest.approx([math.log(0.5)] * 3)
+
+
+def test_each_side_drops_its_own_disturbed_entries_where_they_are_alike() -> None:
+    base = Burst((100, 100, 100, 900, 900, 900, 900), (0,) * 3 + (0.5,) * 4, 1, True)
+    cand = Burst((500, 500, 500, 50, 50, 50), (0.5,) * 3 + (0,) * 3, 1, True)
+    found = stats.block_logs(Pair((Block(base, cand),) * 4))
+    assert found == pytest.approx([math.log(0.5)] * 4)
+
+
+def test_entries_that_are_not_alike_match_by_their_place() -> None:
+    """Samples of other shapes: entry 1 takes ten times as long; the longer side's rest is left."""
+    base = Burst((100, 1000, 100), (0.0,) * 3)
+    cand = Burst((50, 500, 50, 9999, 9999), (0.0,) * 5)
+    for block in (Block(base, cand), Block(cand, base)):
+        found = stats.block_logs(Pair((block,) * 5))
+        assert np.abs(found) == pytest.approx([math.log(2)] * 5)
+
+
+def test_a_record_of_equal_counts_reads_as_it_always_did() -> None:
+    rng = np.random.default_rng(7)
+    base, cand = (tuple(map(int, rng.integers(100, 200, 9))) for _ in range(2))
+    waited = tuple(map(float, rng.choice([0.0, 0.3], 9)))
+    found = stats.block_logs(Pair((Block(Burst(base, (0.0,) * 9), Burst(cand, waited)),) * 5))
+    kept = np.array(waited) == 0
+    assert found == pytest.approx([np.median(np.log(np.divide(cand, base))[kept])] * 5)
 
 
 def test_student_agrees_with_tables() -> None:

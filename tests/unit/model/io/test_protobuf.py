@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -105,3 +107,30 @@ def test_a_tensor_that_says_its_data_is_inside_is_still_held() -> None:
         tensor.data_location = onnx.TensorProto.DEFAULT
     found = onnx.ModelProto.FromString(protobuf.outline(proto.SerializeToString()))
     assert found.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
+
+
+def listed(folder: Path, ir_version: int) -> Path:
+    """Write a model whose weight is also an input, as exporters did for years."""
+    text = """<ir_version: VERSION, opset_import: ["": 17]>
+    g (float[1,4] x, float[4,3] w) => (float[1,3] y)
+      <float[4,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { y = MatMul(x, w) }"""
+    path = folder / f"ir{ir_version}.onnx"
+    onnx.save(onnx.parser.parse_model(text.replace("VERSION", str(ir_version))), path)
+    return path
+
+
+@pytest.mark.parametrize("ir_version", [4, 8, 10])
+def test_fixed_takes_initializers_out_of_the_inputs(tmp_path: Path, ir_version: int) -> None:
+    path = listed(tmp_path, ir_version)
+    content = protobuf.fixed(path)
+    assert content is not None
+    found, whole = onnx.ModelProto.FromString(content), onnx.load(path)
+    assert [value.name for value in found.graph.input] == ["x"]
+    del whole.graph.input[1]
+    assert found == whole
+
+
+def test_fixed_leaves_what_cannot_be_overridden(tmp_path: Path) -> None:
+    assert protobuf.fixed(listed(tmp_path, 3)) is None
+    onnx.save(model(5000), tmp_path / "plain.onnx")
+    assert protobuf.fixed(tmp_path / "plain.onnx") is None

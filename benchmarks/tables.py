@@ -1,0 +1,102 @@
+"""The tables of README and docs/benchmarks.md, written from the committed results alone.
+
+    python -m benchmarks.tables [--check]
+
+Each table stands between two marks with its name; what is between them is written anew. A test
+holds pages and results together; ``--check`` only says whether they agree, exit code 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tables_of_accuracy import coverage, power
+from benchmarks.tables_of_speed import aa_cells, aa_summary, again, main_job, readme, uninterrupted
+from benchmarks.tables_of_the_rest import ceilings, gates, precision, tune
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+Writer = Callable[[Any], str]
+TABLES: Mapping[str, tuple[str, Writer]] = {
+    "readme": ("main_job", readme),
+    "main job": ("main_job", main_job),
+    "aa": ("aa", aa_summary),
+    "aa cells": ("aa", aa_cells),
+    "clock": ("clock", uninterrupted),
+    "coverage": ("coverage", coverage),
+    "power": ("coverage", power),
+    "again": ("again", again),
+    "ceilings": ("ceilings", ceilings),
+    "tune": ("tune", tune),
+    "gates": ("tune", gates),
+    "precision": ("precision", precision),
+}
+"""Name of a table -> the results that it is written from, and its writer."""
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    asked = parser.parse_args()
+    stale = []
+    for page in PAGES:
+        before = page.read_text()
+        after = filled(before, RESULTS)
+        if after != before:
+            stale.append(page.name)
+            if not asked.check:
+                page.write_text(after)
+    print(f"{'stale' if asked.check else 'written'}: {', '.join(stale) or 'none'}")
+    return int(asked.check and bool(stale))
+
+
+def marks(name: str) -> tuple[str, str]:
+    """Return the lines around a table."""
+    return f"<!-- {name}: by benchmarks.tables -->", f"<!-- end of {name} -->"
+
+
+def names(page: str) -> list[str]:
+    """Return the tables that a page has marks for."""
+    return [name for name in TABLES if marks(name)[0] in page]
+
+
+def filled(page: str, results: Path) -> str:
+    """Return the page with its tables written anew.
+
+    Args:
+        results: Folder of the JSON files; a table whose file is not there says so.
+
+    Raises:
+        ValueError: A table has no closing mark.
+    """
+    for name in names(page):
+        begin, end = marks(name)
+        before, _, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not closed:
+            raise ValueError(f"the page has no {end}")
+        page = f"{before}{begin}\n{_written(name, results)}\n{end}{after}"
+    return page
+
+
+def _written(name: str, results: Path) -> str:
+    source, write = TABLES[name]
+    path = results / f"{source}.json"
+    if not path.is_file():
+        return f"Not measured yet: `python -m benchmarks.{source}`."
+    return write(json.loads(path.read_text()))
+
+
+def every(pages: Iterable[Path] = PAGES) -> dict[str, list[str]]:
+    """Return the tables of each page, for the test."""
+    return {page.name: names(page.read_text()) for page in pages}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,61 @@
+"""Tables of coverage and power."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.markdown import percent, table
+
+Results = Mapping[str, Any]
+KINDS = {
+    "share": "a share of the samples",
+    "right": "right or wrong",
+    "mean": "a mean of bounded scores",
+    "selection": "the choice among 30 plans",
+}
+
+
+def coverage(results: Results) -> str:
+    """Return for each kind of metric how often anything outside was called proved, at most."""
+    rows = []
+    for part, name in KINDS.items():
+        mine = [row for row in results["rows"] if row["part"] == part]
+        if not mine:
+            continue
+        worst = max(mine, key=lambda row: row["proved"] / row["draws"])
+        fewest, most = min(row["n"] for row in mine), max(row["n"] for row in mine)
+        rows.append(
+            [name, len(mine), f"{fewest} to {most:,}", f"{sum(r['draws'] for r in mine):,}",
+             percent(sum(r["proved"] for r in mine) / sum(r["draws"] for r in mine), 2),
+             f"{percent(worst['proved'] / worst['draws'])}: {worst['name']}, {worst['n']} samples"]
+        )  # fmt: skip
+    head = ["kind", "cells", "samples", "draws", "falsely proved, all cells", "the worst cell"]
+    never, rejected = results["never provable, proved"], results["cells rejected"]
+    said = (
+        f'Cells in which an exact binomial test rejects "at most {percent(results["error"], 0)}"'
+        f" (Bonferroni over {results['cells']} cells): {', '.join(rejected) or 'none'}. Figures"
+        f" without a test, perfect answers: {never} called proved."
+    )
+    bars = ", ".join(f"`{name}`: {verdict}" for name, verdict in results["bars"].items())
+    return f"{table(head, rows)}\n\n{said} Perfect answers: {bars}."
+
+
+def power(results: Results) -> str:
+    """Return how often honest plans are proved, beside the former rule."""
+    mine = [row for row in results["rows"] if row["part"] == "power"]
+    counts = sorted({row["n"] for row in mine})
+    rows = []
+    for name in dict.fromkeys(row["name"] for row in mine):
+        by_count = {row["n"]: row for row in mine if row["name"] == name}
+        cells = [_both(by_count.get(count)) for count in counts]
+        rows.append([name, *cells])
+    head = ["proved now (formerly), of honest plans", *(f"{count:,} samples" for count in counts)]
+    return table(head, rows)
+
+
+def _both(row: Results | None) -> str:
+    if row is None:
+        return ""
+    now, before = (percent(row[key] / row["draws"], 0) for key in ("proved", "formerly"))
+    return f"{now} ({before})"

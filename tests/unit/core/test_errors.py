@@ -1,0 +1,76 @@
+"""What the libraries below say, in one line that still has the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortune.core.errors import gist, shortened
+
+MANY = ", ".join(f'"input_{i}": tensor(float)' for i in range(40))
+SAID = {
+    "[ONNXRuntimeError] : 10 : INVALID_GRAPH : Load model from /tmp/a b/l8.onnx failed:This is an "
+    f'invalid model. In Node, ("lstm_int8", DynamicQuantizeLSTM, "com.microsoft", -1) : ({MANY},)'
+    ' -> ("y": tensor(float),) , Error Unrecognized attribute: layout for operator Dynamic': (
+        'This is an invalid model. In Node, ("lstm_int8", DynamicQuantizeLSTM): '
+        "Unrecognized attribute: layout for operator Dynamic"
+    ),
+    "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Reshape node. "
+    "Name:'r' Status Message: /onnxruntime_src/onnxruntime/core/providers/cpu/tensor/"
+    "reshape_helper.h:91 onnxruntime::ReshapeHelper::ReshapeHelper(const onnxruntime::TensorShape&"
+    ", onnxruntime::TensorShapeVector&, bool) input_shape_size == requested_shape_size was false. "
+    "The input tensor cannot be reshaped to the requested shape. Input shape:{5}\n": (
+        "Non-zero status code returned while running Reshape node. Name:'r' Status Message: "
+        "input_shape_size == requested_shape_size was false. "
+        "The input tensor cannot be reshaped to the requested shape. Input shape:{5}"
+    ),
+    "Name:'' Status Message: matmul_helper.h:59 Compute MatMul dimension mismatch": (
+        "Name:'' Status Message: Compute MatMul dimension mismatch"
+    ),
+    "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions for input: x for the "
+    "following indices\n index: 1 Got: 4 Expected: 3\n Please fix either the inputs/outputs or "
+    "the model.": (
+        "Got invalid dimensions for input: x for the following indices index: 1 Got: 4 "
+        "Expected: 3 Please fix either the inputs/outputs or the model."
+    ),
+    "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: /onnxruntime/onnxruntime/"
+    "core/providers/openvino/backends/basic_backend.cc:136 onnxruntime::openvino_ep::"
+    "BasicBackend::BasicBackend(std::unique_ptr<onnx::ModelProto>&, ptr_stream_t&) "
+    "/onnxruntime/onnxruntime/core/providers/openvino/ov_interface.cc:28 auto onnxruntime::"
+    "openvino_ep::OvExceptionBoundary(Func&&, std::format_string<Args ...>&&, Args&& ...) [with "
+    "bool typed = false; Func = OVCore::CompileModel(const std::string&)::<lambda()>; "
+    "Args = {const std::__cxx11::basic_string<char>&}] [OpenVINO-EP] Exception while Loading "
+    "Network for graph G: Exception from src/inference/src/cpp/core.cpp:154:\nException from "
+    "src/frontends/onnx/frontend/src/core/graph_cache.cpp:27:\nw2 is not in graph cache\n": (
+        "[OpenVINO-EP] Exception while Loading Network for graph G: w2 is not in graph cache"
+    ),
+    "Exception from src/inference/src/cpp/infer_request.cpp:189:\nCheck '::getPort(port, name, "
+    "{_impl->get_inputs(), _impl->get_outputs()})' failed at src/inference/src/cpp/"
+    "infer_request.cpp:191:\nPort for tensor name zq was not found.\n\n": (
+        "Port for tensor name zq was not found."
+    ),
+    "/project/onnx/common/ir.h:283: find: Assertion `!required || it != values_.end()` failed: "
+    "required undefined attribute 'scales'": "required undefined attribute 'scales'",
+    "Unrecognized attribute: layout for operator Relu\n\n==> Context: Bad node spec for node.": (
+        "Unrecognized attribute: layout for operator Relu ==> Context: Bad node spec for node."
+    ),
+    "a plain text, com.microsoft::Gelu (see docs)": "a plain text, com.microsoft::Gelu (see docs)",
+}
+
+
+@pytest.mark.parametrize(("said", "wanted"), SAID.items(), ids=range(len(SAID)))
+def test_the_reason_is_left(said: str, wanted: str) -> None:
+    assert gist(RuntimeError(said)) == wanted
+    assert gist(said) == wanted
+
+
+def test_an_exception_without_a_text_is_its_type() -> None:
+    assert gist(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert gist("") == ""
+
+
+def test_a_long_text_ends_behind_a_sentence_or_a_word() -> None:
+    words = "Some words of a sentence that goes on. " * 20
+    assert gist(words, 100) == f"{'Some words of a sentence that goes on. ' * 2}..."
+    assert shortened("alpha beta gamma delta", 15) == "alpha beta ..."
+    assert shortened("alpha, beta", 11) == "alpha, beta"
+    assert shortened("x" * 30, 14) == f"{'x' * 10} ..."

@@ -1,0 +1,1 @@
+"""Small changes to the modules that decide, each of which some test must notice."""

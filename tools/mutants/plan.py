@@ -1,0 +1,112 @@
+"""What is mutated and which tests are near: `modules.toml`, `hand.toml`, `accepted.toml`."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.mutants.operators import Mutant, joined, mutants
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+SOURCES = "src/ortune"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module that decides.
+
+    Attributes:
+        path: Below src/ortune.
+        tests: Files and folders of near tests, seconds in all.
+        skip: Functions and classes that only show or describe.
+        why: Reason for leaving those out.
+    """
+
+    path: str
+    tests: tuple[str, ...]
+    skip: tuple[str, ...] = ()
+    why: str = ""
+
+    def source(self, root: Path = ROOT) -> bytes:
+        """Return its text."""
+        return (root / SOURCES / self.path).read_bytes()
+
+    def mutants(self) -> list[Mutant]:
+        """Return its edits."""
+        return mutants(self.path, self.source(), self.skip)
+
+    def digest(self) -> str:
+        """Digest what the outcome depends on: the module, its near tests, the operators."""
+        files = [ROOT / SOURCES / self.path, HERE / "operators.py"]
+        for name in self.tests:
+            found = ROOT / name
+            files += sorted(found.rglob("*.py")) if found.is_dir() else [found]
+        return digest(repr(self), *(file.read_text(encoding="utf-8") for file in files))
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Edits that no test can or need notice.
+
+    Attributes:
+        where: Qualified name of the function or class; empty at module level.
+        was: The changed lines, blanks joined.
+        becomes: The lines after; empty for every edit of these lines.
+        why: The reason.
+    """
+
+    path: str
+    where: str
+    was: str
+    why: str
+    becomes: str = ""
+
+    def matches(self, mutant: Mutant) -> bool:
+        """Say whether an edit is meant."""
+        same = (self.path, self.where, self.was) == (mutant.path, mutant.where, mutant.was)
+        return same and self.becomes in ("", mutant.becomes)
+
+
+def digest(*texts: str) -> str:
+    """Digest texts."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def modules() -> list[Module]:
+    """Return the modules that decide."""
+    return [Module(**_tuples(one)) for one in _read("modules")["module"]]
+
+
+def accepted() -> list[Accepted]:
+    """Return the survivors that are known, with their reasons."""
+    return [Accepted(**one) for one in _read("accepted").get("survivor", [])]
+
+
+def by_hand() -> Iterator[tuple[str, Mutant]]:
+    """Yield the named mutations: name and edit.
+
+    Raises:
+        ValueError: A text does not occur exactly once in its module.
+    """
+    for one in _read("hand")["mutation"]:
+        path, find, put = one["path"], one["find"], one["put"]
+        source = (ROOT / SOURCES / path).read_bytes()
+        if source.count(find.encode()) != 1:
+            raise ValueError(f"{one['name']}: not exactly once in {path}: {find!r}")
+        begin = source.index(find.encode())
+        line = source[:begin].count(b"\n") + 1
+        span = (begin, begin + len(find.encode()))
+        yield one["name"], Mutant(path, one["name"], line, span, put, joined(find), joined(put))
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _tuples(one: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in one.items()}
