@@ -105,7 +105,9 @@ def script() -> Script:
 
 
 @pytest.fixture
-def attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Script) -> Iterator[Attempts]:
+def attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Script
+) -> Iterator[Attempts]:
     def start(context: Context, models: Any, backend: Backend, label: str) -> Scripted:
         return Scripted(script, "baseline" if label == "baseline" else "candidate")
 
@@ -215,7 +217,11 @@ def test_a_candidate_that_dies_is_a_trial_that_failed(
     assert (trial.status, trial.error) == (Status.FAILED, "the candidate died")
     assert trial.reproduce == "run it again"
     final = attempts.final(trial, 1, 1)
-    assert (final.status, final.part, final.error) == (Status.FAILED, "final", "the candidate died")
+    assert (final.status, final.part, final.error) == (
+        Status.FAILED,
+        "final",
+        "the candidate died",
+    )
 
 
 def test_an_original_that_dies_ends_the_search(attempts: Attempts, script: Script) -> None:

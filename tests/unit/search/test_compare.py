@@ -37,7 +37,9 @@ def test_only_verified_plans_of_the_search_that_seem_faster_come_the_fastest_fir
 
 
 def test_accuracy_that_is_only_likely_may_still_be_proved_with_all_samples() -> None:
-    likely = replace(measured(0.5, 0.4, 0.6), scores=trial("a", PLAN, 1, verdict=Verdict.LIKELY).scores)
+    likely = replace(
+        measured(0.5, 0.4, 0.6), scores=trial("a", PLAN, 1, verdict=Verdict.LIKELY).scores
+    )
     assert faster([baseline(), likely]) == [likely]
 
 

@@ -73,10 +73,10 @@ def test_a_block_goes_there_and_back_and_everyone_walks_at_his_own_pace() -> Non
 
 def test_a_stretch_settles_once() -> None:
     diary: list[tuple[str, Span]] = []
-    sizes = {"A": Span(0, 5, 2, 6), "B": Span(0, 7, 1, 4)}
+    sizes = {"A": Span(0, 2, 1, 6), "B": Span(0, 20, 1, 4)}
     list(islice(blocks(sizes, lambda one, size: bursts(diary, one, size)), 3))
     told = [f"{name}{size.drop}" for name, size in diary]
-    assert " ".join(told) == "A6 B4 B1 A6 A1 B4 B1 A6 A1 B4 B1 A6"
+    assert " ".join(told) == "A6 B4 B1 A6 A0 B4 B1 A6 A0 B4 B1 A6"
 
 
 def test_who_fails_drops_out_and_the_others_go_on() -> None:
