@@ -1,4 +1,4 @@
-"""From a plan to a trial, with scripted workers: what is timed, what is scored, what it is called."""
+"""From a plan to a trial, with scripted workers: what is timed, scored and said."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, TrialDone
 from ortune.core.plugins.spelling import parse
-from ortune.core.proposal import Proposal
 from ortune.core.step import AS_IS, Quantizer, Recipe
-from ortune.core.trial import Interval, Plan, Score, Status, Verdict
+from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Verdict
 from ortune.experiment import evaluate, measure
 from ortune.experiment.build import Files
 from ortune.experiment.context import Context, ScoredPart

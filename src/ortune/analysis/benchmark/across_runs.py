@@ -17,7 +17,7 @@ class _Estimate:
 
     middle: float
     variance: float
-    df: int
+    df: float
 
 
 def direct(one: SavedRow, two: SavedRow) -> Interval:

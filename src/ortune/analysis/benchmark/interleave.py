@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ortune.core.backend import Backend
-from ortune.core.trial import Burst, Interval, Pair
+from ortune.core.trial import Burst, Pair
 from ortune.core.workload import Span, Workload
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.process import Worker, WorkerFailed, lone
-from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import Warmed, blocks, burst, pace, ready, warm
 
 _BLOCKS = (4, 30)
@@ -101,22 +100,6 @@ def contest(
 def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
     """Return the blocks of two rows of a group as pairs, a pair a set."""
     return list(map(Pair.of, base.turns, one.turns))
-
-
-def ratio(one: TimedRow, base: TimedRow) -> Interval:
-    """Return the latency of one row over that of another of its group."""
-    return stats.ratio(pairs(one, base))
-
-
-def winner(rows: Sequence[TimedRow]) -> int | None:
-    """Return the index of the fastest row; None unless it beats every other beyond the noise."""
-    alive = [k for k, row in enumerate(rows) if not row.error and not row.contestant.again]
-    if len(alive) < 2:
-        return None
-    first = rows[alive[0]]
-    best = min(alive, key=lambda k: ratio(rows[k], first).value)
-    beaten = all(ratio(rows[best], rows[k]).high < 1 for k in alive if k != best)
-    return best if beaten else None
 
 
 class _Set:

@@ -35,6 +35,18 @@ class Effort:
     burst: float = 0.15
 
 
+def claiming(search_s: float) -> Effort:
+    """Return the effort of each of the `stats.PAIRS` fresh pairs behind a claim.
+
+    Together they take as long as three pairs of a search: fresh processes tell more than longer
+    ones.
+
+    Args:
+        search_s: Seconds that a pair of the search gets.
+    """
+    return Effort(max_blocks=20, seconds=search_s * 3 / stats.PAIRS, decide=False)
+
+
 @dataclass(frozen=True)
 class LivePair:
     """A timed pair whose processes still run.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,16 @@ from ortune.core.trial import Block, Burst, Interval, Pair
 
 CONFIDENCE = 0.99
 SEARCHING = 0.9
-"""Confidence of what a search only sorts by: one pair cannot prove more than 8 %."""
-PAIR_SD = 0.0085
+"""Confidence of what a search only sorts by: one pair alone proves little."""
+PAIR_SD = 0.0057
 """Prior standard deviation of a pair's own effect on the log-ratio, and how many degrees of
-freedom it is worth: fitted over five models, ``docs/decisions/0007-pairs-differ-by-model.md``."""
-PRIOR_DF = 2
+freedom it is worth: fitted to all machines measured, ``benchmarks/results/noise_prior.json``."""
+PRIOR_DF = 1.5
 PAIRS = 5
 """Fresh pairs of processes behind a claim."""
-OCCASION_SD = 0.02
-"""Standard deviation of what another occasion, perhaps beside a neighbour, does to a log-ratio,
-``docs/measuring.md``."""
+OCCASION_SD = 0.014
+"""Standard deviation of what another occasion, perhaps beside a neighbour, does to a log-ratio:
+of the worst recorded repeats, ``benchmarks/results/noise_prior.json``."""
 PREDICTED = 0.95
 WAITED = 0.02
 """Entries whose threads waited longer than this share for a CPU are dropped."""
@@ -76,6 +76,10 @@ class Learnt:
             kept.append(same)
         counted = df if not one_baseline else int(df * 4 / (len(kept) + 3))
         return cls(squares * counted / df, counted) if df else cls()
+
+    def __add__(self, other: Learnt) -> Learnt:
+        """Return what both tell together."""
+        return Learnt(self.squares + other.squares, self.df + other.df)
 
 
 NOTHING = Learnt()
@@ -135,9 +139,13 @@ def bootstrap(logs: Floats) -> float:
 
     With Hesterberg's sqrt(n / (n - 1)) for its narrowness (doi:10.1080/00031305.2015.1089789).
     """
-    n = len(logs)
-    if n < 2:
-        return float("inf")
+    return _resampled(tuple(logs.tolist())) if len(logs) > 1 else math.inf
+
+
+@lru_cache(4096)
+def _resampled(values: tuple[float, ...]) -> float:
+    """Kept, as a run judges the same pairs again with every finalist."""
+    logs, n = np.array(values), len(values)
     rng = np.random.default_rng(0)
     rows = np.sort(logs[rng.integers(0, n, (2000, n))], axis=1)
     cut = int(0.2 * n)
@@ -172,7 +180,7 @@ def prediction(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> Interval:
     return _interval(middle, student(PREDICTED, df) * wide)
 
 
-def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, float, int, int]:
+def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, float, float, int]:
     """Return mean log-ratio, variance of one pair's, degrees of freedom, and how many pairs.
 
     The spread between pairs is pooled with that of the run's other groups and moderated towards
@@ -216,27 +224,21 @@ def _interval(middle: float, half: float) -> Interval:
 
 
 @cache
-def student(confidence: float, df: int) -> float:
-    """Return the two-sided quantile of Student's t for whole degrees of freedom.
+def student(confidence: float, df: float) -> float:
+    """Return the two-sided quantile of Student's t.
 
-    By bisection of the distribution's finite sums (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    The angle whose tangent is t / sqrt(df) has a density proportional to cos^(df - 1), which is
+    summed on a grid that narrows towards the right angle, where the tail is.
+
+    Args:
+        df: Degrees of freedom, 1 at least; not only whole ones.
     """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, df) < confidence else (low, middle)
-    return math.sqrt(df) * math.tan(low)
-
-
-def _within(angle: float, df: int) -> float:
-    """Return the probability that |t| stays below sqrt(df) tan(angle)."""
-    cos, sin = math.cos(angle), math.sin(angle)
-    term = cos if df % 2 else 1.0
-    total = 0.0
-    for k in range(df % 2, df - 1, 2):
-        total += term
-        term *= cos**2 * (k + 1) / (k + 2)
-    return 2 / math.pi * (angle + sin * total) if df % 2 else sin * total
+    edges = 1 - np.linspace(1, 0, 20_001)
+    middle = (edges[1:] + edges[:-1]) / 2
+    left = np.pi / 2 * (1 - middle) ** 2
+    within = np.concatenate([[0.0], np.cumsum(np.sin(left) ** (df - 1) * (1 - middle))])
+    place = float(np.interp(confidence, within / within[-1], edges))
+    return math.sqrt(df) / math.tan(math.pi / 2 * (1 - place) ** 2)
 
 
 def disturbed(pairs: Sequence[Pair]) -> float:
