@@ -112,8 +112,7 @@ def _span(slow_ns: int, fast_ns: int, seconds: float) -> Span:
     """Return a burst of runs that take from `fast_ns` to `slow_ns`."""
     each = max(1, _ENTRY_NS // fast_ns)
     runs = max(_FEWEST, int(1e9 * seconds) // (slow_ns * each))
-    settling = _SETTLE_RUNS + _SETTLE_NS // fast_ns
-    return Span(0, runs, each, min(settling, runs * each))
+    return Span(0, runs, each, _SETTLE_RUNS + _SETTLE_NS // fast_ns)
 
 
 def burst(worker: Worker, size: Span) -> Burst:
