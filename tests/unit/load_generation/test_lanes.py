@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune.core.workload import Span
@@ -60,6 +60,7 @@ def test_nothing_is_dropped_where_nothing_may_be() -> None:
     assert dropped([40 * MS], most=1) == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=12), st.integers(0, 10))
 def test_the_last_dropped_run_is_no_quicker_or_the_limit_is_reached(
     taken: list[int], most: int

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune.core.workload import Span
@@ -97,6 +97,7 @@ class Cached:
         return 0
 
 
+@settings(deadline=None)
 @given(
     base=st.integers(1, 300),
     ratio=st.floats(0.1, 1.2),

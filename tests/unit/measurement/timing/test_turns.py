@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune.core.trial import Burst
@@ -93,6 +93,7 @@ def test_who_fails_drops_out_and_the_others_go_on() -> None:
 TIMES = st.integers(1, 2_000_000_000)
 
 
+@settings(deadline=None)
 @given(one=TIMES, two=TIMES, seconds=st.floats(0.05, 1))
 def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
     sizes = pace({"A": Warmed(one, True), "B": Warmed(two, True)}, seconds)
@@ -104,6 +105,7 @@ def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
         assert size.drop == 8 + 10_000_000 // ns
 
 
+@settings(deadline=None)
 @given(one=TIMES, two=TIMES, alike=st.booleans())
 def test_entries_that_must_match_are_as_many_on_both_sides(
     one: int, two: int, alike: bool
