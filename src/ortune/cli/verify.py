@@ -41,7 +41,9 @@ class _Asked(Verify):
 def command(asked: _Asked) -> int:
     """Show the scores; exit code 1 when the other model fails."""
     from ortune.analysis.verification.verify import run
+    from ortune.core.budget import Budget
     from ortune.core.trial import Verdict
+    from ortune.measurement.accuracy import demand_provable
 
     if asked.out is not None and not asked.bisect:
         raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
@@ -50,6 +52,8 @@ def command(asked: _Asked) -> int:
         if asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
             other = "" if asked.folder.is_file() else ", or --force"
             raise BadSettings(f"{asked.folder} exists", fix=f"give another name{other}")
+    if asked.strict and asked.budget is not None:
+        demand_provable(Budget.parse(asked.budget))
     found = run(asked)
     result = {
         "reference": asked.reference,

@@ -121,10 +121,11 @@ def means(score: Score) -> str:
     if score.verdict is Verdict.FAILS:
         found = f"{score.metric} is {number(score.value)}{seen}"
         return f"fails: on {count(score.samples, 'sample')} {found}; asked is that {claim}"
-    more = "no number of samples proves it"
+    more = "at this score no number of samples proves it"
     if score.needed is not None:
         more = f"about {count(score.needed, 'unread sample')} would prove it"
-    return f"likely: {claim}, as far as {count(score.samples, 'sample')} tell; {more}"
+    seen = f"as far as {count(score.samples, 'sample')} tell ({score.basis})"
+    return f"likely: {claim}, {seen}; {more}"
 
 
 def verdict(trial: Trial) -> str:

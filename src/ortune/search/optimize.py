@@ -13,6 +13,7 @@ from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
+from ortune.core.budget import Budget
 from ortune.core.custom_ops import equipped
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note
@@ -25,6 +26,7 @@ from ortune.experiment import golden
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import locked, read_study
 from ortune.experiment.prepare import prepare
+from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.capabilities import capabilities, demand
 from ortune.recipe.space import Space, Target
 from ortune.search.loop import Aim, search
@@ -37,6 +39,8 @@ def run(asked: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
     began = monotonic()
     policy = parse(Policy, asked.policy)
+    if asked.strict and asked.budget is not None:
+        demand_provable(Budget.parse(asked.budget))
     own = tuple(parse(Transform, text) for text in asked.rules)
     targets = [
         replace(target, splits=asked.driven.splits(target.capabilities.effective_cpus), rules=own)

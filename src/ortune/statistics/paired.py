@@ -45,17 +45,21 @@ def p_value(n: int, lost: int, won: int, delta: float, error: float) -> float:
     high = min(1 - binomial.least(n - seen, n, gamma / 2), (1 - abs(delta)) / 2)
     low = min(binomial.least(seen, n, gamma / 2), high)
     ends = math.sqrt(n * low), math.sqrt(n * high)
-    grid = np.linspace(*ends, 2 + math.ceil((ends[1] - ends[0]) / _STEP)) ** 2 / n
-    chances = _chances(n, lost, won, delta, np.clip(grid, 1e-6 / n, None))
-    return min(1.0, float(chances.max()) + gamma)
+    grid = np.linspace(*ends, 2 + math.ceil((ends[1] - ends[0]) / _STEP))
+    chances = _chances(n, lost, won, delta, grid)
+    best = int(chances.argmax())
+    around = np.linspace(grid[max(0, best - 1)], grid[min(best + 1, len(grid) - 1)], 9)
+    largest = max(chances.max(), _chances(n, lost, won, delta, around).max())
+    return min(1.0, float(largest) + gamma)
 
 
-def _chances(n: int, lost: int, won: int, delta: float, grid: Floats) -> Floats:
-    """Return for each nuisance the chance of an outcome as good as the one seen.
+def _chances(n: int, lost: int, won: int, delta: float, roots: Floats) -> Floats:
+    """Return for each sqrt(n q) the chance of an outcome as good as the one seen.
 
     The trinomial is computed once, at the middle of the grid; elsewhere it differs by factors of
     the two counts, so that the sums are matrix products.
     """
+    grid = np.clip(roots * roots / n, 1e-6 / n, None)
     loss, win = grid + max(0.0, delta), grid + max(0.0, -delta)
     none = np.clip(1 - loss - win, 1e-12, None)
     middle = len(grid) // 2

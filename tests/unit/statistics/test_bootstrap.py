@@ -1,4 +1,4 @@
-"""The bootstrap's interval of a mean, whose right answer is known."""
+"""The group bootstrap."""
 
 from __future__ import annotations
 
@@ -6,9 +6,50 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy import stats
 
-from ortune.statistics import bootstrap
+from ortune.statistics.bootstrap import interval
+
+
+def test_it_is_students_for_a_mean_of_many() -> None:
+    values = np.random.default_rng(0).normal(3, 2, 400)
+    members = list(np.arange(400)[:, None])
+    low, high = interval(lambda rows: float(values[rows].mean()), members, 0.05)
+    half = stats.t.ppf(0.95, 399) * values.std(ddof=1) / math.sqrt(400)
+    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.04)
+
+
+def test_groups_are_drawn_whole() -> None:
+    groups = np.split(np.arange(60), [10, 15, 40])
+    seen: set[tuple[int, ...]] = set()
+
+    def statistic(rows: np.ndarray) -> float:
+        places = np.searchsorted([10, 15, 40], rows, side="right")
+        counts = np.bincount(places, minlength=4)
+        assert all(count % len(group) == 0 for count, group in zip(counts, groups, strict=True))
+        times = tuple(int(c) // len(g) for c, g in zip(counts, groups, strict=True))
+        assert sum(times) == 4
+        seen.add(times)
+        return float(rows.mean())
+
+    low, high = interval(statistic, groups, 0.05)
+    assert low < 29.5 < high
+    assert len(seen) > 20
+
+
+def test_one_group_says_nothing() -> None:
+    assert interval(lambda rows: 1.0, [np.arange(9)], 0.05) == (-math.inf, math.inf)
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    values = np.random.default_rng(0).random(30)
+    members = list(np.arange(30)[:, None])
+
+    def ends(seed: int) -> tuple[float, float]:
+        return interval(lambda rows: float(values[rows].mean()), members, 0.05, seed)
+
+    assert ends(1) == ends(1) != ends(2)
+
 
 VALUES = np.random.default_rng(3).normal(5.0, 2.0, 400)
 
@@ -23,44 +64,16 @@ def alone(n: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("error", [0.05, 0.25])
 def test_each_end_is_one_sided_at_the_error(error: float) -> None:
-    low, high = bootstrap.interval(mean, alone(400), error)
+    low, high = interval(mean, alone(400), error)
     sd = VALUES.std() / math.sqrt(400)
     for end in (low - VALUES.mean(), VALUES.mean() - high):
-        assert end / sd == pytest.approx(norm.ppf(error), abs=0.2)
+        assert end / sd == pytest.approx(stats.norm.ppf(error), abs=0.2)
 
 
 def test_few_are_widened() -> None:
     """Of two values the spread that is drawn is 1 / sqrt(2) of what it should be."""
     two = alone(2)
-    low, high = bootstrap.interval(mean, two, 0.05)
+    low, high = interval(mean, two, 0.05)
     half = abs(VALUES[0] - VALUES[1]) / 2 * math.sqrt(2)
     assert (high - low) / 2 == pytest.approx(half)
     assert (high + low) / 2 == pytest.approx(VALUES[:2].mean())
-
-
-@pytest.mark.parametrize("members", [[], alone(1), [np.arange(9)]])
-def test_one_group_tells_nothing(members: list[np.ndarray]) -> None:
-    assert bootstrap.interval(mean, members, 0.05) == (-math.inf, math.inf)
-
-
-def test_a_group_is_drawn_as_a_whole() -> None:
-    seen: list[np.ndarray] = []
-    groups = [np.array([0, 3]), np.array([1]), np.array([2, 5, 4])]
-
-    def watched(rows: np.ndarray) -> float:
-        seen.append(rows)
-        return float(len(rows))
-
-    bootstrap.interval(watched, groups, 0.05)
-    for rows in seen:
-        text = ",".join(map(str, rows)) + ","
-        for group in ("0,3,", "1,", "2,5,4,"):
-            text = text.replace(group, "")
-        assert text == ""
-    assert {len(rows) for rows in seen} == {3, 4, 5, 6, 7, 8, 9}
-    assert len(seen) > 300
-
-
-def test_the_seed_decides() -> None:
-    one, same, other = (bootstrap.interval(mean, alone(50), 0.05, seed) for seed in (1, 1, 2))
-    assert one == same != other

@@ -1,113 +1,142 @@
-"""The exact paired test of right and wrong answers, against every outcome enumerated."""
+"""The exact paired test: its size is never above the error."""
 
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
-from scipy.stats import beta, multinomial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 from ortune.statistics import paired
 
-
-def chance(n: int, outcomes: list[tuple[int, int]], lost: float, won: float) -> float:
-    """Return the chance of any of these counts of lost and won."""
-    counts = np.array([(a, b, n - a - b) for a, b in outcomes])
-    return float(multinomial.pmf(counts, n, [lost, won, 1 - lost - won]).sum())
+CELLS = [(5, 0.4), (15, 0.2), (30, 0.1), (25, 0.0), (20, -0.1)]
 
 
-@pytest.mark.parametrize(("n", "delta"), [(299, 0.01), (298, 0.01), (149, 0.02), (59, 0.05)])
-def test_of_unchanged_answers_it_is_the_chance_that_none_is_lost(n: int, delta: float) -> None:
-    found = paired.p_value(n, 0, 0, delta, 0.05)
-    assert found == pytest.approx((1 - delta) ** n + paired.GAMMA * 0.05, abs=1e-6)
+@cache
+def accepted(n: int, delta: float, error: float) -> np.ndarray:
+    """Which outcomes [lost, won] are called proof."""
+    found = np.zeros((n + 1, n + 1), bool)
+    for won in range(n + 1):
+        for lost in range(n - won + 1):
+            proves = paired.p_value(n, lost, won, delta, error) <= error
+            found[lost, won] = proves
+            if not proves:
+                break
+    return found
 
 
-@pytest.mark.parametrize(("n", "delta"), [(12, 0.1), (25, 0.1), (25, 0.0), (25, -0.1)])
-def test_what_lies_at_the_limit_is_proved_in_five_percent_at_most(n: int, delta: float) -> None:
-    """The chance of an error, summed over all outcomes, whatever the unknown share is."""
-    outcomes = [(lost, won) for lost in range(n + 1) for won in range(n + 1 - lost)]
-    proving = [(a, b) for a, b in outcomes if paired.p_value(n, a, b, delta, 0.05) <= 0.05]
-    assert proving
-    for unknown in np.linspace(0.0, 0.999 * (1 - abs(delta)) / 2, 12):
-        rates = unknown + max(0.0, delta), unknown + max(0.0, -delta)
-        assert chance(n, proving, *rates) <= 0.05 + 1e-9
+def size(n: int, found: np.ndarray, lost: float, won: float) -> float:
+    """Return the chance of proof at these shares of answers lost and won."""
+    losses, wins = np.nonzero(found)
+    rows = np.stack([losses, wins, n - losses - wins], axis=1)
+    if lost + won > 1:
+        return 0.0
+    return float(stats.multinomial.pmf(rows, n, [lost, won, max(0.0, 1 - lost - won)]).sum())
+
+
+@pytest.mark.parametrize(("n", "delta"), CELLS)
+@pytest.mark.parametrize("error", [0.05, 0.2])
+def test_its_size_by_enumeration(n: int, delta: float, error: float) -> None:
+    found = accepted(n, delta, error)
+    most = (1 - abs(delta)) / 2
+    sizes = []
+    for q in np.concatenate([np.linspace(0, most, 41), np.geomspace(1e-4, most, 41)]):
+        lost, won = (q + delta, q) if delta >= 0 else (q, q - delta)
+        sizes.append(size(n, found, lost, won))
+        assert size(n, found, lost + 0.03, won) <= error
+    assert max(sizes) <= error
+    assert max(sizes) > 0.3 * error or found.sum() == 0
+
+
+def test_unchanged_answers() -> None:
+    for n in (298, 299):
+        p = paired.p_value(n, 0, 0, 0.01, 0.05)
+        assert p == pytest.approx(0.99**n, abs=1e-4)
+        assert (p <= 0.05) is (n == 299)
+    assert paired.unchanged(0.01, 0.05) == 299
+    assert paired.unchanged(0.02, 0.05) == 149
+    assert paired.unchanged(0.0, 0.05) is None
+    n = paired.unchanged(0.01, 0.05 / 3)
+    assert n is not None and 0.99**n <= 0.05 / 3 < 0.99 ** (n - 3)
+
+
+def by_hand(n: int, lost: int, won: int, delta: float, q: float) -> float:
+    """The chance of so good an outcome, outcome by outcome."""
+
+    def z(losses: int, wins: int) -> float:
+        ahead = wins - losses + n * delta
+        return ahead / math.sqrt(wins + losses + n * delta)
+
+    chance, seen = 0.0, z(lost, won)
+    for losses in range(n + 1):
+        for wins in range(n - losses + 1):
+            if z(losses, wins) >= seen - 1e-12:
+                rest = n - losses - wins
+                shares = [q + delta, q, 1 - 2 * q - delta]
+                chance += float(stats.multinomial.pmf([losses, wins, rest], n, shares))
+    return chance
+
+
+@pytest.mark.parametrize(("lost", "won"), [(0, 0), (1, 0), (0, 2), (2, 3)])
+def test_its_p_value_is_the_largest_over_the_unknown(lost: int, won: int) -> None:
+    n, delta, error = 20, 0.2, 0.05
+    found = paired.p_value(n, lost, won, delta, error)
+    gamma = paired.GAMMA * error
+    low, high = stats.binomtest(won, n).proportion_ci(1 - gamma, "exact")
+    roots = np.linspace(math.sqrt(low), math.sqrt(min(high, 0.4)), 60)
+    chances = [by_hand(n, lost, won, delta, q) for q in roots**2]
+    assert found == pytest.approx(max(chances) + gamma, abs=2e-3)
+    assert found >= max(chances) - 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 2000),
+    st.floats(0.001, 0.3),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.sampled_from([0.05, 0.01]),
+)
+def test_more_losses_never_prove_more(
+    n: int, delta: float, lost: int, won: int, error: float
+) -> None:
+    won = min(won, n)
+    lost = min(lost, n - won)
+    p = paired.p_value(n, lost, won, delta, error)
+    assert 0 <= p <= 1
+    if lost + won < n:
+        assert paired.p_value(n, lost + 1, won, delta, error) >= p - 1e-9
+
+
+@pytest.mark.parametrize("outcome", [(400, 180, 180), (100, 100, 0), (100, 0, 100), (1, 1, 0)])
+@pytest.mark.parametrize("delta", [0.01, 0.5, 0.99, 1.0, 0.0, -0.4, -0.99])
+def test_every_outcome_has_one(outcome: tuple[int, int, int], delta: float) -> None:
+    assert 0 <= paired.p_value(*outcome, delta, 0.05) <= 1
+    assert -1 <= paired.most_lost(*outcome, 0.05) <= 1
 
 
 @pytest.mark.parametrize(
-    ("n", "lost", "won", "delta"), [(30, 1, 4, 0.1), (40, 3, 3, 0.15), (30, 0, 6, 0.0)]
+    "outcome", [(299, 0, 0), (1000, 8, 8), (2000, 3, 20), (400, 30, 10), (60, 2, 0)]
 )
-def test_the_worst_unknown_share_counts(n: int, lost: int, won: int, delta: float) -> None:
-    """By brute force over a fine grid of it; what is restricted costs `GAMMA`."""
-
-    def z(a: int, b: int) -> float:
-        ahead = b - a + n * delta
-        return ahead / math.sqrt(a + b + n * delta) if delta > 0 else ahead
-
-    good = [
-        (a, b)
-        for a in range(n + 1)
-        for b in range(n + 1 - a)
-        if a + b + n * delta > 0 and z(a, b) >= z(lost, won) - 1e-12
-    ]
-    half = paired.GAMMA * 0.05 / 2
-    low = float(beta.ppf(half, won, n - won + 1))
-    high = min(float(beta.isf(half, won + 1, n - won)), (1 - delta) / 2 - 1e-9)
-    worst = max(chance(n, good, q + delta, q) for q in np.linspace(low, high, 200))
-    found = paired.p_value(n, lost, won, delta, 0.05)
-    assert found == pytest.approx(worst + paired.GAMMA * 0.05, rel=0.01), "the grid is as fine"
+def test_the_bound_is_where_the_test_turns(outcome: tuple[int, int, int]) -> None:
+    bound = paired.most_lost(*outcome, 0.05)
+    step = 0.04 * (abs(bound) + 2 / outcome[0])
+    assert paired.p_value(*outcome, bound + step, 0.05) <= 0.05
+    assert paired.p_value(*outcome, bound - step, 0.05) > 0.05
 
 
-def test_each_answer_lost_counts_against_and_each_one_won_for_it() -> None:
-    for n, delta in ((200, 0.05), (200, 0.0), (5000, 0.01)):
-        by_lost = [paired.p_value(n, lost, 5, delta, 0.05) for lost in range(0, 12, 2)]
-        assert by_lost == sorted(by_lost) and by_lost[0] < by_lost[-1]
-        by_won = [paired.p_value(n, 5, won, delta, 0.05) for won in range(0, 12, 2)]
-        assert by_won == sorted(by_won, reverse=True) and by_won[0] > by_won[-1]
-
-
-def test_nothing_seen_proves_nothing_and_what_cannot_be_missed_is_proved() -> None:
-    assert paired.p_value(0, 0, 0, 0.01, 0.05) == 1.0
-    assert paired.p_value(10, 10, 0, 1.0, 0.05) == 0.0
-    assert paired.p_value(10, 0, 10, -1.0, 0.05) == 1.0
-    assert paired.p_value(50, 50, 0, 0.1, 0.05) == pytest.approx(1.0, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("n", "lost", "won"), [(299, 0, 0), (1000, 8, 8), (300, 10, 2), (9000, 20, 0), (60, 0, 9)]
-)
-def test_the_bound_that_is_shown_inverts_the_test(n: int, lost: int, won: int) -> None:
-    bound = paired.most_lost(n, lost, won, 0.05)
-    assert bound > (lost - won) / n
-    assert paired.p_value(n, lost, won, bound, 0.05) == pytest.approx(0.05, rel=0.15)
-
-
-def test_of_nothing_seen_all_may_be_lost() -> None:
-    assert paired.most_lost(0, 0, 0, 0.05) == 1.0
-
-
-class TestHowMany:
-    @pytest.mark.parametrize(
-        ("delta", "error", "n"), [(0.01, 0.05, 299), (0.02, 0.05, 149), (0.01, 0.05 / 3, 408)]
-    )
-    def test_unchanged_answers_prove_a_loss_below_a_limit(
-        self, delta: float, error: float, n: int
-    ) -> None:
-        assert paired.unchanged(delta, error) == n
-        assert paired.p_value(n, 0, 0, delta, error) <= error
-        assert paired.p_value(n - 1, 0, 0, delta, error) > error
-
-    @pytest.mark.parametrize("delta", [0.0, -0.01, 1.0, 1.5])
-    def test_no_number_proves_a_limit_of_nothing(self, delta: float) -> None:
-        assert paired.unchanged(delta, 0.05) is None
-
-    def test_with_some_lost_it_takes_more(self) -> None:
-        assert paired.needed(0.0, 0.0, 0.01, 0.05) == 299
-        n = paired.needed(0.002, 0.001, 0.01, 0.05)
-        assert n is not None
-        for times, proved in ((0.5, False), (2, True)):
-            many = round(times * n)
-            p = paired.p_value(many, round(0.002 * many), round(0.001 * many), 0.01, 0.05)
-            assert (p <= 0.05) is proved
-        assert paired.needed(0.02, 0.01, 0.01, 0.05) is None
-        assert paired.needed(0.03, 0.01, 0.01, 0.05) is None
+@pytest.mark.parametrize(("lost", "won"), [(0.0, 0.0), (0.002, 0.0), (0.005, 0.004), (0.0, 0.01)])
+def test_the_number_needed_is_about_right(lost: float, won: float) -> None:
+    n = paired.needed(lost, won, 0.01, 0.05)
+    assert n is not None
+    more = round(1.3 * n)
+    outcome = more, round(lost * more), round(won * more)
+    assert paired.p_value(*outcome, 0.01, 0.05) <= 0.05
+    less = round(0.6 * n)
+    outcome = less, round(lost * less), round(won * less)
+    assert paired.p_value(*outcome, 0.01, 0.05) > 0.05
+    assert paired.needed(0.02, 0.01, 0.01, 0.05) is None
