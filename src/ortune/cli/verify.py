@@ -47,13 +47,13 @@ def command(asked: _Asked) -> int:
 
     if asked.out is not None and not asked.bisect:
         raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
+    if asked.strict and asked.budget is not None:
+        demand_provable(Budget.parse(asked.budget))
     if asked.bisect:
         asked = replace(asked, bisect=asked.out or asked.folder)
         if asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
             other = "" if asked.folder.is_file() else ", or --force"
             raise BadSettings(f"{asked.folder} exists", fix=f"give another name{other}")
-    if asked.strict and asked.budget is not None:
-        demand_provable(Budget.parse(asked.budget))
     found = run(asked)
     result = {
         "reference": asked.reference,
@@ -94,6 +94,8 @@ def _show(found: Comparison, bisect: bool) -> None:
     say(f"{found.verdict}: {found.budget}{rule}, over {found.samples}{made_up} samples")
     if found.scores:
         say(wording.means(found.scores[0]))
+    for text in wording.fallen(found.scores):
+        say(f"not decisive: {text}")
     if found.simulated is not None:
         _show_saturation(found.simulated)
     if found.bisection is not None:

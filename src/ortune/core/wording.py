@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from ortune.core.acceptance import Outcome, outcome
@@ -126,6 +126,12 @@ def means(score: Score) -> str:
         more = f"about {count(score.needed, 'unread sample')} would prove it"
     seen = f"as far as {count(score.samples, 'sample')} tell ({score.basis})"
     return f"likely: {claim}, {seen}; {more}"
+
+
+def fallen(scores: Sequence[Score]) -> list[str]:
+    """Name the outputs that the budget does not read and that fall below limits of their own."""
+    found = [score for score in scores[1:] if score.verdict is Verdict.FAILS]
+    return [f"{score.metric} is {number(score.value)}: {score.basis}" for score in found]
 
 
 def verdict(trial: Trial) -> str:

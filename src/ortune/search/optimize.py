@@ -29,7 +29,7 @@ from ortune.experiment.prepare import prepare
 from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.capabilities import capabilities, demand
 from ortune.recipe.space import Space, Target
-from ortune.search.loop import Aim, search
+from ortune.search.loop import FINALISTS, Aim, search
 from ortune.search.padding import unpadded
 from ortune.search.policy import Policy
 from ortune.search.request import Optimize
@@ -60,6 +60,7 @@ def run(asked: Optimize) -> Study:
                 on=equipped(asked.on, asked.custom_ops).strip(),
                 command=asked.command,
                 policy=str(policy),
+                finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
             )
         except OrtuneError:
             if fresh:
