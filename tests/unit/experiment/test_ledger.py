@@ -183,7 +183,8 @@ def test_a_study_comes_back_with_its_ending_and_without_plans_that_change_nothin
     with pytest.raises(BadData, match="no run in"):
         read_study(root)
     ledger = Ledger(root)
-    for one in (*made.trials, replace(made.trials[1], key="0" * 16, status=Status.UNCHANGED)):
+    unchanged = replace(made.trials[1], key="0" * 16, status=Status.UNCHANGED)
+    for one in (*made.trials, unchanged):
         ledger.append(one)
     assert read_study(root).ending == Ending()
     write_ending(root, made.ending)

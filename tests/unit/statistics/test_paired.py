@@ -87,7 +87,7 @@ def test_its_p_value_is_the_largest_over_the_unknown(lost: int, won: int) -> Non
     found = paired.p_value(n, lost, won, delta, error)
     gamma = paired.GAMMA * error
     low, high = stats.binomtest(won, n).proportion_ci(1 - gamma, "exact")
-    roots = np.linspace(math.sqrt(low), math.sqrt(min(high, 0.4)), 60)
+    roots = np.linspace(math.sqrt(low), math.sqrt(min(high, 0.399999)), 60)
     chances = [by_hand(n, lost, won, delta, q) for q in roots**2]
     assert found == pytest.approx(max(chances) + gamma, abs=2e-3)
     assert found >= max(chances) - 1e-9
