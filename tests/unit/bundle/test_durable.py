@@ -50,7 +50,7 @@ def test_bytes_and_name_are_on_disk(
     sync = os.fsync
 
     def fsync(fd: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
         sync(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)

@@ -76,7 +76,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     sync, rename = os.fsync, os.replace
 
     def synced(fd: int) -> None:
-        found.append(("sync", Path(os.readlink(f"/proc/self/fd/{fd}")).name))
+        found.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
         sync(fd)
 
     def renamed(old: Any, new: Any, **how: Any) -> None:
