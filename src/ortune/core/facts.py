@@ -15,11 +15,14 @@ class TensorSpec:
         dtype: NumPy's name, such as ``float32``; ``bfloat16`` and the like by ml_dtypes' names.
         shape: An int is fixed, a str is a named dynamic dimension, None an unnamed one; None for
             the whole shape when even the rank is unknown.
+        rows: Of an input: rows of the smallest table that its integers index, as token ids index
+            an embedding. None when it is not known to index any.
     """
 
     name: str
     dtype: str
     shape: tuple[int | str | None, ...] | None
+    rows: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

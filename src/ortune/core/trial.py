@@ -95,16 +95,22 @@ class Burst:
         waited: For each entry the share of the time that the process's threads stood in the run
             queue, from the scheduler's own counters; negative when it cannot be read.
         runs_each: Runs behind one entry.
+        alike: All entries asked for the same, so that bursts are compared by their medians;
+            else entry i of one side is compared with entry i of the other.
     """
 
     latency_ns: tuple[int, ...]
     waited: tuple[float, ...]
     runs_each: int = 1
+    alike: bool = False
 
 
 @dataclass(frozen=True)
 class Block:
-    """One turn A B B A: two bursts of the baseline around two of the candidate, joined."""
+    """One turn A B B A: two bursts of the baseline around two of the candidate, joined.
+
+    A side runs by time: the sides may differ in entries.
+    """
 
     baseline: Burst
     candidate: Burst

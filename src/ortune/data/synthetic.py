@@ -38,11 +38,13 @@ def make(
     Shapes not given: the first dimension and every dimension named as a batch are 1, height and
     width of an image 224, the length of a signal (floats of rank 2) 512, other dynamic ones 16; a
     dimension that a given shape names has its size everywhere.
-    Values not given: floats standard normal; masks 1; token types 0; positions 0, 1, 2, ...; bytes
-    0 to 255, other integers 0 to 99; booleans true; text "a".
+    Values not given: floats standard normal; masks 1; token types 0; positions 0, 1, 2, ...; what
+    indexes a table any of its rows, other bytes 0 to 255, other integers 0 to 99; booleans true;
+    text "a".
 
     Raises:
-        BadData: A name is no input, a shape does not fit it, or an input's shape is unknown.
+        BadData: A name is no input, a shape or a range does not fit it, or an input's shape is
+            unknown.
     """
     checks.tensors(inputs)
     known = checks.by_name(inputs)
@@ -136,10 +138,12 @@ def _drawn(
     if exact and ("token_type" in name or "segment" in name):
         return "zeros", lambda rng: np.zeros(shape, dtype)
     if exact and "position" in name and shape:
-        places = np.broadcast_to(np.arange(shape[-1]), shape).astype(dtype)
+        last = (spec.rows or shape[-1]) - 1
+        places = np.broadcast_to(np.arange(shape[-1]).clip(max=last), shape).astype(dtype)
         return "0, 1, 2, ...", lambda rng: places
     if exact:
-        top = 256 if spec.dtype == "uint8" else _IDS
+        top = spec.rows or (256 if spec.dtype == "uint8" else _IDS)
+        top = min(top, int(np.iinfo(dtype).max) + 1)
         return f"0..{top - 1}", lambda rng: rng.integers(0, top, shape).astype(dtype)
     return "standard normal", lambda rng: rng.standard_normal(shape).astype(dtype)
 
@@ -152,6 +156,11 @@ def _within(
     if dtype.kind not in "iub":
         return words, lambda rng: rng.uniform(low, high, shape).astype(dtype)
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if spec.rows is not None and (low < -spec.rows or high >= spec.rows):
+        raise BadData(
+            f"range {words} of '{spec.name}' goes beyond its table of {spec.rows} rows",
+            fix=f"give --range {spec.name}:0..{spec.rows - 1}, or leave it out",
+        )
     if low != int(low) or high != int(high) or low < least or high > most:
         raise BadData(
             f"range {words} does not fit input '{spec.name}' of {spec.dtype}",

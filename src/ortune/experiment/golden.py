@@ -6,21 +6,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ortune.core.errors import BadData
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.data import stream
 from ortune.measurement.outputs import outputs
 from ortune.measurement.process import WorkerFailed, lone
+from ortune.model.io import file
 
 if TYPE_CHECKING:
     from ortune.experiment.context import Context
 
 COUNT = 2
+_SHARE = 0.1
+"""Of the model's size: what golden samples may take, unless one sample alone takes more."""
 
 
 def write(study: Study, context: Context) -> None:
-    """Write RUN/golden: inputs once, outputs of the best trial."""
+    """Write RUN/golden: inputs once, outputs of the best trial; one sample if they are large."""
     root = context.root
     for name, path in context.feeds.items():
         inputs = inputs_path(root, name)
@@ -28,6 +33,17 @@ def write(study: Study, context: Context) -> None:
             feeds = stream.Stream(path)
             stream.write(inputs, (feeds[i] for i in range(min(COUNT, len(feeds)))))
     ensure(study, study.best)
+    for name, source in study.models.items():
+        files = inputs_path(root, name), outputs_path(root, name, study.best)
+        room = _SHARE * file.size(built_model(root, study.best, Path(source)))
+        if sum(path.stat().st_size for path in files) > room:
+            for path in files:
+                _keep_first(path)
+
+
+def _keep_first(path: Path) -> None:
+    first = {name: np.array(array) for name, array in stream.Stream(path)[0].items()}
+    stream.write(path, iter([first]))
 
 
 def ensure(study: Study, trial: Trial) -> None:

@@ -34,7 +34,7 @@ SAID = {
     ),
     "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: /onnxruntime/onnxruntime/"
     "core/providers/openvino/backends/basic_backend.cc:136 onnxruntime::openvino_ep::"
-    "BasicBackend::BasicBackend(std::unique_ptr<onnx::ModelProto>&, onnxruntime::openvino_ep::ptr_stream_t&) "
+    "BasicBackend::BasicBackend(std::unique_ptr<onnx::ModelProto>&, ptr_stream_t&) "
     "/onnxruntime/onnxruntime/core/providers/openvino/ov_interface.cc:28 auto onnxruntime::"
     "openvino_ep::OvExceptionBoundary(Func&&, std::format_string<Args ...>&&, Args&& ...) [with "
     "bool typed = false; Func = OVCore::CompileModel(const std::string&)::<lambda()>; "

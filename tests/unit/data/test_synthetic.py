@@ -114,3 +114,21 @@ def test_an_unknown_rank_must_be_given(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="--shape x:"):
         one(spec, tmp_path)
     assert one(spec, tmp_path, shapes={"x": ()})["x"].shape == ()
+
+
+def test_indices_are_drawn_from_the_rows_of_their_table(tmp_path: Path) -> None:
+    ids = TensorSpec("ids", "int64", (1, 64), rows=7)
+    places = TensorSpec("position_ids", "int64", (1, 64), rows=32)
+    found = make([ids, places], tmp_path, shapes={}, ranges={})
+    samples = [Stream(found.stream)[index] for index in range(found.count)]
+    drawn = np.concatenate([sample["ids"] for sample in samples])
+    assert (drawn.min(), drawn.max()) == (0, 6)
+    assert samples[0]["position_ids"].max() == 31
+    assert "made up: ids int64 [1, 64], 0..6" in found.notes
+
+
+def test_a_range_beyond_the_table_names_the_one_that_fits(tmp_path: Path) -> None:
+    ids = TensorSpec("ids", "int64", (1, 64), rows=7)
+    with pytest.raises(BadData) as found:
+        make([ids], tmp_path, shapes={}, ranges={"ids": (0, 7)})
+    assert "--range ids:0..6" in found.value.fix

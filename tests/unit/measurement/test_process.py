@@ -126,3 +126,14 @@ def test_what_a_backend_says_to_do_reaches_the_reader(model: Path) -> None:
     with Worker(job(model, Torch())) as worker, pytest.raises(WorkerFailed) as caught:
         worker.ask("load")
     assert "source=" in caught.value.failure.fix
+
+
+def test_integers_beyond_a_table_name_the_range_that_fits(model: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1,4] x) => (float[1,4,2] y) <float[5,2] t = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}> {
+      wide = Cast<to = 7>(x) far = Add(wide, wide) y = Gather(t, far) }"""
+    onnx.save(onnx.parser.parse_model(text), model)
+    with Worker(job(model)) as worker, pytest.raises(WorkerFailed) as caught:
+        worker.ask("load")
+        worker.ask("score", indices=[4], metrics=[])
+    assert "--range INPUT:0..4" in caught.value.failure.fix

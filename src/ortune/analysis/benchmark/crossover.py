@@ -94,8 +94,9 @@ def _ratio(one: Mapping[str, Any], two: Mapping[str, Any]) -> Interval:
 
 
 def _sets(row: Mapping[str, Any]) -> list[list[Burst]]:
+    alike = bool(row.get("alike"))
     return [
-        [Burst(tuple(ns), tuple(w), each) for ns, w in zip(turn, waited, strict=True)]
+        [Burst(tuple(ns), tuple(w), each, alike) for ns, w in zip(turn, waited, strict=True)]
         for turn, waited, each in zip(row["turns"], row["waited"], row["runs_each"], strict=True)
     ]
 

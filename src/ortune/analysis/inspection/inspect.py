@@ -68,7 +68,7 @@ class Inspection(TableResult):
         bodies: Of If, Loop and Scan.
         functions: That the file defines.
         lint: What is odd.
-        skipped: Why rules that read weights were left out; empty when they were not.
+        skipped: What was left out because weights were not read; empty when they were.
         saturable: Integer layers and whether they can saturate without VNNI.
         steps: Automatic transforms that apply.
         placement: What each backend asked would take.
@@ -146,7 +146,7 @@ def run(asked: Inspect) -> Inspection:
         bodies=tuple(local_bodies(loaded)),
         functions=tuple(local_functions(loaded)),
         lint=ordered([*odd, *(_pairs(loaded, facts) if read else ())]),
-        skipped="" if read else _skipped(size),
+        skipped="" if read else _skipped(size, facts),
         saturable=saturable(loaded) if read else (),
         steps=tuple(str(step) for step in clean(facts).steps),
         placement=tuple(placed(path, backend) for backend in backends),
@@ -156,11 +156,13 @@ def run(asked: Inspect) -> Inspection:
 inspect = verb(Inspect, run)
 
 
-def _skipped(size: int) -> str:
-    return (
-        f"weights of {size / 1e9:.1f} GB were not read: no digest, and no rules about their "
-        "values; --weights reads them"
-    )
+def _skipped(size: int, facts: Facts) -> str:
+    """Name all that is missing because weights were not read."""
+    left = ["its digest", "findings about weights (NaN, infinity, beyond float16, denormals)"]
+    if facts.quantized:
+        left += ["which integer layers can saturate", "pairs that no integer kernel takes"]
+    how = "reads them all" if size < READ_BELOW else f"reads all {size / 1e9:.1f} GB"
+    return f"not looked at, as weights were not read: {', '.join(left)}; --weights {how}"
 
 
 def _pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:

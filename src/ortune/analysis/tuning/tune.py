@@ -26,8 +26,8 @@ from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.experiment.budget import budget_for
 from ortune.experiment.context import ScoredPart
-from ortune.experiment.measure import records
-from ortune.experiment.original import scored_part
+from ortune.experiment.records import scored_part
+from ortune.experiment.scores import records
 from ortune.measurement.accuracy import EXACT_DB, judge
 from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
@@ -163,7 +163,7 @@ class _Truth:
             return Answers(True, "the same outputs", snr, error)
         if not backend.lossy:
             return Answers(False, f"its outputs differ: {snr:.0f} dB", snr, error)
-        score = judge(self.budget, tables[0], self.part.records, self.part.groups)
+        score = judge(self.budget, tables[0], self.part.records, self.part.groups, proof=())
         said = f"{score.metric} {score.value:.4g}, {score.verdict}"
         return Answers(score.verdict is not Verdict.FAILS, said, snr, error)
 

@@ -1,9 +1,9 @@
 """Statistics over raw samples: pure functions, computed late.
 
-A *block* is one A B B A turn in which both sides run the same samples; its log-ratio is the
-median over entries of log(candidate / baseline). A *pair* is two live processes. Blocks of
-one pair share the processes' memory layout, so a pair has an effect of its own that no number of
-blocks averages out.
+A *block* is one A B B A turn; its log-ratio is that of the sides' medians where all entries are
+alike, else the median over entries of log(candidate / baseline): entry i ran the same sample on
+both sides. A *pair* is two live processes. Blocks of one pair share the processes' memory layout,
+so a pair has an effect of its own that no number of blocks averages out.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.trial import Block, Interval, Pair
+from ortune.core.trial import Block, Burst, Interval, Pair
 
 CONFIDENCE = 0.99
 SEARCHING = 0.9
@@ -36,6 +36,7 @@ PREDICTED = 0.95
 WAITED = 0.02
 """Entries whose threads waited longer than this share for a CPU are dropped."""
 _ENOUGH = 12
+_BLOCKS = 4
 
 Floats = NDArray[np.float64]
 
@@ -86,30 +87,47 @@ class Learnt:
 NOTHING = Learnt()
 
 
-def calm(block: Block) -> NDArray[np.bool_]:
-    """Return which entries no neighbour disturbed on either side."""
-    waited = np.maximum(block.baseline.waited, block.candidate.waited)
-    return np.asarray(waited <= WAITED)
+def calm(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which entries of baseline and candidate count where a neighbour disturbed some.
+
+    Entries that are not alike are compared one by one, as many as both sides have: a disturbed
+    one takes its fellow along.
+    """
+    one, two = (np.asarray(b.waited) <= WAITED for b in (block.baseline, block.candidate))
+    if _alike(block):
+        return one, two
+    both = one[: len(two)] & two[: len(one)]
+    return both, both
 
 
 def block_logs(pair: Pair) -> Floats:
     """Return the log-ratio of every block that counts, shape [blocks].
 
-    It is the median of the entries' log-ratios: entry i ran the same samples on both sides. Only
-    undisturbed entries count as soon as the pair has a dozen of them in four blocks.
+    Only undisturbed entries count as soon as each side has a dozen of them, in four blocks.
     """
     kept = [calm(block) for block in pair.blocks]
-    enough = sum(int(k.sum()) for k in kept) >= _ENOUGH and sum(k.any() for k in kept) >= 4
+    fewest = min((sum(int(k[side].sum()) for k in kept) for side in (0, 1)), default=0)
+    enough = fewest >= _ENOUGH and sum(one.any() and two.any() for one, two in kept) >= _BLOCKS
     logs = []
-    for block, keep in zip(pair.blocks, kept, strict=True):
-        top = np.maximum(np.asarray(block.candidate.latency_ns, np.float64), 1.0)
-        bottom = np.maximum(np.asarray(block.baseline.latency_ns, np.float64), 1.0)
-        entries = np.log(top / bottom)
+    for block, (one, two) in zip(pair.blocks, kept, strict=True):
+        bottom, top = (_log(b, len(k)) for b, k in ((block.baseline, one), (block.candidate, two)))
         if enough:
-            entries = entries[keep]
-        if len(entries):
-            logs.append(float(np.median(entries)))
+            bottom, top = bottom[one], top[two]
+        if len(bottom) and len(top):
+            apart = (
+                np.median(top) - np.median(bottom) if _alike(block) else np.median(top - bottom)
+            )
+            logs.append(float(apart))
     return np.array(logs)
+
+
+def _alike(block: Block) -> bool:
+    return block.baseline.alike and block.candidate.alike
+
+
+def _log(burst: Burst, count: int) -> Floats:
+    """Return the logarithms of a burst's first entries."""
+    return np.log(np.maximum(np.asarray(burst.latency_ns[:count], np.float64), 1.0))
 
 
 def centre(logs: Floats) -> float:
@@ -123,9 +141,13 @@ def bootstrap(logs: Floats) -> float:
 
     With Hesterberg's sqrt(n / (n - 1)) for its narrowness (doi:10.1080/00031305.2015.1089789).
     """
-    n = len(logs)
-    if n < 2:
-        return float("inf")
+    return _resampled(tuple(logs.tolist())) if len(logs) > 1 else math.inf
+
+
+@lru_cache(4096)
+def _resampled(values: tuple[float, ...]) -> float:
+    """Kept, as a run judges the same pairs again with every finalist."""
+    logs, n = np.array(values), len(values)
     rng = np.random.default_rng(0)
     rows = np.sort(logs[rng.integers(0, n, (2000, n))], axis=1)
     cut = int(0.2 * n)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -49,7 +50,15 @@ def _answer(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": error.what, "fix": error.fix}
     except Exception as error:
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {gist(error)}", "fix": ""}
+        return {"error": f"{type(error).__name__}: {gist(error)}", "fix": _fix(error)}
+
+
+def _fix(error: Exception) -> str:
+    """Say what to do about integers that index beyond a table, the usual fault of made-up ids."""
+    found = re.search(r"out of data bounds.*?range \[-\d+,(\d+)\]", str(error))
+    if found is None:
+        return ""
+    return f"give data that fits, or --range INPUT:0..{found[1]} of the input that holds them"
 
 
 def _claim_stdout() -> IO[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.model.analysis.flops import flops
+from ortune.model.analysis.lookups import table_rows
 from ortune.model.analysis.weight_values import WeightValues, denormal_share, weight_values
 from ortune.model.graph import edit, spec
 from ortune.model.graph.match import label
@@ -42,7 +44,8 @@ def facts(
     precisions: Counter[str] = Counter()
     for tensor in weights:
         precisions[spec.dtype_name(tensor.dtype)] += tensor.nbytes
-    inputs = spec.inputs(model)
+    rows = table_rows(model)
+    inputs = tuple(replace(one, rows=rows.get(one.name)) for one in spec.inputs(model))
     dynamic = [d for one in inputs for d in one.shape or () if isinstance(d, str)]
     shaped, rung = known or _shaped(model)
     if read and values is None:

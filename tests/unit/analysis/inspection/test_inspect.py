@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.models import write_classifier
 
 import ortune as ot
@@ -18,3 +19,16 @@ def test_the_repr_has_the_figures_of_the_models_size_and_work(tmp_path: Path) ->
     assert shown["bytes moved"] == found.moved
     assert shown["findings"] == len(found.lint)
     assert repr(found).startswith("Inspection\n  model ")
+
+
+def test_what_was_skipped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = write_classifier(tmp_path)
+    assert ot.inspect(model).skipped == ""
+    found = ot.inspect(model, weights=False)
+    assert "its digest, findings about weights" in found.skipped
+    assert "saturate" not in found.skipped and found.digest is None
+    monkeypatch.setattr("ortune.analysis.inspection.inspect.READ_BELOW", 1)
+    quantized = ot.convert(model, tmp_path / "q.onnx", precision="int8")
+    assert quantized is not None
+    assert "integer layers can saturate" in ot.inspect(tmp_path / "q.onnx").skipped
+    assert ot.inspect(tmp_path / "q.onnx", weights=True).skipped == ""

@@ -214,8 +214,39 @@ def test_when_everything_is_disturbed_all_entries_count() -> None:
 
 def test_unreadable_run_queue_drops_nothing() -> None:
     base = Burst((100, 100), (-1.0, -1.0))
-    assert stats.calm(Block(base, base)).all()
+    assert all(kept.all() for kept in stats.calm(Block(base, base)))
     assert math.isnan(stats.disturbed([Pair((Block(base, base),))]))
+
+
+def test_alike_entries_are_compared_by_their_medians_however_many() -> None:
+    base = Burst((100, 104, 96), (0.0,) * 3, 1, True)
+    cand = Burst((50, 52, 48, 49, 51, 90, 10), (0.0,) * 7, 1, True)
+    assert stats.block_logs(Pair((Block(base, cand),) * 3)) == pytest.approx([math.log(0.5)] * 3)
+
+
+def test_each_side_drops_its_own_disturbed_entries_where_they_are_alike() -> None:
+    base = Burst((100, 100, 100, 900, 900, 900, 900), (0,) * 3 + (0.5,) * 4, 1, True)
+    cand = Burst((500, 500, 500, 50, 50, 50), (0.5,) * 3 + (0,) * 3, 1, True)
+    found = stats.block_logs(Pair((Block(base, cand),) * 4))
+    assert found == pytest.approx([math.log(0.5)] * 4)
+
+
+def test_entries_that_are_not_alike_match_by_their_place() -> None:
+    """Samples of other shapes: entry 1 takes ten times as long; the longer side's rest is left."""
+    base = Burst((100, 1000, 100), (0.0,) * 3)
+    cand = Burst((50, 500, 50, 9999, 9999), (0.0,) * 5)
+    for block in (Block(base, cand), Block(cand, base)):
+        found = stats.block_logs(Pair((block,) * 5))
+        assert np.abs(found) == pytest.approx([math.log(2)] * 5)
+
+
+def test_a_record_of_equal_counts_reads_as_it_always_did() -> None:
+    rng = np.random.default_rng(7)
+    base, cand = (tuple(map(int, rng.integers(100, 200, 9))) for _ in range(2))
+    waited = tuple(map(float, rng.choice([0.0, 0.3], 9)))
+    found = stats.block_logs(Pair((Block(Burst(base, (0.0,) * 9), Burst(cand, waited)),) * 5))
+    kept = np.array(waited) == 0
+    assert found == pytest.approx([np.median(np.log(np.divide(cand, base))[kept])] * 5)
 
 
 def test_student_agrees_with_tables() -> None:
