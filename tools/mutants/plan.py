@@ -6,6 +6,7 @@ import hashlib
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Module:
         """Return its text."""
         return (root / SOURCES / self.path).read_bytes()
 
+    @cache
     def mutants(self) -> list[Mutant]:
         """Return its edits."""
         return mutants(self.path, self.source(), self.skip)
