@@ -76,7 +76,7 @@ def by_hand(n: int, lost: int, won: int, delta: float, q: float) -> float:
         for wins in range(n - losses + 1):
             if z(losses, wins) >= seen - 1e-12:
                 rest = n - losses - wins
-                shares = [q + delta, q, 1 - 2 * q - delta]
+                shares = [q + delta, q, max(0.0, 1 - 2 * q - delta)]
                 chance += float(stats.multinomial.pmf([losses, wins, rest], n, shares))
     return chance
 
