@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             done = found.get(path, {}).get("digest") == digest and not asked.again
             if done or asked.module not in ("", path):
                 continue
-            told = _module(module, copies, [] if asked.hand else module.mutants()[:: asked.sample])
+            told = _module(
+                module, copies, [] if asked.hand else plan.edits(module)[:: asked.sample]
+            )
             if asked.sample > 1 or asked.hand:
                 print(told["hand"], flush=True)
                 continue

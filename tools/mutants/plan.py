@@ -37,11 +37,6 @@ class Module:
         """Return its text."""
         return (root / SOURCES / self.path).read_bytes()
 
-    @cache
-    def mutants(self) -> list[Mutant]:
-        """Return its edits."""
-        return mutants(self.path, self.source(), self.skip)
-
     def digest(self) -> str:
         """Digest what the outcome depends on: the module, its near tests, the operators."""
         files = [ROOT / SOURCES / self.path, HERE / "operators.py"]
@@ -72,6 +67,12 @@ class Accepted:
         """Say whether an edit is meant."""
         same = (self.path, self.where, self.was) == (mutant.path, mutant.where, mutant.was)
         return same and self.becomes in ("", mutant.becomes)
+
+
+@cache
+def edits(module: Module) -> list[Mutant]:
+    """Return a module's edits."""
+    return mutants(module.path, module.source(), module.skip)
 
 
 def digest(*texts: str) -> str:
