@@ -43,7 +43,9 @@ unit: dev
 # committed. It needs an otherwise idle machine.
 check: dev
 	$(PY) -m pytest tests -q -m long
-	$(PY) -m benchmarks.aa --beside-neighbour
+	$(PY) -m benchmarks.coverage --jobs 2
+	$(PY) -m benchmarks.aa
+	$(PY) -m benchmarks.clock
 	$(PY) -m benchmarks.again
 	$(PY) -m benchmarks.tune
 	$(PY) -m benchmarks.ceilings --threads 1 2 --rounds 8
@@ -59,6 +61,7 @@ check: dev
 	$(PY) -m benchmarks.simplifiers
 	$(PY) -m benchmarks.main_job
 	$(PY) -m benchmarks.peers
+	$(PY) -m benchmarks.tables
 
 clean:
 	rm -rf $(VENV) build ortune-demo src/ortune.egg-info .mypy_cache .ruff_cache .pytest_cache \

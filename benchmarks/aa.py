@@ -73,7 +73,7 @@ def _silero(name: str) -> Path:
 
 
 MODELS: Mapping[str, Callable[[str], Path]] = {
-    "digit_cnn": _sample,
+    "digit-cnn": _sample,
     "efficientnet-lite0": _sample,
     "minilm": _sample,
     "silero-vad-16k": _silero,
@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="timing of a pair")
     parser.add_argument("--twins-beside", action="store_true", help="twins beside a neighbour too")
     parser.add_argument("--kept", type=Path, default=KEPT)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run kept")
     parser.add_argument("--summary", action="store_true", help="time nothing")
     asked = parser.parse_args()
@@ -109,7 +110,7 @@ def main() -> None:
         found = (
             known | {"seconds of timing a pair": asked.seconds} | summary(rows) | {"pairs": rows}
         )
-        RESULTS.write_text(_compact(found))
+        asked.out.write_text(_compact(found))
         print(
             json.dumps({k: v for k, v in found.items() if k not in ("pairs", "cells")}, indent=1)
         )

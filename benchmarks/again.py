@@ -40,7 +40,7 @@ from ortune.measurement.timing.pairs import Effort, time_pair
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "again"
-EFFORT = Effort(min_blocks=6, max_blocks=20, seconds=4, decide=False)
+EFFORT = Effort(max_blocks=20, seconds=4, decide=False)
 SAMPLE = "efficientnet-lite0"
 
 

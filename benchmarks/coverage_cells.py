@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from benchmarks.populations import (
     discordant,
     errors,
     even,
+    fails,
     grouped_right,
     grouped_share,
     lognormal,
@@ -45,6 +47,7 @@ class Population:
     draw: Callable[[Rng, int], Drawn]
 
 
+@cache
 def outside() -> list[Population]:
     """Return every population just outside its budget that a proof is asked of."""
     cosine = f"cosine>={LIMIT}"
@@ -84,6 +87,7 @@ def outside() -> list[Population]:
     return found
 
 
+@cache
 def never() -> list[Population]:
     """Return perfect answers under budgets that no number of samples proves."""
 
@@ -102,12 +106,13 @@ def never() -> list[Population]:
     ]
 
 
+@cache
 def honest() -> list[Population]:
     """Return populations within their budget, for the power."""
     cosine, top1 = f"cosine>={LIMIT}", "top1>=base-0.01"
     found = [
-        Population("share", f"{fails:.1%} of the samples outside", cosine, fails(fails))
-        for fails in (0.0, 0.01, 0.02)
+        Population("share", f"{share:.1%} of the samples outside", cosine, fails(share))
+        for share in (0.0, 0.01, 0.02)
     ]
     found += [
         Population("right", f"{each:.1%} lost, {each:.1%} won", top1, even(each))

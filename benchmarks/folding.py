@@ -28,6 +28,7 @@ import ortune as ot
 from ortune.cli.main import main as ortune
 from ortune.core import preprocess
 from ortune.core.preprocess import Preprocess
+from ortune.engine.golden import snr_db
 from ortune.measurement.machine.machine import machine, versions
 
 RESULTS = Path(__file__).resolve().parent / "results" / "folding.json"
@@ -82,9 +83,9 @@ def _round(before: Run, after: Run, given: Pictures) -> tuple[int, int]:
 def alike(before: Run, after: Run, given: Pictures) -> dict[str, Any]:
     """Compare the answers: decibels of the worst picture, and how many labels agree."""
     pairs = [(before(one).astype(np.float64), after(one)) for one in given]
-    noise = [10 * np.log10((a**2).sum() / max(((a - b) ** 2).sum(), 1e-30)) for a, b in pairs]
-    same = sum(int(a.argmax()) == int(b.argmax()) for a, b in pairs)
-    return {"least_db": float(min(noise)), "same_label": same, "pictures": len(pairs)}
+    least = min(snr_db({"": a}, {"": b}) for a, b in pairs)
+    same = sum(bool(np.isfinite(b).all()) and a.argmax() == b.argmax() for a, b in pairs)
+    return {"least_db": least, "same_label": same, "pictures": len(pairs)}
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def run(shape: Shape, limit: str, *, prepare: bool = False) -> dict[str, Any] | 
             _scored(shape, made, winner, scores)
         known = {row["key"]: row for row in scores.rows()}
         rows = [
-            _row(entry, known.get(_key(entry), {"error": entry.error, "holds": []}))
+            _row(entry, known.get(_key(shape, entry), {"error": entry.error, "holds": []}))
             for entry in (*entries, *winners)
         ]
         race = Race(entries[0], made / "data", work)
@@ -114,17 +114,17 @@ def _row(entry: Contestant, score: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _key(entry: Contestant) -> str:
-    """What a score hangs on: the entry, and when its file was made."""
+def _key(shape: Shape, entry: Contestant) -> str:
+    """What a score hangs on: budgets, the entry, and when its file was made."""
     changed = entry.model.stat().st_mtime_ns if entry.model.is_file() else 0
-    return f"{entry.name} @ {entry.backend} {changed}"
+    return f"{shape.budget}, {shape.cpu_budget}: {entry.name} @ {entry.backend} {changed}"
 
 
 def _scored(shape: Shape, made: Path, entry: Contestant, kept: Kept) -> None:
     """Keep the scores of an entry by the budgets' own metrics, whoever made the file."""
-    if entry.error or any(row["key"] == _key(entry) for row in kept.rows()):
+    if entry.error or any(row["key"] == _key(shape, entry) for row in kept.rows()):
         return
-    row: dict[str, Any] = {"key": _key(entry), "error": "", "scores": {}, "holds": []}
+    row: dict[str, Any] = {"key": _key(shape, entry), "error": "", "scores": {}, "holds": []}
     for budget in dict.fromkeys((shape.budget, shape.cpu_budget)):
         try:
             found = ot.verify(

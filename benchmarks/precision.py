@@ -137,7 +137,8 @@ def _agreement(original: Run, candidate: Run, data: Path) -> float:
     same = []
     for feeds in _feeds(data):
         one, two = (next(iter(run(**feeds).values())) for run in (original, candidate))
-        same += (one.argmax(-1) == two.argmax(-1)).tolist()
+        whole = np.isfinite(two).all(-1)
+        same += (whole & (one.argmax(-1) == two.argmax(-1))).tolist()
     return float(np.mean(same))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.contestants import Contestant
 from benchmarks.fresh import Kept, Side, effort, interval, logs, pair_of, pairs, stream
-from ortune.core.trial import Interval
+from ortune.core.trial import Interval, Pair
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing import stats
@@ -156,10 +156,22 @@ def _judged(record: noise.Record, rows: Sequence[Row], seconds: float) -> Row:
     for row in sorted(rows, key=lambda row: int(row["turn"])):
         if row["blocks"]:
             found.setdefault(row["name"], []).append(row["blocks"])
-    ratios = {name: ratio(blocks) for name, blocks in found.items()}
+    groups = {name: [pair_of(one) for one in blocks] for name, blocks in found.items()}
+    equal = groups.pop(AGAIN)
+    ratios = {
+        name: stats.ratio(pairs, learnt=_learnt(groups, equal, name))
+        for name, pairs in groups.items()
+    }
+    ratios[AGAIN] = stats.ratio(equal, learnt=_learnt(groups, ()))
     waits = [row["disturbed"] for row in rows if row["disturbed"] is not None]
     disturbed = sum(waits) / len(waits) if waits else math.nan
-    judged = noise.judge(record, disturbed, ratios[AGAIN])
+    judged = noise.judge(
+        record,
+        disturbed,
+        ratios[AGAIN],
+        reach=stats.half_width(_learnt(groups, equal)),
+        claimed=any(one.clear for name, one in ratios.items() if name != AGAIN),
+    )
     return {
         "seconds_a_pair": seconds,
         "too_noisy": judged.too_noisy,
@@ -169,6 +181,13 @@ def _judged(record: noise.Record, rows: Sequence[Row], seconds: float) -> Row:
         "ratios": {name: interval(one) for name, one in ratios.items()},
         "blocks": found,
     }
+
+
+def _learnt(
+    groups: Mapping[str, Sequence[Pair]], equal: Sequence[Pair], but: str = ""
+) -> stats.Learnt:
+    """Return how far pairs differ in this race, by all racers but one."""
+    return stats.Learnt.of([pairs for name, pairs in groups.items() if name != but], equal)
 
 
 def ratio(blocks: Sequence[Sequence[float]]) -> Interval:

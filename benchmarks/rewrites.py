@@ -34,6 +34,7 @@ from ortune.core.step import Transform
 from ortune.data import feeds as given
 from ortune.data import synthetic
 from ortune.data.stream import Stream
+from ortune.engine.golden import snr_db
 from ortune.measurement.machine.machine import machine, versions
 from ortune.model.analysis.facts import facts
 from ortune.model.graph import edit
@@ -92,6 +93,8 @@ def outputs(path: Path, feeds: Sequence[Tensors]) -> list[list[Any]]:
 def snr(wanted: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]) -> float:
     """Return the lowest SNR over samples and outputs, dB; integers must be equal.
 
+    Values that are not finite must be the same in both; NaN in one alone gives minus infinity.
+
     Raises:
         ValueError: Shapes or types differ.
     """
@@ -103,10 +106,8 @@ def snr(wanted: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]) -> floa
             raise ValueError(f"{two.dtype}{two.shape} for {one.dtype}{one.shape}")
         if one.dtype.kind != "f":
             worst = worst if (one == two).all() else -math.inf
-            continue
-        signal, noise = (float(np.square(a.astype(np.float64)).sum()) for a in (one, one - two))
-        if noise:
-            worst = min(worst, 10 * math.log10(signal / noise) if signal else -math.inf)
+        else:
+            worst = min(worst, snr_db({"": one}, {"": two}))
     return worst
 
 
@@ -162,7 +163,7 @@ def run(
                 row["size"] = round(file.size(path) / size, 4)
                 reached = snr(wanted, outputs(path, feeds))
                 row["snr_db"] = None if math.isinf(reached) and reached > 0 else round(reached, 1)
-                row["wrong"] = reached < WANTED_DB
+                row["wrong"] = not reached >= WANTED_DB
             except Exception as error:
                 row |= {"wrong": True, "error": f"{type(error).__name__}: {error}"[:300]}
             yield row

@@ -23,3 +23,6 @@ def cosine(expected: Outputs, actual: Outputs, label: object) -> float:
         np.asarray(o["last_hidden_state"], np.float64)[0].mean(0) for o in (expected, actual)
     )
     return float(one @ two / (np.linalg.norm(one) * np.linalg.norm(two)))
+
+
+cosine.share = 0.95  # type: ignore[attr-defined]

@@ -186,10 +186,11 @@ def aa_cells(results: Mapping[str, Any]) -> str:
 def uninterrupted(results: Mapping[str, Any]) -> str:
     """Return the ratio by turns beside that of uninterrupted loops."""
     rows = [
-        [name, f"`{one.get('plan', '')}`", interval(one["turns"]), interval(one["loops"])]
-        for name, one in results["cases"].items()
-    ]
-    head = ["model", "plan", "by turns", "uninterrupted"]
+        [name, interval(one["turns"]), interval(one["loops"]), f"{100 * one['apart']:+.1f} %",
+         "yes" if one["agree"] else "**no**"]
+        for name, one in results.items() if name not in ("machine", "versions")
+    ]  # fmt: skip
+    head = ["model, plan", "by turns", "uninterrupted loops", "apart", "agree"]
     return f"{where(results)}\n\n{table(head, rows)}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,7 +54,8 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
     model, threads, beside = cell
     equal = [pair_of(row["blocks"]["A/A"]) for row in rows]
     twins = [pair_of(row["blocks"]["twin"]) for row in rows if "twin" in row["blocks"]]
-    judged = [_verdict(rows[k : k + stats.PAIRS]) for k in _fives(len(rows))]
+    judged = [_verdict(rows, k) for k in _fives(len(rows))]
+    known = stats.Learnt.of(_others(rows, 0), _first(rows, 0))
     means = [stats.centre(stats.block_logs(pair)) for pair in equal]
     found = {
         "model": model,
@@ -69,14 +69,14 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
         "faster": sum(claim < 0 for claim, _ in judged),
         "slower": sum(claim > 0 for claim, _ in judged),
         "too noisy": sum(noisy for _, noisy in judged),
-        "resampled claims": _claims(equal, stats.PAIRS, None),
+        "resampled claims": _claims(equal, stats.PAIRS, None, known),
         "sd of a pair": round(float(np.std(means)), 5),
-        "half-width": _half([stats.ratio(equal[k : k + stats.PAIRS]) for k in _fives(len(rows))]),
+        "half-width": round(stats.half_width(stats.Learnt.of([equal, twins])), 5),
         "disturbed": _mean([row["disturbed"] for row in rows]),
     }
     if beside:
         found["neighbour's cores"] = _mean([row["neighbour's cores"] for row in rows])
-    return found | (_power(twins, found["seconds a pair"]) if twins else {})
+    return found | (_power(twins, known, found["seconds a pair"]) if twins else {})
 
 
 def _fives(count: int) -> range:
@@ -84,25 +84,51 @@ def _fives(count: int) -> range:
     return range(0, count - stats.PAIRS + 1, stats.PAIRS)
 
 
-def _verdict(rows: Sequence[Row]) -> tuple[int, bool]:
+def _verdict(rows: Sequence[Row], k: int) -> tuple[int, bool]:
     """Return a verdict's claim, -1 for faster and 1 for slower, and whether it is too noisy.
 
-    A machine that is too noisy for a verdict makes none; where there is a claim, it is not.
+    The run around it has two finalists more and an A/A pair: the twin of the same turns, where it
+    ran, and other equal pairs of the cell.
+
+    Args:
+        rows: Pairs of the cell.
+        k: Where the five begin.
     """
-    found = stats.ratio([pair_of(row["blocks"]["A/A"]) for row in rows])
-    claim = _claim(found)
-    record = codec.decode(noise.Record, rows[0]["noise"])
-    disturbed = float(np.mean([row["disturbed"] for row in rows]))
-    return claim, not claim and noise.judge(record, disturbed, found).too_noisy
+    mine = rows[k : k + stats.PAIRS]
+    five, others, first = (
+        [pair_of(row["blocks"]["A/A"]) for row in mine],
+        _others(rows, k),
+        _first(rows, k),
+    )
+    found = stats.ratio(five, learnt=stats.Learnt.of(others, first))
+    equal = stats.ratio(first, learnt=stats.Learnt.of([five, *others]))
+    reach = stats.half_width(stats.Learnt.of([five, *others], first))
+    record = codec.decode(noise.Record, mine[0]["noise"])
+    disturbed = float(np.mean([row["disturbed"] for row in mine]))
+    judged = noise.judge(record, disturbed, equal, reach=reach, claimed=found.clear)
+    return _claim(found), judged.too_noisy
+
+
+def _others(rows: Sequence[Row], k: int) -> list[list[Pair]]:
+    """Return the other finalists of a run whose five begin at `k`."""
+    turns = [(k + i) % len(rows) for i in range(2 * stats.PAIRS)]
+    twins = [rows[i]["blocks"].get("twin") for i in turns[: stats.PAIRS]]
+    found = [[pair_of(rows[i]["blocks"]["A/A"]) for i in turns[stats.PAIRS :]]]
+    return [*found, [pair_of(one) for one in twins if one]] if all(twins) else found
+
+
+def _first(rows: Sequence[Row], k: int) -> list[Pair]:
+    """Return the A/A pair that a run begins with."""
+    return [pair_of(rows[(k + 2 * stats.PAIRS) % len(rows)]["blocks"]["A/A"])]
 
 
 def _claim(found: Interval) -> int:
     return int(found.low > 1) - int(found.high < 1)
 
 
-def _power(twins: Sequence[Pair], seconds: float) -> dict[str, Any]:
+def _power(twins: Sequence[Pair], known: stats.Learnt, seconds: float) -> dict[str, Any]:
     """Return how often the twin is found, and the seconds of pairs that find it often enough."""
-    by_count = {count: _claims(twins, count, 1) for count in _counts()}
+    by_count = {count: _claims(twins, count, 1, known) for count in _counts()}
     enough = {
         power: next((count for count, share in by_count.items() if share >= power), None)
         for power in POWERS
@@ -122,22 +148,22 @@ def _power(twins: Sequence[Pair], seconds: float) -> dict[str, Any]:
 
 
 def _counts() -> list[int]:
-    return [3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, MOST]
+    return [5, 8, 10, 15, 20, 30, 45, MOST]
 
 
-def _claims(every: Sequence[Pair], count: int, side: int | None) -> float:
-    """Return the share of resampled verdicts that claim; of one side where one is given."""
+def _claims(every: Sequence[Pair], count: int, side: int | None, known: stats.Learnt) -> float:
+    """Return the share of resampled verdicts that claim; of one side where one is given.
+
+    Args:
+        known: What the rest of a run tells of how far pairs differ.
+    """
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(RESAMPLED):
-        claim = _claim(stats.ratio([every[i] for i in rng.integers(0, len(every), count)]))
+        drawn = [every[i] for i in rng.integers(0, len(every), count)]
+        claim = _claim(stats.ratio(drawn, learnt=known))
         hits += claim == side if side is not None else claim != 0
     return round(hits / RESAMPLED, 4)
-
-
-def _half(found: Sequence[Interval]) -> float | None:
-    halves = [math.log(one.high / one.low) / 2 for one in found]
-    return round(float(np.median(halves)), 5) if halves else None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -102,7 +102,7 @@ def examined(made: Made, out: Path, feeds: Sequence[Tensors], wanted: Any) -> Ma
     except Exception as error:
         return Made(**facts | {"error": f"does not run: {last_line(str(error))}"})
     facts["snr"] = reached if math.isfinite(reached) else None
-    if reached < WANTED_DB:
+    if not reached >= WANTED_DB:
         facts["error"] = f"other outputs: {reached:.0f} dB"
     try:
         file.load(out)

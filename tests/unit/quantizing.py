@@ -80,10 +80,11 @@ def quantize(model: ir.Model, step: Quantizer, samples: Sequence[Arrays] = ()) -
 
 
 def snr(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Return the signal-to-noise ratio in dB."""
+    """Return the signal-to-noise ratio in dB; minus infinity where either is not finite."""
     wide = expected.astype(np.float64)
     noise = ((wide - actual) ** 2).sum()
-    return float(10 * np.log10((wide**2).sum() / max(noise, 1e-30)))
+    found = float(10 * np.log10((wide**2).sum() / max(noise, 1e-30)))
+    return -np.inf if np.isnan(found) else found
 
 
 def optimized(model: ir.Model, folder: Path, level: str = "ENABLE_ALL") -> list[str]:

@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for gone in set(found) - set(known):
         del found[gone]
     trials.prepare()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+    memory = Path("/dev/shm")
+    where = memory if memory.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="mutants-", dir=where) as folder:
         copies = trials.Copies(Path(folder), asked.jobs)
         for path, module in known.items():
             digest = _digest(module)
@@ -67,7 +69,7 @@ def _digest(module: plan.Module) -> str:
 def _module(module: plan.Module, copies: trials.Copies, sample: int) -> dict[str, Any]:
     """Try a module's edits and say what became of them."""
     began = time.monotonic()
-    near = trials.measure(module, copies.trees[0])
+    near = trials.measure(module, copies)
     source = module.source()
 
     def chosen(edit: Mutant) -> tuple[list[str], float]:
@@ -77,9 +79,7 @@ def _module(module: plan.Module, copies: trials.Copies, sample: int) -> dict[str
     hand = {edit: name for name, edit in plan.by_hand() if edit.path == module.path}
     counts = {"killed": 0, "timed out": 0, "survived": 0}
     survivors, made = [], {}
-    for edit, word in trials.outcomes(
-        [*hand, *module.mutants()[::sample]], chosen, copies
-    ):
+    for edit, word in trials.outcomes([*hand, *module.mutants()[::sample]], chosen, copies):
         if edit in hand:
             made[hand[edit]] = word
         else:
@@ -124,12 +124,17 @@ def _verdict(found: dict[str, Any]) -> int:
     alive = [n for m in found.values() for n, word in m["hand"].items() if word == "survived"]
     known = plan.accepted()
     open_ = sum(
-        not any((one.path, one.where, one.was) == (path, row["where"], row["was"])
-                and one.becomes in ("", row["becomes"]) for one in known)
+        not any(
+            (one.path, one.where, one.was) == (path, row["where"], row["was"])
+            and one.becomes in ("", row["becomes"])
+            for one in known
+        )
         for path, module in found.items()
         for row in module["survivors"]
     )
-    print(f"{sums['share that died']:.1%} died; without a reason survived {open_}; by hand: {alive}")
+    print(
+        f"{sums['share that died']:.1%} died; without a reason survived {open_}; by hand: {alive}"
+    )
     return int(bool(alive) or open_ > 0 or sums["share that died"] < WANTED)
 
 

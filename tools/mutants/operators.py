@@ -129,9 +129,7 @@ class _Finder(ast.NodeVisitor):
         was = slice_text(self.source, first, last)
         becomes = slice_text(changed, first, last + len(changed) - len(self.source))
         self.found.append(
-            Mutant(
-                made.path, made.where, line, made.span, text, joined(was), joined(becomes)
-            )
+            Mutant(made.path, made.where, line, made.span, text, joined(was), joined(becomes))
         )
 
     def replace(self, node: ast.AST, text: str) -> None:
@@ -255,7 +253,8 @@ class _Finder(ast.NodeVisitor):
         """Leave out each part, and swap `and` and `or`."""
         both = isinstance(node.op, ast.And)
         for value in node.values:
-            self.replace(value, str(both))
+            if not isinstance(value, (ast.Constant, ast.Dict, ast.List, ast.Tuple)):
+                self.replace(value, str(both))
         written, other = ("and", "or") if both else ("or", "and")
         parts = [self.text(node.values[0])]
         for left, right in zip(node.values, node.values[1:], strict=False):

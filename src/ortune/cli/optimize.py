@@ -146,6 +146,6 @@ def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:
         and trial.ratio.high < 1
         and trial.score is not None
         and trial.score.verdict is Verdict.LIKELY
-        for trial in study.trials
+        for trial in {trial.key: trial for trial in study.trials}.values()
     )
     return NO if unproved else DONE

@@ -62,6 +62,15 @@ def _show(found: TuneResult) -> None:
     )
     if found.finished == "time":
         say("time is up: not every setting was tried")
+    counts = ", ".join(f"{number} {kind}" for kind, number in found.counts.items() if number)
+    say(f"values: {counts or 'none to try'}")
+    for text in found.advice:
+        say(f"note: {text}")
+    if found.too_noisy:
+        say(f"this machine is too noisy for a verdict: stay with --on {quoted(found.start)}")
+        return
+    if found.unconfirmed:
+        say(f"not confirmed in fresh pairs: {found.unconfirmed}")
     if not found.improved:
         say(f"nothing was faster beyond the noise: stay with --on {quoted(found.start)}")
         return

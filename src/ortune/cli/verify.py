@@ -41,10 +41,14 @@ class _Asked(Verify):
 def command(asked: _Asked) -> int:
     """Show the scores; exit code 1 when the other model fails."""
     from ortune.analysis.verification.verify import run
+    from ortune.core.budget import Budget
     from ortune.core.trial import Verdict
+    from ortune.measurement.accuracy import demand_provable
 
     if asked.out is not None and not asked.bisect:
         raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
+    if asked.strict and asked.budget is not None:
+        demand_provable(Budget.parse(asked.budget))
     if asked.bisect:
         asked = replace(asked, bisect=asked.out or asked.folder)
         if asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
@@ -90,6 +94,8 @@ def _show(found: Comparison, bisect: bool) -> None:
     say(f"{found.verdict}: {found.budget}{rule}, over {found.samples}{made_up} samples")
     if found.scores:
         say(wording.means(found.scores[0]))
+    for text in wording.fallen(found.scores):
+        say(f"not decisive: {text}")
     if found.simulated is not None:
         _show_saturation(found.simulated)
     if found.bisection is not None:

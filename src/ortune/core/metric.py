@@ -104,3 +104,13 @@ class Metric(Plugin):
             return Kind.SHARE
         own = type(self).aggregate is not Metric.aggregate
         return Kind.FIGURE if own else Kind.MEAN
+
+    def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
+        """Return the names of the outputs that the score depends on.
+
+        Args:
+            outputs: The baseline's, of one sample.
+            label: None where there are no labels.
+        """
+        output = getattr(self, "output", "")
+        return frozenset([output] if output else outputs)

@@ -31,6 +31,7 @@ class Job:
         versions: Distribution -> version of what results depend on.
         machine: CPU model, instruction sets, effective CPUs.
         environment: Name of the environment that workers run in.
+        ignored: Outputs that the budget does not read and nobody watches.
     """
 
     model: str
@@ -44,6 +45,7 @@ class Job:
     machine: Mapping[str, str]
     on: str = ""
     environment: str = HERE
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Header:
         models: Name -> absolute path of the original.
         parts: Part of the data -> sample indices.
         policy: In which order plans were tried, spelled.
+        outlook: What the samples can prove, as it was said before the search.
     """
 
     job: Job
@@ -76,6 +79,7 @@ class Header:
     models: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     policy: str = "staged"
+    outlook: str = ""
 
 
 @dataclass(frozen=True)

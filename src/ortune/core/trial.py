@@ -95,16 +95,22 @@ class Burst:
         waited: For each entry the share of the time that the process's threads stood in the run
             queue, from the scheduler's own counters; negative when it cannot be read.
         runs_each: Runs behind one entry.
+        alike: All entries asked for the same, so that bursts are compared by their medians;
+            else entry i of one side is compared with entry i of the other.
     """
 
     latency_ns: tuple[int, ...]
     waited: tuple[float, ...]
     runs_each: int = 1
+    alike: bool = False
 
 
 @dataclass(frozen=True)
 class Block:
-    """One turn A B B A: two bursts of the baseline around two of the candidate, joined."""
+    """One turn A B B A: two bursts of the baseline around two of the candidate, joined.
+
+    A side runs by time: the sides may differ in entries.
+    """
 
     baseline: Burst
     candidate: Burst
@@ -222,11 +228,13 @@ class Edit:
 class Status(enum.StrEnum):
     """What became of a plan.
 
-    An unchanged one edits nothing and was not run; a screened one was timed and not scored.
+    An unchanged one edits nothing and was not run; a screened one was timed and not scored. One
+    that is no faster lost on time by what a search sorts by, and is not slower beyond the noise.
     """
 
     OK = "ok"
     SLOWER = "slower"
+    LEVEL = "no faster"
     FAILS = "fails"
     FAILED = "failed"
     UNCHANGED = "unchanged"
@@ -241,8 +249,8 @@ class Trial:
         key: Digest of everything the result depends on.
         part: Of the data: ``search``, or ``final`` for a finalist re-measured in fresh pairs on
             the held-out samples too.
-        status: ``ok`` is verified and not slower; ``slower`` lost on time; ``fails`` leaves the
-            accuracy budget; ``failed`` did not build, load, run or finish.
+        status: ``ok`` is verified and not slower; ``slower`` and ``no faster`` lost on time;
+            ``fails`` leaves the accuracy budget; ``failed`` did not build, load, run or finish.
         ratio: Latency of the plan over that of the baseline, with its 99 % interval.
         predicted: Where one new measurement of that ratio will fall with 95 %: a fresh pair of
             processes, another occasion, perhaps with another load on the machine.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from ortune.core.acceptance import Outcome, outcome
@@ -121,10 +121,17 @@ def means(score: Score) -> str:
     if score.verdict is Verdict.FAILS:
         found = f"{score.metric} is {number(score.value)}{seen}"
         return f"fails: on {count(score.samples, 'sample')} {found}; asked is that {claim}"
-    more = "no number of samples proves it"
+    more = "at this score no number of samples proves it"
     if score.needed is not None:
-        more = f"about {count(score.needed, 'unread sample')} would prove it"
-    return f"likely: {claim}, as far as {count(score.samples, 'sample')} tell; {more}"
+        more = f"about {count(score.needed, 'unread independent sample')} would prove it"
+    seen = f"as far as {count(score.samples, 'sample')} tell ({score.basis})"
+    return f"likely: {claim}, {seen}; {more}"
+
+
+def fallen(scores: Sequence[Score]) -> list[str]:
+    """Name the outputs that the budget does not read and that fall below limits of their own."""
+    found = [score for score in scores[1:] if score.verdict is Verdict.FAILS]
+    return [f"{score.metric} is {number(score.value)}: {score.basis}" for score in found]
 
 
 def verdict(trial: Trial) -> str:

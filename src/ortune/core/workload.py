@@ -63,13 +63,13 @@ class Rig(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """What a burst is to run: the same for both sides of a pair.
+    """What a burst is to run.
 
     Attributes:
         at: First position of the cycle.
         runs: Entries.
         each: Consecutive runs behind one entry.
-        drop: Runs before them that do not count.
+        drop: Runs at `at` before them, at most, that do not count: fewer once they settle.
     """
 
     at: int
@@ -81,11 +81,6 @@ class Span:
     def total(self) -> int:
         """Runs that count."""
         return self.runs * self.each
-
-    @property
-    def dropped(self) -> range:
-        """Positions of the runs that do not count."""
-        return range(self.at, self.at + self.drop)
 
 
 @dataclass(frozen=True)
@@ -120,6 +115,8 @@ class Workload(Plugin):
     """What an entry is, in the words of a report."""
     whole: ClassVar[bool] = False
     """A burst is one measurement: all its entries are equal."""
+    scheduled: ClassVar[bool] = False
+    """A burst follows a plan of its own: entry i is the same event on both sides of a pair."""
 
     batch: int = 0
 

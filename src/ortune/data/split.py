@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ class Parts:
     Attributes:
         calibration: What quantizers observe; into the calibration feeds with `own_calibration`.
         search: What the search scores on.
-        final: What only finalists are scored on.
+        final: What only finalists are scored on; the same as `search` where there are too few.
         own_calibration: Calibration samples were given apart.
         notes: What a person should know.
     """
@@ -36,7 +37,7 @@ class Parts:
     notes: tuple[str, ...] = ()
 
 
-def split(feeds: Feeds, calibration: Feeds | None = None) -> Parts:
+def split(feeds: Feeds, calibration: Feeds | None = None, wanted: int | None = None) -> Parts:
     """Split into calibration (25 %, at most 128), search (50 %) and final (the rest).
 
     With calibration feeds of their own the data are split into search (60 %) and final. Equal
@@ -44,12 +45,18 @@ def split(feeds: Feeds, calibration: Feeds | None = None) -> Parts:
     are classes. The split depends on the samples' contents alone, not on their order or names.
     Below 8 samples, or 3 groups, all parts share all samples, and a note says so.
 
+    Args:
+        calibration: Samples to calibrate on, given apart.
+        wanted: Independent samples (groups count as one) that a proof needs. Where these shares
+            hold out fewer, so many are held out, if `least` allows; the rest is then divided into
+            calibration and search as before, 1 to 2.
+
     Raises:
         BadData: A calibration sample is also in the data.
     """
     if calibration is not None:
-        _disjoint(feeds, calibration)
-    units = _units(feeds)
+        disjoint(feeds, calibration)
+    units = sorted(_units(feeds), key=lambda unit: _order(feeds, unit))
     everything = tuple(range(feeds.count))
     own = None if calibration is None else tuple(range(calibration.count))
     if feeds.count < FEWEST or len(units) < 3:
@@ -62,15 +69,44 @@ def split(feeds: Feeds, calibration: Feeds | None = None) -> Parts:
         if own is not None:
             note = f"{few}: search and final scores share them; scores are optimistic"
         return Parts(own or everything, everything, everything, own is not None, (note,))
-    if own is not None:
-        search, final = _deal(feeds, units, (feeds.count * 6 // 10,))
-        return Parts(own, search, final, True)
-    quota = min(feeds.count // 4, CALIBRATION)
-    first, search, final = _deal(feeds, units, (quota, feeds.count // 2))
-    return Parts(first, search, final)
+    quotas = (min(feeds.count // 4, CALIBRATION), feeds.count // 2)
+    *kept, final = _deal(units, (feeds.count * 6 // 10,) if own is not None else quotas)
+    if wanted is not None and len(final) < wanted and len(units) >= least(wanted):
+        rest, final = _deal(units, (len(units) - wanted,), weigh=lambda unit: 1)
+        third = min(sum(map(len, rest)) // 3, CALIBRATION)
+        kept = [rest] if own is not None else _deal(rest, (third,))
+    *first, search = map(_indices, kept)
+    return Parts(own or first[0], search, _indices(final), own is not None)
 
 
-def _disjoint(feeds: Feeds, calibration: Feeds) -> None:
+def least(wanted: int) -> int:
+    """Return how many independent samples there must be for `wanted` to be held out.
+
+    A third of all, and twice `FEWEST`, are left to calibrate and to choose on.
+    """
+    return max(wanted + 2 * FEWEST, math.ceil(3 * wanted / 2))
+
+
+def independent(feeds: Feeds, indices: Sequence[int]) -> int:
+    """Count samples of which none equals another or shares its group."""
+    held = set(indices)
+    return sum(not held.isdisjoint(unit) for unit in _units(feeds))
+
+
+def distinct(feeds: Feeds, indices: Sequence[int]) -> tuple[int, ...]:
+    """Return the places in `indices` of samples that equal none before them."""
+    first: dict[str, int] = {}
+    for place, index in enumerate(indices):
+        first.setdefault(feeds.digests[index], place)
+    return tuple(first.values())
+
+
+def disjoint(feeds: Feeds, calibration: Feeds) -> None:
+    """Refuse samples to calibrate on that are also among those to score on.
+
+    Raises:
+        BadData: Some are.
+    """
     places: dict[str, int] = {}
     for at, digest in enumerate(feeds.digests):
         places.setdefault(digest, at)
@@ -109,29 +145,37 @@ def _units(feeds: Feeds) -> list[list[int]]:
 
 
 def _deal(
-    feeds: Feeds, units: Sequence[list[int]], quotas: Sequence[int]
-) -> list[tuple[int, ...]]:
+    units: Sequence[list[int]],
+    quotas: Sequence[int],
+    weigh: Callable[[list[int]], int] = len,
+) -> list[list[list[int]]]:
     """Deal units to parts of at most `quotas` samples, and one more part for the rest.
 
     Units come class by class, in an order drawn from their contents; each goes to the part that is
     furthest behind its share, so every class is spread in the parts' proportions. A part that
     would stay empty, because groups are large, gets the smallest unit of the fullest part.
+
+    Args:
+        weigh: What a unit counts towards a quota: its samples.
     """
-    sizes = [*quotas, feeds.count - sum(quotas)]
+    total = sum(map(weigh, units))
+    sizes = [*quotas, total - sum(quotas)]
     dealt: list[list[list[int]]] = [[] for _ in sizes]
     filled, seen = [0] * len(sizes), 0
-    for unit in sorted(units, key=lambda unit: _order(feeds, unit)):
-        seen += len(unit)
-        fits = [at for at, quota in enumerate(quotas) if filled[at] + len(unit) <= quota]
-        part = max(
-            [*fits, len(quotas)], key=lambda at: sizes[at] * seen / feeds.count - filled[at]
-        )
+    for unit in units:
+        seen += weigh(unit)
+        fits = [at for at, quota in enumerate(quotas) if filled[at] + weigh(unit) <= quota]
+        part = max([*fits, len(quotas)], key=lambda at: sizes[at] * seen / total - filled[at])
         dealt[part].append(unit)
-        filled[part] += len(unit)
+        filled[part] += weigh(unit)
     for empty in [members for members in dealt if not members]:
         fullest = max(dealt, key=len)
         empty.append(fullest.pop(fullest.index(min(fullest, key=len))))
-    return [tuple(sorted(at for unit in members for at in unit)) for members in dealt]
+    return dealt
+
+
+def _indices(units: Sequence[list[int]]) -> tuple[int, ...]:
+    return tuple(sorted(at for unit in units for at in unit))
 
 
 def _order(feeds: Feeds, unit: Sequence[int]) -> tuple[str, str]:

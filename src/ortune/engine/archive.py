@@ -98,15 +98,11 @@ def unpack(
 def safe(member: str) -> bool:
     """Say whether a member's name stays below the folder that it is written to, on any system."""
     parts = PurePosixPath(member).parts
-    windows = PureWindowsPath(member)
     return (
         bool(parts)
         and "\0" not in member
         and ".." not in parts
-        and not member.startswith("/")
-        and not member.endswith("/")
-        and not windows.drive
-        and not windows.root
+        and not PureWindowsPath(member).drive
         and "\\" not in member
         and "/".join(parts) == member
     )

@@ -70,7 +70,8 @@ def _snr(expected: NDArray[Any], actual: NDArray[Any]) -> float:
     noise = float((np.abs(one[finite] - two[finite]) ** 2).sum())
     if noise == 0:
         return float("inf")
-    return 10 * float(np.log10(signal / noise)) if signal else float("-inf")
+    ratio = signal / noise
+    return 10 * float(np.log10(ratio)) if ratio > 0 else float("-inf")
 
 
 def _wide(array: NDArray[Any]) -> NDArray[Any]:

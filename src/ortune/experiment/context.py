@@ -14,7 +14,9 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.metric import Metric
+from ortune.core.plugins import codec
 from ortune.core.study import Job
+from ortune.measurement.accuracy import ERROR
 from ortune.measurement.job import WorkerJob
 from ortune.recipe.build import Material
 
@@ -30,6 +32,8 @@ class ScoredPart:
         records: The baseline's records [samples, k].
         labels: One a sample, or None.
         groups: One a sample, or None.
+        proof: Places in `indices` on which a proof may rest: different samples that nothing was
+            chosen by.
     """
 
     name: str
@@ -38,6 +42,7 @@ class ScoredPart:
     records: NDArray[np.float64]
     labels: tuple[Any, ...] | None = None
     groups: tuple[str, ...] | None = None
+    proof: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,12 @@ class Context:
         models: Name -> original file; one model is named "".
         feeds: Name -> stream that timing runs on.
         materials: Name -> what builds of this model may use.
-        parts: ``search`` and ``final``.
+        parts: ``search`` and ``final``; ``search`` alone where nothing is chosen.
         evaluate: The user's scoring function, or empty.
         base_ns: The baseline's rough latency, for time limits.
+        finalists: Plans that may be judged on samples that no choice has read.
+        watched: What outputs that the budget does not read should keep: named, never decisive.
+        yielded: The group of each sample of an evaluate function; None of one without groups.
     """
 
     root: Path
@@ -67,6 +75,19 @@ class Context:
     memory_limit: int | None = None
     verbose: bool = False
     path: tuple[str, ...] = ()
+    finalists: int = 1
+    watched: tuple[Budget, ...] = ()
+    yielded: tuple[str | None, ...] | None = None
+
+    @property
+    def error(self) -> float:
+        """The chance of a false proof that one plan may take: all of them together 5 %."""
+        return ERROR / self.finalists
+
+    @property
+    def seed(self) -> int:
+        """Orders samples for the bounds that depend on an order: by the data alone."""
+        return int(codec.digest(self.job.data_digest), 16)
 
     @property
     def budget(self) -> Budget:
@@ -97,9 +118,9 @@ class Context:
 
 def together(parts: Mapping[str, ScoredPart]) -> tuple[ScoredPart, ...]:
     """Return the search's part, and the final one unless it is of the same samples."""
-    search, final = parts["search"], parts["final"]
-    held_out = not set(final.indices) & set(search.indices)
-    return (search, final) if held_out else (search,)
+    search, final = parts["search"], parts.get("final")
+    held_out = final is not None and set(final.indices).isdisjoint(search.indices)
+    return (search, final) if final is not None and held_out else (search,)
 
 
 def shown_beside(budget: Budget) -> list[Metric]:

@@ -14,10 +14,10 @@ from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
-from ortune.measurement.accuracy import scored
+from ortune.measurement.accuracy import ERROR, scored
 from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, time_pair
+from ortune.measurement.timing.pairs import Effort, claiming, time_pair
 from ortune.measurement.timing.turns import ready
 from ortune.model.io import file
 from ortune.recipe.space import trial_key
@@ -64,7 +64,7 @@ class Attempts:
         self.sink(TrialStarted(plan, "baseline", 1, 1))
         with measure.start(self.context, self.context.models, plan.backend, "baseline") as worker:
             started = ready(worker)
-            effort = Effort(min_blocks=6, max_blocks=12, seconds=2, decide=False)
+            effort = Effort(max_blocks=12, seconds=2, decide=False)
             pair = time_pair(self._live(), worker, effort)
         budget, part = self.context.budget, self.context.parts["search"]
         value = scored(budget, part.records, part.groups)
@@ -108,8 +108,8 @@ class Attempts:
         if plan.recipe.steps and not files.changed:
             return self._unchanged(key, proposal)
         effort = {
-            "search": Effort(seconds=self.pair_seconds),
-            "screen": Effort(max_blocks=1, decide=False),
+            "search": Effort(seconds=self.pair_seconds, burst=0.1),
+            "screen": Effort(max_blocks=1, decide=False, burst=0.06),
         }[proposal.effort]
         trial = measure.attempt(
             self.context,
@@ -144,14 +144,30 @@ class Attempts:
         self.sink(TrialStarted(trial.plan, "final", index, total))
         self._rest()
         files = build_all(self.context, trial.plan, self.sink)
-        # As long as three search pairs together: fresh processes tell more than longer ones.
-        seconds = self.pair_seconds * 3 / stats.PAIRS
-        effort = Effort(min_blocks=6, max_blocks=20, seconds=seconds, decide=False)
+        effort = claiming(self.pair_seconds)
         learnt = measure.learnt(self.ledger.trials, but=trial.key)
         found = measure.finalist(
-            self.context, trial, files, stats.PAIRS, effort, self.sink, learnt
+            self.context,
+            trial,
+            files,
+            stats.PAIRS,
+            effort,
+            self.sink,
+            learnt,
+            provable=self._provable(),
         )
         return self._recorded(found, Proposal(trial.plan, "final", "among the fastest"))
+
+    def _provable(self) -> bool:
+        """Whether the chance of a false proof, 5 % for the whole run, has room for one more plan.
+
+        Finalists of all commands that went on with this run have spent it, but those whose proof
+        is by construction: no sample spoke for them.
+        """
+        judged = [t.score for t in self.ledger.trials if t.part == "final" and t.score]
+        proved = Verdict.PROVED
+        spent = sum(s.error for s in judged if s.verdict is not proved or s.proved_on is not None)
+        return spent + self.context.error <= ERROR * (1 + 1e-9)
 
     def _recorded(self, trial: Trial, proposal: Proposal | None = None) -> Trial:
         if proposal is not None:

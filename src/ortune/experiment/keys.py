@@ -31,6 +31,7 @@ def different(one: Job, two: Job) -> str:
             ("baseline", str(one.baseline), str(two.baseline)),
             ("--on", one.on, two.on),
             ("environment", one.environment, two.environment),
+            ("--ignore-output", ", ".join(one.ignored), ", ".join(two.ignored)),
             ("workload", str(one.workload), str(two.workload)),
         )
         if a != b

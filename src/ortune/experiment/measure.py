@@ -9,13 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ortune.core import wording as say
+from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink, Timing
-from ortune.core.metric import Metric
 from ortune.core.trial import (
     Interval,
     Measurement,
@@ -27,15 +25,15 @@ from ortune.core.trial import (
     Verdict,
 )
 from ortune.experiment.build import Files
-from ortune.experiment.context import Context, ScoredPart, shown_beside
-from ortune.experiment.records import table
-from ortune.measurement.accuracy import judge
+from ortune.experiment.context import Context, ScoredPart
+from ortune.experiment.scores import score
 from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs, time_pair
 from ortune.measurement.timing.turns import Started, ready
 
+NO_FASTER = str(Outcome.LEVEL)
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
 
@@ -82,11 +80,14 @@ def finalist(
     effort: Effort,
     sink: Sink,
     learnt: stats.Learnt = stats.NOTHING,
+    *,
+    provable: bool = True,
 ) -> Trial:
     """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples.
 
     Args:
         learnt: How far pairs differ, from the rest of the run.
+        provable: The held-out samples may prove its accuracy: see `Context.finalists`.
     """
     began, blank = time.perf_counter(), _blank(trial.key, trial.plan, "final", files)
     taken: list[Pair] = []
@@ -98,12 +99,15 @@ def finalist(
         effort,
         lambda found, done: sink(Timing(found, done)),
     )
+    parts = context.evaluation()
+    if not provable:
+        parts = tuple(replace(part, proof=()) for part in parts)
     try:
         with closing(fresh):
             for one in fresh:
                 if not taken:
                     first = one
-                    scores = score(context, one.candidate, trial.plan, *context.evaluation())
+                    scores = score(context, one.candidate, trial.plan, *parts)
                 taken.append(one.pair)
     except BaselineFailed:
         raise
@@ -180,6 +184,8 @@ def concluded(context: Context, trial: Trial, learnt: stats.Learnt) -> Trial:
     ratio = stats.ratio(pairs, learnt=learnt)
     sure = ratio if trial.part == "final" else stats.ratio(pairs, stats.SEARCHING, learnt)
     status, why = conclude(context, sure, trial.scores)
+    if status is Status.SLOWER and ratio.low <= 1:
+        status, why = Status.LEVEL, NO_FASTER
     predicted = stats.prediction(pairs, learnt)
     return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted)
 
@@ -191,55 +197,13 @@ def measurement(started: Started, pairs: Sequence[Pair]) -> Measurement:
     )
 
 
-def score(context: Context, worker: Worker, plan: Plan, *parts: ScoredPart) -> tuple[Score, ...]:
-    """Score a loaded plan on parts of the data together: the budget's metric first."""
-    base = np.concatenate([part.records for part in parts])
-    groups = [name for part in parts for name in part.groups or ()] or None
-    if context.evaluate:
-        answer = worker.ask(
-            "evaluate", function=context.evaluate, timeout_s=context.timeout_s * 10
-        )
-        indices = [index for part in parts for index in part.indices]
-        rows = table(answer["records"][0], sum(len(p.indices) for p in context.evaluation()))
-        return (judge(context.budget, rows[indices], base, groups),)
-    metrics = [context.budget.metric, *shown_beside(context.budget)]
-    found = [records(worker, metrics, part, context.scoring_s(part)) for part in parts]
-    tables = [np.concatenate(rows) for rows in zip(*found, strict=True)]
-    others = [
-        Score(str(m), m.aggregate(t), float("nan"), float("nan"), float("nan"), len(t))
-        for m, t in zip(metrics[1:], tables[1:], strict=True)
-    ]
-    snr = next((s.value for s in others if s.metric == "snr"), None)
-    if snr is None and context.budget.metric.name() == "snr":
-        snr = context.budget.metric.aggregate(tables[0])
-    exact = not plan.lossy
-    verdict = judge(context.budget, tables[0], base, groups, exact=exact, snr_db=snr)
-    if plan.backend.compared_on:
-        verdict = replace(verdict, basis=f"{verdict.basis}; {plan.backend.compared_on}")
-    return (verdict, *others)
-
-
-def records(
-    worker: Worker, metrics: Sequence[Metric], part: ScoredPart, timeout_s: float
-) -> list[NDArray[np.float64]]:
-    """Return one table of records a metric.
-
-    Raises:
-        WorkerFailed: It does not run.
-    """
-    answer = worker.ask(
-        "score",
-        indices=list(part.indices),
-        metrics=metrics,
-        expected=str(part.expected),
-        labels=_plain(part.labels),
-        timeout_s=timeout_s,
-    )
-    return [np.asarray(rows, np.float64) for rows in answer["records"]]
-
-
 def conclude(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tuple[Status, str]:
-    """Say what became of a measured plan, and why, in one line."""
+    """Say what became of a measured plan, and why, in one line; outputs that fell are named."""
+    status, why = _concluded(context, ratio, scores)
+    return status, "; ".join([why, *say.fallen(scores)])
+
+
+def _concluded(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tuple[Status, str]:
     if scores and scores[0].verdict is Verdict.FAILS:
         bound = context.budget.bound(scores[0].base)
         metric = scores[0].metric
@@ -250,7 +214,7 @@ def conclude(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tu
     if not scores:
         return Status.SCREENED, f"{ratio.value:.2f} times the original's {measure}, not scored"
     if ratio.high >= 1:
-        return Status.OK, "no faster beyond the noise"
+        return Status.OK, NO_FASTER
     return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
 
 
@@ -259,9 +223,3 @@ def start(context: Context, models: Mapping[str, Path], backend: Backend, label:
     folder = worker_folder(context.root / "workers", label)
     job = context.worker_job(models, backend, folder)
     return Worker(job, timeout_s=context.timeout_s, memory_limit=context.memory_limit)
-
-
-def _plain(labels: tuple[object, ...] | None) -> list[object] | None:
-    if labels is None:
-        return None
-    return [v.tolist() if isinstance(v, (np.ndarray, np.generic)) else v for v in labels]

@@ -14,19 +14,15 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.study import Header, Job
-from ortune.core.workload import spread
-from ortune.experiment import budget as budgeting
 from ortune.experiment import samples
-from ortune.experiment.context import Context, ScoredPart, together
+from ortune.experiment.context import Context
 from ortune.experiment.keys import different, model_digest
 from ortune.experiment.ledger import read_header, write_header
-from ortune.experiment.original import scored_part
-from ortune.experiment.records import table
+from ortune.experiment.parts import Judged, Original
 from ortune.experiment.request import ExperimentRequest
-from ortune.experiment.samples import CALIBRATION, Feeding
+from ortune.experiment.samples import Feeding
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing.turns import Started, ready
 from ortune.model.analysis import facts as model_facts
@@ -34,8 +30,6 @@ from ortune.model.io import file
 from ortune.workloads.latency import Latency
 
 _TIMEOUT_S = 300.0
-_SHARE = 40
-"""Scoring one plan on a part takes at most this fraction of the time budget (1/40)."""
 
 
 def prepare(
@@ -46,6 +40,7 @@ def prepare(
     on: str = "",
     command: str = "",
     policy: str = "",
+    finalists: int = 1,
 ) -> Context:
     """Load models and data, run the baseline, fix the budget; write or check the run's header.
 
@@ -53,6 +48,7 @@ def prepare(
         on: The backends to search, as spelled: part of the job.
         command: The command line that repeats it, for the header.
         policy: In which order plans are tried, for the header.
+        finalists: Plans that may be judged on samples that no choice has read.
 
     Raises:
         OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.
@@ -62,25 +58,22 @@ def prepare(
         _same_job(root, header, request, on)
     facts = {name: model_facts.facts(file.load(path), read=True) for name, path in models.items()}
     fed = _fed(request, facts, root, header, sink).settled(root / "data")
+    chosen = 0 if request.whole else finalists
     with _start(request, root, fed.streams) as worker:
         started = ready(worker)
         quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
-        if not request.evaluate:
-            fed = fed.divided(header.parts if header else _thinned(request, fed, quick, sink))
-        fed, budget, rule, parts = _judged(request, fed, worker, root / "data")
-    if rule:
-        sink(Note(f"budget {budget} ({rule})"))
-    budgeting.check(budget, together(parts))
-    job = Job(
-        model=", ".join(map(str, request.models)),
-        data_digest=fed.digest,
-        budget=budget,
-        budget_rule=rule,
-        **_settings(request, on),
-    )
+        timeout_s = max(_TIMEOUT_S, request.time)
+        original = Original(request, worker, root / "data", timeout_s, quick, chosen, header, sink)
+        found = original.judged(fed)
+    fed = found.feeding.altered(request, root / "data" / "altered", sink)
+    if found.rule:
+        sink(Note(f"budget {found.budget} ({found.rule})"))
+    if found.outlook:
+        sink(Note(found.outlook))
+    job = _job(request, on, fed, found)
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
-    _claim(root, header, Header(job, whole, command, paths, fed.parts, policy))
+    _claim(root, header, Header(job, whole, command, paths, found.division, policy, found.outlook))
     return Context(
         root=root,
         job=job,
@@ -88,12 +81,25 @@ def prepare(
         models=models,
         feeds=fed.streams,
         materials=fed.materials,
-        parts=parts,
+        parts=found.parts,
         evaluate=request.evaluate or "",
         base_ns=quick,
         timeout_s=_timeout_s(request, started),
         memory_limit=request.memory_limit,
         verbose=request.verbose,
+        finalists=max(1, chosen),
+        watched=found.watched,
+        yielded=found.yielded,
+    )
+
+
+def _job(request: ExperimentRequest, on: str, fed: Feeding, found: Judged) -> Job:
+    return Job(
+        model=", ".join(map(str, request.models)),
+        data_digest=fed.digest,
+        budget=found.budget,
+        budget_rule=found.rule,
+        **_settings(request, on),
     )
 
 
@@ -101,33 +107,6 @@ def _timeout_s(request: ExperimentRequest, original: Started) -> float:
     """Return the seconds a task may take: a multiple of the original's start, within bounds."""
     needed = (10 * original.load_ns + 40 * original.first_ns) / 1e9
     return min(_TIMEOUT_S, max(20.0, request.time / 3, needed))
-
-
-def _judged(
-    request: ExperimentRequest, fed: Feeding, worker: Worker, work: Path
-) -> tuple[Feeding, Budget, str, dict[str, ScoredPart]]:
-    """Score the original: the samples with their parts, the budget, its rule, both parts."""
-    timeout_s = max(_TIMEOUT_S, request.time)
-    names = ("search", "final")
-    if request.evaluate:
-        answer = worker.ask("evaluate", function=request.evaluate, timeout_s=timeout_s)
-        records = table(answer["records"][0])
-        fed = replace(fed, parts=samples.record_parts(len(records), whole=request.whole))
-        budget, rule = budgeting.evaluated(request.evaluate, request.budget)
-        parts = {n: ScoredPart(n, fed.parts[n], None, records[list(fed.parts[n])]) for n in names}
-        return fed, budget, rule, parts
-    outputs = {
-        n: keep_outputs(worker, fed.parts[n], work / f"expected-{n}.stream", timeout_s)
-        for n in names
-    }
-    labels = fed.feeds.labels if fed.feeds else None
-    groups = fed.feeds.groups if fed.feeds else None
-    some = None if labels is None else [labels[i] for i in fed.parts["search"]]
-    budget, rule = budgeting.budget_for(request.budget, outputs["search"], some)
-    parts = {
-        n: scored_part(n, fed.parts[n], outputs[n], budget.metric, labels, groups) for n in names
-    }
-    return fed, budget, rule, parts
 
 
 class _Loud(Worker):
@@ -156,21 +135,6 @@ def _start(request: ExperimentRequest, root: Path, streams: Mapping[str, Path]) 
     return _Loud(job, timeout_s=_TIMEOUT_S, memory_limit=request.memory_limit)
 
 
-def _thinned(
-    request: ExperimentRequest, fed: Feeding, quick_ns: int, sink: Sink
-) -> dict[str, tuple[int, ...]]:
-    """Thin parts whose calibration or scoring would eat the search's time."""
-    allowed = max(20, int(request.time * 1e9 / _SHARE / max(quick_ns, 1)))
-    made = {}
-    if request.whole:
-        return {**fed.parts, CALIBRATION: ()}
-    for name, indices in {**fed.parts, CALIBRATION: fed.materials[MAIN].calibration}.items():
-        made[name] = tuple(indices[i] for i in spread(len(indices), allowed))
-        if len(made[name]) < len(indices):
-            sink(Note(f"{name}: {len(made[name])} of {len(indices)} samples are used, for time"))
-    return made
-
-
 def _settings(request: ExperimentRequest, on: str) -> dict[str, Any]:
     """Return the fields of a job that are known before any sample is read."""
     offered = capabilities(request.original)
@@ -179,6 +143,7 @@ def _settings(request: ExperimentRequest, on: str) -> dict[str, Any]:
         "workload": request.driven,
         "baseline": request.original,
         "on": on,
+        "ignored": tuple(sorted(request.ignore_output)),
         "versions": offered.versions,
         "machine": offered.machine,
     }
@@ -201,7 +166,7 @@ def _fed(
                 fed = samples.recorded(request, worker, draft)
         else:
             fed = samples.given(request, facts[MAIN], draft, sink)
-        fed = fed.prepared(request, draft / "altered", sink)
+        fed = fed.known(request, sink)
         if known is not None:
             asked = replace(known.job, data_digest=fed.digest)
             _refuse(root, different(known.job, asked))

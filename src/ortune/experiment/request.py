@@ -34,6 +34,8 @@ class ExperimentRequest(CustomOpsRequest, DataRequest):
         evaluate: Score with fn(run), which calls run(**inputs) and returns per-sample records.
         budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; derived
             from the outputs without it.
+        ignore_output: Output that the budget does not read and that need not be watched; repeat
+            it.
         baseline: What to beat: where the untouched file runs; cpu.
         time: When to stop, such as 60s or 10m; it limits how many samples are scored too.
         workload: How the model will be used, such as "throughput" or "arrivals(rate=50)".
@@ -53,6 +55,7 @@ class ExperimentRequest(CustomOpsRequest, DataRequest):
     augment: Annotated[str | None, Option("SPECS")] = None
     evaluate: Annotated[str | None, Option("MODULE:FN")] = None
     budget: Annotated[str | None, Option("BUDGET")] = None
+    ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
     baseline: Annotated[str | Backend | None, Option("BACKEND")] = None
     time: Duration = Duration("3m")
     workload: Annotated[str | Workload, Option("SPEC")] = "latency"

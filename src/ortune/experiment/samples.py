@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ortune.calibration import reuse
 from ortune.core import atomic_write
@@ -26,25 +27,32 @@ _RECORDED = 64
 _SEARCH_SHARE = 0.6
 CALIBRATION = "calibration"
 """The part that quantizers observe."""
+_UNITED = "no group, sample {}"
+
+Division = Mapping[str, tuple[int, ...]]
+"""Part of the data -> indices of samples."""
 
 
 @dataclass(frozen=True)
 class Feeding:
-    """Samples and how they are divided.
+    """Samples, and what builds may use of them.
 
     Attributes:
         streams: Model name -> stream that timing runs on.
         materials: Model name -> what builds may use.
-        parts: ``search`` and ``final`` -> indices of samples, or of recorded scores.
         digest: Of all of it.
-        feeds: The samples; None when calls were recorded.
+        feeds: The samples that are divided into parts: those of the user, or what a generator
+            yielded, without inputs; None with an evaluate function that returns a list.
+        own: Samples to calibrate with, given apart.
+        ends: Model name -> for every yield of a generator, how many calls came until then.
     """
 
     streams: Mapping[str, Path]
     materials: Mapping[str, Material]
-    parts: Mapping[str, tuple[int, ...]]
     digest: str
     feeds: Feeds | None = None
+    own: Feeds | None = None
+    ends: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def settled(self, folder: Path) -> Feeding:
         """Move the samples' folder to its place and return the same samples there."""
@@ -59,37 +67,60 @@ class Feeding:
         streams = {name: folder / p.relative_to(draft) for name, p in self.streams.items()}
         return replace(self, streams=streams, materials=materials)
 
-    def divided(self, parts: Mapping[str, tuple[int, ...]]) -> Feeding:
-        """Return the same samples with other parts, calibration among them."""
-        materials = dict(self.materials)
-        if MAIN in materials:
-            materials[MAIN] = replace(materials[MAIN], calibration=parts[CALIBRATION])
-        return replace(self, parts=parts, materials=materials)
+    def divided(self, parts: Division) -> Feeding:
+        """Return the same samples; quantizers observe the part that is for calibration."""
+        if CALIBRATION not in parts:
+            return self
+        materials = {
+            name: replace(material, calibration=self._observed(name, parts[CALIBRATION]))
+            for name, material in self.materials.items()
+        }
+        return replace(self, materials=materials)
 
-    def prepared(self, request: ExperimentRequest, folder: Path, sink: Sink) -> Feeding:
-        """Return the same samples with what the request adds to calibration: ranges and copies.
+    def _observed(self, name: str, part: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the part's samples, or the calls that a model got on them."""
+        if name not in self.ends:
+            return part
+        ends = [0, *self.ends[name]]
+        calls = [call for at in part for call in range(ends[at], ends[at + 1])]
+        every = calls or list(range(ends[-1]))
+        return tuple(every[i] for i in spread(len(every), _RECORDED))
+
+    def known(self, request: ExperimentRequest, sink: Sink) -> Feeding:
+        """Return the same samples with the ranges that are given, all that is asked in the digest.
 
         Raises:
-            BadData: The file of ranges is of another model, or the samples cannot be altered.
+            BadData: The file of ranges is of another model.
         """
         material = self.materials.get(MAIN)
         if material is None or not (request.ranges_from or request.augment):
             return self
         said = []
         if request.ranges_from:
-            known, notes = reuse.load(Path(request.ranges_from), request.models[0])
-            material, said = replace(material, known=known), [known.digest]
+            found, notes = reuse.load(Path(request.ranges_from), request.models[0])
+            material, said = replace(material, known=found), [found.digest]
             for text in notes:
                 sink(Note(text, warning=True))
         if request.augment and material.feeds is not None:
-            ways = augment.read(request.augment)
-            made = augment.augment(material.feeds, material.calibration, ways, folder)
-            material = replace(material, feeds=made, calibration=tuple(range(made.count)))
-            said += map(str, ways)
-            for text in made.notes:
-                sink(Note(text))
+            said += map(str, augment.read(request.augment))
         digest = codec.digest([self.digest, *said])
         return replace(self, materials={MAIN: material}, digest=digest)
+
+    def altered(self, request: ExperimentRequest, folder: Path, sink: Sink) -> Feeding:
+        """Return the same samples; altered copies of the calibration's are observed too.
+
+        Raises:
+            BadData: The samples cannot be altered.
+        """
+        material = self.materials.get(MAIN)
+        if not request.augment or material is None or material.feeds is None:
+            return self
+        ways = augment.read(request.augment)
+        made = augment.augment(material.feeds, material.calibration, ways, folder)
+        for text in made.notes:
+            sink(Note(text))
+        material = replace(material, feeds=made, calibration=tuple(range(made.count)))
+        return replace(self, materials={MAIN: material})
 
 
 def given(request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink) -> Feeding:
@@ -111,21 +142,17 @@ def given(request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink) ->
     own = None
     if request.calibration is not None:
         own = feeds.load(request.calibration, inputs, folder / "calibration")
-    divided = split.split(found, own)
-    for text in (*found.notes, *divided.notes):
+        split.disjoint(found, own)
+    for text in found.notes:
         sink(Note(text))
-    parts = {"search": divided.search, "final": divided.final}
-    if request.whole:
-        parts = {"search": tuple(range(found.count)), "final": (0,)}
     labels = None if found.labels is None else [str(label) for label in found.labels]
-    seen = () if found.synthetic else divided.calibration
     content = [found.digests, labels, found.groups, own.digests if own else None]
     return Feeding(
         {MAIN: found.stream},
-        {MAIN: Material(own or found, seen, custom_ops=request.original.custom_ops)},
-        parts,
+        {MAIN: Material(own or found, (), custom_ops=request.original.custom_ops)},
         codec.digest([content, request.functions_digest()]),
         found,
+        own,
     )
 
 
@@ -156,15 +183,42 @@ def recorded(request: ExperimentRequest, worker: Worker, folder: Path) -> Feedin
     for name, path in streams.items():
         count = len(Stream(path))
         fed = Feeds(path, count, (), None, None, request.evaluate or "")
-        seen = max(1, round(count * _SEARCH_SHARE))
-        chosen = spread(seen, _RECORDED)
+        chosen = spread(max(1, round(count * _SEARCH_SHARE)), _RECORDED)
         materials[name] = Material(fed, chosen, custom_ops=request.original.custom_ops)
-    parts = record_parts(len(records), whole=request.whole)
     digest = codec.digest([len(records), request.functions_digest()])
-    return Feeding(streams, materials, parts, digest)
+    return Feeding(streams, materials, digest, ends=answer.get("ends", {}))
 
 
-def record_parts(count: int, *, whole: bool) -> dict[str, tuple[int, ...]]:
+def yielded(answer: Mapping[str, Any], streams: Mapping[str, Path]) -> Feeds | None:
+    """Return the samples that a generator yielded, to be divided; None of one that returns a list.
+
+    Args:
+        answer: Of the worker's ``evaluate``.
+        streams: Model name -> the calls that were recorded meanwhile; empty when none were.
+    """
+    groups = answer.get("groups")
+    if groups is None:
+        return None
+    count, known = len(groups), {name: Stream(path) for name, path in streams.items()}
+    digests = [codec.digest(_contents(answer["ends"], known, at)) for at in range(count)]
+    named = [_UNITED.format(at) if g is None else g for at, g in enumerate(groups)]
+    joined = None if len(set(named)) == count else tuple(named)
+    return Feeds(Path(), count, tuple(digests), None, joined)
+
+
+def _contents(
+    ends: Mapping[str, Sequence[int]], calls: Mapping[str, Stream], at: int
+) -> list[object]:
+    """Digest the calls of one sample; a sample without any is like no other."""
+    found: list[object] = [
+        [name, feeds.digest(stream[call])]
+        for name, stream in calls.items()
+        for call in range(ends[name][at - 1] if at else 0, ends[name][at])
+    ]
+    return found or [at]
+
+
+def record_parts(count: int) -> Division:
     """Divide an evaluate function's records, in order: neighbours of a sequence stay together."""
-    cut = count if whole else max(1, round(count * _SEARCH_SHARE))
+    cut = max(1, round(count * _SEARCH_SHARE))
     return {"search": tuple(range(cut)), "final": tuple(range(cut, count)) or (count - 1,)}

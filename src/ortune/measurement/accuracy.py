@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.budget import Budget
+from ortune.core.errors import BadSettings
 from ortune.core.metric import Kind
 from ortune.core.trial import Score, Verdict
 from ortune.measurement.evidence import Paired, estimate, numbered, weigh
+from ortune.scoring.fidelity import SHARE, Fidelity
 from ortune.statistics import betting, binomial, paired
 
 ERROR = 0.05
@@ -101,6 +104,8 @@ def claim(budget: Budget, kind: Kind, grouped: bool = False) -> str:
     name, better = getattr(metric, "path", "") or str(metric), metric.higher_is_better
     worse = (budget.limit < 0) is better
     if kind is Kind.SHARE:
+        if isinstance(metric, Fidelity):
+            name = str(replace(metric, share=SHARE))
         inputs = f"at least {100 * metric.kept_by:g} % of {'groups' if grouped else 'inputs'}"
         if not budget.relative:
             return f"{inputs} keep {name} {budget.limit:g}"
@@ -143,6 +148,20 @@ def provable(
     if kind is Kind.RIGHT and not grouped:
         return binomial.needed(float(scores.mean()), budget.limit, error)
     return betting.needed(scores, np.ones(len(scores)), sign * budget.limit, worst, error)
+
+
+def demand_provable(budget: Budget) -> None:
+    """Refuse a budget that asks for a figure where only a proof will do.
+
+    Raises:
+        BadSettings: It has ``share=0``.
+    """
+    metric = budget.metric
+    if isinstance(metric, Fidelity) and not metric.share:
+        raise BadSettings(
+            f"--strict asks for a proof, and no number of samples proves '{budget}'",
+            fix=f"leave share=0 out: {replace(budget, metric=replace(metric, share=SHARE))}",
+        )
 
 
 def unresolved(budget: Budget, samples: int, baseline: Floats | None = None) -> str:

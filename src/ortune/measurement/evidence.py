@@ -90,7 +90,7 @@ class Paired:
     @property
     def noun(self) -> str:
         """What is counted."""
-        return "sample" if len(self.units) == self.units.max() + 1 else "group"
+        return "sample" if len(np.unique(self.units)) == len(self.units) else "group"
 
     def counted(self, found: int) -> str:
         """Name what the proof was made on."""
@@ -122,8 +122,8 @@ def weigh(data: Paired) -> Evidence:
         )
     if kind is Kind.FIGURE:
         return _figure(data, value, base, "a figure is not proved")
-    single = kind is Kind.RIGHT and data.noun == "sample"
-    if single and _binary(data.candidate) and _binary(data.baseline):
+    single = len(np.unique(data.units[data.proof])) == len(data.proof)
+    if kind is Kind.RIGHT and single and _binary(data.candidate) and _binary(data.baseline):
         return _right(data, value, base)
     if metric.bounds is None:
         return _figure(data, value, base, "no bounds of a record are declared")
@@ -188,7 +188,7 @@ def _right(data: Paired, value: float, base: float) -> Evidence:
         proved = paired.p_value(n, lost, won, delta, data.error) <= data.error
         bound = base - paired.most_lost(n, lost, won, data.error)
         limit = base - delta
-        bound = max(bound, limit) if proved else min(bound, np.nextafter(limit, -1.0))
+        bound = max(bound, limit) if proved else min(bound, math.nextafter(limit, -math.inf))
         basis = f"{lost} lost, {won} won of {data.counted(n)}, exact"
         losses, wins = int((data.scores < 0).sum()), int((data.scores > 0).sum())
         needed = paired.needed(losses / every, wins / every, delta, data.error)

@@ -53,6 +53,10 @@ class Agreement(Fidelity):
         single = baseline is not None and len(baseline) > 0 and bool((baseline[:, 1] == 1).all())
         return Kind.RIGHT if single and self.share else super().kind(baseline)
 
+    def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
+        """Return the outputs that decide something."""
+        return frozenset(name for name in self.chosen(outputs) if _decides(outputs, name))
+
 
 def _decides(expected: Tensors, name: str) -> bool:
     array = expected[name]

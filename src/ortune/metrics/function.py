@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.plugins import user_function
@@ -58,3 +59,40 @@ class Function(UserMetric):
             raise BadData(f"{self.path} returned {given!r}", fix="return a number a sample")
         is_broken = broken(expected, actual, list(expected))
         return [float("nan")] * len(found) if is_broken else list(found)
+
+    def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
+        """Return the outputs that the function asks for; all where it fails."""
+        seen = _Remembering(outputs)
+        try:
+            self.function(dict(outputs), seen, label)
+        except Exception:  # it says so itself when it scores
+            return frozenset(outputs)
+        return frozenset(seen.asked)
+
+
+class _Remembering(dict[str, NDArray[Any]]):
+    """Outputs that remember which of them were asked for."""
+
+    def __init__(self, outputs: Tensors) -> None:
+        super().__init__(outputs)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        self.asked.update(self.keys())
+        return super().__iter__()
+
+    def values(self) -> Any:
+        self.asked.update(self.keys())
+        return super().values()
+
+    def items(self) -> Any:
+        self.asked.update(self.keys())
+        return super().items()

@@ -36,6 +36,10 @@ class TopK(Metric):
         whole = baseline is None or bool(np.isin(baseline[:, 0], (0.0, 1.0)).all())
         return Kind.RIGHT if whole else Kind.MEAN
 
+    def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
+        """Return the output of class scores."""
+        return frozenset([self.output or _scores(outputs, 1)])
+
 
 def share(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:
     """Return the share of a sample's labels whose class is among the k highest scores.

@@ -24,7 +24,8 @@ from ortune.recipe.space import Space
 from ortune.search.compare import apart, faster, quicker, reaches
 from ortune.search.policy import Policy, View
 
-_FINALISTS = 3
+FINALISTS = 3
+"""Plans that are re-measured at the end; as many before it, where a target may end the search."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class _Loop:
 
     def _confirm(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten."""
-        chosen = [t for t in faster(self._current()) if not self._idle(t)][:_FINALISTS]
+        chosen = [t for t in faster(self._current()) if not self._idle(t)][:FINALISTS]
         for index, trial in enumerate(chosen, 1):
             leader = self._winner()
             if leader is not None and self.aim.left() <= 0:
@@ -208,6 +209,8 @@ class _Loop:
         if wanted is None or trial not in faster([self.trials[0], trial]):
             return False
         if trial.ratio is None or trial.ratio.value > 1 / wanted:
+            return False
+        if sum(t.part == "final" for t in self.trials) >= FINALISTS:
             return False
         return reaches(self.attempts.final(trial, 1, 1), wanted)
 

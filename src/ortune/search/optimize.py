@@ -13,6 +13,7 @@ from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
+from ortune.core.budget import Budget
 from ortune.core.custom_ops import equipped
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note
@@ -25,9 +26,10 @@ from ortune.experiment import golden
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import locked, read_study
 from ortune.experiment.prepare import prepare
+from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.capabilities import capabilities, demand
 from ortune.recipe.space import Space, Target
-from ortune.search.loop import Aim, search
+from ortune.search.loop import FINALISTS, Aim, search
 from ortune.search.padding import unpadded
 from ortune.search.policy import Policy
 from ortune.search.request import Optimize
@@ -37,6 +39,8 @@ def run(asked: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
     began = monotonic()
     policy = parse(Policy, asked.policy)
+    if asked.strict and asked.budget is not None:
+        demand_provable(Budget.parse(asked.budget))
     own = tuple(parse(Transform, text) for text in asked.rules)
     targets = [
         replace(target, splits=asked.driven.splits(target.capabilities.effective_cpus), rules=own)
@@ -56,6 +60,7 @@ def run(asked: Optimize) -> Study:
                 on=equipped(asked.on, asked.custom_ops).strip(),
                 command=asked.command,
                 policy=str(policy),
+                finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
             )
         except OrtuneError:
             if fresh:

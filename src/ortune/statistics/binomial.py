@@ -84,6 +84,8 @@ def needed(inside: float, share: float, error: float) -> int | None:
 
     None where the estimate is no better than what is to be proved, or beyond `MOST`.
     """
+    if share <= 0:
+        return 1
     if inside <= share:
         return None
 

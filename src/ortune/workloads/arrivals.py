@@ -35,6 +35,7 @@ class Arrivals(Workload):
     """
 
     measure: ClassVar[str] = "latency from the intended arrival"
+    scheduled: ClassVar[bool] = True
 
     rate: float = 10.0
     sessions: int = 1
@@ -69,8 +70,7 @@ class Arrivals(Workload):
         due = self.schedule(span.at)
         desk = _Desk(due, span, int(_PATIENCE * max(self.seconds * 1e9, due[-1])))
         waiting = lane_threads.Waiting(rig.lanes[0])
-        for lane in rig.lanes:
-            lane_threads.run(lane, *span.dropped)
+        dropped = sum(lane_threads.settle(lane, span) for lane in rig.lanes)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.
         desk.zero = {id(lane): lane.clock() for lane in rig.lanes}
         served = itertools.chain(*lane_threads.side_by_side(rig.lanes, desk.serve, waiting))
@@ -87,8 +87,7 @@ class Arrivals(Workload):
             "sessions": len(rig.lanes),
         }
         share = waiting.share()
-        runs = len(end) + span.drop * len(rig.lanes)
-        return Driven(latency, [share] * len(latency), runs, details)
+        return Driven(latency, [share] * len(latency), len(end) + dropped, details)
 
     def results(
         self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]

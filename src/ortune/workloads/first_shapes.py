@@ -24,6 +24,7 @@ class FirstShapes(Workload):
     """
 
     measure: ClassVar[str] = "latency of the first run at a shape"
+    scheduled: ClassVar[bool] = True
 
     def cycle(self, shapes: Sequence[str]) -> Sequence[int]:
         """Return the first sample of every shape, at most 64, spread over them."""

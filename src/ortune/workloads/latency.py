@@ -18,7 +18,7 @@ class Latency(Workload):
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Time every entry; run-queue waiting is read for chunks of entries of at least 2 ms."""
         lane = rig.lanes[0]
-        lanes.run(lane, *span.dropped)
+        dropped = lanes.settle(lane, span)
         clock, waiting = lane.clock, lane.waited
         latency: list[int] = []
         waited: list[float] = []
@@ -36,4 +36,4 @@ class Latency(Workload):
                 share = (now - chunk_wait) / max(1, end - chunk_start) if chunk_wait >= 0 else -1.0
                 waited += [round(share, 4)] * (len(latency) - len(waited))
                 chunk_start, chunk_wait = clock(), now
-        return Driven(latency, waited, span.drop + span.total)
+        return Driven(latency, waited, dropped + span.total)

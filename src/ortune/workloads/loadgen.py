@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ortune.core.workload import Driven, Rig, Span, Workload
@@ -68,9 +68,8 @@ class Loadgen(Workload):
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Let LoadGen run its scenario once and read the result from its log."""
-        first = max(1, span.drop)
-        for lane in rig.lanes:
-            lane_threads.run(lane, *range(span.at, span.at + first))
+        settling = replace(span, drop=max(1, span.drop))
+        dropped = sum(lane_threads.settle(lane, settling) for lane in rig.lanes)
         expected = self.qps or self._measured(rig, span)
         waiting = lane_threads.Waiting(rig.lanes[0])
         found = mlperf.test(rig, self.scenario, expected, self.seconds, self.target_ms)
@@ -78,7 +77,7 @@ class Loadgen(Workload):
         figure = float(found[_FIGURES[self.scenario]])
         entry = 1e9 / figure if self.scenario == "offline" else figure
         count = max(1, span.runs)
-        runs = found.pop("runs") + first * len(rig.lanes) + (0 if self.qps else _TRIES)
+        runs = found.pop("runs") + dropped + (0 if self.qps else _TRIES)
         return Driven([max(1, round(entry))] * count, [share] * count, runs, found)
 
     def _measured(self, rig: Rig, span: Span) -> float:

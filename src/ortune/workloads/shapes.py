@@ -77,7 +77,7 @@ class Shapes(Workload):
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         lane = rig.lanes[0]
-        lanes.run(lane, *span.dropped)
+        dropped = lanes.settle(lane, span)
         waiting = lanes.Waiting(lane)
         taken: dict[str, list[int]] = {}
         for position in range(span.at, span.at + span.total):
@@ -89,8 +89,9 @@ class Shapes(Workload):
             taken.setdefault(shape, []).append(lane.clock() - start)
         share = waiting.share()
         mean = sum(map(sum, taken.values())) // span.total
-        runs = span.drop + span.total
-        return Driven([mean] * span.runs, [share] * span.runs, runs, {"shapes": taken})
+        return Driven(
+            [mean] * span.runs, [share] * span.runs, dropped + span.total, {"shapes": taken}
+        )
 
     def results(
         self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]

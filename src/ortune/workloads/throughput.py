@@ -76,10 +76,11 @@ class _Race:
         self._start = threading.Barrier(len(lanes))
         self._through: list[Lane] = []
         self._company: list[Lane] = []
+        self._dropped: list[int] = []
 
     @property
     def runs(self) -> int:
-        return self._total + self._span.drop * len(self._lanes) + len(self._company)
+        return self._total + sum(self._dropped) + len(self._company)
 
     def run(self, lane: Lane) -> list[int]:
         """Return the nanoseconds of each run of a lane's share."""
@@ -95,7 +96,7 @@ class _Race:
         return taken
 
     def _share(self, lane: Lane) -> list[int]:
-        lane_threads.run(lane, *self._span.dropped)
+        self._dropped.append(lane_threads.settle(lane, self._span))
         self._start.wait()
         taken: list[int] = []
         last = lane.clock()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from tests.unit.studies import CLEAN, study, trial
+import pytest
+from tests.unit.studies import CLEAN, changed, study, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import winner
-from ortune.core.trial import Interval, Plan, Trial
+from ortune.core.acceptance import Outcome, winner
+from ortune.core.study import Study
+from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
 
 
 def final(key: str, backend: Cpu, ratio: float) -> Trial:
@@ -27,6 +31,123 @@ def test_a_setting_that_gains_more_than_one_percent_wins() -> None:
     plain = final("a" * 16, Cpu(threads=1), 0.52)
     tuned = final("b" * 16, Cpu(threads=1, arena=False), 0.5)
     assert winner([tuned, plain], strict=False) == tuned
+
+
+def searched(tmp_path: Path, *finals: Trial, **changes: Any) -> Study:
+    """A study whose search found the tuned model and whose finalists are given."""
+    made = study(tmp_path)
+    trials = (*(t for t in made.trials if t.part == "search"), *finals)
+    return changed(made, trials=trials, **changes)
+
+
+FOUND = Plan(CLEAN, Cpu(threads=1))
+
+
+class TestBest:
+    @pytest.mark.parametrize("finished", ["done", "time", "interrupted", "target"])
+    def test_nothing_unconfirmed_is_handed_out(self, tmp_path: Path, finished: str) -> None:
+        made = searched(tmp_path, finished=finished)
+        assert made.best == made.baseline == made.trials[0]
+
+    def test_the_finalist_is_handed_out_that_holds(self, tmp_path: Path) -> None:
+        good, level = final("aa11" * 4, Cpu(threads=1), 0.6), final("ee55" * 4, Cpu(), 0.995)
+        made = searched(tmp_path, good, level)
+        assert made.best == good and made.final == (good, level)
+        assert searched(tmp_path, level).best == made.baseline
+        unsure = replace(good, scores=(replace(good.scores[0], verdict=Verdict.LIKELY),))
+        assert searched(tmp_path, unsure).best == unsure
+        assert searched(tmp_path, unsure, strict=True).best == made.baseline
+
+    def test_confirmed_are_finalists_that_hold_and_the_original(self, tmp_path: Path) -> None:
+        good = final("aa11" * 4, Cpu(threads=1), 0.6)
+        made = searched(tmp_path, good)
+        assert made.confirmed(good) and made.confirmed(made.baseline)
+        assert not made.confirmed(replace(good, part="search"))
+        assert not made.confirmed(replace(good, ratio=Interval(0.9, 0.8, 1.1)))
+        assert not made.confirmed(replace(good, status=Status.FAILS))
+
+
+class TestUnconfirmed:
+    def test_a_search_that_was_cut_off_names_what_looked_faster(self, tmp_path: Path) -> None:
+        slow, fast = (trial(key, FOUND, r) for key, r in (("e1" * 8, 0.8), ("e2" * 8, 0.3)))
+        level = replace(trial("e3" * 8, FOUND, 0.5), ratio=Interval(0.5, 0.4, 1.0))
+        for finished, named in (
+            *((word, ["e2" * 8, "aa11" * 4, "e1" * 8]) for word in ("time", "interrupted")),
+            *((word, []) for word in ("done", "target")),
+        ):
+            made = searched(tmp_path, finished=finished)
+            made = replace(made, trials=(*made.trials, slow, fast, level))
+            assert [t.key for t in made.unconfirmed] == named
+
+    def test_what_was_measured_again_or_is_no_faster_than_the_best_is_not_named(
+        self, tmp_path: Path
+    ) -> None:
+        fast, slow = trial("e1" * 8, FOUND, 0.3), trial("e2" * 8, FOUND, 0.6)
+        made = searched(tmp_path, final("aa11" * 4, Cpu(threads=1), 0.6), finished="time")
+        assert made.unconfirmed == ()
+        assert replace(made, trials=(*made.trials, fast, slow)).unconfirmed == (fast,)
+
+
+class TestTooNoisy:
+    @pytest.mark.parametrize("value", [0.5, 1.5])
+    def test_a_claim_and_too_noisy_exclude_each_other(self, tmp_path: Path, value: float) -> None:
+        finals = final("aa11" * 4, Cpu(threads=1), value)
+        assert not searched(tmp_path, finals, too_noisy=True).too_noisy
+
+    def test_without_a_claim_it_is_as_was_concluded(self, tmp_path: Path) -> None:
+        level = final("aa11" * 4, Cpu(threads=1), 0.995)
+        for finals in ((), (level,), (replace(level, ratio=None),)):
+            assert searched(tmp_path, *finals, too_noisy=True).too_noisy
+            assert not searched(tmp_path, *finals).too_noisy
+
+
+def test_every_plan_counts_once_by_its_last_word_and_the_original_not_at_all(
+    tmp_path: Path,
+) -> None:
+    made = searched(tmp_path, final("aa11" * 4, Cpu(threads=1), 0.995), untried=4)
+    assert {str(kind): n for kind, n in made.counts.items()} == {
+        "faster within the budget": 0,
+        "no faster beyond the noise": 1,
+        "slower": 1,
+        "not scored": 0,
+        "outside the accuracy budget": 1,
+        "failed": 1,
+        "not tried": 4,
+    }
+    assert searched(tmp_path).counts[Outcome.FASTER] == 1
+
+
+def test_a_trial_is_found_by_the_start_of_its_key_the_final_one_before_the_other(
+    tmp_path: Path,
+) -> None:
+    good = final("aa11" * 4, Cpu(threads=1), 0.6)
+    made = searched(tmp_path, good)
+    assert made.find("aa1") == good
+    assert made.find("bb") == made.trials[2]
+    assert made.find("ff") is None
+
+
+def test_the_front_is_what_nothing_beats_in_both(tmp_path: Path) -> None:
+    made = searched(tmp_path)
+    points = ((0.3, 0.99), (0.5, 0.999), (0.6, 0.999), (0.5, 0.99), (0.7, 1.0), (0.8, 0.98))
+    trials = [trial(f"{at}" * 16, FOUND, r, value=v) for at, (r, v) in enumerate(points)]
+    broken = replace(trial("8" * 16, FOUND, 0.1), error="it crashed")
+    made = replace(made, trials=(*trials, broken, replace(trials[0], ratio=None, key="9" * 16)))
+    assert [t.key[0] for t in made.front()] == ["0", "1", "4"]
+    again = replace(trials[0], ratio=Interval(0.9, 0.8, 0.95))
+    made = replace(made, trials=(*made.trials, again))
+    assert [t.key[0] for t in made.front()] == ["1", "4"], "the last measurement counts"
+
+
+def test_speed_up_is_the_inverse_of_the_ratio(tmp_path: Path) -> None:
+    made = searched(tmp_path)
+    measured = final("aa11" * 4, Cpu(), 0.5)
+    assert made.speedup(measured) == Interval(2.0, 1 / 0.51, 1 / 0.49)
+    assert made.speedup(replace(made.baseline, ratio=None)) == Interval(1.0, 1.0, 1.0)
+    assert math.isnan(made.speedup(replace(measured, ratio=None)).value)
+    assert made.predicted(measured) is None
+    foreseen = made.predicted(replace(measured, predicted=Interval(0.5, 0.4, 0.8)))
+    assert foreseen == Interval(2.0, 1.25, 2.5)
 
 
 def test_a_study_shows_its_winner_and_a_row_a_trial(tmp_path: Path) -> None:

@@ -113,7 +113,10 @@ def test_anything_else() -> None:
 
 def test_the_rule_names_outputs_and_shapes() -> None:
     _, rule = derive({"last_hidden_state": hidden()})
-    assert rule == "embeddings ('last_hidden_state' [1, ?, 32]): mean cosine 0.999"
+    assert (
+        rule
+        == "embeddings ('last_hidden_state' [1, ?, 32]): 95 % of inputs must keep cosine 0.999"
+    )
 
 
 def test_outputs_that_cannot_be_judged() -> None:
@@ -124,3 +127,11 @@ def test_outputs_that_cannot_be_judged() -> None:
     for nothing in ({}, {"y": []}):
         with pytest.raises(BadData, match="no outputs"):
             derive(nothing)
+
+
+def test_the_rule_says_what_is_claimed() -> None:
+    tokens = {"tags": [np.zeros((1, 5), np.int64)] * 3}
+    assert derive(tokens)[1].endswith("95 % of inputs must keep 99 % of their decisions")
+    answers = {"logits": [np.eye(1, 4, k, np.float32) for k in range(3)]}
+    assert derive(answers)[1].endswith("99 % of inputs must keep their decision")
+    assert derive({"y": [np.full((1, 3), 7.0)] * 3})[1].endswith("95 % of inputs must keep 30 dB")

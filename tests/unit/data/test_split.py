@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ortune.core.errors import BadData
 from ortune.data.feeds import Feeds
-from ortune.data.split import CALIBRATION, FEWEST, Parts, split
+from ortune.data.split import CALIBRATION, FEWEST, Parts, distinct, independent, least, split
 
 
 def feeds(
@@ -155,3 +155,72 @@ def test_overlap_with_calibration_is_refused() -> None:
     assert "4 calibration samples are also in the data" in error.value.what
     assert "1 = 4, 3 = 7, 4 = 1 and 1 more" in error.value.what
     assert len(str(error.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted", "expected"),
+    [
+        (59, 80, (14, 29, 16)),
+        (119, 80, (29, 59, 31)),
+        (120, 80, (13, 27, 80)),
+        (200, 80, (40, 80, 80)),
+        (400, 80, (100, 200, 100)),
+        (1600, 408, (128, 800, 672)),
+        (1000, 408, (128, 464, 408)),
+    ],
+)
+def test_what_a_proof_needs_is_held_out(
+    count: int, wanted: int, expected: tuple[int, int, int]
+) -> None:
+    assert sizes(split(feeds(count), wanted=wanted)) == expected
+
+
+def test_least_is_where_it_begins() -> None:
+    for wanted in (1, 5, 17, 80, 408):
+        count = least(wanted)
+        assert len(split(feeds(count), wanted=wanted).final) >= wanted
+        apart = feeds(5, digests=[f"other{at}" for at in range(5)])
+        assert len(split(feeds(count), apart, wanted).final) >= wanted
+        fewer = split(feeds(count - 1), wanted=wanted)
+        assert len(fewer.final) < wanted or wanted < FEWEST
+
+
+@settings(deadline=None, max_examples=200)
+@given(found=any_feeds(), wanted=st.integers(1, 120), apart=st.booleans())
+def test_what_is_wanted_is_held_out_in_independent_samples(
+    found: Feeds, wanted: int, apart: bool
+) -> None:
+    own = feeds(5, digests=[f"other{at}" for at in range(5)]) if apart else None
+    parts = split(found, own, wanted)
+    every = range(found.count)
+    if parts.notes:
+        assert parts.final == tuple(every)
+        return
+    three = (
+        (parts.search, parts.final) if apart else (parts.calibration, parts.search, parts.final)
+    )
+    assert sorted(at for part in three for at in part) == list(every)
+    assert all(three)
+    together(found, three)
+    if independent(found, every) >= least(wanted):
+        assert independent(found, parts.final) >= wanted
+    else:
+        assert parts == split(found, own)
+
+
+def test_classes_are_spread_where_a_proof_asks_for_more() -> None:
+    labels = [0] * 120 + [1] * 60 + [2] * 20
+    parts = split(feeds(200, labels=labels), wanted=80)
+    for part in (parts.calibration, parts.search, parts.final):
+        for label, count in Counter(labels[at] for at in part).items():
+            assert abs(count - len(part) / 200 * labels.count(label)) <= 1
+
+
+def test_equal_samples_are_counted_once() -> None:
+    found = feeds(6, digests=["a", "b", "a", "c", "b", "a"])
+    assert independent(found, range(6)) == 3
+    assert distinct(found, range(6)) == (0, 1, 3)
+    assert distinct(found, (5, 4, 2)) == (0, 1)
+    grouped = feeds(4, groups=["one", "one", "two", "two"])
+    assert independent(grouped, range(4)) == 2
+    assert distinct(grouped, range(4)) == (0, 1, 2, 3)

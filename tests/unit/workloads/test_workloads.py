@@ -255,8 +255,28 @@ def test_latency_tells_no_more_than_its_entries(folder: Path) -> None:
     with bench(folder, Latency()) as opened:
         answer, results = drive(opened, runs=5, each=3, drop=2)
         assert opened.runs == 17
+        driving.burst(opened, at=0, runs=5, drop=100)
+        assert opened.runs - 17 in (5 + 5, 5 + 6), "runs of 2 ms are settled after 10 ms"
     assert answer["latency_ns"] == pytest.approx([RUN_NS] * 5, rel=1e-3)
     assert results == {}
+
+
+@pytest.mark.parametrize(
+    ("workload", "rows", "alike"),
+    [
+        (Latency(), (1, 1, 1), True),
+        (Throughput(sessions=2), (2, 2), True),
+        (Latency(), (1, 8, 1), False),
+        (Shapes(), (1, 8), False),
+        (Arrivals(rate=100, seconds=0.02), (1, 1), False),
+        (FirstShapes(), (1, 1), False),
+    ],
+)
+def test_entries_are_alike_where_no_shape_and_no_schedule_tells_them_apart(
+    folder: Path, workload: Workload, rows: Sequence[int], alike: bool
+) -> None:
+    with bench(folder, workload, rows=rows) as opened:
+        assert drive(opened)[0]["alike"] is alike
 
 
 @pytest.mark.parametrize(

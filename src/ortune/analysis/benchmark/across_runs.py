@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ortune.analysis.benchmark.results_file import SavedRow
 from ortune.core.trial import Burst, Interval, Pair
@@ -17,7 +17,7 @@ class _Estimate:
 
     middle: float
     variance: float
-    df: int
+    df: float
 
 
 def direct(one: SavedRow, two: SavedRow) -> Interval:
@@ -62,7 +62,8 @@ def _paired(row: SavedRow, base: SavedRow) -> _Estimate:
 
 def _ones(burst: Burst) -> Burst:
     """A baseline of 1 ns makes a log-ratio the logarithm of the latency itself."""
-    return Burst((1,) * len(burst.latency_ns), (0.0,) * len(burst.waited))
+    count = len(burst.latency_ns)
+    return replace(burst, latency_ns=(1,) * count, waited=(0.0,) * count)
 
 
 def _estimate(pairs: Sequence[Pair]) -> _Estimate:

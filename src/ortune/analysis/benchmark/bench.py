@@ -16,9 +16,8 @@ from ortune.analysis.benchmark.interleave import (
     TimedRow,
     contest,
     pairs,
-    ratio,
-    winner,
 )
+from ortune.analysis.benchmark.ratios import Ratios
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.result import BenchResult, NoiseVerdict, SelfCheck, Winner
 from ortune.analysis.benchmark.runtime_floor import floor
@@ -29,7 +28,6 @@ from ortune.core.event import Note
 from ortune.core.fields import paths
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
-from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.machine import noise
@@ -37,8 +35,6 @@ from ortune.measurement.machine.energy import energy
 from ortune.measurement.timing import stats
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
-
-ONE = Interval(1.0, 1.0, 1.0)
 
 
 def run(asked: Bench) -> BenchResult:
@@ -137,37 +133,42 @@ def result(
         groups: The rows of every batch.
         made: The JSON of all rows, in the same order.
     """
-    ratios = [
-        None if r.error else ratio(r, g[0]) if r is not g[0] else ONE for g in groups for r in g
-    ]
+    every = [row for group in groups for row in group]
+    stand = Ratios(groups)
+    ratios = stand.of_first()
     again = next((k for k, row in enumerate(made) if row["again"]), None)
     equal = None if again is None else ratios[again]
-    every = [pair for g in groups for r in g if not r.error for pair in pairs(r, g[0])]
-    judged = noise.judge(record, stats.disturbed(every), equal)
-    unclear = judged.too_noisy or _differs(equal)
+    timed = [pair for g in groups for r in g if not r.error for pair in pairs(r, g[0])]
+    claimed = any(
+        r is not None and r.clear for r, row in zip(ratios, made, strict=True) if not row["again"]
+    )
+    reach = stats.half_width(stand.learnt(), max(1, len(every[0].turns)))
+    judged = noise.judge(record, stats.disturbed(timed), equal, reach=reach, claimed=claimed)
     offered = capabilities(groups[0][0].contestant.backend)
     winners = []
     start = 0
     for group in groups:
-        place = None if unclear else winner(group)
+        place = None if judged.too_noisy else stand.winner(group)
         row = None if place is None else start + place
         winners.append(Winner(made[start]["workload"], made[start]["batch"], row))
+        for k in range(start, start + len(group)):
+            if (held := ratios[k]) is not None:
+                made[k]["typical_ns"] = made[start]["p50_ns"] * held.value
         start += len(group)
     return BenchResult(
         rows=tuple(made),
         ratios=tuple(ratios),
         winner=winners[0].row if len(winners) == 1 else None,
         winners=tuple(winners),
-        crossovers=() if unclear or len(groups) < 2 else tuple(crossovers(made)),
+        crossovers=()
+        if judged.too_noisy or len(groups) < 2
+        else tuple(crossovers(made, lambda a, b: stand.between(every[b], every[a]))),
         self_check=None
         if again is None or equal is None
-        else SelfCheck(again, equal, not _differs(equal)),
+        else SelfCheck(again, equal, not equal.clear),
         machine=offered.machine,
         versions=offered.versions,
         noise=record.readings(),
         judgement=NoiseVerdict(judged.too_noisy, noise.RULE, judged.advice),
+        counts=stand.counts(),
     )
-
-
-def _differs(equal: Interval | None) -> bool:
-    return equal is not None and (equal.low > 1 or equal.high < 1)

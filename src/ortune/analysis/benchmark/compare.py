@@ -132,9 +132,9 @@ def _common(
 
 
 def _aligned(*pairs: tuple[SavedRow, SavedRow]) -> bool:
-    """Whether rows were timed in turns: as many blocks with as many entries."""
+    """Whether rows were timed in turns: as many blocks, with as many entries if those matter."""
     shapes = [
-        [[len(burst.latency_ns) for burst in blocks] for blocks in row.sets]
+        [[burst.alike or len(burst.latency_ns) for burst in blocks] for blocks in row.sets]
         for pair in pairs
         for row in pair
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
@@ -59,24 +59,29 @@ class Crossover:
         return "; ".join(filter(None, [said, about, noise]))
 
 
-def crossovers(rows: Sequence[Mapping[str, Any]]) -> list[Crossover]:
+def crossovers(
+    rows: Sequence[Mapping[str, Any]], between: Callable[[int, int], Interval] | None = None
+) -> list[Crossover]:
     """Compare every two contestants of a bench over its batches.
 
     Args:
         rows: The ``rows`` of `ortune.bench`; rows that failed or were timed again are left out,
             and contestants that share fewer than two batches are not compared.
+        between: The ratio of two rows by their indices, the second over the first; by their own
+            pairs alone where it is not given.
     """
     several = len({row["model"] for row in rows}) > 1
-    lines: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
-    for row in rows:
+    lines: dict[tuple[str, str], dict[int, int]] = {}
+    for index, row in enumerate(rows):
         if not row["error"] and not row["again"]:
             who = (str(row["model"]), str(row["backend"]))
-            lines.setdefault(who, {})[max(1, int(row["batch"]))] = row
+            lines.setdefault(who, {})[max(1, int(row["batch"]))] = index
+    ratio = between or (lambda one, two: _ratio(rows[one], rows[two]))
     found = []
     for one, two in combinations(lines, 2):
         shared = sorted(lines[one].keys() & lines[two].keys())
         if len(shared) > 1:
-            ratios = {b: _ratio(lines[one][b], lines[two][b]) for b in shared}
+            ratios = {b: ratio(lines[one][b], lines[two][b]) for b in shared}
             names = _name(one, several), _name(two, several)
             made = Crossover(*names, ratios, _between(ratios))
             found.append(replace(made, says=str(made)))
@@ -89,8 +94,9 @@ def _ratio(one: Mapping[str, Any], two: Mapping[str, Any]) -> Interval:
 
 
 def _sets(row: Mapping[str, Any]) -> list[list[Burst]]:
+    alike = bool(row.get("alike"))
     return [
-        [Burst(tuple(ns), tuple(w), each) for ns, w in zip(turn, waited, strict=True)]
+        [Burst(tuple(ns), tuple(w), each, alike) for ns, w in zip(turn, waited, strict=True)]
         for turn, waited, each in zip(row["turns"], row["waited"], row["runs_each"], strict=True)
     ]
 

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ortune.core.backend import Backend
-from ortune.core.trial import Burst, Interval, Pair
+from ortune.core.trial import Burst, Pair
 from ortune.core.workload import Span, Workload
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.process import Worker, WorkerFailed, lone
-from ortune.measurement.timing import stats
-from ortune.measurement.timing.turns import blocks, burst, pace, ready, warm
+from ortune.measurement.timing.turns import Warmed, blocks, burst, pace, ready, warm
 
 _BLOCKS = (4, 30)
+_BURST_S = (0.06, 0.3)
+"""Of many contestants in little time, and of few in much."""
 
 T = TypeVar("T")
 
@@ -101,22 +102,6 @@ def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
     return list(map(Pair.of, base.turns, one.turns))
 
 
-def ratio(one: TimedRow, base: TimedRow) -> Interval:
-    """Return the latency of one row over that of another of its group."""
-    return stats.ratio(pairs(one, base))
-
-
-def winner(rows: Sequence[TimedRow]) -> int | None:
-    """Return the index of the fastest row; None unless it beats every other beyond the noise."""
-    alive = [k for k, row in enumerate(rows) if not row.error and not row.contestant.again]
-    if len(alive) < 2:
-        return None
-    first = rows[alive[0]]
-    best = min(alive, key=lambda k: ratio(rows[k], first).value)
-    beaten = all(ratio(rows[best], rows[k]).high < 1 for k in alive if k != best)
-    return best if beaten else None
-
-
 class _Set:
     """Live processes, one a row. A row whose process fails keeps the reason and drops out."""
 
@@ -132,8 +117,9 @@ class _Set:
     def run(self, seconds: float) -> None:
         """Start a process for every row, one by one, and time all in turns until time is up."""
         self._each(self._start)
-        quickest = self._each(self._warm)
-        self._blocks(pace(*quickest), seconds)
+        warmed = dict(self._each(lambda index: (index, self._warm(index))))
+        share = seconds / (2 * _BLOCKS[0] * len(warmed))
+        self._blocks(pace(warmed, min(max(_BURST_S[0], share), _BURST_S[1])), seconds)
         self._each(self._leave)
 
     @property
@@ -174,37 +160,37 @@ class _Set:
         row.first_ns.append(started.first_ns)
         row.placement = started.placement
 
-    def _warm(self, index: int) -> int:
+    def _warm(self, index: int) -> Warmed:
         """Run until latencies settle; what the workload tells of it is dropped."""
-        quick = warm(self._live[index])
+        found = warm(self._live[index])
         self._live[index].ask("details")
-        return quick
+        return found
 
     def _leave(self, index: int) -> None:
         row, worker = self._rows[index], self._live[index]
         row.footprints.append(worker.ask("footprint"))
         row.details += worker.ask("details")["details"]
 
-    def _blocks(self, size: Span, seconds: float) -> None:
+    def _blocks(self, sizes: Mapping[int, Span], seconds: float) -> None:
         fewest, most = _BLOCKS
         until = time.monotonic() + seconds
         for row in self._rows:
             row.turns.append([])
 
-        def timed(index: int, at: int) -> Burst | None:
-            return self._guarded(lambda index: self._metered(index, size, at), index)
+        def timed(index: int, size: Span) -> Burst | None:
+            return self._guarded(lambda index: self._metered(index, size), index)
 
-        for turn, found in enumerate(blocks(self._alive, size, timed, rotate=True), 1):
+        for turn, found in enumerate(blocks(sizes, timed), 1):
             for index, joined in found.items():
                 self._rows[index].turns[-1].append(joined)
             if turn >= most or (turn >= fewest and time.monotonic() > until):
                 break
 
-    def _metered(self, index: int, size: Span, at: int) -> Burst:
+    def _metered(self, index: int, size: Span) -> Burst:
         """Run a burst and add up what it used; return when its threads no longer spin."""
         row, worker = self._rows[index], self._live[index]
         power, before = self._energy.read(), worker.ask("usage")
-        timed = burst(worker, size, at)
+        timed = burst(worker, size)
         after = worker.ask("usage")
         for name, joules in self._energy.spent(power, self._energy.read()).items():
             row.joules[name] = row.joules.get(name, 0.0) + joules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ortune.analysis.benchmark.crossover import Crossover
@@ -69,6 +69,7 @@ class BenchResult(TableResult):
         machine: What the times hold for.
         versions: Of the runtimes.
         noise: Readings of the machine meanwhile.
+        counts: How many rows came to what beside the first of their batch, in words.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -81,6 +82,7 @@ class BenchResult(TableResult):
     versions: Mapping[str, str]
     noise: Mapping[str, Any]
     judgement: NoiseVerdict
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     def summary(self) -> Mapping[str, object]:
         """Return the fastest row of every batch, and whether the machine was quiet enough."""

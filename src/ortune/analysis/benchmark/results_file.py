@@ -3,10 +3,10 @@
 What a file must hold, whoever wrote it: an object with ``rows``, a list of objects with ``model``
 and ``backend`` (texts), and the times of a row in nanoseconds, as ``turns`` (a list of sets of
 processes, each a list of blocks, each a list of times) or, as one set, as ``latency_ns``. A row
-with an ``error`` needs none. Optional: ``workload``, ``batch``, ``digest``, ``again``, ``waited``
-and ``runs_each`` beside ``turns``, ``p99_ns``, ``peak_rss``, ``size``, ``load_ns`` (a list);
-beside ``rows``: ``machine`` and ``versions``, objects of texts, and ``judgement``, an object with
-``too_noisy``.
+with an ``error`` needs none. Optional: ``workload``, ``batch``, ``digest``, ``again``, ``waited``,
+``runs_each`` and ``alike`` beside ``turns``, ``p99_ns``, ``peak_rss``, ``size``, ``load_ns`` (a
+list); beside ``rows``: ``machine`` and ``versions``, objects of texts, and ``judgement``, an
+object with ``too_noisy``.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class _Row:
     turns: tuple[tuple[tuple[float, ...], ...], ...] = ()
     waited: tuple[tuple[tuple[float, ...], ...], ...] = ()
     runs_each: tuple[int, ...] = ()
+    alike: bool = False
     p99_ns: float | None = None
     peak_rss: int | None = None
     size: int | None = None
@@ -205,7 +206,7 @@ def _sets(path: Path, index: int, row: _Row) -> tuple[tuple[Burst, ...], ...]:
         )
     return tuple(
         tuple(
-            Burst(tuple(round(ns) for ns in block), tuple(waits), count)
+            Burst(tuple(round(ns) for ns in block), tuple(waits), count, row.alike)
             for block, waits in zip(turn, waits_of, strict=True)
         )
         for turn, waits_of, count in zip(turns, waited, each, strict=True)

@@ -51,6 +51,7 @@ def row(one: TimedRow, digest: str, energy: Energy) -> dict[str, Any]:
         "turns": [[list(burst.latency_ns) for burst in turn] for turn in one.turns],
         "waited": [[list(burst.waited) for burst in turn] for turn in one.turns],
         "runs_each": [turn[0].runs_each if turn else 1 for turn in one.turns],
+        "alike": all(burst.alike for turn in one.turns for burst in turn),
     }
 
 

@@ -37,6 +37,7 @@ from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
+from ortune.experiment.scores import records
 from ortune.measurement.accuracy import judge
 from ortune.measurement.capabilities import demand
 from ortune.measurement.job import MAIN
@@ -198,7 +199,7 @@ class _Contest:
         material = Material(feeds, tuple(indices), known, self._backend.custom_ops)
         built = build_in(folder, self._model, Recipe("compare", (step,)), material)
         tables = self._tables(built.path)
-        score = judge(self._context.budget, tables[0], self._base, self._groups)
+        score = judge(self._context.budget, tables[0], self._base, self._groups, proof=())
         snr = Snr().aggregate(tables[1])
         return replace(row, seconds=found.seconds, score=score, snr=snr, records=tables)
 
@@ -209,7 +210,7 @@ class _Contest:
         with measure.start(self._context, paths, self._backend, "observer") as worker:
             ready(worker)
             found = [
-                measure.records(worker, metrics, part, self._context.scoring_s(part))
+                records(worker, metrics, part, self._context.scoring_s(part))
                 for part in self.parts
             ]
         own, snr = (np.concatenate(rows) for rows in zip(*found, strict=True))

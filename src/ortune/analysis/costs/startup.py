@@ -65,7 +65,7 @@ class Clock:
         found = {self.variants[0].name: ONE}
         base: list[int] = []
         share = seconds / PAIRS / max(1, len(self.variants) - 1)
-        effort = Effort(min_blocks=4, seconds=share, decide=False)
+        effort = Effort(seconds=share, decide=False)
         for one in list(self.variants[1:]):
             other = next((v for v in self.variants if v.name == one.against), None)
             if other is None:

@@ -1,7 +1,8 @@
 """Coordinate descent over a backend's settings, each step tested against the best so far.
 
-Waiting for a CPU is part of what settings change, so entries that a neighbour disturbed count
-here, where other comparisons drop them.
+Waiting for a CPU is part of what settings change, so entries that a neighbour disturbed count in
+its steps, where other comparisons drop them. What is claimed of the best is measured as a search
+measures its finalists; entries that waited count there too where a neighbour was asked for.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from statistics import fmean
 
+from ortune.analysis.tuning.attempt import Answers, Attempt
+from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import spell
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming, fresh_pairs
 from ortune.measurement.timing.turns import live
 from ortune.recipe.descent import GAIN, walk
 from ortune.recipe.space import Target
@@ -27,56 +30,12 @@ from ortune.recipe.space import Target
 _ROUNDS = 2
 _MOST = 5
 """Fresh pairs of processes at most behind a setting; two at least behind one that is kept."""
-_FINAL = (3, 6)
-"""Pairs behind the final ratio: on a calm machine, and where most runs wait for a CPU."""
 PROMISING = 0.95
 """Beyond two pairs, undecided settings are timed on only if they may gain this."""
-_OVER = 1.3
-"""How far the final pairs may overrun the time: a search without a proof was for nothing."""
 _FINAL_SHARE = 0.25
 """Of the time: the winner is measured against the start in fresh pairs."""
 _CPU_RUNS = 0.3
 """Seconds of running behind a figure of CPU time."""
-
-
-@dataclass(frozen=True)
-class Answers:
-    """How a candidate's outputs stand to those of the start.
-
-    Attributes:
-        fine: They are equal, or within the budget when the candidate changes numbers.
-        said: In a few words.
-        snr: Signal to noise, dB.
-        max_error: Largest absolute difference.
-    """
-
-    fine: bool
-    said: str
-    snr: float
-    max_error: float
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One value of one setting, and what became of it.
-
-    Attributes:
-        setting: The field, or another name of the coordinate.
-        value: The fields that it changes, as they are spelled.
-        backend: All settings of the candidate, spelled.
-        ratio: Its latency over that of the best before it; None when it did not run.
-        kept: It became the best.
-        why: Why it was kept or not.
-        answers: Compared only when it was faster.
-    """
-
-    setting: str
-    value: str
-    backend: str
-    ratio: Interval | None
-    kept: bool
-    why: str
-    answers: Answers | None = None
 
 
 @dataclass(frozen=True)
@@ -96,29 +55,32 @@ class Tools:
 
 @dataclass
 class Descent:
-    """The state of a running descent."""
+    """The state of a running descent.
+
+    Attributes:
+        waiting: Entries that waited for a CPU count in what is claimed.
+        untried: Values of settings that were left for lack of time.
+    """
 
     target: Target
     facts: Facts
     tools: Tools
     seconds: float
+    waiting: bool = False
     attempts: list[Attempt] = field(default_factory=list)
     finished: str = "done"
+    untried: int = 0
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._costs: list[float] = []
-        self._noisy = False
+        self._taken: list[list[Pair]] = []
         self.best = self.target.backend
 
     @property
     def pair_seconds(self) -> float:
         """Seconds of timing a pair gets."""
         return min(4.0, max(1.0, self.seconds / 40))
-
-    @property
-    def _finals(self) -> int:
-        return _FINAL[self._noisy]
 
     def run(self) -> Backend:
         """Go through the settings until a round changes nothing; return the best."""
@@ -134,11 +96,13 @@ class Descent:
             ((best, _),) = stack.enter_context(live(partial(self.tools.start, self.best)))
             tried = {attempt.backend for attempt in self.attempts}
             around = partial(self.target.coordinates, facts=self.facts)
-            for setting, candidate in walk(lambda: self.best, around):
+            steps = walk(lambda: self.best, around)
+            for setting, candidate in steps:
                 if str(candidate) in tried:
                     continue
                 if self._late():
                     self.finished = "time"
+                    self.untried = 1 + sum(str(other) not in tried for _, other in steps)
                     return
                 attempt = self._attempt(best, setting, candidate)
                 self.attempts.append(attempt)
@@ -152,7 +116,7 @@ class Descent:
         """Whether what is left of the time belongs to the final pairs, if there will be any."""
         kept = 0.0
         if self.best != self.target.backend:
-            kept = max(_FINAL_SHARE * self.seconds, 1.5 * self._finals * fmean(self._costs))
+            kept = max(_FINAL_SHARE * self.seconds, 1.5 * stats.PAIRS * fmean(self._costs))
         return self._spent() > self.seconds - kept
 
     def _spent(self) -> float:
@@ -165,6 +129,7 @@ class Descent:
         """
         tried = Attempt(setting, changed(self.best, candidate), str(candidate), None, False, "")
         pairs: list[Pair] = []
+        self._taken.append([])
         # What one process of the best is quicker or slower by would be in all pairs.
         fresh = fresh_pairs(
             partial(self.tools.start, self.best),
@@ -178,16 +143,16 @@ class Descent:
             with closing(fresh):
                 for one in fresh:
                     pairs.append(whole(one.pair))
+                    self._taken[-1].append(self._counted(one.pair))
                     ratio = stats.ratio(pairs)
                     tried = replace(tried, ratio=ratio)
-                    self._noisy = disturbed(pairs[-1])
                     if ratio.low > 1 or ratio.value > (PROMISING if len(pairs) > 1 else GAIN):
                         break
                     answers = tried.answers or self.tools.compare(one.candidate, candidate)
                     tried = replace(tried, answers=answers)
                     self._costs.append(time.monotonic() - began)
                     if not answers.fine:
-                        return replace(tried, why=f"faster, but {answers.said}")
+                        return replace(tried, why=f"cannot be kept: {answers.said}")
                     if len(pairs) > 1 and (ratio.high < 1 or self._late()):
                         break
                     began = time.monotonic()
@@ -203,27 +168,38 @@ class Descent:
     def judged(self) -> tuple[Interval, Interval]:
         """Return latency and CPU time of the best over those of the start, in fresh pairs.
 
-        CPU time is that of all threads, spinning after a run included; its ends are the least and
-        the most of the pairs.
+        As many pairs, as long, and the same interval as behind a claim of a search. CPU time is
+        that of all threads, spinning after a run included; its ends are the least and the most of
+        the pairs.
         """
         pairs: list[Pair] = []
         costs: list[tuple[int, int]] = []
-        effort = Effort(max_blocks=20, seconds=self.pair_seconds, decide=False)
         fresh = fresh_pairs(
             partial(self.tools.start, self.target.backend),
             partial(self.tools.start, self.best),
-            self._finals,
-            effort,
+            stats.PAIRS,
+            claiming(self.pair_seconds),
         )
         with closing(fresh):
             for one in fresh:
-                pairs.append(whole(one.pair))
+                pairs.append(self._counted(one.pair))
                 runs = _runs(pairs[-1])
                 costs.append((cpu_ns(one.baseline, runs), cpu_ns(one.candidate, runs)))
-                if len(pairs) >= _FINAL[0] and self._spent() > _OVER * self.seconds:
-                    break
         shares = sorted(new / max(1, old) for old, new in costs)
-        return stats.ratio(pairs), Interval(shares[len(shares) // 2], shares[0], shares[-1])
+        ratio = stats.ratio(pairs, learnt=self.learnt())
+        self._taken.append(pairs)
+        return ratio, Interval(shares[len(shares) // 2], shares[0], shares[-1])
+
+    def learnt(self) -> stats.Learnt:
+        """Return what all pairs so far tell about how far pairs differ here."""
+        return stats.Learnt.of(self._taken)
+
+    def disturbed(self) -> float:
+        """Return the share of entries that a neighbour disturbed; NaN when it is not known."""
+        return stats.disturbed([pair for pairs in self._taken for pair in pairs])
+
+    def _counted(self, pair: Pair) -> Pair:
+        return whole(pair) if self.waiting else pair
 
 
 def whole(pair: Pair) -> Pair:
@@ -244,11 +220,6 @@ def _entries(burst: Burst) -> Burst:
 def _mean(burst: Burst) -> Burst:
     runs = burst.runs_each * len(burst.latency_ns)
     return Burst((round(fmean(burst.latency_ns)),), (-1.0,), runs)
-
-
-def disturbed(pair: Pair) -> bool:
-    """Whether `whole` took the means."""
-    return all(len(block.baseline.latency_ns) == 1 for block in pair.blocks)
 
 
 def _runs(pair: Pair) -> int:
@@ -280,7 +251,7 @@ def _not_faster(ratio: Interval) -> str:
     if ratio.low > 1:
         return f"slower: {ratio.value:.3f}"
     if ratio.high >= 1:
-        return "no difference beyond the noise"
+        return str(Outcome.LEVEL)
     if ratio.value > GAIN:
         return f"gains less than {100 * (1 - GAIN):.0f} %"
     return ""

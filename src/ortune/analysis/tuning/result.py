@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ortune.analysis.tuning.descent import Attempt
+from ortune.analysis.tuning.attempt import Attempt
+from ortune.core.acceptance import Outcome
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval
+
+WORDS = tuple(one for one in Outcome if one is not Outcome.UNTRIED)
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,6 +34,10 @@ class TuneResult(TableResult):
         synthetic: Whether the inputs were made up.
         beside_load: Cores that were kept busy meanwhile.
         noise: Readings of the machine meanwhile.
+        unconfirmed: The settings that the steps led to, where fresh pairs did not confirm them.
+        counts: How many values came to what, in words.
+        too_noisy: The machine was too noisy for a verdict; never beside a claim.
+        advice: What was wrong with the machine meanwhile, and what to change; the worst first.
     """
 
     headline = ("model", "best", "ratio", "cpu_ratio", "lossy", "finished")
@@ -58,3 +65,7 @@ class TuneResult(TableResult):
     machine: Mapping[str, str]
     versions: Mapping[str, str]
     noise: Mapping[str, str]
+    unconfirmed: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    too_noisy: bool = False
+    advice: tuple[str, ...] = ()

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ortune.analysis.tuning.descent import Answers, Attempt, Descent, Tools, changed
+from ortune.analysis.tuning.attempt import Answers, Attempt
+from ortune.analysis.tuning.descent import Descent, Tools, changed
 from ortune.analysis.tuning.requests import Tune
-from ortune.analysis.tuning.result import TuneResult
+from ortune.analysis.tuning.result import WORDS, TuneResult
+from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.event import Note
@@ -24,14 +26,15 @@ from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.experiment.budget import budget_for
 from ortune.experiment.context import ScoredPart
-from ortune.experiment.measure import records
-from ortune.experiment.original import scored_part
+from ortune.experiment.records import scored_part
+from ortune.experiment.scores import records
 from ortune.measurement.accuracy import EXACT_DB, judge
 from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.load import busy
 from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import ready
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
@@ -63,19 +66,23 @@ def run(asked: Tune) -> TuneResult:
             truth = _truth(case, origin, asked.budget)
             tools = Tools(case.start, truth.compare, lambda tried: asked.sink(Note(line(tried))))
             target = Target(origin, offered, pinned, driven.splits(offered.effective_cpus))
-            descent = Descent(target, facts, tools, asked.seconds)
-            descent.run()
+            descent = Descent(target, facts, tools, asked.seconds, waiting=bool(asked.beside_load))
+            found = descent.run()
             ratio, cpu = judged(descent)
         except WorkerFailed as error:
             fix = f"check the model and the data; again alone: {error.failure.reproduce}"
             raise error.as_bad_model(path, origin, fix) from None
     record = noise.between(before, noise.snapshot())
+    improved = descent.best != origin
+    reach = stats.half_width(descent.learnt())
+    machine = noise.judge(record, descent.disturbed(), reach=reach, claimed=improved)
+    outcomes = [attempt.outcome for attempt in descent.attempts]
     return TuneResult(
         start=str(origin),
         best=str(descent.best),
         settings=codec.encode(descent.best),
         changed=changed(origin, descent.best),
-        improved=descent.best != origin,
+        improved=improved,
         lossy=descent.best.lossy,
         ratio=ratio,
         cpu_ratio=cpu,
@@ -93,6 +100,11 @@ def run(asked: Tune) -> TuneResult:
         machine=offered.machine,
         versions=offered.versions,
         noise=record.readings(),
+        unconfirmed="" if found == descent.best else str(found),
+        counts={str(one): outcomes.count(one) for one in WORDS}
+        | {str(Outcome.UNTRIED): descent.untried},
+        too_noisy=machine.too_noisy,
+        advice=tuple(map(str, machine.advice)),
     )
 
 
@@ -151,7 +163,7 @@ class _Truth:
             return Answers(True, "the same outputs", snr, error)
         if not backend.lossy:
             return Answers(False, f"its outputs differ: {snr:.0f} dB", snr, error)
-        score = judge(self.budget, tables[0], self.part.records, self.part.groups)
+        score = judge(self.budget, tables[0], self.part.records, self.part.groups, proof=())
         said = f"{score.metric} {score.value:.4g}, {score.verdict}"
         return Answers(score.verdict is not Verdict.FAILS, said, snr, error)
 

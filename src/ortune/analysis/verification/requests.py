@@ -28,6 +28,8 @@ class Verify(BackendRequest, DataRequest):
         other: The model that is judged, on the backend.
         labels: Labels in the samples' order (.npy or .csv).
         budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999".
+        ignore_output: Output that the budget does not read and that need not be watched; repeat
+            it.
         evaluate: Score with fn(run), which calls run(**inputs) and returns per-sample records.
         simulate: Answer as a CPU without VNNI would, where sums of 8-bit products saturate.
         bisect: Where OTHER fails, name the first step and node that do it, and write a small
@@ -42,6 +44,7 @@ class Verify(BackendRequest, DataRequest):
     _: KW_ONLY
     labels: File | None = None
     budget: Annotated[str | None, Option("BUDGET")] = None
+    ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
     evaluate: Annotated[str | None, Option("MODULE:FN")] = None
     simulate: Literal["avx2"] | None = None
     bisect: bool | str | Path | None = False

@@ -28,6 +28,7 @@ from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
+from ortune.experiment.scores import score
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
@@ -123,6 +124,7 @@ def run(asked: Verify) -> Comparison:
         labels=asked.labels,
         evaluate=asked.evaluate,
         budget=asked.budget,
+        ignore_output=asked.ignore_output,
         baseline=Cpu(custom_ops=backend.custom_ops),
         shapes=asked.shapes,
         ranges=asked.ranges,
@@ -162,7 +164,7 @@ def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]
     try:
         with measure.start(context, paths, backend, "verify") as worker:
             ready(worker)
-            return measure.score(context, worker, plan, part)
+            return score(context, worker, plan, part)
     except WorkerFailed as error:
         raise error.as_bad_model(model, backend) from None
 

@@ -22,6 +22,8 @@ def sentences(found: BenchResult, rows: Sequence[Row]) -> list[str]:
     if len(rows) > 1:
         of = "the first row of the same batch" if several else "the first row"
         lines.append(f"ratio: {rows[0]['measure']} over that of {of}, with its 99 % interval")
+        lines.append("ms: the median of the first row, of the others that times the ratio")
+        lines += _counted(found)
     if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
         most = max(each for row in rows for each in row["runs_each"])
         lines.append(f"short runs: a sample is the mean of up to {most} runs, percentiles too")
@@ -54,9 +56,15 @@ def _check(check: SelfCheck | None) -> list[str]:
         said = f"self-check: equal is called equal here: the first row is {text} of itself"
         return [f"{said}; less than {apart:.1f} % cannot be told apart"]
     return [
-        f"self-check failed: the first row is {text} of itself, so no difference is trusted here",
+        f"self-check failed: the first row is {text} of itself; the intervals have that in them",
         "measure again on a quieter machine, or for longer with --seconds",
     ]
+
+
+def _counted(found: BenchResult) -> list[str]:
+    """Count the rows by how they stand to the first."""
+    said = ", ".join(f"{number} {kind}" for kind, number in found.counts.items() if number)
+    return [f"beside the first row: {said}"] if said else []
 
 
 def _winner(one: Winner, found: BenchResult, rows: Sequence[Row], several: bool) -> list[str]:
@@ -64,13 +72,10 @@ def _winner(one: Winner, found: BenchResult, rows: Sequence[Row], several: bool)
     if len(group) < 2:
         return []
     where = f"batch {one.batch}: " if several else ""
-    check = found.self_check
     if one.row is not None:
         row = rows[one.row]
         model = f"{Path(row['model']).name} on " if len({r["model"] for r in rows}) > 1 else ""
         return [f"{where}fastest: {model}{row['backend']}"]
-    if check is not None and not check.equal:
-        return [f"{where}no winner: the self-check failed"]
     if found.judgement.too_noisy:
         return [f"{where}no winner: this machine is too noisy for a verdict"]
     return [f"{where}no winner: the difference is inside the noise"]

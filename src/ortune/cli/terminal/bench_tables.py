@@ -98,7 +98,7 @@ def _kind(workload: str) -> str:
 def _main(rows: Sequence[Row]) -> list[Column]:
     rate = "samples/s>" if any(row["batch"] for row in rows) else "runs/s>"
     columns: list[Column] = [
-        ("p50 ms>", _ms("p50_ns")),
+        ("ms>", _ms("typical_ns")),
         ("p90 ms>", _ms("p90_ns")),
         (rate, lambda row: figure(row.get("per_second"))),
         ("CPU ms>", _ms("cpu_ns")),

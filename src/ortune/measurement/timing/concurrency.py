@@ -31,7 +31,7 @@ def slowdown(job: WorkerJob, processes: int, out: Path, rounds: int = 5) -> floa
     starts = [partial(Worker, replace(job, out=out / str(place))) for place in range(processes)]
     with live(*starts) as started, ThreadPoolExecutor(processes) as pool:
         workers = [worker for worker, _ in started]
-        runs = max(4, _BURST_NS // max(1, max(warm(worker) for worker in workers)))
+        runs = max(4, _BURST_NS // max(1, max(warm(worker).run_ns for worker in workers)))
         found = []
         for _ in range(rounds):
             for worker in workers:

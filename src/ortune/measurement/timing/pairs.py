@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.workload import Span
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import Started, blocks, burst, live, pace, ready, warm
@@ -24,12 +25,26 @@ class Effort:
     Attributes:
         min_blocks: Blocks before any early stop, unless they take twice the seconds.
         decide: Stop early when the interval lies wholly on one side of 1 and is narrow enough.
+        burst: Seconds of a burst; a block has four, and what its sides take to settle.
     """
 
-    min_blocks: int = 6
+    min_blocks: int = 4
     max_blocks: int = 24
     seconds: float = 4.0
     decide: bool = True
+    burst: float = 0.15
+
+
+def claiming(search_s: float) -> Effort:
+    """Return the effort of each of the `stats.PAIRS` fresh pairs behind a claim.
+
+    Together they take as long as three pairs of a search: fresh processes tell more than longer
+    ones.
+
+    Args:
+        search_s: Seconds that a pair of the search gets.
+    """
+    return Effort(max_blocks=20, seconds=search_s * 3 / stats.PAIRS, decide=False)
 
 
 @dataclass(frozen=True)
@@ -65,19 +80,19 @@ def time_pair(
         WorkerFailed: The candidate died.
     """
     with _blaming(baseline):
-        size = pace(warm(baseline), warm(candidate))
+        sizes = pace({one: warm(one) for one in (baseline, candidate)}, effort.burst)
         last = candidate
 
-        def timed(worker: Worker, at: int) -> Burst:
+        def timed(worker: Worker, size: Span) -> Burst:
             nonlocal last
             if worker is not last:
                 last.ask("rest")
             last = worker
-            return burst(worker, size, at)
+            return burst(worker, size)
 
         taken: list[Block] = []
         until = time.monotonic() + effort.seconds
-        for found in blocks((baseline, candidate), size, timed):
+        for found in blocks(sizes, timed):
             taken.append(Block(found[baseline], found[candidate]))
             if len(taken) > 2:
                 ratio = stats.ratio([Pair(tuple(taken))], stats.SEARCHING)

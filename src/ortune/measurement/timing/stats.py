@@ -1,9 +1,9 @@
 """Statistics over raw samples: pure functions, computed late.
 
-A *block* is one A B B A turn in which both sides run the same samples; its log-ratio is the
-median over entries of log(candidate / baseline). A *pair* is two live processes. Blocks of
-one pair share the processes' memory layout, so a pair has an effect of its own that no number of
-blocks averages out.
+A *block* is one A B B A turn; its log-ratio is that of the sides' medians where all entries are
+alike, else the median over entries of log(candidate / baseline): entry i ran the same sample on
+both sides. A *pair* is two live processes. Blocks of one pair share the processes' memory layout,
+so a pair has an effect of its own that no number of blocks averages out.
 """
 
 from __future__ import annotations
@@ -11,29 +11,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.trial import Block, Interval, Pair
+from ortune.core.trial import Block, Burst, Interval, Pair
 
 CONFIDENCE = 0.99
 SEARCHING = 0.9
-"""Confidence of what a search only sorts by: one pair cannot prove more than 8 %."""
-PAIR_SD = 0.0085
+"""Confidence of what a search only sorts by: one pair alone proves little."""
+PAIR_SD = 0.0057
 """Prior standard deviation of a pair's own effect on the log-ratio, and how many degrees of
-freedom it is worth: fitted over five models, ``docs/decisions/0007-pairs-differ-by-model.md``."""
-PRIOR_DF = 2
+freedom it is worth: fitted to all machines measured, ``benchmarks/results/noise_prior.json``."""
+PRIOR_DF = 1.5
 PAIRS = 5
 """Fresh pairs of processes behind a claim."""
-OCCASION_SD = 0.02
-"""Standard deviation of what another occasion, perhaps beside a neighbour, does to a log-ratio,
-``docs/measuring.md``."""
+OCCASION_SD = 0.014
+"""Standard deviation of what another occasion, perhaps beside a neighbour, does to a log-ratio:
+of the worst recorded repeats, ``benchmarks/results/noise_prior.json``."""
+LOUDER = 1.5
+"""Times the variance of a run's other pairs above which pairs are not taken as equally noisy."""
 PREDICTED = 0.95
 WAITED = 0.02
 """Entries whose threads waited longer than this share for a CPU are dropped."""
 _ENOUGH = 12
+_BLOCKS = 4
 
 Floats = NDArray[np.float64]
 
@@ -76,34 +79,55 @@ class Learnt:
         counted = df if not one_baseline else int(df * 4 / (len(kept) + 3))
         return cls(squares * counted / df, counted) if df else cls()
 
+    def __add__(self, other: Learnt) -> Learnt:
+        """Return what both tell together."""
+        return Learnt(self.squares + other.squares, self.df + other.df)
+
 
 NOTHING = Learnt()
 
 
-def calm(block: Block) -> NDArray[np.bool_]:
-    """Return which entries no neighbour disturbed on either side."""
-    waited = np.maximum(block.baseline.waited, block.candidate.waited)
-    return np.asarray(waited <= WAITED)
+def calm(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which entries of baseline and candidate count where a neighbour disturbed some.
+
+    Entries that are not alike are compared one by one, as many as both sides have: a disturbed
+    one takes its fellow along.
+    """
+    one, two = (np.asarray(b.waited) <= WAITED for b in (block.baseline, block.candidate))
+    if _alike(block):
+        return one, two
+    both = one[: len(two)] & two[: len(one)]
+    return both, both
 
 
 def block_logs(pair: Pair) -> Floats:
     """Return the log-ratio of every block that counts, shape [blocks].
 
-    It is the median of the entries' log-ratios: entry i ran the same samples on both sides. Only
-    undisturbed entries count as soon as the pair has a dozen of them in four blocks.
+    Only undisturbed entries count as soon as each side has a dozen of them, in four blocks.
     """
     kept = [calm(block) for block in pair.blocks]
-    enough = sum(int(k.sum()) for k in kept) >= _ENOUGH and sum(k.any() for k in kept) >= 4
+    fewest = min((sum(int(k[side].sum()) for k in kept) for side in (0, 1)), default=0)
+    enough = fewest >= _ENOUGH and sum(one.any() and two.any() for one, two in kept) >= _BLOCKS
     logs = []
-    for block, keep in zip(pair.blocks, kept, strict=True):
-        top = np.maximum(np.asarray(block.candidate.latency_ns, np.float64), 1.0)
-        bottom = np.maximum(np.asarray(block.baseline.latency_ns, np.float64), 1.0)
-        entries = np.log(top / bottom)
+    for block, (one, two) in zip(pair.blocks, kept, strict=True):
+        bottom, top = (_log(b, len(k)) for b, k in ((block.baseline, one), (block.candidate, two)))
         if enough:
-            entries = entries[keep]
-        if len(entries):
-            logs.append(float(np.median(entries)))
+            bottom, top = bottom[one], top[two]
+        if len(bottom) and len(top):
+            apart = (
+                np.median(top) - np.median(bottom) if _alike(block) else np.median(top - bottom)
+            )
+            logs.append(float(apart))
     return np.array(logs)
+
+
+def _alike(block: Block) -> bool:
+    return block.baseline.alike and block.candidate.alike
+
+
+def _log(burst: Burst, count: int) -> Floats:
+    """Return the logarithms of a burst's first entries."""
+    return np.log(np.maximum(np.asarray(burst.latency_ns[:count], np.float64), 1.0))
 
 
 def centre(logs: Floats) -> float:
@@ -117,9 +141,13 @@ def bootstrap(logs: Floats) -> float:
 
     With Hesterberg's sqrt(n / (n - 1)) for its narrowness (doi:10.1080/00031305.2015.1089789).
     """
-    n = len(logs)
-    if n < 2:
-        return float("inf")
+    return _resampled(tuple(logs.tolist())) if len(logs) > 1 else math.inf
+
+
+@lru_cache(4096)
+def _resampled(values: tuple[float, ...]) -> float:
+    """Kept, as a run judges the same pairs again with every finalist."""
+    logs, n = np.array(values), len(values)
     rng = np.random.default_rng(0)
     rows = np.sort(logs[rng.integers(0, n, (2000, n))], axis=1)
     cut = int(0.2 * n)
@@ -154,7 +182,7 @@ def prediction(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> Interval:
     return _interval(middle, student(PREDICTED, df) * wide)
 
 
-def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, float, int, int]:
+def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, float, float, int]:
     """Return mean log-ratio, variance of one pair's, degrees of freedom, and how many pairs.
 
     The spread between pairs is pooled with that of the run's other groups and moderated towards
@@ -162,6 +190,9 @@ def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, floa
     doi:10.2202/1544-6115.1027), so that one pair is honest and a noisy model is known as such by
     all its pairs. A pair's variance holds its effect and its error from blocks. A lone block has
     no error of its own: of several pairs their spread tells it, of one pair nothing.
+
+    Plans of a run need not be equally noisy. Where the pairs at hand differ by over `LOUDER` times
+    what the others' do, they are also taken alone, and what makes the wider interval counts.
     """
     logs = [found for pair in pairs if len(found := block_logs(pair))]
     if not logs:
@@ -171,9 +202,17 @@ def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, floa
     seen = float(means.var(ddof=1)) if n > 1 else 0.0
     errors = [bootstrap(one) ** 2 for one in logs if len(one) > 1]
     within = float(np.mean(errors)) if errors else seen if n > 1 else math.inf
-    df = PRIOR_DF + learnt.df + n - 1
-    prior = PRIOR_DF * (PAIR_SD**2 + within)
-    return float(means.mean()), (prior + learnt.squares + (n - 1) * seen) / df, df, n
+    own, alone = PRIOR_DF * (PAIR_SD**2 + within) + (n - 1) * seen, PRIOR_DF + n - 1
+    pooled = (own + learnt.squares) / (alone + learnt.df), alone + learnt.df
+    if learnt.df and seen > LOUDER * learnt.squares / learnt.df:
+        pooled = max(pooled, (own / alone, alone), key=_width)
+    variance, df = pooled
+    return float(means.mean()), variance, df, n
+
+
+def _width(found: tuple[float, float]) -> float:
+    variance, df = found
+    return student(CONFIDENCE, df) * math.sqrt(variance)
 
 
 def half_width(learnt: Learnt, pairs: int = PAIRS) -> float:
@@ -198,27 +237,21 @@ def _interval(middle: float, half: float) -> Interval:
 
 
 @cache
-def student(confidence: float, df: int) -> float:
-    """Return the two-sided quantile of Student's t for whole degrees of freedom.
+def student(confidence: float, df: float) -> float:
+    """Return the two-sided quantile of Student's t.
 
-    By bisection of the distribution's finite sums (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    The angle whose tangent is t / sqrt(df) has a density proportional to cos^(df - 1), which is
+    summed on a grid that narrows towards the right angle, where the tail is.
+
+    Args:
+        df: Degrees of freedom, 1 at least; not only whole ones.
     """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, df) < confidence else (low, middle)
-    return math.sqrt(df) * math.tan(low)
-
-
-def _within(angle: float, df: int) -> float:
-    """Return the probability that |t| stays below sqrt(df) tan(angle)."""
-    cos, sin = math.cos(angle), math.sin(angle)
-    term = cos if df % 2 else 1.0
-    total = 0.0
-    for k in range(df % 2, df - 1, 2):
-        total += term
-        term *= cos**2 * (k + 1) / (k + 2)
-    return 2 / math.pi * (angle + sin * total) if df % 2 else sin * total
+    edges = 1 - np.linspace(1, 0, 20_001)
+    middle = (edges[1:] + edges[:-1]) / 2
+    left = np.pi / 2 * (1 - middle) ** 2
+    within = np.concatenate([[0.0], np.cumsum(np.sin(left) ** (df - 1) * (1 - middle))])
+    place = float(np.interp(confidence, within / within[-1], edges))
+    return math.sqrt(df) / math.tan(math.pi / 2 * (1 - place) ** 2)
 
 
 def disturbed(pairs: Sequence[Pair]) -> float:

@@ -1,23 +1,33 @@
-"""Processes timed in turns, A B C C B A, while nothing else runs: the rules of the clock."""
+"""Processes timed in turns, A B C C B A, while nothing else runs: the rules of the clock.
+
+A *stretch* is one process running without another between; after each switch its runs are dropped
+until they settle, as the other's weights lie in the cache. Bursts are sized by time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from statistics import fmean
 from typing import TypeVar
 
 from ortune.core.trial import Burst
 from ortune.core.workload import Span
 from ortune.measurement.process import Worker
 
-_BURST_NS = 60_000_000
 _WARM_NS = 150_000_000
 _ENTRY_NS = 1_000_000
 """Runs shorter than this are averaged in groups: the clock and the loop cost about 1 us."""
-_DROP_NS = 20_000_000
-"""After the other process ran, the first run is cold; it is dropped when runs are short."""
+_SETTLE_NS = 10_000_000
+_SETTLE_RUNS = 8
+"""After a switch at most so many runs are dropped, beyond those of the first 10 ms."""
+_COLD = 8
+"""Between bursts of a stretch a question and its answer cost the next run 0.2 ms: it is dropped
+where a burst has as many."""
+_FEWEST = 2
+"""Entries of a burst at least."""
 
 T = TypeVar("T")
 
@@ -47,6 +57,19 @@ def ready(worker: Worker) -> Started:
     return Started(loaded["load_ns"], first["first_ns"], first["peak_rss"], loaded["placement"])
 
 
+@dataclass(frozen=True)
+class Warmed:
+    """What a warm process takes.
+
+    Attributes:
+        run_ns: Its mean run once latencies have settled.
+        alike: All entries of its bursts ask for the same: which sample was run does not matter.
+    """
+
+    run_ns: int
+    alike: bool = False
+
+
 @contextmanager
 def live(*starts: Callable[[], Worker]) -> Iterator[list[tuple[Worker, Started]]]:
     """Start processes one by one, each ready before the next starts; end them afterwards.
@@ -62,67 +85,75 @@ def live(*starts: Callable[[], Worker]) -> Iterator[list[tuple[Worker, Started]]
         yield found
 
 
-def warm(worker: Worker) -> int:
-    """Run until latencies settle; return the quickest run in ns."""
+def warm(worker: Worker) -> Warmed:
+    """Run until latencies settle."""
     answer = worker.ask("burst", at=0, runs=2)
     quick, spent = min(answer["latency_ns"]), answer["spent_ns"]
     while spent < _WARM_NS:
         runs = max(2, min(500, _WARM_NS // 4 // max(quick, 1)))
         answer = worker.ask("burst", at=0, runs=runs)
         quick, spent = min(quick, *answer["latency_ns"]), spent + answer["spent_ns"]
-    return int(quick)
+    return Warmed(max(1, round(fmean(answer["latency_ns"]))), bool(answer["alike"]))
 
 
-def pace(*quickest: int) -> Span:
-    """Size bursts by the sides' quickest runs, ns: about 60 ms of the slowest, or two runs."""
-    slow, fast = max(*quickest, 1), max(1, min(quickest))
-    each = max(1, _ENTRY_NS // fast)
-    runs = max(2, _BURST_NS // (slow * each))
-    return Span(0, runs, each, 1 if slow < _DROP_NS else 0)
+def pace(sides: Mapping[T, Warmed], seconds: float) -> dict[T, Span]:
+    """Size every side's bursts: as many entries as fit the time, two at least.
+
+    Where the entries of a side are not alike, only the same entries of all sides can be compared:
+    then all run as many as fit the time of the slowest.
+    """
+    if all(one.alike for one in sides.values()):
+        return {side: _span(one.run_ns, one.run_ns, seconds) for side, one in sides.items()}
+    runs = [one.run_ns for one in sides.values()]
+    return dict.fromkeys(sides, _span(max(runs), min(runs), seconds))
 
 
-def burst(worker: Worker, size: Span, at: int) -> Burst:
-    """Ask for a burst of a size, from a position of the timing cycle."""
-    answer = worker.ask("burst", at=at, runs=size.runs, each=size.each, drop=size.drop)
-    return Burst(tuple(answer["latency_ns"]), tuple(answer["waited"]), size.each)
+def _span(slow_ns: int, fast_ns: int, seconds: float) -> Span:
+    """Return a burst of runs that take from `fast_ns` to `slow_ns`."""
+    each = max(1, _ENTRY_NS // fast_ns)
+    runs = max(_FEWEST, int(1e9 * seconds) // (slow_ns * each))
+    return Span(0, runs, each, _SETTLE_RUNS + _SETTLE_NS // fast_ns)
+
+
+def burst(worker: Worker, size: Span) -> Burst:
+    """Ask for a burst of a size."""
+    answer = worker.ask("burst", at=size.at, runs=size.runs, each=size.each, drop=size.drop)
+    taken = tuple(answer["latency_ns"])
+    return Burst(taken, tuple(answer["waited"]), size.each, bool(answer["alike"]))
 
 
 def blocks(
-    contestants: Sequence[T],
-    size: Span,
-    timed: Callable[[T, int], Burst | None],
-    *,
-    rotate: bool = False,
+    sizes: Mapping[T, Span], timed: Callable[[T, Span], Burst | None]
 ) -> Iterator[dict[T, Burst]]:
     """Yield the bursts of one block after another, both halves of a contestant joined.
 
+    Who ran last runs again where the order turns: one stretch, in which it need not settle again.
+    Every contestant walks through the cycle of samples at its own pace.
+
     Args:
-        timed: Time a contestant's burst from a position of the cycle; None takes it out.
-        rotate: Begin each block with the next contestant: who runs twice in a row meets warm
-            caches the second time.
+        sizes: Burst of every contestant.
+        timed: Time a contestant's burst; None takes the contestant out.
     """
-    left = list(contestants)
+    left, last = list(sizes), None
     for turn in count():
-        order = rotated(left, turn) if rotate else list(left)
+        order = list(left)
         halves: list[dict[T, Burst]] = []
         for half in (order, order[::-1]):
-            at = (2 * turn + len(halves)) * size.total
+            place = 2 * turn + len(halves)
             halves.append({})
             for one in half:
                 if one not in left:
                     continue
-                if (found := timed(one, at)) is None:
+                size = sizes[one]
+                drop = size.drop if one != last else min(1, size.runs // _COLD)
+                last = one
+                if (found := timed(one, replace(size, at=place * size.total, drop=drop))) is None:
                     left.remove(one)
                 else:
                     halves[-1][one] = found
         yield {one: _join(halves[0][one], halves[1][one]) for one in left}
 
 
-def rotated(order: Sequence[T], turn: int) -> list[T]:
-    """Return the order of a block's first half: each turn begins with the next."""
-    first = turn % len(order)
-    return [*order[first:], *order[:first]]
-
-
 def _join(one: Burst, two: Burst) -> Burst:
-    return Burst(one.latency_ns + two.latency_ns, one.waited + two.waited, one.runs_each)
+    latency, waited = one.latency_ns + two.latency_ns, one.waited + two.waited
+    return replace(one, latency_ns=latency, waited=waited)

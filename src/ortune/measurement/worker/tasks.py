@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from inspect import isgenerator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec, user_function
+from ortune.core.session import Tensors
 from ortune.data import stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.memory import peak_rss
@@ -32,6 +34,9 @@ from ortune.measurement.worker.runtime import (
 )
 from ortune.measurement.worker.workbench import Workbench
 from ortune.measurement.worker.workload import burst, details, first, footprint, rest, usage
+
+_ALONE = object()
+"""Stands for the group of a record that was given without one."""
 
 
 def load(bench: Workbench) -> dict[str, Any]:
@@ -52,6 +57,7 @@ def score(
     expected: str | None = None,
     save: str | None = None,
     labels: Sequence[Any] | None = None,
+    beside: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Run samples one by one; return a list of record rows for every metric.
 
@@ -60,10 +66,13 @@ def score(
             outputs against themselves.
         save: Stream file to write the outputs to.
         labels: One label a sample.
+        beside: Metrics that are only shown: one that cannot score these outputs gets None.
     """
     scorers = [codec.decode(Metric, dict(data)) for data in metrics]
+    shown = [codec.decode(Metric, dict(data)) for data in beside]
     truth = stream.Stream(Path(expected)) if expected else None
     rows: list[list[list[float]]] = [[] for _ in scorers]
+    others: list[list[list[float]] | None] = [[] for _ in shown]
     session, backend = bench.sessions[MAIN], bench.job.backend
 
     def outputs() -> Iterator[dict[str, NDArray[Any]]]:
@@ -75,13 +84,28 @@ def score(
             label = None if labels is None else [_label(labels[place])]
             for scorer, found in zip(scorers, rows, strict=True):
                 found.append(scorer.records([wanted], [seen], label)[0].tolist())
+            for at, scorer in enumerate(shown):
+                others[at] = _one_more(others[at], scorer, wanted, seen)
             yield actual
 
     if save:
         stream.write(Path(save), outputs())
     else:
         deque(outputs(), maxlen=0)
-    return {"records": rows, "peak_rss": peak_rss()}
+    return {"records": rows, "beside": others, "peak_rss": peak_rss()}
+
+
+def _one_more(
+    rows: list[list[float]] | None, metric: Metric, wanted: Tensors, seen: Tensors
+) -> list[list[float]] | None:
+    """Add the row of one more sample; None once a sample cannot be scored."""
+    if rows is None:
+        return None
+    try:
+        rows.append(metric.records([wanted], [seen], None)[0].tolist())
+    except Exception:  # nobody asked for this figure: whatever it says must not stop the others
+        return None
+    return rows
 
 
 def evaluate(
@@ -89,13 +113,19 @@ def evaluate(
 ) -> dict[str, Any]:
     """Call the user's ``fn(run)`` and return its records.
 
-    For several models ``run`` is a dictionary: ``run["decoder"](**inputs)``.
+    For several models ``run`` is a dictionary: ``run["decoder"](**inputs)``. Of a generator that
+    yields ``(record, group)`` the groups are returned too, and for every model the number of calls
+    up to each yield.
 
     Args:
         function: ``pkg.module:name``.
         record: Model name -> stream file that receives the inputs of its calls.
+
+    Raises:
+        BadData: It yields groups with some records only.
     """
     calls = dict.fromkeys(bench.sessions, 0)
+    ends: dict[str, list[int]] = {name: [] for name in calls}
     with ExitStack() as files:
         writers = {
             name: files.enter_context(stream.writing(Path(path)))
@@ -112,10 +142,29 @@ def evaluate(
             return run
 
         runners = {name: runner(name) for name in bench.sessions}
-        given = runners.get(MAIN, runners)
-        found = user_function.function(function)(given)
-        rows = [[float(x) for x in np.atleast_1d(np.asarray(row, np.float64))] for row in found]
-    return {"records": [rows], "calls": calls, "peak_rss": peak_rss()}
+        given = user_function.function(function)(runners.get(MAIN, runners))
+        samples = []
+        for item in given:
+            samples.append(_yielded(item) if isgenerator(given) else (item, _ALONE))
+            for name, count in calls.items():
+                ends[name].append(count)
+    rows = [[float(x) for x in np.atleast_1d(np.asarray(row, np.float64))] for row, _ in samples]
+    groups = [group for _, group in samples if group is not _ALONE]
+    if groups and len(groups) < len(samples):
+        raise BadData(
+            f"{function} yields a group with {len(groups)} of {len(samples)} records",
+            fix="yield (record, group) for every sample; a group of None stands alone",
+        )
+    answer = {"records": [rows], "calls": calls, "peak_rss": peak_rss()}
+    return answer | ({"groups": groups, "ends": ends} if groups else {})
+
+
+def _yielded(item: Any) -> tuple[Any, Any]:
+    """Return what a generator yielded as a record and its group: a text, or None."""
+    if not isinstance(item, tuple) or len(item) != 2:
+        return item, _ALONE
+    record, group = item
+    return record, None if group is None else str(group)
 
 
 def describe(bench: Workbench) -> dict[str, Any]:

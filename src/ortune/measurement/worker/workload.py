@@ -32,10 +32,15 @@ def first(bench: Workbench) -> dict[str, Any]:
 def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) -> dict[str, Any]:
     """Drive `runs` entries of `each` consecutive rounds of the cycle, from position `at`.
 
-    Both sides of a pair get the same numbers, so entry i ran the same samples on both. The first
-    `drop` rounds are not recorded. What an entry is, the workload says.
+    Before them the round at `at` is run until it settles, at most `drop` times, not recorded.
+    What an entry is, the workload says.
+
+    Returns:
+        ``alike``: whether it matters not which round an entry ran: all have one shape, and no
+        schedule tells them apart.
     """
     bench.prepare()
+    alike = not bench.job.workload.scheduled and len(set(bench.shapes)) == 1
     clock = next(iter(bench.sessions.values())).clock
     start = clock()
     driven = bench.job.workload.drive(bench, Span(at, runs, each, drop))
@@ -46,6 +51,7 @@ def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) ->
         "latency_ns": list(driven.latency_ns),
         "waited": list(driven.waited),
         "spent_ns": max(clock() - start, sum(driven.latency_ns)),
+        "alike": alike,
     }
 
 

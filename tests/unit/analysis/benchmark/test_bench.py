@@ -203,10 +203,10 @@ def test_a_backend_that_takes_no_model_has_no_floor(tmp_path: Path) -> None:
     assert floor(Crash(), tmp_path) == {"rss": None, "load_ns": None}
 
 
-def judged(model: Path, again_ns: int, stolen: float = 0.0) -> BenchResult:
+def judged(model: Path, again_ns: int, stolen: float = 0.0, fast_ns: int = 50_000) -> BenchResult:
     """A run of three sets: the first row, one twice as fast, and the first once more."""
     group = []
-    for ns, again in ((100_000, False), (50_000, False), (again_ns, True)):
+    for ns, again in ((100_000, False), (fast_ns, False), (again_ns, True)):
         one = TimedRow(Contestant(model, Cpu(), Latency(), again), model)
         one.turns = [[Burst((ns,) * 4, (0.0,) * 4)] * 6] * 3
         group.append(one)
@@ -215,16 +215,25 @@ def judged(model: Path, again_ns: int, stolen: float = 0.0) -> BenchResult:
     return result([group], made, record)
 
 
-def test_no_winner_where_equal_is_not_called_equal_or_the_machine_is_too_noisy(
-    model: Path,
-) -> None:
+def test_a_claim_and_too_noisy_exclude_each_other(model: Path) -> None:
     good = judged(model, 100_100)
     assert good.winner == 1 and good.self_check.equal
+    assert good.counts == {
+        "faster": 1,
+        "no faster beyond the noise": 0,
+        "slower": 0,
+        "failed": 0,
+    }
+    assert [row["typical_ns"] for row in good.rows[:2]] == pytest.approx([100_000, 50_000])
     unequal = judged(model, 120_000)
-    assert unequal.winner is None and not unequal.self_check.equal
-    assert unequal.ratios[1].high < 1, "the ratio itself is still told"
-    stolen = judged(model, 100_100, stolen=0.5)
+    assert not unequal.self_check.equal
+    assert unequal.winner == 1 and not unequal.judgement.too_noisy
+    wide, narrow = unequal.ratios[1], good.ratios[1]
+    assert wide.high / wide.low > 1.2 > 1.1 > narrow.high / narrow.low, "it is in the intervals"
+    assert judged(model, 100_100, stolen=0.5).winner == 1
+    stolen = judged(model, 100_100, stolen=0.5, fast_ns=100_000)
     assert stolen.winner is None and stolen.judgement.too_noisy
+    assert stolen.counts["no faster beyond the noise"] == 1
 
 
 def test_a_failed_self_check_is_told_and_exits_with_1(
@@ -245,7 +254,7 @@ def test_a_failed_self_check_is_told_and_exits_with_1(
     assert asked["workload"] == "throughput" and asked["self_check"]
     said = capsys.readouterr().out
     assert "self-check failed: the first row is 1.200" in said
-    assert "no winner: the self-check failed" in said
+    assert "the intervals have that in them" in said and "fastest: " in said
     assert "energy is not measured: RAPL: hidden" in said
 
 
@@ -262,7 +271,8 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
         told[width] = capsys.readouterr().out
     assert "peak MB" in told[160] and "left out" not in told[160]
     assert "left out, the terminal is narrow: p90 ms, CPU ms" in told[60]
-    assert "p50 ms" in told[60] and "0.500 [0.4" in told[60]
+    assert " ms " in told[60]
+    assert "0.500 [0.4" in told[60]
     assert "cannot be told apart" in told[60]
 
 

@@ -261,6 +261,20 @@ def test_one_set_without_turns_is_enough_and_wider(tmp_path: Path) -> None:
     assert wide.high / wide.low > tight.high / tight.low
 
 
+def test_rows_of_one_file_may_differ_in_entries_where_these_are_alike(tmp_path: Path) -> None:
+    """Only rows that ran in turns share a base: then the other machine's speed cancels."""
+
+    def run(name: str, slow: float, alike: bool, machine: dict[str, str]) -> Path:
+        base = row(ms=10 * slow, alike=alike)
+        other = row(backend="openvino", ms=5 * slow, alike=alike)
+        other["turns"] = [[block[:7] for block in turn] for turn in other["turns"]]
+        return write(tmp_path / name, [base, other], machine)
+
+    for alike, expected in ((True, 1.0), (False, 1.2)):
+        found = ot.compare([run("a.json", 1, alike, HERE), run("b.json", 1.2, alike, THERE)])
+        assert only(found, 1).latency.value == pytest.approx(expected, abs=0.02)
+
+
 def test_a_few_samples_prove_nothing(tmp_path: Path) -> None:
     """Without the samples' own spread the median of three is as good as that of thousands."""
 

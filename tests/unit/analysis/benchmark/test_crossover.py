@@ -87,3 +87,14 @@ def test_models_are_named_where_there_are_several() -> None:
     rows = [row("cpu", b, b * 1e6, model=m) for m in ("x/a.onnx", "x/b.onnx") for b in (1, 2)]
     (found,) = crossovers(rows)
     assert (found.one, found.two) == ("a.onnx on cpu", "b.onnx on cpu")
+
+
+def test_rows_of_unequal_counts_are_compared_where_their_entries_are_alike() -> None:
+    def few(batch: int, ns: float) -> Any:
+        found = row("B", batch, ns, alike=True)
+        cut = {key: [[b[:2] for b in s] for s in found[key]] for key in ("turns", "waited")}
+        return found | cut
+
+    rows = [row("A", 1, 1e6, alike=True), few(1, 2e6), row("A", 2, 1e6, alike=True), few(2, 3e6)]
+    (found,) = crossovers(rows)
+    assert [found.ratios[b].value for b in (1, 2)] == pytest.approx([2, 3], rel=0.01)

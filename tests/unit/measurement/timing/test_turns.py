@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ortune.core.trial import Burst
 from ortune.core.workload import Span
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
-from ortune.measurement.timing.turns import Started, blocks, live, pace, rotated
+from ortune.measurement.timing.turns import Started, Warmed, blocks, live, pace
 
 SIZE = Span(0, 5, 2)
 EFFORT = Effort(min_blocks=3, max_blocks=3, seconds=0)
@@ -42,6 +43,7 @@ class Fake:
             "latency_ns": [10_000_000] * runs,
             "waited": [0.0] * runs,
             "spent_ns": 200_000_000,
+            "alike": True,
             "load_ns": 3,
             "first_ns": 2,
             "peak_rss": 1,
@@ -49,47 +51,67 @@ class Fake:
         }
 
 
-def bursts(diary: list[tuple[str, int]], name: str, at: int) -> Burst:
-    diary.append((name, at))
-    return Burst((at,), (0.0,), 2)
+def bursts(diary: list[tuple[str, Span]], name: str, size: Span) -> Burst:
+    diary.append((name, size))
+    return Burst((size.at,), (0.0,), 2)
 
 
-def test_a_block_goes_there_and_back() -> None:
-    diary: list[tuple[str, int]] = []
-    two = list(islice(blocks("ABC", SIZE, lambda one, at: bursts(diary, one, at)), 2))
-    assert "".join(name for name, _ in diary) == "ABCCBA" * 2
-    assert [at for _, at in diary] == [0] * 3 + [10] * 3 + [20] * 3 + [30] * 3
-    assert [found["B"].latency_ns for found in two] == [(0, 10), (20, 30)]
+def order(diary: list[tuple[str, Span]]) -> str:
+    return "".join(name for name, _ in diary)
 
 
-def test_each_block_may_begin_with_the_next() -> None:
-    diary: list[tuple[str, int]] = []
-    for _ in islice(blocks("ABC", SIZE, lambda o, at: bursts(diary, o, at), rotate=True), 3):
-        pass
-    assert "".join(name for name, _ in diary) == "ABCCBA" + "BCAACB" + "CABBAC"
+def test_a_block_goes_there_and_back_and_everyone_walks_at_his_own_pace() -> None:
+    diary: list[tuple[str, Span]] = []
+    sizes = {"A": Span(0, 5, 2, 6), "B": Span(0, 7, 1, 6), "C": Span(0, 1, 1, 6)}
+    two = list(islice(blocks(sizes, lambda one, size: bursts(diary, one, size)), 2))
+    assert order(diary) == "ABCCBA" * 2
+    places = {name: [size.at for one, size in diary if one == name] for name in "ABC"}
+    assert places == {"A": [0, 10, 20, 30], "B": [0, 7, 14, 21], "C": [0, 1, 2, 3]}
+    assert [found["B"].latency_ns for found in two] == [(0, 7), (14, 21)]
+    assert all(size.total == sizes[name].total for name, size in diary)
+
+
+def test_a_stretch_settles_once() -> None:
+    diary: list[tuple[str, Span]] = []
+    sizes = {"A": Span(0, 2, 1, 6), "B": Span(0, 20, 1, 4)}
+    list(islice(blocks(sizes, lambda one, size: bursts(diary, one, size)), 3))
+    told = [f"{name}{size.drop}" for name, size in diary]
+    assert " ".join(told) == "A6 B4 B1 A6 A0 B4 B1 A6 A0 B4 B1 A6"
 
 
 def test_who_fails_drops_out_and_the_others_go_on() -> None:
-    diary: list[tuple[str, int]] = []
+    diary: list[tuple[str, Span]] = []
 
-    def timed(one: str, at: int) -> Burst | None:
-        return None if one == "B" and at == 10 else bursts(diary, one, at)
+    def timed(one: str, size: Span) -> Burst | None:
+        return None if one == "B" and size.at == 10 else bursts(diary, one, size)
 
-    found = list(islice(blocks("ABC", SIZE, timed), 2))
+    found = list(islice(blocks(dict.fromkeys("ABC", SIZE), timed), 2))
     assert [sorted(block) for block in found] == [["A", "C"], ["A", "C"]]
-    assert "".join(name for name, _ in diary) == "ABCCA" + "ACCA"
+    assert order(diary) == "ABCCA" + "ACCA"
 
 
-def test_each_contestant_runs_twice_in_a_row_as_often_as_the_others() -> None:
-    halves = [rotated([0, 1, 2], turn) for turn in range(6)]
-    bursts = [index for half in halves for index in (*half, *half[::-1])]
-    again = Counter(a for a, b in pairwise(bursts) if a == b)
-    assert again == {0: 2, 1: 2, 2: 2}
-    assert rotated([0], 3) == [0]
+TIMES = st.integers(1, 2_000_000_000)
 
 
-def test_the_slowest_side_paces_all() -> None:
-    assert pace(30_000_000, 100_000) == pace(100_000, 5_000_000, 30_000_000)
+@settings(deadline=None)
+@given(one=TIMES, two=TIMES, seconds=st.floats(0.05, 1))
+def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
+    sizes = pace({"A": Warmed(one, True), "B": Warmed(two, True)}, seconds)
+    for ns, size in ((one, sizes["A"]), (two, sizes["B"])):
+        entry = ns * size.each
+        assert size.runs >= 2
+        assert size.runs == 2 or (size.runs * entry <= 1e9 * seconds < (size.runs + 1) * entry)
+        assert size.each == 1 or entry <= 1_000_000
+        assert size.drop == 8 + 10_000_000 // ns
+
+
+@settings(deadline=None)
+@given(one=TIMES, two=TIMES, alike=st.booleans())
+def test_entries_that_must_match_are_as_many_on_both_sides(
+    one: int, two: int, alike: bool
+) -> None:
+    sizes = pace({"A": Warmed(one, alike), "B": Warmed(two, False)}, 0.2)
+    assert sizes["A"] == sizes["B"] == pace({"B": Warmed(two), "A": Warmed(one)}, 0.2)["A"]
 
 
 def test_a_process_is_ready_before_the_next_starts() -> None:

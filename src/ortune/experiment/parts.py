@@ -1,0 +1,241 @@
+"""Run the original: the budget first, then the parts of the data, then its own scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ortune.core.budget import Budget
+from ortune.core.event import Note, Sink
+from ortune.core.study import Header
+from ortune.core.workload import spread
+from ortune.data import split
+from ortune.data.feeds import Feeds
+from ortune.data.stream import Stream
+from ortune.experiment import budget as budgeting
+from ortune.experiment import samples, watch
+from ortune.experiment.context import ScoredPart, together
+from ortune.experiment.outlook import outlook
+from ortune.experiment.records import scored_part, table
+from ortune.experiment.request import ExperimentRequest
+from ortune.experiment.samples import CALIBRATION, Division, Feeding
+from ortune.measurement.accuracy import ERROR, provable
+from ortune.measurement.outputs import keep_outputs
+from ortune.measurement.process import Worker
+
+_LOOKED_AT = 64
+"""Samples, spread over all, that the budget is fixed by before they are divided."""
+_SHARE = 40
+"""Scoring one plan on a part takes at most this fraction of the time budget (1/40)."""
+_FINAL = 4
+"""The part that few plans are scored on may take so many times as long, where proof needs it."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is fixed before the first candidate.
+
+    Attributes:
+        division: Part -> indices of samples, `CALIBRATION` among them.
+        parts: ``search`` and ``final``, scored; ``search`` alone where nothing is chosen.
+        watched: What outputs that the budget does not read should keep.
+        outlook: What the samples can prove; empty where nothing is chosen.
+        yielded: The group of each sample of an evaluate function; None of one without groups.
+    """
+
+    feeding: Feeding
+    budget: Budget
+    rule: str
+    division: Division
+    parts: Mapping[str, ScoredPart]
+    watched: tuple[Budget, ...] = ()
+    outlook: str = ""
+    yielded: tuple[str | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Original:
+    """The loaded original, and what is asked of it.
+
+    Attributes:
+        work: Folder for its outputs.
+        timeout_s: Of scoring a part.
+        quick_ns: Its rough latency.
+        finalists: Plans that may be judged on samples that no choice has read; 0 chooses nothing.
+        header: Of the run that goes on.
+        sink: Told of parts that are shared or thinned.
+    """
+
+    request: ExperimentRequest
+    worker: Worker
+    work: Path
+    timeout_s: float
+    quick_ns: int
+    finalists: int
+    header: Header | None
+    sink: Sink
+
+    @property
+    def error(self) -> float:
+        """The chance of a false proof that one plan may take."""
+        return ERROR / max(1, self.finalists)
+
+    def judged(self, fed: Feeding) -> Judged:
+        """Fix the budget, divide the samples and score the original on them.
+
+        Raises:
+            OrtuneError: The budget cannot be read or scored, or the original does not run.
+        """
+        found = self._by_function(fed) if self.request.evaluate else self._by_samples(fed)
+        budgeting.check(found.budget, together(found.parts))
+        return found
+
+    # --- samples ----------------------------------------------------------------------------
+
+    def _by_samples(self, fed: Feeding) -> Judged:
+        feeds = fed.feeds
+        assert feeds is not None
+        looked = spread(feeds.count, min(_LOOKED_AT, self._allowed))
+        outputs = self._outputs(looked, "looked")
+        labels = None if feeds.labels is None else [feeds.labels[i] for i in looked]
+        budget, rule = self._derived(outputs, labels)
+        part = scored_part("looked", range(len(looked)), outputs, budget.metric, labels)
+        grouped = _joining(feeds) is not None
+        wanted = provable(budget, part.records, self.error, grouped=grouped)
+        ignored = self.request.ignore_output
+        watched = watch.limits(budget.metric, outputs, labels, ignored)
+        division = self._division(fed, feeds, wanted)
+        parts = {}
+        for name in ("search", "final"):
+            if name in division:
+                expected = self._outputs(division[name], f"expected-{name}")
+                parts[name] = scored_part(
+                    name, division[name], expected, budget.metric, feeds.labels, _joining(feeds)
+                )
+        parts = _unread(parts, feeds)
+        said = "" if feeds.synthetic else self._outlook(budget, wanted, feeds, parts)
+        return Judged(fed.divided(division), budget, rule, division, parts, watched, said)
+
+    @property
+    def _allowed(self) -> int:
+        """How many samples one plan may be scored on."""
+        return max(20, int(self.request.time * 1e9 / _SHARE / max(self.quick_ns, 1)))
+
+    def _outputs(self, indices: Sequence[int], name: str) -> Stream:
+        path = self.work / f"{name}.stream"
+        return keep_outputs(self.worker, indices, path, self.timeout_s)
+
+    def _derived(self, outputs: Stream, labels: Sequence[Any] | None) -> tuple[Budget, str]:
+        """Return the given budget or the derived one; a run that goes on keeps what it derived."""
+        known = self.header.job if self.header is not None else None
+        if self.request.budget is None and known is not None and known.budget_rule:
+            return known.budget, known.budget_rule
+        return budgeting.budget_for(self.request.budget, outputs, labels)
+
+    def _division(self, fed: Feeding, feeds: Feeds, wanted: int | None) -> Division:
+        if self.header is not None:
+            return self.header.parts
+        if not self.finalists:
+            return {"search": tuple(range(feeds.count))}
+        found = self._split(feeds, fed.own, wanted)
+        division = {"search": found.search, "final": found.final}
+        division[CALIBRATION] = () if feeds.synthetic else found.calibration
+        longest = dict.fromkeys(division, self._allowed)
+        longest["final"] = max(self._allowed, min(wanted or 0, _FINAL * self._allowed))
+        thinned = {
+            name: tuple(part[i] for i in spread(len(part), longest[name]))
+            for name, part in division.items()
+        }
+        for name, part in division.items():
+            if len(thinned[name]) < len(part):
+                used = f"{len(thinned[name])} of {len(part)} samples are used, for time"
+                self.sink(Note(f"{name}: {used}"))
+        return thinned
+
+    def _split(self, feeds: Feeds, own: Feeds | None, wanted: int | None) -> split.Parts:
+        found = split.split(feeds, own, wanted)
+        for text in found.notes:
+            self.sink(Note(text))
+        return found
+
+    # --- an evaluate function ---------------------------------------------------------------
+
+    def _by_function(self, fed: Feeding) -> Judged:
+        function = self.request.evaluate or ""
+        answer = self.worker.ask("evaluate", function=function, timeout_s=self.timeout_s)
+        records = table(answer["records"][0])
+        budget, rule = budgeting.evaluated(function, self.request.budget)
+        yields = samples.yielded(answer, fed.streams if fed.ends else {})
+        groups = None if yields is None else _joining(yields)
+        wanted = None
+        if yields is not None:
+            wanted = provable(budget, records, self.error, grouped=groups is not None)
+        division = self._divided_records(fed, yields, len(records), wanted)
+        parts = {
+            name: ScoredPart(
+                name,
+                division[name],
+                None,
+                records[list(division[name])],
+                groups=None if groups is None else tuple(groups[i] for i in division[name]),
+            )
+            for name in ("search", "final")
+            if name in division
+        }
+        if yields is not None:
+            parts = _unread(parts, yields)
+        return Judged(
+            fed.divided(division),
+            budget,
+            rule,
+            division,
+            parts,
+            outlook=self._outlook(budget, wanted, yields, parts),
+            yielded=None if yields is None else tuple(answer["groups"]),
+        )
+
+    def _divided_records(
+        self, fed: Feeding, yields: Feeds | None, count: int, wanted: int | None
+    ) -> Division:
+        if not self.finalists:
+            return {"search": tuple(range(count))}
+        own = None if fed.feeds is None else split.split(fed.feeds, fed.own).calibration
+        if yields is None:
+            cut = samples.record_parts(count)
+            return cut if own is None else {**cut, CALIBRATION: own}
+        if self.header is not None:
+            return self.header.parts
+        apart = None if own is None else replace(yields, count=0, digests=(), groups=None)
+        found = self._split(yields, apart, wanted)
+        calibration = found.calibration if own is None else own
+        return {"search": found.search, "final": found.final, CALIBRATION: calibration}
+
+    def _outlook(
+        self,
+        budget: Budget,
+        wanted: int | None,
+        feeds: Feeds | None,
+        parts: Mapping[str, ScoredPart],
+    ) -> str:
+        """Say what the samples can prove, where something is chosen; once for a run."""
+        if self.header is not None and self.header.outlook:
+            return self.header.outlook
+        return outlook(budget, wanted, feeds, parts) if self.finalists else ""
+
+
+def _joining(feeds: Feeds) -> tuple[str, ...] | None:
+    """Return the groups; None where none has two samples."""
+    groups = feeds.groups
+    return None if groups is None or len(set(groups)) == len(groups) else groups
+
+
+def _unread(parts: Mapping[str, ScoredPart], feeds: Feeds) -> dict[str, ScoredPart]:
+    """Mark what a proof may rest on: samples that differ, in a part that no choice read."""
+    found, last = dict(parts), list(parts)[-1]
+    shared = set(parts["search"].indices) & set(parts[last].indices)
+    if last == "search" or not shared:
+        proof = split.distinct(feeds, parts[last].indices)
+        found[last] = replace(parts[last], proof=proof)
+    return found

@@ -1,0 +1,106 @@
+"""The coverage of `judge`: populations are outside by a hair, and the counts' tests are exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.coverage import PARTS, cells, name, summary, tail
+from benchmarks.coverage_cells import Population, honest, outside
+from benchmarks.former_rule import proved, wilson
+from benchmarks.selection import PLANS, SELECTIONS
+from benchmarks.tables_of_accuracy import coverage, power
+
+from ortune.core.budget import Budget
+
+MANY = 60_000
+
+
+@pytest.mark.parametrize("one", outside(), ids=lambda one: f"{one.kind}: {one.name}")
+def test_what_is_outside_is_outside_by_little(one: Population) -> None:
+    excess, error = beyond(one)
+    assert -4 * error < excess < 0.002 + 4 * error
+
+
+def beyond(one: Population) -> tuple[float, float]:
+    """Return by how much a population misses its budget, and the error of that figure."""
+    candidate, baseline, groups = one.draw(np.random.default_rng(1), MANY)
+    budget = Budget.parse(one.budget)
+    if one.kind == "share":
+        scores = budget.metric.each(candidate)
+        out = ~np.array([budget.admits(float(score), 0.0) for score in scores])
+        if groups is not None:
+            first = np.unique(np.array(groups, np.int64), return_index=True)[1]
+            out = np.logical_or.reduceat(out, first)
+        return float(out.mean()) - (1 - budget.metric.kept_by), float(
+            out.std() / np.sqrt(len(out))
+        )
+    lost = baseline[:, 0] - candidate[:, 0] if budget.relative else 1 - candidate[:, 0]
+    allowed = -budget.limit if budget.relative else 1 - budget.limit
+    spread = float(lost.std() / np.sqrt(len(lost))) * (2.5 if groups else 1.0)
+    return float(lost.mean()) - allowed, spread
+
+
+def test_records_of_scores_keep_their_bounds() -> None:
+    for one in outside():
+        if one.kind == "mean":
+            candidate, baseline, _ = one.draw(np.random.default_rng(2), 5000)
+            assert candidate.min() >= 0 and candidate.max() <= 1
+            assert baseline.min() >= 0 and baseline.max() <= 1
+
+
+def test_every_cell_has_a_name_of_its_own() -> None:
+    every = [(part, name(part, index), n) for part in PARTS for index, n in cells(part)]
+    assert len(every) == len(set(every))
+
+
+def test_honest_plans_are_within() -> None:
+    for one in honest():
+        candidate, baseline, _ = one.draw(np.random.default_rng(3), MANY)
+        assert abs(float((candidate - baseline).mean())) < 0.01
+
+
+def test_plans_of_a_selection_share_their_samples() -> None:
+    for one in SELECTIONS:
+        plans, base = one.draw(np.random.default_rng(0), one.count)
+        assert plans.shape == (PLANS, one.count) and base.shape == (one.count,)
+
+
+def test_the_tail_is_the_exact_binomial() -> None:
+    assert tail(0, 10, 0.05) == pytest.approx(1.0)
+    assert tail(10, 10, 0.05) == pytest.approx(0.05**10)
+    assert tail(1, 10, 0.05) == pytest.approx(1 - 0.95**10)
+
+
+def test_the_former_rule_proved_by_two_samples() -> None:
+    two = np.array([[0.9999], [0.9998]])
+    assert proved(two, np.ones((2, 1)), 0.999, False)
+    assert not proved(np.ones((20, 1)), np.ones((20, 1)), -0.01, True)
+    assert proved(np.ones((2000, 1)), np.ones((2000, 1)), -0.01, True)
+    assert wilson(0.5, 100)[0] == pytest.approx(0.404, abs=1e-3)
+
+
+def rows() -> list[dict[str, Any]]:
+    def one(part: str, hits: int, **more: Any) -> dict[str, Any]:
+        return {"part": part, "name": part, "n": 100, "draws": 2000, "proved": hits, **more}
+
+    return [
+        one("share", 100), one("right", 200), one("never", 0), one("power", 1500, formerly=1900),
+    ]  # fmt: skip
+
+
+def test_too_many_false_proofs_reject_a_cell() -> None:
+    found = summary(rows())
+    assert found["cells rejected"] == ["right, 100 samples"]
+    assert found["cells"] == 2 and found["significance of a cell"] == 0.025
+    assert found["largest share falsely proved"] == 0.1
+    text = coverage(found)
+    assert "| a share of the samples | 1 | 100 to 100 | 2,000 | 5.00 % |" in text
+    assert "right, 100 samples" in text and "0 called proved" in text
+    assert "| power | 75 % (95 %) |" in power(found)
+
+
+def test_the_bars_are_the_least_numbers_that_prove() -> None:
+    bars = summary(rows())["bars"]
+    assert list(bars.values()) == ["proved", "likely", "proved", "likely"]

@@ -1,0 +1,48 @@
+"""The prior in the code is the fit of the committed records."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from benchmarks import noise_prior
+
+from ortune.measurement.timing import stats
+
+
+def test_code_and_file_hold_what_the_records_give() -> None:
+    found = noise_prior.fitted()
+    assert found == json.loads(noise_prior.WRITTEN.read_text())
+    assert (found["PAIR_SD"], found["PRIOR_DF"]) == (stats.PAIR_SD, stats.PRIOR_DF)
+    assert found["OCCASION_SD"] == stats.OCCASION_SD
+    for one in (*found["spreads of pairs"], *found["repeats"]):
+        assert (noise_prior.RESULTS / one["file"]).is_file() and one["machine"]
+
+
+def test_the_fit_finds_the_prior_that_variances_were_drawn_from() -> None:
+    rng = np.random.default_rng(0)
+    true_sd, true_df, own = 0.01, 4.0, 8
+    variances = true_sd**2 * true_df / rng.chisquare(true_df, 3000)
+    seen = variances * rng.chisquare(own, 3000) / own
+    sd, df = noise_prior.smyth(list(seen), [own] * 3000)
+    assert sd == pytest.approx(true_sd, rel=0.05) and df == pytest.approx(true_df, rel=0.15)
+
+
+def test_equal_variances_are_a_firm_prior() -> None:
+    sd, df = noise_prior.smyth([1e-4] * 30, [8.0] * 30)
+    assert sd == pytest.approx(0.01, rel=0.15) and df > 20
+
+
+@pytest.mark.parametrize(
+    ("x", "first", "second"),
+    [
+        (0.5, -1.9635100, math.pi**2 / 2),
+        (1.0, -0.5772157, math.pi**2 / 6),
+        (10.0, 2.2517526, 0.1051663),
+    ],
+)
+def test_the_derivatives_of_log_gamma(x: float, first: float, second: float) -> None:
+    assert noise_prior.digamma(x) == pytest.approx(first, abs=1e-6)
+    assert noise_prior.trigamma(x) == pytest.approx(second, abs=1e-6)

@@ -1,0 +1,132 @@
+"""README and docs/benchmarks.md hold the figures of the committed results, and no others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import tables
+from benchmarks.budgets import SHAPES
+from benchmarks.tables_of_speed import aa_cells, aa_summary, main_job, own, readme, rival, standing
+
+
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
+def test_the_pages_hold_what_the_results_say(page: Path) -> None:
+    text = page.read_text()
+    fix = "run python -m benchmarks.tables"
+    assert tables.filled(text, tables.RESULTS) == text, fix
+
+
+def test_every_table_stands_on_a_page() -> None:
+    assert {name for names in tables.every().values() for name in names} == set(tables.TABLES)
+
+
+def test_a_figure_that_differs_is_written_anew(tmp_path: Path) -> None:
+    begin, end = tables.marks("main job")
+    page = f"before\n{begin}\nold\n{end}\nafter\n"
+    assert "Not measured yet" in tables.filled(page, tmp_path)
+    (tmp_path / "main_job.json").write_text(json.dumps(results()))
+    found = tables.filled(page, tmp_path)
+    assert found.startswith(f"before\n{begin}\n") and found.endswith(f"{end}\nafter\n")
+    assert "old" not in found
+    assert tables.filled(found, tmp_path) == found
+    assert tables.filled(found.replace("0.400", "0.399"), tmp_path) == found
+
+
+def test_a_table_without_an_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="end of main job"):
+        tables.filled(tables.marks("main job")[0], tmp_path)
+
+
+def row(name: str, value: float, backend: str = "cpu(threads=1)", **more: Any) -> dict[str, Any]:
+    ratio = {"value": value, "low": value - 0.01, "high": value + 0.01}
+    return {
+        "name": name, "backend": backend, "ratio": ratio, "error": "", "holds": ["snr>=30"],
+        **more,
+    }  # fmt: skip
+
+
+def results(*rows: dict[str, Any], too_noisy: tuple[bool, ...] = (False,)) -> dict[str, Any]:
+    every = [
+        row("original", 1.0),
+        row("QDQ", 0.5),
+        row("wrong", 0.1, holds=[]),
+        row("broken", 0.1, error="it died"),
+        row("openvino bf16", 0.41, backend="openvino(threads=1)"),
+        row("ortune, all backends: int8", 0.4, backend="openvino(threads=1)"),
+        row("ortune, cpu: int8", 0.45),
+        *rows,
+    ]
+    blocks = {one["name"]: [[-0.9, -0.91]] * 5 for one in every}
+    blocks["openvino bf16"] = [[-0.8, -0.81]] * 5
+    attempts = [{"too_noisy": one, "blocks": blocks} for one in too_noisy]
+    plans = {label: {"plan": f"int8 @ {label}"} for label in ("all backends", "cpu")}
+    case = {
+        "budget": "snr>=30", "cpu_budget": "snr>=30", "rows": every, "attempts": attempts,
+        "searches": plans,
+    }  # fmt: skip
+    machine = {"cpu": "Some CPU", "instruction sets": "avx2 amx", "effective cpus": "2"}
+    return {"machine": machine, "versions": {"onnxruntime": "1"}, "cases": {"resnet50": case}}
+
+
+def test_the_rival_holds_the_budget_and_runs_where_it_may() -> None:
+    case = results()["cases"]["resnet50"]
+    assert [own(case, label)["ratio"]["value"] for label in ("all backends", "cpu")] == [0.4, 0.45]  # type: ignore[index]
+    assert [rival(case, label)["name"] for label in ("all backends", "cpu")] == [  # type: ignore[index]
+        "openvino bf16",
+        "QDQ",
+    ]
+
+
+def test_the_standing_is_taken_turn_by_turn() -> None:
+    found = standing(results()["cases"]["resnet50"], "all backends")
+    assert found is not None
+    assert found.value == pytest.approx(0.9048, abs=1e-3)
+    assert found.low < found.value < found.high
+
+
+def test_the_main_job_names_machine_budget_plan_and_noise() -> None:
+    text = main_job(results(too_noisy=(True, True, True)))
+    assert "Some CPU (amx), 2 CPUs; onnxruntime 1." in text
+    assert (
+        "| resnet50, all backends: `snr>=30` | `int8 @ all backends` | 0.400 [0.390, 0.410]"
+        in text
+    )
+    assert "resnet50: 3 of 3 races were too noisy, the last one too." in text
+    assert "too noisy" not in main_job(results())
+
+
+def test_the_readme_says_when_there_is_no_verdict() -> None:
+    assert "| resnet50, `snr>=30` | 0.40 | 0.41 | 0.45 | 0.50 |" in readme(results())
+    assert "(too noisy for a verdict)" in readme(results(too_noisy=(True,)))
+
+
+def test_the_list_of_budgets_has_the_nine_shapes() -> None:
+    assert list(SHAPES) == [
+        "resnet50", "efficientnet-lite0", "unet", "dunet", "bert", "minilm", "gpt2", "gptkv",
+        "lstm",
+    ]  # fmt: skip
+    for shape in SHAPES.values():
+        if shape.source == "shapes":
+            assert shape.budget == shape.cpu_budget == "snr(share=0)>=30"
+
+
+def test_cells_of_equal_models_are_told_one_by_one() -> None:
+    cell = {
+        "model": "minilm", "threads": 2, "beside a neighbour": False, "claims": 0, "verdicts": 6,
+        "resampled claims": 0.0125, "too noisy": 1, "half-width": 0.008, "sd of a pair": 0.005,
+        "twins found in five pairs": 0.9, "seconds for 90%": 20.0, "seconds for 80%": 15.0,
+        "seconds a pair": 4.0,
+    }  # fmt: skip
+    whole = results() | {
+        "verdicts": 6, "claims between equals": 0, "called faster, called slower": [0, 0],
+        "twins called faster": 0, "resampled share of claims": 0.0125, "largest of a cell": 0.0125,
+        "quiet verdicts too noisy": 1, "quiet verdicts": 6, "cells": [cell],
+    }  # fmt: skip
+    assert (
+        "| minilm, 2 threads | 0 of 6 | 1.2 % | 1 | 0.80 % | 0.50 % | 90 % | 20.0 |"
+        in aa_cells(whole)
+    )
+    assert "| quiet verdicts that are too noisy | 1 of 6 |" in aa_summary(whole)

@@ -1,0 +1,262 @@
+"""A bundle's zip is not believed: names, sizes and digests are checked before anything is used."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortune.core.errors import BadModel, OrtuneError
+from ortune.engine import archive
+from ortune.engine.manifest import (
+    EVIDENCE,
+    FORMAT,
+    MANIFEST,
+    RECIPE,
+    SETTINGS,
+    Golden,
+    Manifest,
+    Member,
+    Signature,
+    read_manifest,
+)
+
+LARGE = bytes(range(256)) * 12_000
+"""Three chunks of reading."""
+CONTENTS = {
+    SETTINGS: b"{}",
+    RECIPE: b"{}",
+    EVIDENCE: b"{}",
+    "models/m/m.onnx": LARGE,
+    "models/m/weights.bin": b"1234",
+    "models/more/m.onnx": b"other",
+    "fallback/m.onnx": b"plain",
+    "golden/inputs": b"in",
+    "golden/outputs": b"out",
+    "libraries/ops.so": b"code",
+}
+
+
+def member(content: bytes) -> Member:
+    return Member(hashlib.sha256(content).hexdigest(), len(content))
+
+
+MADE = Manifest(
+    FORMAT,
+    "1.0",
+    "clean @ cpu",
+    "cpu",
+    {"": "models/m/m.onnx"},
+    {"": "fallback/m.onnx"},
+    {"": Signature((), ())},
+    {"": Golden("golden/inputs", "golden/outputs")},
+    {},
+    {},
+    {name: member(content) for name, content in CONTENTS.items()},
+    custom_ops=("libraries/ops.so", "package_of_ops"),
+)
+
+
+def bundle(path: Path, made: Manifest = MADE, contents: dict[str, bytes] = CONTENTS) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(MANIFEST, made.write())
+        for name, content in contents.items():
+            file.writestr(name, content)
+    return path
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return bundle(tmp_path / "a.ortune")
+
+
+def test_a_zip_is_told_from_a_model_by_its_first_bytes(whole: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    assert archive.is_bundle(whole)
+    for content in (b"", b"PK", b"PK\x05\x06", b"\x08\x08PK\x03\x04"):
+        model.write_bytes(content)
+        assert not archive.is_bundle(model)
+    with pytest.raises(BadModel, match=r"cannot open '.*none': No such file"):
+        archive.is_bundle(tmp_path / "none")
+
+
+def test_the_manifest_comes_with_the_zip(whole: Path) -> None:
+    with archive.opened(whole) as (file, manifest):
+        assert manifest == MADE
+        assert file.read(SETTINGS) == b"{}"
+
+
+def test_what_is_no_zip_at_all_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "a.ortune").write_bytes(b"PK\x03\x04 and nothing")
+    with (
+        pytest.raises(BadModel, match=r"a\.ortune is damaged"),
+        archive.opened(tmp_path / "a.ortune"),
+    ):
+        raise AssertionError("opened")
+
+
+@pytest.mark.parametrize("name", [SETTINGS, "models/m/m.onnx"])
+def test_a_member_is_written_below_its_folder_and_is_what_was_packed(
+    whole: Path, tmp_path: Path, name: str
+) -> None:
+    with archive.opened(whole) as (file, manifest):
+        assert archive.take(file, manifest, name, None) is None
+        assert not (tmp_path / "out").exists()
+        path = archive.take(file, manifest, name, tmp_path / "out")
+    assert path == tmp_path / "out" / name
+    assert path.read_bytes() == CONTENTS[name]
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    "change", [flipped, lambda c: c[:-1], lambda c: c + b"x", lambda c: c * 2, lambda c: b""]
+)
+@pytest.mark.parametrize("name", ["models/m/m.onnx", "models/m/weights.bin"])
+def test_another_content_is_refused(
+    tmp_path: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    path = bundle(tmp_path / "a", contents={**CONTENTS, name: change(CONTENTS[name])})
+    with (
+        archive.opened(path) as (file, manifest),
+        pytest.raises(BadModel, match=f"a: '{name}' was changed after packing: its sha256"),
+    ):
+        archive.take(file, manifest, name, tmp_path / "out")
+
+
+@pytest.mark.parametrize("told", [{"size": 5}, {"sha256": "0" * 64}])
+def test_digest_and_size_must_both_agree(tmp_path: Path, told: dict[str, Any]) -> None:
+    name = "models/m/weights.bin"
+    members = {**MADE.members, name: replace(MADE.members[name], **told)}
+    path = bundle(tmp_path / "a", replace(MADE, members=members))
+    with archive.opened(path) as (file, manifest), pytest.raises(BadModel, match="was changed"):
+        archive.take(file, manifest, name, None)
+
+
+def test_a_member_larger_than_it_says_is_not_read_to_its_end(tmp_path: Path) -> None:
+    name = "models/m/weights.bin"
+    huge = bundle(tmp_path / "a", contents={**CONTENTS, name: bytes(64 << 20)})
+    with archive.opened(huge) as (file, manifest), pytest.raises(BadModel, match="was changed"):
+        archive.take(file, manifest, name, tmp_path / "out")
+    assert (tmp_path / "out" / name).stat().st_size <= 2 << 20
+
+
+def test_bytes_that_do_not_unpack_are_refused(whole: Path, tmp_path: Path) -> None:
+    content = whole.read_bytes()
+    at = content.rindex(b"1234")
+    whole.write_bytes(content[:at] + b"4321" + content[at + 4 :])
+    with (
+        archive.opened(whole) as (file, manifest),
+        pytest.raises(BadModel, match=r"weights\.bin' was changed after packing: .*CRC"),
+    ):
+        archive.take(file, manifest, "models/m/weights.bin", None)
+
+
+def test_a_disk_that_refuses_is_no_fault_of_the_bundle(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with archive.opened(whole) as (file, manifest), pytest.raises(OrtuneError) as caught:
+        archive.take(file, manifest, "models/m/m.onnx", tmp_path / "out")
+    assert not isinstance(caught.value, BadModel)
+    assert "cannot unpack 'models/m/m.onnx' (3.1 MB)" in caught.value.what
+
+
+def test_all_is_checked_and_what_is_wanted_is_written_with_its_folder(
+    whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with archive.opened(whole) as (file, manifest):
+        archive.unpack(file, manifest, out, ["models/m/m.onnx", "fallback/m.onnx"])
+    found = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
+    assert found == {"models/m/m.onnx", "models/m/weights.bin", "fallback/m.onnx"}
+    wrong = bundle(tmp_path / "b", contents={**CONTENTS, "golden/inputs": b"no"})
+    with archive.opened(wrong) as (file, manifest), pytest.raises(BadModel, match="golden/inputs"):
+        archive.unpack(file, manifest, out, ["fallback/m.onnx"])
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.onnx", "a/.hidden", "a b/c..d", "a/b/c/d"])
+def test_plain_names_are_safe(name: str) -> None:
+    assert archive.safe(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ".", "..", "../a", "a/../b", "a/..", "/a", "//a", "a/", "a//b", "./a", "a/./b"),
+        *("C:a", "C:/a", "c:\\a", "\\a", "\\\\host\\share\\a", "a\\b", "a\\..\\b", "a\0b"),
+    ],
+)
+def test_names_that_leave_their_folder_on_any_system_are_unsafe(name: str) -> None:
+    assert not archive.safe(name)
+
+
+class TestMembers:
+    def test_unlisted_missing_and_double_ones_are_named(self, tmp_path: Path) -> None:
+        more = bundle(tmp_path / "more", contents={**CONTENTS, "models/extra": b""})
+        fewer = {n: c for n, c in CONTENTS.items() if n != "golden/outputs"}
+        less = bundle(tmp_path / "less", contents=fewer)
+        twice = bundle(tmp_path / "twice")
+        with zipfile.ZipFile(twice, "a") as file, pytest.warns(UserWarning, match="Duplicate"):
+            file.writestr(SETTINGS, b"{}")
+        for path, odd in ((more, "models/extra"), (less, "golden/outputs"), (twice, SETTINGS)):
+            said = f"{path.name}: manifest and members differ: '{odd}'"
+            with pytest.raises(BadModel, match=said), archive.opened(path):
+                raise AssertionError("opened")
+
+    def test_a_manifest_that_unpacks_to_a_bomb_is_not_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "bomb"
+        with (
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file,
+            file.open(MANIFEST, "w") as out,
+        ):
+            for _ in range(65):
+                out.write(bytes(1 << 20))
+        monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("read"))
+        with pytest.raises(BadModel, match="its manifest is too large"), archive.opened(path):
+            raise AssertionError("opened")
+
+
+class TestManifest:
+    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b'{"format": "x"}', b"{}"])
+    def test_what_is_none_is_refused(self, content: bytes) -> None:
+        with pytest.raises(BadModel, match="b: its manifest cannot be read"):
+            read_manifest(content, "b")
+
+    def test_a_newer_format_names_who_wrote_it_and_this_one_is_read(self) -> None:
+        assert read_manifest(MADE.write(), "b") == MADE
+        newer = replace(MADE, format=FORMAT + 1, ortune="9.9")
+        with pytest.raises(BadModel, match=f"b has format {FORMAT + 1}") as caught:
+            read_manifest(newer.write(), "b")
+        assert caught.value.fix == "install ortune 9.9"
+
+    def test_a_field_of_another_form_is_refused(self) -> None:
+        with pytest.raises(BadModel, match="b: its manifest is wrong"):
+            read_manifest(MADE.write().replace(b'"members": {', b'"members": 3, "x": {'), "b")
+
+    @pytest.mark.parametrize("name", [n for n in CONTENTS if n.count("/") < 2])
+    def test_every_file_that_it_names_has_a_digest(self, name: str) -> None:
+        members = {n: m for n, m in MADE.members.items() if n != name}
+        with pytest.raises(BadModel, match=f"has no digest of '{name}'"):
+            read_manifest(replace(MADE, members=members).write(), "b")
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"models": {}, "fallback": {}, "signatures": {}},
+            {"models": {"x": "models/m/m.onnx"}},
+            {"fallback": {"x": "fallback/m.onnx"}},
+            {"signatures": {"x": Signature((), ())}},
+            {"signatures": {}},
+        ],
+    )
+    def test_models_are_named_alike_everywhere(self, fields: dict[str, Any]) -> None:
+        with pytest.raises(BadModel, match="different models in different places"):
+            read_manifest(replace(MADE, **fields).write(), "b")

@@ -1,0 +1,45 @@
+"""Figures shown beside the budget's score never decide and never stop anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import ortune as ot
+from ortune.core.trial import Verdict
+
+SCALAR = """
+<ir_version: 8, opset_import: ["": 17]>
+toy (float[N,4] x) => (float[N,1] y) {
+  axes = Constant<value = int64[1] {1}>()
+  y = ReduceSum<keepdims = 1>(x, axes)
+}
+"""
+
+
+@pytest.fixture
+def scalar(tmp_path: Path) -> tuple[Path, Path]:
+    model = tmp_path / "scalar.onnx"
+    onnx.save(onnx.parser.parse_model(SCALAR), model)
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=rng.standard_normal((20, 4)).astype(np.float32))
+    return model, tmp_path / "data.npz"
+
+
+@pytest.mark.parametrize("budget", ["snr>=80", "cosine>=0.99", "max-error<=0.1", None])
+def test_a_scalar_output_has_no_agreement_and_is_judged(
+    scalar: tuple[Path, Path], budget: str | None
+) -> None:
+    model, data = scalar
+    found = ot.verify(model, model, data=data, budget=budget)
+    assert found.verdict is not Verdict.FAILS
+    assert "agreement" not in [score.metric for score in found.scores]
+
+
+def test_agreement_that_is_asked_for_says_why_it_cannot_be(scalar: tuple[Path, Path]) -> None:
+    model, data = scalar
+    with pytest.raises(ot.OrtuneError, match="no output of y has classes"):
+        ot.verify(model, model, data=data, budget="agreement>=0.99")

@@ -1,0 +1,142 @@
+"""The exact paired test: its size is never above the error."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from ortune.statistics import paired
+
+CELLS = [(5, 0.4), (15, 0.2), (30, 0.1), (25, 0.0), (20, -0.1)]
+
+
+@cache
+def accepted(n: int, delta: float, error: float) -> np.ndarray:
+    """Which outcomes [lost, won] are called proof."""
+    found = np.zeros((n + 1, n + 1), bool)
+    for won in range(n + 1):
+        for lost in range(n - won + 1):
+            proves = paired.p_value(n, lost, won, delta, error) <= error
+            found[lost, won] = proves
+            if not proves:
+                break
+    return found
+
+
+def size(n: int, found: np.ndarray, lost: float, won: float) -> float:
+    """Return the chance of proof at these shares of answers lost and won."""
+    losses, wins = np.nonzero(found)
+    rows = np.stack([losses, wins, n - losses - wins], axis=1)
+    if lost + won > 1:
+        return 0.0
+    return float(stats.multinomial.pmf(rows, n, [lost, won, max(0.0, 1 - lost - won)]).sum())
+
+
+@pytest.mark.parametrize(("n", "delta"), CELLS)
+@pytest.mark.parametrize("error", [0.05, 0.2])
+def test_its_size_by_enumeration(n: int, delta: float, error: float) -> None:
+    found = accepted(n, delta, error)
+    most = (1 - abs(delta)) / 2
+    sizes = []
+    for q in np.concatenate([np.linspace(0, most, 41), np.geomspace(1e-4, most, 41)]):
+        lost, won = (q + delta, q) if delta >= 0 else (q, q - delta)
+        sizes.append(size(n, found, lost, won))
+        assert size(n, found, lost + 0.03, won) <= error
+    assert max(sizes) <= error
+    assert max(sizes) > 0.3 * error or found.sum() == 0
+
+
+def test_unchanged_answers() -> None:
+    for n in (298, 299):
+        p = paired.p_value(n, 0, 0, 0.01, 0.05)
+        assert p == pytest.approx(0.99**n, abs=1e-4)
+        assert (p <= 0.05) is (n == 299)
+    assert paired.unchanged(0.01, 0.05) == 299
+    assert paired.unchanged(0.02, 0.05) == 149
+    assert paired.unchanged(0.0, 0.05) is None
+    n = paired.unchanged(0.01, 0.05 / 3)
+    assert n is not None and 0.99**n <= 0.05 / 3 < 0.99 ** (n - 3)
+
+
+def by_hand(n: int, lost: int, won: int, delta: float, q: float) -> float:
+    """The chance of so good an outcome, outcome by outcome."""
+
+    def z(losses: int, wins: int) -> float:
+        ahead = wins - losses + n * delta
+        return ahead / math.sqrt(wins + losses + n * delta)
+
+    chance, seen = 0.0, z(lost, won)
+    for losses in range(n + 1):
+        for wins in range(n - losses + 1):
+            if z(losses, wins) >= seen - 1e-12:
+                rest = n - losses - wins
+                shares = [q + delta, q, max(0.0, 1 - 2 * q - delta)]
+                chance += float(stats.multinomial.pmf([losses, wins, rest], n, shares))
+    return chance
+
+
+@pytest.mark.parametrize(("lost", "won"), [(0, 0), (1, 0), (0, 2), (2, 3)])
+def test_its_p_value_is_the_largest_over_the_unknown(lost: int, won: int) -> None:
+    n, delta, error = 20, 0.2, 0.05
+    found = paired.p_value(n, lost, won, delta, error)
+    gamma = paired.GAMMA * error
+    low, high = stats.binomtest(won, n).proportion_ci(1 - gamma, "exact")
+    roots = np.linspace(math.sqrt(low), math.sqrt(min(high, 0.399999)), 60)
+    chances = [by_hand(n, lost, won, delta, q) for q in roots**2]
+    assert found == pytest.approx(max(chances) + gamma, abs=2e-3)
+    assert found >= max(chances) - 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 2000),
+    st.floats(0.001, 0.3),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.sampled_from([0.05, 0.01]),
+)
+def test_more_losses_never_prove_more(
+    n: int, delta: float, lost: int, won: int, error: float
+) -> None:
+    won = min(won, n)
+    lost = min(lost, n - won)
+    p = paired.p_value(n, lost, won, delta, error)
+    assert 0 <= p <= 1
+    if lost + won < n:
+        assert paired.p_value(n, lost + 1, won, delta, error) >= p - 1e-9
+
+
+@pytest.mark.parametrize("outcome", [(400, 180, 180), (100, 100, 0), (100, 0, 100), (1, 1, 0)])
+@pytest.mark.parametrize("delta", [0.01, 0.5, 0.99, 1.0, 0.0, -0.4, -0.99])
+def test_every_outcome_has_one(outcome: tuple[int, int, int], delta: float) -> None:
+    assert 0 <= paired.p_value(*outcome, delta, 0.05) <= 1
+    assert -1 <= paired.most_lost(*outcome, 0.05) <= 1
+
+
+@pytest.mark.parametrize(
+    "outcome", [(299, 0, 0), (1000, 8, 8), (2000, 3, 20), (400, 30, 10), (60, 2, 0)]
+)
+def test_the_bound_is_where_the_test_turns(outcome: tuple[int, int, int]) -> None:
+    bound = paired.most_lost(*outcome, 0.05)
+    step = 0.04 * (abs(bound) + 2 / outcome[0])
+    assert paired.p_value(*outcome, bound + step, 0.05) <= 0.05
+    assert paired.p_value(*outcome, bound - step, 0.05) > 0.05
+
+
+@pytest.mark.parametrize(("lost", "won"), [(0.0, 0.0), (0.002, 0.0), (0.005, 0.004), (0.0, 0.01)])
+def test_the_number_needed_is_about_right(lost: float, won: float) -> None:
+    n = paired.needed(lost, won, 0.01, 0.05)
+    assert n is not None
+    more = round(1.3 * n)
+    outcome = more, round(lost * more), round(won * more)
+    assert paired.p_value(*outcome, 0.01, 0.05) <= 0.05
+    less = round(0.6 * n)
+    outcome = less, round(lost * less), round(won * less)
+    assert paired.p_value(*outcome, 0.01, 0.05) > 0.05
+    assert paired.needed(0.02, 0.01, 0.01, 0.05) is None
