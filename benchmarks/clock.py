@@ -142,12 +142,13 @@ def _middle(pair: Pair) -> float:
 def found(turns: list[Pair], loops: list[Pair]) -> dict[str, Any]:
     """Return both ratios with their intervals, and whether they agree.
 
-    They do within 2 %, or where each lies within the other's interval.
+    They do within 2 %, or where the interval of what they differ by holds 0.
     """
     ways = {"turns": stats.ratio(turns), "loops": plain(list(map(_middle, loops)))}
     one, two = ways.values()
     apart = one.value / two.value - 1
-    inside = two.low <= one.value <= two.high and one.low <= two.value <= one.high
+    half = math.hypot(*(math.log(way.high / way.low) / 2 for way in (one, two)))
+    inside = abs(math.log(one.value / two.value)) <= half
     return {
         **{way: [round(x, 4) for x in (v.value, v.low, v.high)] for way, v in ways.items()},
         "apart": round(apart, 4),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus
@@ -63,7 +63,7 @@ class Cpu(Backend):
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
 
-    level: Literal["disabled", "basic", "extended", "all"] = "all"
+    level: GraphLevel = "all"
     disable: tuple[str, ...] = ()
     spin: bool = True
     spin_us: int = 0
@@ -84,6 +84,7 @@ class Cpu(Backend):
     custom_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "level", graph_level(self.level))
         checks.at_least(0, threads=self.threads, inter_threads=self.inter_threads)
         checks.at_least(0, spin_us=self.spin_us, block_base=self.block_base)
         checks.at_least(1, spin_backoff=self.spin_backoff)

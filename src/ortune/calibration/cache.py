@@ -56,7 +56,11 @@ class RangeCache:
 
     def store(self) -> None:
         """Write all answers."""
-        write_text(self._path, json.dumps({"answers": self._answers, "hidden": self._hidden}))
+        write_text(
+            self._path,
+            json.dumps({"answers": self._answers, "hidden": self._hidden}),
+            durable=False,
+        )
 
 
 def _name(probe: Probe) -> str:

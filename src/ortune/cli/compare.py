@@ -13,6 +13,7 @@ from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import interval
 from ortune.cli.terminal.output import answer, show
+from ortune.core.atomic_write import write_text
 from ortune.core.fields import File
 from ortune.core.request import request
 
@@ -46,7 +47,7 @@ def command(asked: _Asked) -> int:
     found = run(asked)
     comparisons, total = _parts(found)
     if asked.markdown is not None:
-        Path(asked.markdown).write_text(written([total, comparisons]), encoding="utf-8")
+        write_text(Path(asked.markdown), written([total, comparisons]))
     answer(found, lambda: show(*printed([comparisons, total])))
     return NO if found.regressions else DONE
 

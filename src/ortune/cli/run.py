@@ -13,7 +13,7 @@ from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import milliseconds
 from ortune.cli.terminal.output import answer, remark, say, table
-from ortune.conversion.requests import OptLevel
+from ortune.core.backend import GraphLevel
 from ortune.core.errors import BadData
 from ortune.core.fields import Option, Out
 from ortune.core.outputs import empty, free
@@ -53,7 +53,7 @@ class _Asked(CustomOpsRequest):
     _: KW_ONLY
     on: Annotated[str | None, Option("BACKEND")] = None
     allow_custom_ops: bool = False
-    opt_level: OptLevel | None = None
+    opt_level: GraphLevel | None = None
     out: Out = None
     force: bool = False
 
@@ -107,7 +107,7 @@ def _backend(on: str | None, level: str | None) -> Backend | None:
     if level is None:
         return backend
     given = {field.name: getattr(backend, field.name) for field in fields(backend)}
-    return build(type(backend), given | {"level": "disabled" if level == "disable" else level})
+    return build(type(backend), given | {"level": level})
 
 
 def _run(

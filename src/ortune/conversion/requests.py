@@ -7,11 +7,11 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
+from ortune.core.backend import GraphLevel, graph_level
 from ortune.core.fields import File, Option
 from ortune.core.request import CustomOpsRequest, DataRequest, request
 
 Format: TypeAlias = Literal["qdq", "qoperator"]
-OptLevel: TypeAlias = Literal["disable", "disabled", "basic", "extended", "all"]
 
 
 @request
@@ -108,15 +108,15 @@ class Convert(ConversionRequest):
     _: KW_ONLY
     precision: Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"] | None = None
     target: Literal["cpu", "gpu"] = "cpu"
-    opt_level: OptLevel = "extended"
+    opt_level: GraphLevel = "extended"
     per_channel: bool = True
     reduce_range: bool = False
     dynamic_conv: bool = False
 
     @property
-    def level(self) -> str:
+    def level(self) -> GraphLevel:
         """`opt_level` by its one name: disable is disabled."""
-        return "disabled" if self.opt_level == "disable" else self.opt_level
+        return graph_level(self.opt_level)
 
     @property
     def static(self) -> bool:

@@ -1,4 +1,8 @@
-"""Write a file or a folder beside its place and rename it when it is whole."""
+"""Write a file or a folder beside its place and rename it when it is whole.
+
+What a person was promised outlives a loss of power: the bytes are on disk before the rename, the
+name after it. What can be made again (``durable=False``) is only whole for other processes.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,15 @@ from ortune.core.outputs import free
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[Path]:
+def atomic(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Give the path of a draft, of a file or a folder, that replaces `path` when the block ends.
 
     Folders above are made. After an error the draft and the folders made for it are removed. The
     block's own errors pass as they are. A link stays and what it points to is replaced; a device
     or a pipe (``/dev/stdout``) cannot be replaced and is given itself.
+
+    Args:
+        durable: Wait until the disk has it; False for what is made again when it is gone.
 
     Raises:
         OrtuneError: The disk refuses.
@@ -34,7 +41,11 @@ def atomic(path: Path) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
         with reported(path):
+            if durable:
+                _sync(draft)
             replace(draft, path)
+            if durable:
+                sync_folder(path.parent)
     except BaseException:
         remove(draft)
         for folder in made:
@@ -43,15 +54,38 @@ def atomic(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a text file whole or not at all, and return its path.
+def write_text(path: Path, text: str, *, durable: bool = True) -> Path:
+    """Write a text file whole or not at all, as `atomic` does, and return its path.
 
     Raises:
         OrtuneError: The disk refuses.
     """
-    with atomic(path) as draft, reported(path):
+    with atomic(path, durable=durable) as draft, reported(path):
         draft.write_text(text, encoding="utf-8")
     return path
+
+
+def _sync(draft: Path) -> None:
+    """Wait until a file, or all files of a folder, are on disk."""
+    inside = sorted(draft.rglob("*")) if draft.is_dir() else [draft]
+    for path in inside:
+        if path.is_file():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+        else:
+            sync_folder(path)
+    if draft.is_dir():
+        sync_folder(draft)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk, where the system offers that."""
+    with suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def replace(draft: Path, path: Path) -> None:

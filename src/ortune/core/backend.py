@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias
 
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing
@@ -17,6 +17,14 @@ from ortune.core.workload import Workload
 
 if TYPE_CHECKING:
     from ortune.core.session import Recording, Session, Tensors
+
+GraphLevel: TypeAlias = Literal["disabled", "disable", "basic", "extended", "all"]
+"""How far a runtime may rewrite a graph; ``disable`` is ``disabled``, see `graph_level`."""
+
+
+def graph_level(given: GraphLevel) -> GraphLevel:
+    """Return a graph level by its one name, which is what is written."""
+    return "disabled" if given == "disable" else given
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def means(score: Score) -> str:
         return f"fails: on {count(score.samples, 'sample')} {found}; asked is that {claim}"
     more = "at this score no number of samples proves it"
     if score.needed is not None:
-        more = f"about {count(score.needed, 'unread sample')} would prove it"
+        more = f"about {count(score.needed, 'unread independent sample')} would prove it"
     seen = f"as far as {count(score.samples, 'sample')} tell ({score.basis})"
     return f"likely: {claim}, {seen}; {more}"
 

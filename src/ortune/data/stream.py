@@ -45,13 +45,14 @@ def writing(path: Path) -> Iterator[Callable[[Tensors], None]]:
 
     Takes every NumPy dtype but structured ones, and ml_dtypes' by name. Text is kept with a fixed
     width; an array of Python objects is taken only when all of them are text. Only one sample and
-    the index are in memory. A failure leaves nothing behind, no folder either.
+    the index are in memory. A failure leaves nothing behind, no folder either. It is not waited
+    for until the disk has it: samples are read, made up or computed again.
 
     Raises:
         BadData: An array holds Python objects.
         OrtuneError: The file cannot be written.
     """
-    with atomic(path) as draft:
+    with atomic(path, durable=False) as draft:
         with reported(path):
             file = draft.open("wb")
         with file:

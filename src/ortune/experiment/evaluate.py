@@ -108,7 +108,7 @@ class Attempts:
         if plan.recipe.steps and not files.changed:
             return self._unchanged(key, proposal)
         effort = {
-            "search": Effort(seconds=self.pair_seconds),
+            "search": Effort(seconds=self.pair_seconds, burst=0.1),
             "screen": Effort(max_blocks=1, decide=False, burst=0.06),
         }[proposal.effort]
         trial = measure.attempt(

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ortune.core.atomic_write import write_text
+from ortune.core.atomic_write import sync_folder, write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.study import Ending, Header, Study
@@ -40,11 +40,14 @@ class Ledger:
     def append(self, trial: Trial) -> None:
         """Record a trial in place of a former one; it is on disk when this returns."""
         line = json.dumps(codec.encode(trial), separators=(",", ":")) + "\n"
+        first = not self._path.is_file()
         try:
             with self._path.open("ab") as file:
                 file.write(line.encode())
                 file.flush()
                 os.fsync(file.fileno())
+            if first:
+                sync_folder(self._path.parent)
         except OSError as error:
             raise OrtuneError(
                 f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"

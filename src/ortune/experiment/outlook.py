@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ortune.core import wording as say
 from ortune.core.budget import Budget
+from ortune.core.metric import Kind
 from ortune.data import split
 from ortune.data.feeds import Feeds
+from ortune.experiment.context import ScoredPart
 from ortune.experiment.samples import Division
 from ortune.measurement.accuracy import unresolved
 
@@ -15,17 +19,19 @@ _LIST = (
 )
 
 
-def outlook(budget: Budget, wanted: int | None, feeds: Feeds | None, division: Division) -> str:
+def outlook(
+    budget: Budget, wanted: int | None, feeds: Feeds | None, parts: Mapping[str, ScoredPart]
+) -> str:
     """Say how many samples are held out, whether they can prove the budget, and how many would.
 
     Args:
         wanted: Independent samples that prove an unchanged answer; None when none do.
         feeds: The samples; None with an evaluate function that returns a list.
-        division: Part of the data -> indices of samples.
+        parts: ``search`` and ``final``.
     """
-    search, final = set(division["search"]), set(division["final"])
-    scored = len(search | final)
-    fine = unresolved(budget, scored)
+    division = {name: part.indices for name, part in parts.items()}
+    scored = len(set(division["search"]) | set(division["final"]))
+    fine = unresolved(budget, scored, parts["search"].records)
     texts = [_LIST if feeds is None else _held_out(budget, wanted, feeds, division), fine]
     return "; ".join(text for text in texts if text)
 
@@ -46,5 +52,7 @@ def _held_out(budget: Budget, wanted: int | None, feeds: Feeds, division: Divisi
     if held >= wanted:
         return f"{kept}, enough to prove the budget if none of them shows a loss"
     least = split.least(wanted)
-    more = "more --time" if independent >= least else say.count(least, noun)
+    # Of groups it is exact where they are of one size.
+    about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
+    more = "more --time" if independent >= least else about + say.count(least, noun)
     return f"{kept}, which can make accuracy likely at best; {more} would let it be proved"

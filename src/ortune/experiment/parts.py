@@ -115,7 +115,7 @@ class Original:
                     name, division[name], expected, budget.metric, feeds.labels, _joining(feeds)
                 )
         parts = _unread(parts, feeds)
-        said = "" if feeds.synthetic else self._outlook(budget, wanted, feeds, division)
+        said = "" if feeds.synthetic else self._outlook(budget, wanted, feeds, parts)
         return Judged(fed.divided(division), budget, rule, division, parts, watched, said)
 
     @property
@@ -192,7 +192,7 @@ class Original:
             rule,
             division,
             parts,
-            outlook=self._outlook(budget, wanted, yields, division),
+            outlook=self._outlook(budget, wanted, yields, parts),
             yielded=None if yields is None else tuple(answer["groups"]),
         )
 
@@ -213,10 +213,16 @@ class Original:
         return {"search": found.search, "final": found.final, CALIBRATION: calibration}
 
     def _outlook(
-        self, budget: Budget, wanted: int | None, feeds: Feeds | None, division: Division
+        self,
+        budget: Budget,
+        wanted: int | None,
+        feeds: Feeds | None,
+        parts: Mapping[str, ScoredPart],
     ) -> str:
-        """Say what the samples can prove, where something is chosen."""
-        return outlook(budget, wanted, feeds, division) if self.finalists else ""
+        """Say what the samples can prove, where something is chosen; once for a run."""
+        if self.header is not None and self.header.outlook:
+            return self.header.outlook
+        return outlook(budget, wanted, feeds, parts) if self.finalists else ""
 
 
 def _joining(feeds: Feeds) -> tuple[str, ...] | None:

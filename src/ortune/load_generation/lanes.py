@@ -12,7 +12,7 @@ from ortune.core.workload import Lane, Span
 T = TypeVar("T")
 
 _QUICKER = 0.98
-_LEAST_NS = 5_000_000
+_LEAST_NS = 10_000_000
 """Time at least that a lane runs before it counts as settled."""
 
 
@@ -27,7 +27,7 @@ def settle(lane: Lane, span: Span) -> int:
     """Run a span's first round until it gets no quicker; return how often it ran.
 
     After another process ran, its weights are in the cache and this one's are not. Settled is the
-    first run that does not improve the best so far by more than 2 %, after 5 ms at least.
+    first run that does not improve the best so far by more than 2 %, after 10 ms at least.
     """
     calls = lane.calls(span.at)
     best, first = 0, lane.clock()

@@ -188,7 +188,7 @@ def _right(data: Paired, value: float, base: float) -> Evidence:
         proved = paired.p_value(n, lost, won, delta, data.error) <= data.error
         bound = base - paired.most_lost(n, lost, won, data.error)
         limit = base - delta
-        bound = max(bound, limit) if proved else min(bound, np.nextafter(limit, -1.0))
+        bound = max(bound, limit) if proved else min(bound, math.nextafter(limit, -math.inf))
         basis = f"{lost} lost, {won} won of {data.counted(n)}, exact"
         losses, wins = int((data.scores < 0).sum()), int((data.scores > 0).sum())
         needed = paired.needed(losses / every, wins / every, delta, data.error)

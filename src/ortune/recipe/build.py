@@ -133,7 +133,7 @@ def _extend(
         else:
             edits += [edit for step in group for edit in work.lossy(cast(Quantizer, step))]
     _sign(work.model, source, steps, done)
-    path = file.save(work.model, folder / f"{name}.onnx")
+    path = file.save(work.model, folder / f"{name}.onnx", durable=False)
     if any(map(_crosses, steps)) and work.material.feeds is not None:
         shutil.copyfile(work.material.feeds.stream, folder / f"{name}{_SAMPLES}")
     work.clear()

@@ -50,11 +50,27 @@ def stored(cache: Path, name: str, steps: Sequence[Step], material: str = "") ->
     record, path = folder / f"{name}.json", folder / f"{name}.onnx"
     if not record.is_file() or not path.is_file():
         return None
-    edits = codec.decode(tuple[Edit, ...], json.loads(record.read_text(encoding="utf-8"))["edits"])
-    return Built(path, edits)
+    try:
+        kept = json.loads(record.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    if kept.get("bytes", _bytes(path)) != _bytes(path):
+        return None
+    return Built(path, codec.decode(tuple[Edit, ...], kept["edits"]))
 
 
 def store(built: Built, name: str) -> None:
-    """Write the record beside the built file; it marks the build as complete."""
+    """Write the record beside the built file; it marks the build as complete.
+
+    Neither is waited for until the disk has it: a build is large and can be made again. After a
+    loss of power a file may be short, which the record tells.
+    """
     record = built.path.with_name(f"{name}.json")
-    write_text(record, json.dumps({"edits": codec.encode(built.edits)}))
+    kept = {"edits": codec.encode(built.edits), "bytes": _bytes(built.path)}
+    write_text(record, json.dumps(kept), durable=False)
+
+
+def _bytes(path: Path) -> int:
+    """Return the bytes of a built file and of the weights beside it."""
+    parts = path, path.with_name(f"{path.name}.data")
+    return sum(part.stat().st_size for part in parts if part.is_file())

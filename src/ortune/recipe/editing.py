@@ -123,7 +123,7 @@ class Work:
     def _file(self, model: ir.Model, label: str) -> Path:
         """Save a state of the model for as long as this work lasts."""
         self._made.append(self._folder / f"{len(self._made)}-{label}.onnx")
-        return file.save(model, self._made[-1])
+        return file.save(model, self._made[-1], durable=False)
 
     def lossy(self, step: Quantizer) -> list[Edit]:
         """Calibrate and apply a quantizer, raising the opset first where it must."""
@@ -253,7 +253,7 @@ class Work:
                 )
             except WorkerFailed as error:
                 return f"the source does not run on the samples: {error.failure.reason}"
-        path = file.save(self.model, self._folder / "under-check.onnx")
+        path = file.save(self.model, self._folder / "under-check.onnx", durable=False)
         try:
             return compare.difference(path, self._wanted, self._folder)
         finally:

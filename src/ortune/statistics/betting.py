@@ -73,15 +73,12 @@ def lower_bound(values: Floats, sizes: Floats, least: float, error: float) -> fl
 
 
 def needed(values: Floats, sizes: Floats, bound: float, least: float, error: float) -> int | None:
-    """Return about how many such units would prove the bound; None where they never would."""
+    """Return about how many such units would prove the bound; None where they never do."""
     if not len(values) or bound <= least:
         return None
     with np.errstate(invalid="ignore"):
         speed = _logs(values, sizes, bound, least).mean(axis=0)
-    useful = speed > 0
-    if not useful.any():
-        return None
-    return math.ceil(float(((-np.log(error * WEIGHTS[useful])) / speed[useful]).min()))
+    return _least(speed, error) if speed.max() > 0 else None
 
 
 def unchanged(margin: float, reach: float, error: float) -> int | None:
@@ -92,8 +89,13 @@ def unchanged(margin: float, reach: float, error: float) -> int | None:
     """
     if margin <= 0 or margin >= reach:
         return None if margin <= 0 else 1
-    speed = np.log1p(BETS * margin / (reach - margin))
-    low, high = 0, 1 + math.ceil(float((-np.log(error * WEIGHTS) / speed).min()))
+    return _least(np.log1p(BETS * margin / (reach - margin)), error)
+
+
+def _least(speed: Floats, error: float) -> int:
+    """Return the units after which bets that grow so fast each, in logs, reach the goal."""
+    good = speed > 0
+    low, high = 0, math.ceil(float((-np.log(error * WEIGHTS[good]) / speed[good]).min()))
     while high - low > 1:
         middle = (low + high) // 2
         capital = float((WEIGHTS * np.exp(np.minimum(middle * speed, 600.0))).sum())

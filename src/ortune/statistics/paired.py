@@ -22,7 +22,7 @@ _TAIL, _MORE = 6.0, 10
 """Counts further out, in standard deviations and then some, have a chance below 1e-8."""
 _SAFE = 300.0
 """Exponents whose products are far from what a float can hold."""
-_ROUNDS = 2
+_ROUNDS = 3
 """Of the search for a bound, which is only shown."""
 
 
@@ -112,15 +112,18 @@ def most_lost(n: int, lost: int, won: int, error: float) -> float:
         return z + NormalDist().inv_cdf(min(max(p, 1e-15), 1 - 1e-15))
 
     half = z * z / 2 - ahead
-    one = (half + math.sqrt(max(0.0, half * half - ahead * ahead + z * z * changed))) / n
-    f_one = missing(one)
-    two = one + (f_one or 0.1) * math.sqrt(changed + n * abs(one) + 1) / n
-    for _ in range(_ROUNDS):
-        f_two = missing(two)
-        if f_two == f_one:
-            break
-        one, f_one, two = two, f_two, two - f_two * (two - one) / (f_two - f_one)
-    return min(max(two, -ahead / n), 1.0)
+    guess = (half + math.sqrt(max(0.0, half * half - ahead * ahead + z * z * changed))) / n
+    low, high, before = -ahead / n, 1.0, (0.0, 0.0)
+    for turn in range(_ROUNDS):
+        if not low < guess < high:
+            guess = (low + high) / 2
+        here = guess, missing(guess)
+        low, high = (guess, high) if here[1] > 0 else (low, guess)
+        slope = -n / math.sqrt(changed + n * abs(guess) + 1)
+        if turn and here[1] != before[1]:
+            slope = min((here[1] - before[1]) / (here[0] - before[0]), slope / 10)
+        guess, before = here[0] - here[1] / slope, here
+    return min(max(guess, low), high)
 
 
 @cache

@@ -307,3 +307,9 @@ def test_graph_optimizers_are_left_out_one_by_one_on_top_of_each_other() -> None
     assert [c.disable for c in after["without MatMulScaleFusion"]] == [
         ("SkipLayerNormFusion", "MatMulScaleFusion")
     ]
+
+
+def test_both_words_for_no_rewriting_are_one() -> None:
+    assert Cpu(level="disable") == Cpu(level="disabled") == parse(Backend, "cpu(level=disable)")
+    assert str(Cpu(level="disable")) == "cpu(level=disabled)"
+    assert codec.encode(replace(Cpu(), level="disable"))["level"] == "disabled"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,3 +67,71 @@ def test_a_link_stays_and_a_pipe_is_written_into(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "target"]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is synced and renamed, in order."""
+    found: list[tuple[str, str]] = []
+    sync, rename = os.fsync, os.replace
+
+    def synced(fd: int) -> None:
+        found.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
+        sync(fd)
+
+    def renamed(old: Any, new: Any, **how: Any) -> None:
+        found.append(("rename", Path(new).name))
+        rename(old, new, **how)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    return found
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="names of open files")
+
+
+@linux
+def test_bytes_are_on_disk_before_the_name_and_the_name_before_it_returns(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
+    write_text(tmp_path / "file", "text")
+    draft = f".file.{os.getpid()}.part"
+    assert calls == [("sync", draft), ("rename", "file"), ("sync", tmp_path.name)]
+
+
+@linux
+def test_every_file_of_a_folder_is_on_disk_first(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
+    with atomic(tmp_path / "out") as draft:
+        (draft / "deep").mkdir(parents=True)
+        (draft / "deep" / "a").write_text("a")
+        (draft / "b").write_text("b")
+        name = draft.name
+    at = calls.index(("rename", "out"))
+    assert {("sync", one) for one in ("a", "b", "deep", name)} == set(calls[:at])
+    assert calls[at + 1 :] == [("sync", tmp_path.name)]
+
+
+@linux
+def test_what_is_made_again_is_not_waited_for(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
+    write_text(tmp_path / "file", "text", durable=False)
+    assert calls == [("rename", "file")]
+
+
+@linux
+def test_a_full_disk_is_told_when_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    write_text(tmp_path / "file", "old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OrtuneError, match="No space left"):
+        write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

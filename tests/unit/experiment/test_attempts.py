@@ -79,7 +79,11 @@ class Scripted:
             worker: Any = self
             raise WorkerFailed(Failure(f"the {self.side} died", "run it again"), worker)
         if do == "score":
-            return {"records": [self.rows(one, more["indices"]) for one in more["metrics"]]}
+            rows = {key: more.get(key, ()) for key in ("metrics", "beside")}
+            return {
+                told: [self.rows(metric, more["indices"]) for metric in rows[key]]
+                for key, told in (("metrics", "records"), ("beside", "beside"))
+            }
         return {
             "latency_ns": [self.ns] * runs,
             "waited": [0.0] * runs,
@@ -117,8 +121,8 @@ def attempts(
     monkeypatch.setattr(measure, "start", start)
     monkeypatch.setattr(evaluate, "build_all", build)
     parts = {
-        name: ScoredPart(name, of, tmp_path / "none", np.ones((len(of), 1)))
-        for name, of in (("search", SEARCH), ("final", FINAL))
+        name: ScoredPart(name, of, tmp_path / "none", np.ones((len(of), 1)), proof=proof)
+        for name, of, proof in (("search", SEARCH, ()), ("final", FINAL, tuple(range(100))))
     }
     context = Context(
         *(tmp_path, studies.job(source), studies.FACTS, {"": source}, {}, {}, parts, "", BASE_NS),
@@ -253,6 +257,22 @@ class TestFinalist:
         found = attempts.final(trial, 1, 1)
         assert script.asked("score", "candidate") == [list(SEARCH), list(FINAL)]
         assert found.score.samples == len(SEARCH) + len(FINAL)
+
+    def test_proof_rests_on_held_out_samples_alone(
+        self, attempts: Attempts, script: Script
+    ) -> None:
+        trial = tried(attempts)
+        assert trial.score.verdict is Verdict.LIKELY, "the search has no sample that proves"
+        found = attempts.final(trial, 1, 1)
+        assert (found.score.verdict, found.score.proved_on) == (Verdict.PROVED, len(FINAL))
+
+    def test_the_error_is_shared_by_all_that_may_be_judged(self, attempts: Attempts) -> None:
+        attempts.context = replace(attempts.context, finalists=3)
+        trials = [tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in range(1, 5)]
+        scores = [attempts.final(one, 1, 3).score for one in trials]
+        assert [score.error for score in scores] == [pytest.approx(0.05 / 3)] * 4
+        proved = Verdict.PROVED
+        assert [score.verdict is proved for score in scores] == [True, True, True, False]
 
     def test_held_out_samples_bring_it_down(self, attempts: Attempts, script: Script) -> None:
         script.noise = lambda index: 3.0 if index in FINAL else 0.001

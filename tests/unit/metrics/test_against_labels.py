@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.metric import Metric
+from ortune.core.metric import Kind, Metric
 from ortune.core.plugins import codec
 from ortune.metrics.function import Function
 from ortune.metrics.score import EvaluateScore
@@ -203,3 +203,26 @@ def test_score_takes_its_records_from_elsewhere(module: str) -> None:
     assert own.aggregate(np.array([[1.0], [1.0], [7.0]])) == 1
     assert not own.higher_is_better
     assert EvaluateScore().higher_is_better
+
+
+def test_right_or_wrong_is_exact_and_a_share_of_positions_is_a_mean() -> None:
+    assert Top1().bounds == (0, 1)
+    assert Top1().kind() is Top5().kind(np.array([[1.0], [0.0]])) is Kind.RIGHT
+    assert Top1().kind(np.array([[1.0], [0.25]])) is Kind.MEAN
+
+
+def test_the_kind_of_a_function_is_its_attributes(module: str) -> None:
+    assert Function(path=f"{module}:middle").kind() is Kind.FIGURE
+    plain = Function(path=f"{module}:error")
+    assert (plain.kind(), plain.bounds, plain.kept_by) == (Kind.MEAN, None, 0)
+    shared = Function(path=f"{module}:middle", share=0.9)
+    assert shared.kind() is Kind.SHARE
+    assert shared.each(np.array([[1.0], [3.0]])).tolist() == [1.0, 3.0]
+    assert EvaluateScore().kind() is Kind.MEAN
+
+
+def test_a_share_of_a_function_is_spelled(module: str) -> None:
+    text = f'function(path="{module}:share", share=0.9)>=0.5'
+    budget = Budget.parse(text)
+    assert Budget.parse(str(budget)) == budget
+    assert "share=0.9" in str(budget)

@@ -1,6 +1,7 @@
 """Metrics against the baseline's outputs: cosine, max-error, snr, agreement."""
 
 import math
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -11,11 +12,12 @@ from hypothesis.extra import numpy as hnp
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
-from ortune.core.metric import Metric
+from ortune.core.metric import Kind, Metric
 from ortune.metrics.agreement import Agreement
 from ortune.metrics.cosine import Cosine
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
+from ortune.scoring.fidelity import Fidelity
 
 METRICS: list[Metric] = [Cosine(), MaxError(), Snr(), Agreement()]
 PERFECT = {"cosine": 1.0, "max-error": 0.0, "snr": 200.0, "agreement": 1.0}
@@ -95,7 +97,6 @@ def test_the_worst_output_and_the_worst_sample_count() -> None:
     assert score(Agreement(), expected, {"a": same, "b": other}) == 0
     records = MaxError().records([expected] * 2, [expected, {"a": same, "b": same * 5}], None)
     assert MaxError().aggregate(records) == 4
-    assert MaxError().kept_by == 0.95
     assert score(Cosine(output="a"), expected, {"a": same, "b": other}) == 1
 
 
@@ -199,3 +200,38 @@ def test_less_noise_is_a_better_snr(values: np.ndarray, step: float) -> None:
     near = score(Snr(), {"y": exact}, {"y": exact + step * noise})
     far = score(Snr(), {"y": exact}, {"y": exact + 2 * step * noise})
     assert near == pytest.approx(far + 20 * math.log10(2), rel=1e-6)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=str)
+def test_each_sample_has_the_score_of_a_record_alone(metric: Metric) -> None:
+    rng = np.random.default_rng(0)
+    expected = [{"y": rng.normal(size=(3, 4))} for _ in range(6)]
+    actual = [{"y": one["y"] + 0.3 * rng.normal(size=(3, 4))} for one in expected]
+    records = metric.records(expected, actual, None)
+    alone = [metric.aggregate(row[None]) for row in records]
+    assert metric.each(records).tolist() == pytest.approx(alone)
+    broken = np.vstack([records, np.full((1, records.shape[1]), np.nan)])
+    assert np.isnan(metric.each(broken)).tolist() == [False] * 6 + [True]
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=str)
+def test_a_share_keeps_the_limit_unless_it_is_0(metric: Metric) -> None:
+    assert isinstance(metric, Fidelity)
+    assert (metric.kind(), metric.kept_by) == (Kind.SHARE, 0.95)
+    assert replace(metric, share=0).kind() is Kind.FIGURE
+
+
+def test_agreement_counts_the_decisions_of_a_sample() -> None:
+    one = {"y": np.eye(3)[None], "tag": np.array([[1, 2]])}
+    two = {"y": np.eye(3)[None, ::-1], "tag": np.array([[1, 2]])}
+    assert Agreement().record(one, two, None) == (pytest.approx(1 / 3), 3)
+    assert Agreement(output="tag").record(one, two, None) == (1.0, 2)
+    single = [{"y": np.eye(1, 4, k)} for k in range(4)]
+    records = Agreement().records(single, single, None)
+    assert records.tolist() == [[1.0, 1.0]] * 4
+    assert Agreement().kind(records) is Kind.RIGHT
+    assert Agreement(share=0.0).kind(records) is Kind.FIGURE
+    assert (
+        Agreement().kind(Agreement().records([*single, one], [*single, one], None)) is Kind.SHARE
+    )
+    assert Agreement().kind(records[:0]) is Agreement().kind() is Kind.SHARE

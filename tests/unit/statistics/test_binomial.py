@@ -62,3 +62,41 @@ def test_factorials() -> None:
     assert [logs[k] for k in (0, 1, 7, 2000)] == pytest.approx(
         [math.lgamma(k + 1) for k in (0, 1, 7, 2000)]
     )
+
+
+def test_certain_and_impossible_successes() -> None:
+    assert (binomial.cdf(3, 10, 0.0), binomial.cdf(3, 10, 1.0)) == (1.0, 0.0)
+    assert (binomial.cdf(10, 10, 1.0), binomial.cdf(-1, 10, 0.0)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("n", "outside"), [(58, -1), (59, 0), (92, 0), (93, 1), (123, 1), (124, 2), (153, 3), (181, 4)]
+)
+def test_sample_sizes_of_a_tolerance_bound_of_95_and_95_percent(n: int, outside: int) -> None:
+    """Wilks' numbers, as every handbook of nuclear safety lists them."""
+    assert binomial.allowed(n, 0.95, 0.05) == outside
+
+
+class TestTheFirst:
+    @pytest.mark.parametrize("inside", [1.0, 0.99, 0.97])
+    def test_so_many_prove_it_if_the_estimate_holds(self, inside: float) -> None:
+        n = binomial.needed(inside, 0.95, 0.05)
+        assert n is not None
+        assert stats.binom.cdf(round(n * (1 - inside)), n, 0.05) <= 0.05
+        assert stats.binom.cdf(round((n - 1) * (1 - inside)), n - 1, 0.05) > 0.05
+
+    @pytest.mark.parametrize("inside", [0.0, 0.95])
+    def test_an_estimate_no_better_than_the_share_never_proves_it(self, inside: float) -> None:
+        assert binomial.needed(inside, 0.95, 0.05) is None
+        assert binomial.needed(0.9501, 0.95, 0.05) is None, "millions"
+
+    @pytest.mark.parametrize("least", [1, 2, 59, 60, 137, 99_999, 100_000])
+    def test_the_first_is_found(self, least: int) -> None:
+        for start in (0, 1, 59):
+            found = binomial.first(lambda n: n >= least, start)
+            assert found == max(least, start, 1)
+
+    def test_nobody_is_told_of_more_than_a_hundred_thousand(self) -> None:
+        asked = []
+        assert binomial.first(lambda n: bool(asked.append(n)), 59) is None
+        assert max(asked) == binomial.MOST == 100_000

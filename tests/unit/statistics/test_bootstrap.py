@@ -49,3 +49,31 @@ def test_the_same_seed_gives_the_same_interval() -> None:
         return interval(lambda rows: float(values[rows].mean()), members, 0.05, seed)
 
     assert ends(1) == ends(1) != ends(2)
+
+
+VALUES = np.random.default_rng(3).normal(5.0, 2.0, 400)
+
+
+def mean(rows: np.ndarray) -> float:
+    return float(VALUES[rows].mean())
+
+
+def alone(n: int) -> list[np.ndarray]:
+    return [np.array([at]) for at in range(n)]
+
+
+@pytest.mark.parametrize("error", [0.05, 0.25])
+def test_each_end_is_one_sided_at_the_error(error: float) -> None:
+    low, high = interval(mean, alone(400), error)
+    sd = VALUES.std() / math.sqrt(400)
+    for end in (low - VALUES.mean(), VALUES.mean() - high):
+        assert end / sd == pytest.approx(stats.norm.ppf(error), abs=0.2)
+
+
+def test_few_are_widened() -> None:
+    """Of two values the spread that is drawn is 1 / sqrt(2) of what it should be."""
+    two = alone(2)
+    low, high = interval(mean, two, 0.05)
+    half = abs(VALUES[0] - VALUES[1]) / 2 * math.sqrt(2)
+    assert (high - low) / 2 == pytest.approx(half)
+    assert (high + low) / 2 == pytest.approx(VALUES[:2].mean())

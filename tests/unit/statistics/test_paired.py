@@ -76,7 +76,7 @@ def by_hand(n: int, lost: int, won: int, delta: float, q: float) -> float:
         for wins in range(n - losses + 1):
             if z(losses, wins) >= seen - 1e-12:
                 rest = n - losses - wins
-                shares = [q + delta, q, 1 - 2 * q - delta]
+                shares = [q + delta, q, max(0.0, 1 - 2 * q - delta)]
                 chance += float(stats.multinomial.pmf([losses, wins, rest], n, shares))
     return chance
 
@@ -87,7 +87,7 @@ def test_its_p_value_is_the_largest_over_the_unknown(lost: int, won: int) -> Non
     found = paired.p_value(n, lost, won, delta, error)
     gamma = paired.GAMMA * error
     low, high = stats.binomtest(won, n).proportion_ci(1 - gamma, "exact")
-    roots = np.linspace(math.sqrt(low), math.sqrt(min(high, 0.4)), 60)
+    roots = np.linspace(math.sqrt(low), math.sqrt(min(high, 0.399999)), 60)
     chances = [by_hand(n, lost, won, delta, q) for q in roots**2]
     assert found == pytest.approx(max(chances) + gamma, abs=2e-3)
     assert found >= max(chances) - 1e-9

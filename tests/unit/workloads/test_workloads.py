@@ -256,7 +256,7 @@ def test_latency_tells_no_more_than_its_entries(folder: Path) -> None:
         answer, results = drive(opened, runs=5, each=3, drop=2)
         assert opened.runs == 17
         driving.burst(opened, at=0, runs=5, drop=100)
-        assert opened.runs == 17 + 5 + 3, "runs of 2 ms are settled after 5 ms"
+        assert opened.runs - 17 in (5 + 5, 5 + 6), "runs of 2 ms are settled after 10 ms"
     assert answer["latency_ns"] == pytest.approx([RUN_NS] * 5, rel=1e-3)
     assert results == {}
 

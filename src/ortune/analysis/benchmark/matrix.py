@@ -6,10 +6,10 @@ import dataclasses
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ortune.analysis.benchmark.interleave import Contestant
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.plugins.spelling import parse_list
@@ -29,6 +29,7 @@ def backends(
         BadSettings: A field is given in `on` and to be expanded, or no backend has such a level.
     """
     found = parse_list(Backend, on if isinstance(on, str) else ",".join(on))
+    levels = [graph_level(cast(GraphLevel, given)) for given in levels]
     for backend, given in found:
         demand(backend)
         for name, values in (("threads", threads), ("level", levels)):
@@ -82,7 +83,7 @@ def batched(workload: Workload, batches: Sequence[int]) -> list[Workload]:
 def allowed_levels(backend: Backend) -> tuple[str, ...]:
     """Return the levels that a backend's ``level`` field takes; empty where it has none."""
     hints = typing.get_type_hints(type(backend))
-    return tuple(str(level) for level in typing.get_args(hints.get("level")))
+    return tuple(dict.fromkeys(map(graph_level, typing.get_args(hints.get("level")))))
 
 
 def _known(levels: Sequence[str], found: Sequence[Backend]) -> None:

@@ -137,7 +137,7 @@ def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]
         return model, path.resolve(), ()
     copy = folder / "labelled" / path.name
     copy.parent.mkdir(exist_ok=True)
-    file.save(model, copy)
+    file.save(model, copy, durable=False)
     inlined = "functions inlined and " if calls else ""
     text = f"run as a copy with {inlined}a name of its own for every node"
     return model, copy, (text,)

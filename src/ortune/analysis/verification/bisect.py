@@ -187,7 +187,7 @@ class _Search:
             return None
 
     def _scored(self, model: ir.Model) -> Score | None:
-        path = file.save(model, self._work / "mixed.onnx")
+        path = file.save(model, self._work / "mixed.onnx", durable=False)
         try:
             return self.score(path)
         finally:

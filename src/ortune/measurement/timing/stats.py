@@ -30,6 +30,8 @@ PAIRS = 5
 OCCASION_SD = 0.014
 """Standard deviation of what another occasion, perhaps beside a neighbour, does to a log-ratio:
 of the worst recorded repeats, ``benchmarks/results/noise_prior.json``."""
+LOUDER = 1.5
+"""Times the variance of a run's other pairs above which pairs are not taken as equally noisy."""
 PREDICTED = 0.95
 WAITED = 0.02
 """Entries whose threads waited longer than this share for a CPU are dropped."""
@@ -188,6 +190,9 @@ def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, floa
     doi:10.2202/1544-6115.1027), so that one pair is honest and a noisy model is known as such by
     all its pairs. A pair's variance holds its effect and its error from blocks. A lone block has
     no error of its own: of several pairs their spread tells it, of one pair nothing.
+
+    Plans of a run need not be equally noisy. Where the pairs at hand differ by over `LOUDER` times
+    what the others' do, they are also taken alone, and what makes the wider interval counts.
     """
     logs = [found for pair in pairs if len(found := block_logs(pair))]
     if not logs:
@@ -197,9 +202,17 @@ def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, floa
     seen = float(means.var(ddof=1)) if n > 1 else 0.0
     errors = [bootstrap(one) ** 2 for one in logs if len(one) > 1]
     within = float(np.mean(errors)) if errors else seen if n > 1 else math.inf
-    df = PRIOR_DF + learnt.df + n - 1
-    prior = PRIOR_DF * (PAIR_SD**2 + within)
-    return float(means.mean()), (prior + learnt.squares + (n - 1) * seen) / df, df, n
+    own, alone = PRIOR_DF * (PAIR_SD**2 + within) + (n - 1) * seen, PRIOR_DF + n - 1
+    pooled = (own + learnt.squares) / (alone + learnt.df), alone + learnt.df
+    if learnt.df and seen > LOUDER * learnt.squares / learnt.df:
+        pooled = max(pooled, (own / alone, alone), key=_width)
+    variance, df = pooled
+    return float(means.mean()), variance, df, n
+
+
+def _width(found: tuple[float, float]) -> float:
+    variance, df = found
+    return student(CONFIDENCE, df) * math.sqrt(variance)
 
 
 def half_width(learnt: Learnt, pairs: int = PAIRS) -> float:

@@ -20,9 +20,12 @@ from ortune.measurement.process import Worker
 _WARM_NS = 150_000_000
 _ENTRY_NS = 1_000_000
 """Runs shorter than this are averaged in groups: the clock and the loop cost about 1 us."""
-_SETTLE_NS = 5_000_000
+_SETTLE_NS = 10_000_000
 _SETTLE_RUNS = 8
-"""After a switch at most so many runs are dropped, beyond those of the first 5 ms."""
+"""After a switch at most so many runs are dropped, beyond those of the first 10 ms."""
+_COLD = 8
+"""Between bursts of a stretch a question and its answer cost the next run 0.2 ms: it is dropped
+where a burst has as many."""
 _FEWEST = 2
 """Entries of a burst at least."""
 
@@ -109,8 +112,7 @@ def _span(slow_ns: int, fast_ns: int, seconds: float) -> Span:
     """Return a burst of runs that take from `fast_ns` to `slow_ns`."""
     each = max(1, _ENTRY_NS // fast_ns)
     runs = max(_FEWEST, int(1e9 * seconds) // (slow_ns * each))
-    settling = _SETTLE_RUNS + _SETTLE_NS // fast_ns
-    return Span(0, runs, each, min(settling, runs * each))
+    return Span(0, runs, each, _SETTLE_RUNS + _SETTLE_NS // fast_ns)
 
 
 def burst(worker: Worker, size: Span) -> Burst:
@@ -125,7 +127,7 @@ def blocks(
 ) -> Iterator[dict[T, Burst]]:
     """Yield the bursts of one block after another, both halves of a contestant joined.
 
-    Who ran last runs again where the order turns: one stretch, in which nothing has to settle.
+    Who ran last runs again where the order turns: one stretch, in which it need not settle again.
     Every contestant walks through the cycle of samples at its own pace.
 
     Args:
@@ -143,7 +145,7 @@ def blocks(
                 if one not in left:
                     continue
                 size = sizes[one]
-                drop = min(1, size.drop) if one == last else size.drop
+                drop = size.drop if one != last else min(1, size.runs // _COLD)
                 last = one
                 if (found := timed(one, replace(size, at=place * size.total, drop=drop))) is None:
                     left.remove(one)

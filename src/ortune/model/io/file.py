@@ -58,16 +58,25 @@ def load(path: Path | str) -> ir.Model:
     return model
 
 
-def save(model: ir.Model, path: Path | str, *, external_above: int = 1_900_000_000) -> Path:
+def save(
+    model: ir.Model,
+    path: Path | str,
+    *,
+    external_above: int = 1_900_000_000,
+    durable: bool = True,
+) -> Path:
     """Write a model beside `path`, then rename it into place; weights are streamed.
 
     Above `external_above` bytes of weights they go into one file ``NAME.data`` beside it. The IR
     version is lowered to the newest that the runtimes read. The model is unchanged afterwards.
 
+    Args:
+        durable: Wait until the disk has it; False for what is made again when it is gone.
+
     Raises:
         OrtuneError: The path cannot be written, or is one of the files the model was loaded from.
     """
-    return write(model, Path(path), external_above)
+    return write(model, Path(path), external_above, durable=durable)
 
 
 def digest(path: Path | str) -> str:

@@ -25,15 +25,15 @@ SOURCES = "ortune.sources"
 _PAGE = 4096
 
 
-def write(model: ir.Model, path: Path, external_above: int) -> Path:
+def write(model: ir.Model, path: Path, external_above: int, *, durable: bool = True) -> Path:
     """See `ortune.model.io.file.save`."""
     data = path.with_name(f"{path.name}.data")
     outside = weight_bytes(model) > external_above
     _refuse_sources(model, path, *([data] if outside else []))
     # The data file takes its place first: a model in its place is whole.
     with (
-        atomic(path) as part,
-        atomic(data) if outside else contextlib.nullcontext() as beside,
+        atomic(path, durable=durable) as part,
+        atomic(data, durable=durable) if outside else contextlib.nullcontext() as beside,
         reported(path),
     ):
         with held(model, everywhere=outside) as tensors:

@@ -1,30 +1,28 @@
-"""A policy that tries one named recipe, for tests of what becomes of it."""
+"""A policy that tries one step alone, for tests of what becomes of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortune.core.plugins.spelling import parse
 from ortune.core.proposal import Proposal
+from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan
 from ortune.search.policy import Policy, View
 
 
 @dataclass(frozen=True)
 class Pick(Policy):
-    """Tries the first plan of a recipe.
+    """Tries one quantizer on the first backend.
 
     Attributes:
-        recipe: Its name.
+        step: As spelled.
     """
 
-    recipe: str = "int8-weights"
+    step: str = "int8-weights"
 
     def next(self, view: View) -> Proposal | None:
         """Return the plan unless it has a trial."""
-        for target in view.space.targets:
-            for backend in view.space.variants(target):
-                for recipe in view.space.recipes(target, backend):
-                    if recipe.name == self.recipe:
-                        plan = Plan(recipe, backend)
-                        return None if view.tried(plan) else Proposal(plan, "search", "picked")
-        return None
+        recipe = Recipe("picked", (parse(Quantizer, self.step),))
+        plan = Plan(recipe, view.space.targets[0].backend)
+        return None if view.tried(plan) else Proposal(plan, "search", "picked")

@@ -21,7 +21,7 @@ from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
 from ortune.cli.terminal import bench_tables, output
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note
 from ortune.core.trial import Burst
 from ortune.measurement.machine.energy import Energy
@@ -57,6 +57,13 @@ def test_every_backend_runs_at_every_level_and_thread_count_once() -> None:
     ]
     assert spelled("cpu,cpu", (2, 2)) == ["cpu(threads=2)"]
     assert spelled("cpu(level=basic),reference") == ["cpu(level=basic)", "reference"]
+
+
+def test_a_level_of_two_names_is_timed_once_and_written_by_one() -> None:
+    assert spelled("cpu", levels=("disable", "disabled")) == ["cpu(level=disabled)"]
+    with pytest.raises(BadSettings) as caught:
+        spelled("cpu", levels=("fastest",))
+    assert caught.value.fix == "use one of: disabled, basic, extended, all"
 
 
 def test_a_backend_without_levels_is_timed_once_and_that_is_said() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ortune.core.workload import Span
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
+from ortune.workloads.latency import Latency
 
 
 class Asked:
@@ -52,3 +58,58 @@ def test_a_side_runs_by_time_where_entries_are_alike() -> None:
     assert [len(block.baseline.latency_ns) for block in pair.blocks] == [10] * 3
     assert [len(block.candidate.latency_ns) for block in pair.blocks] == [40] * 3
     assert stats.ratio([pair]).value == pytest.approx(0.25)
+
+
+class Cached:
+    """A worker whose runs after a switch are slower, as the other's weights lie in the cache.
+
+    Run k of a stretch takes `ns` times one plus `cold[k]`; the workload is the real one.
+    """
+
+    last: Any = None
+
+    def __init__(self, ns: int, cold: Sequence[float]) -> None:
+        self.ns, self.cold, self.now, self.ran = ns, cold, 0, 0
+
+    def ask(self, do: str, **span: int) -> dict[str, Any]:
+        if do == "rest":
+            return {}
+        if Cached.last is not self:
+            self.ran, Cached.last = 0, self
+        before = self.now
+        rig: Any = SimpleNamespace(lanes=[self])
+        found = Latency().drive(rig, Span(**span))
+        told = {"latency_ns": found.latency_ns, "waited": found.waited, "alike": True}
+        return told | {"spent_ns": self.now - before}
+
+    def calls(self, position: int) -> list[tuple[Any, Any]]:
+        return [(self, {})]
+
+    def run(self, feeds: Any) -> None:
+        extra = self.cold[self.ran] if self.ran < len(self.cold) else 0.0
+        self.now += round(self.ns * (1 + extra))
+        self.ran += 1
+
+    def clock(self) -> int:
+        return self.now
+
+    def waited(self) -> int:
+        return 0
+
+
+@settings(deadline=None)
+@given(
+    base=st.integers(1, 300),
+    ratio=st.floats(0.1, 1.2),
+    cold=st.floats(0, 1.5),
+    kept=st.floats(0, 0.5),
+    burst=st.sampled_from([0.06, 0.1, 0.15]),
+)
+def test_a_ratio_by_turns_is_that_of_uninterrupted_loops(
+    base: int, ratio: float, cold: float, kept: float, burst: float
+) -> None:
+    """Only the candidate's weights fit the cache; each run brings back most of what is missing."""
+    one: Any = Cached(base * 1_000_000, ())
+    two: Any = Cached(round(base * ratio * 1_000_000), [cold * kept**k for k in range(20)])
+    effort = Effort(min_blocks=4, max_blocks=4, seconds=0, decide=False, burst=burst)
+    assert stats.ratio([time_pair(one, two, effort)]).value == pytest.approx(ratio, rel=0.02)

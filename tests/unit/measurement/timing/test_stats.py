@@ -92,14 +92,14 @@ class TestLearnt:
     def test_a_noisy_run_widens_and_a_calm_one_narrows(self) -> None:
         rng = np.random.default_rng(9)
         own = [pair(rng, 0.0, own=0.0085) for _ in range(5)]
-        calm, loud = stats.Learnt(14 * 0.004**2, 14), stats.Learnt(14 * 0.05**2, 14)
+        calm, loud = stats.Learnt(14 * 0.0085**2, 14), stats.Learnt(14 * 0.05**2, 14)
 
         def width(learnt: stats.Learnt) -> float:
             found = stats.ratio(own, learnt=learnt)
             return found.high / found.low
 
         assert width(calm) < width(stats.NOTHING) < width(loud)
-        assert stats.half_width(calm) < 0.01 < 0.04 < stats.half_width(loud)
+        assert stats.half_width(calm) < 0.015 < 0.04 < stats.half_width(loud)
 
     def test_false_claims_stay_rare_where_every_pair_is_loud(self) -> None:
         """Where pairs differ by 3 % a prior from other models lets 3 % through; learnt, 1 %."""
@@ -116,6 +116,24 @@ class TestLearnt:
                 pooled += stats.ratio(group, learnt=learnt).clear
         assert pooled <= 10, "1 % of 450 is 4.5; 10 leaves room for chance"
         assert pooled <= alone
+
+    def test_a_plan_louder_than_the_rest_is_not_called_calm(self) -> None:
+        rng = np.random.default_rng(12)
+        calm, claims = stats.Learnt(9 * 0.01**2, 9), 0
+        for _ in range(150):
+            loud = [pair(rng, 0.0, blocks=4, sd=1e-4, own=0.03) for _ in range(5)]
+            claims += stats.ratio(loud, learnt=calm).clear
+        assert claims <= 10, "3 % by simulation; pooled without a guard it is 12 %"
+
+    def test_the_wider_of_both_counts_beyond_one_and_a_half_times_the_variance(self) -> None:
+        rng = np.random.default_rng(13)
+        own = [pair(rng, 0.0, blocks=4, sd=1e-4, own=0.02) for _ in range(5)]
+        means = np.array([stats.centre(stats.block_logs(one)) for one in own])
+        seen = float(means.var(ddof=1))
+        alone = stats.spread(own)
+        assert stats.spread(own, stats.Learnt(9 * seen / 1.51, 9)) == alone
+        pooled = stats.spread(own, stats.Learnt(9 * seen / 1.49, 9))
+        assert pooled[2] == stats.PRIOR_DF + 4 + 9 and pooled[1] < alone[1]
 
     def test_groups_that_share_a_baseline_count_for_less(self) -> None:
         rng = np.random.default_rng(11)

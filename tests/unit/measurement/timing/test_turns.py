@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune.core.trial import Burst
@@ -73,10 +73,10 @@ def test_a_block_goes_there_and_back_and_everyone_walks_at_his_own_pace() -> Non
 
 def test_a_stretch_settles_once() -> None:
     diary: list[tuple[str, Span]] = []
-    sizes = {"A": Span(0, 5, 2, 6), "B": Span(0, 7, 1, 4)}
+    sizes = {"A": Span(0, 2, 1, 6), "B": Span(0, 20, 1, 4)}
     list(islice(blocks(sizes, lambda one, size: bursts(diary, one, size)), 3))
     told = [f"{name}{size.drop}" for name, size in diary]
-    assert " ".join(told) == "A6 B4 B1 A6 A1 B4 B1 A6 A1 B4 B1 A6"
+    assert " ".join(told) == "A6 B4 B1 A6 A0 B4 B1 A6 A0 B4 B1 A6"
 
 
 def test_who_fails_drops_out_and_the_others_go_on() -> None:
@@ -93,6 +93,7 @@ def test_who_fails_drops_out_and_the_others_go_on() -> None:
 TIMES = st.integers(1, 2_000_000_000)
 
 
+@settings(deadline=None)
 @given(one=TIMES, two=TIMES, seconds=st.floats(0.05, 1))
 def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
     sizes = pace({"A": Warmed(one, True), "B": Warmed(two, True)}, seconds)
@@ -101,9 +102,10 @@ def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
         assert size.runs >= 2
         assert size.runs == 2 or (size.runs * entry <= 1e9 * seconds < (size.runs + 1) * entry)
         assert size.each == 1 or entry <= 1_000_000
-        assert 1 <= size.drop <= size.total
+        assert size.drop == 8 + 10_000_000 // ns
 
 
+@settings(deadline=None)
 @given(one=TIMES, two=TIMES, alike=st.booleans())
 def test_entries_that_must_match_are_as_many_on_both_sides(
     one: int, two: int, alike: bool

@@ -1,0 +1,182 @@
+"""What is fixed before the first candidate: parts, and what a proof may rest on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from ortune.cli.main import main
+from ortune.core.errors import BadData
+from ortune.core.event import Event, Note
+from ortune.core.step import AS_IS
+from ortune.core.trial import Plan, Verdict
+from ortune.experiment import measure
+from ortune.experiment.context import Context
+from ortune.experiment.prepare import prepare
+from ortune.experiment.request import ExperimentRequest
+from ortune.experiment.scores import score
+from ortune.measurement.job import MAIN
+from ortune.measurement.timing.turns import ready
+
+MODEL = """
+<ir_version: 8, opset_import: ["": 17]>
+toy (float[N,4] x) => (float[N,4] y) { two = Constant<value = float {2.0}>() y = Mul(x, two) }
+"""
+FUNCTIONS = """
+import numpy as np
+
+ROWS = np.random.default_rng(0).standard_normal((300, 1, 4)).astype(np.float32)
+
+def pairs(run):
+    for at in range(0, 300, 3):  # two calls a sample, three samples a group, one call in between
+        run(x=ROWS[at])
+        y = run(x=ROWS[at + 1])["y"]
+        yield float(np.isfinite(y).all()), at // 9
+        run(x=ROWS[at + 2])
+
+pairs.bounds = (0, 1)
+
+def alone(run):
+    for row in ROWS[:200]:
+        yield float(np.isfinite(run(x=row)["y"]).all()), None
+
+alone.bounds = (0, 1)
+
+def listed(run):
+    return [float(np.isfinite(run(x=row)["y"]).all()) for row in ROWS[:100]]
+
+listed.bounds = (0, 1)
+
+def some(run):
+    yield float(run(x=ROWS[0])["y"].sum()), "a"
+    yield 1.0
+
+calls = []
+
+def other(run):
+    calls.append(1)
+    for at, row in enumerate(ROWS[:20]):
+        run(x=row)
+        yield 1.0, f"{at // 2} {len(calls) > 1}"
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "toy.onnx")
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def prepared(here: Path, finalists: int = 3, **given: object) -> tuple[Context, list[str]]:
+    said: list[str] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Note):
+            said.append(event.text)
+
+    request = ExperimentRequest(here / "toy.onnx", **given)  # type: ignore[arg-type]
+    (here / "run").mkdir()
+    return prepare(request, here / "run", listen, finalists=finalists), said
+
+
+def test_a_generators_samples_are_divided_with_their_calls(here: Path) -> None:
+    context, said = prepared(here, evaluate="functions:pairs", budget="score>=base-0.2")
+    held = "100 samples in 34 independent groups: "
+    assert said[-1].startswith(held)
+    assert said[-1].endswith(" groups would let it be proved")
+    search, final = context.parts["search"], context.parts["final"]
+    material = context.materials[MAIN]
+    observed = {(call + 1) // 3 for call in material.calibration}
+    every = [*search.indices, *final.indices]
+    assert not observed & set(every)
+    assert len(every) == len(set(every))
+    assert {at // 3 for at in search.indices}.isdisjoint(at // 3 for at in final.indices)
+    assert {at // 3 for at in observed}.isdisjoint(at // 3 for at in every)
+    assert material.feeds is not None
+    assert material.feeds.count == 300
+    assert search.proof == ()
+    assert final.proof == tuple(range(len(final.indices)))
+    assert final.groups is not None
+
+
+def test_a_group_of_none_stands_alone(here: Path) -> None:
+    context, said = prepared(here, evaluate="functions:alone", budget="score>=base-0.1")
+    assert "enough to prove" in said[-1]
+    assert context.parts["final"].groups is None
+    assert judged(context) is Verdict.PROVED
+
+
+def test_a_list_is_likely_at_best(here: Path) -> None:
+    context, said = prepared(here, evaluate="functions:listed", budget="score>=base-0.2")
+    assert said[-1].startswith("--evaluate returns a list")
+    assert context.parts["search"].indices == tuple(range(60))
+    assert judged(context) is Verdict.LIKELY
+
+
+def judged(context: Context) -> Verdict | None:
+    """Judge the original as if it were a finalist."""
+    plan = Plan(AS_IS, context.job.baseline)
+    with measure.start(context, context.models, plan.backend, "test") as worker:
+        ready(worker)
+        return score(context, worker, plan, *context.evaluation())[0].verdict
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [("some", "yields a group with 1 of 2 records"), ("other", "not those from the original")],
+)
+def test_groups_are_of_all_samples_and_stay(here: Path, function: str, match: str) -> None:
+    with pytest.raises(BadData, match=match):
+        context, _ = prepared(here, evaluate=f"functions:{function}", budget="score>=base-0.2")
+        plan = Plan(AS_IS, context.job.baseline)
+        with measure.start(context, context.models, plan.backend, "test") as worker:
+            ready(worker)
+            worker.ask("evaluate", function=context.evaluate)
+            score(context, worker, plan, *context.evaluation())
+
+
+def test_few_samples_are_shared_and_prove_nothing(here: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    np.savez(here / "few.npz", x=rows)
+    context, said = prepared(here, data=here / "few.npz", budget="cosine>=0.9")
+    assert said[-1] == (
+        "5 samples: none is held out, which can make accuracy likely at best; "
+        "120 samples would let it be proved"
+    )
+    assert all(part.proof == () for part in context.parts.values())
+
+
+def test_equal_samples_count_once_for_a_proof(here: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
+    np.savez(here / "twice.npz", x=np.concatenate([rows, rows]))
+    context, _ = prepared(here, data=here / "twice.npz", budget="cosine>=0.9")
+    final = context.parts["final"]
+    assert 2 * len(final.proof) == len(final.indices)
+
+
+def test_more_time_is_asked_for_where_time_thins_what_is_held_out(here: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((200, 4)).astype(np.float32)
+    np.savez(here / "many.npz", x=rows)
+    context, said = prepared(here, data=here / "many.npz", budget="cosine>=0.9", time=0.000001)
+    assert len(context.parts["final"].indices) == 80
+    assert len(context.parts["search"].indices) == 20
+    assert "search: 20 of 80 samples are used, for time" in said
+
+
+@pytest.mark.parametrize("verb", ["optimize", "verify"])
+def test_strict_refuses_a_figure_over_all_samples(
+    here: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ["toy.onnx"] * (2 if verb == "verify" else 1)
+    assert main([verb, *models, "--budget", "snr(share=0)>=30", "--strict"]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said[0].endswith(
+        "--strict wants proof, and no number of samples proves snr(share=0)>=30"
+    )
+    assert len(said) == 2
+    assert not (here / "ortune-run").exists()
