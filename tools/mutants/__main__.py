@@ -1,7 +1,7 @@
 """Change the modules that decide in small ways, and see whether a test notices.
 
     make mutants
-    python -m tools.mutants [--module core/study.py] [--sample N] [--again] [--jobs N]
+    python -m tools.mutants [--module core/study.py] [--sample N] [--hand] [--again] [--jobs N]
 
 Outcomes go to benchmarks/results/mutants.json, module by module; a module whose text, tests and
 mutations are those of the last run is not run again. Exit status 1: a mutation made by hand
@@ -44,8 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             done = found.get(path, {}).get("digest") == digest and not asked.again
             if done or asked.module not in ("", path):
                 continue
-            told = _module(module, copies, asked.sample)
-            if asked.sample > 1:
+            told = _module(
+                module, copies, [] if asked.hand else plan.edits(module)[:: asked.sample]
+            )
+            if asked.sample > 1 or asked.hand:
+                print(told["hand"], flush=True)
                 continue
             found[path] = {"digest": digest, **told}
             RESULTS.write_text(json.dumps(_summed(kept), indent=1) + "\n", encoding="utf-8")
@@ -56,6 +59,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("--module", default="", help="one of modules.toml")
     parser.add_argument("--sample", type=int, default=1, help="every Nth edit; nothing is kept")
+    parser.add_argument("--hand", action="store_true", help="those made by hand; nothing is kept")
     parser.add_argument("--again", action="store_true", help="also what is known")
     parser.add_argument("--jobs", type=int, default=2)
     return parser.parse_args(argv)
@@ -66,8 +70,8 @@ def _digest(module: plan.Module) -> str:
     return plan.digest(module.digest(), *made)
 
 
-def _module(module: plan.Module, copies: trials.Copies, sample: int) -> dict[str, Any]:
-    """Try a module's edits and say what became of them."""
+def _module(module: plan.Module, copies: trials.Copies, edits: Sequence[Mutant]) -> dict[str, Any]:
+    """Try edits of a module, those made by hand first, and say what became of them."""
     began = time.monotonic()
     near = trials.measure(module, copies)
     source = module.source()
@@ -79,7 +83,7 @@ def _module(module: plan.Module, copies: trials.Copies, sample: int) -> dict[str
     hand = {edit: name for name, edit in plan.by_hand() if edit.path == module.path}
     counts = {"killed": 0, "timed out": 0, "survived": 0}
     survivors, made = [], {}
-    for edit, word in trials.outcomes([*hand, *module.mutants()[::sample]], chosen, copies):
+    for edit, word in trials.outcomes([*hand, *edits], chosen, copies):
         if edit in hand:
             made[hand[edit]] = word
         else:

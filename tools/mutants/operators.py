@@ -121,7 +121,7 @@ class _Finder(ast.NodeVisitor):
         made = Mutant(self.path, ".".join(self.scopes), line, (begin, end), text)
         changed = made.apply(self.source)
         try:
-            compile(changed, self.path, "exec")
+            ast.parse(changed)
         except (SyntaxError, ValueError):
             return
         first = self.source.rfind(b"\n", 0, begin) + 1

@@ -6,6 +6,7 @@ import hashlib
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,6 @@ class Module:
     def source(self, root: Path = ROOT) -> bytes:
         """Return its text."""
         return (root / SOURCES / self.path).read_bytes()
-
-    def mutants(self) -> list[Mutant]:
-        """Return its edits."""
-        return mutants(self.path, self.source(), self.skip)
 
     def digest(self) -> str:
         """Digest what the outcome depends on: the module, its near tests, the operators."""
@@ -70,6 +67,12 @@ class Accepted:
         """Say whether an edit is meant."""
         same = (self.path, self.where, self.was) == (mutant.path, mutant.where, mutant.was)
         return same and self.becomes in ("", mutant.becomes)
+
+
+@cache
+def edits(module: Module) -> list[Mutant]:
+    """Return a module's edits."""
+    return mutants(module.path, module.source(), module.skip)
 
 
 def digest(*texts: str) -> str:

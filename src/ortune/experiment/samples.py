@@ -135,8 +135,8 @@ def given(request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink) ->
         )
     inputs, batch = facts.inputs, request.driven.batch
     if request.data is None:
-        sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
         found = synthetic.make(inputs, folder, shapes=request.shapes, ranges=request.ranges)
+        sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
     else:
         found = feeds.load(request.data, inputs, folder, labels=request.labels, batch=batch)
     own = None

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit
 from ortune.model.graph.spec import shape_of
@@ -49,7 +49,15 @@ class FixDims(Transform):
 
         Raises:
             BadSettings: There is no such dimension, or it has another size.
+            Refused: No dimension is given.
         """
+        if not self.dims:
+            known = [d for value in given(model) for d in shape_of(value) or () if _named(d)]
+            shown = str(known[0]) if known else "INPUT.AXIS"
+            raise Refused(
+                "fix-dims is not told which dimensions",
+                fix=f'write them: "fix-dims(dims=[{shown}:1])"',
+            )
         sizes = self._sizes(model)
         names: dict[str, int] = {}
         count = 0
@@ -63,8 +71,6 @@ class FixDims(Transform):
                 shape[axis] = size
             if str(value.name) in sizes:
                 value.shape = ir.Shape(shape)
-        if not self.dims:
-            edit.note(model, "no `dims` given")
         if count:
             _rename(model, names)
             infer(model)
@@ -85,6 +91,10 @@ class FixDims(Transform):
                     )
                 found.setdefault(name, {})[axis] = int(size)
         return found
+
+
+def _named(dim: int | str | None) -> bool:
+    return isinstance(dim, str) and dim.isidentifier()
 
 
 def _rename(model: ir.Model, sizes: dict[str, int]) -> None:

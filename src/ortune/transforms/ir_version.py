@@ -50,12 +50,12 @@ class IrVersion(Transform):
         """Edit the model in place and return 1 when the version changed.
 
         Raises:
-            Refused: There is no such version, or the older format cannot hold the model.
+            Refused: No version is given, there is no such one, or it cannot hold the model.
         """
-        if not self.to or model.ir_version == self.to:
-            edit.note(
-                model, f"the IR version is {model.ir_version}" if self.to else "no `to` given"
-            )
+        if not self.to:
+            raise Refused("ir-version is not told which", fix='write it: "ir-version(to=8)"')
+        if model.ir_version == self.to:
+            edit.note(model, f"the IR version is {model.ir_version}")
             return 0
         if not _OLDEST <= self.to <= NEWEST_IR:
             raise Refused(

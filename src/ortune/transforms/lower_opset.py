@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
@@ -22,7 +23,7 @@ class LowerOpset(Transform):
     refused by name, and nothing is written.
 
     Attributes:
-        to: Version of the default domain, 7 or more; 0 leaves the model as it is.
+        to: Version of the default domain, 7 or more; must be given.
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
@@ -39,9 +40,14 @@ class LowerOpset(Transform):
 
         Raises:
             BadModel: There is no such version.
-            Refused: An operator has no way down.
+            Refused: No version is given, or an operator has no way down.
         """
-        if not self.to or (opset := model.opset_imports.get("", 0)) <= self.to:
-            edit.note(model, f"the opset is {opset}" if self.to else "no `to` given")
+        if not self.to:
+            raise Refused(
+                "lower-opset is not told the version to go down to",
+                fix='write it: "lower-opset(to=17)"',
+            )
+        if (opset := model.opset_imports.get("", 0)) <= self.to:
+            edit.note(model, f"the opset is {opset}")
             return 0
         return lower_to(model, self.to) + 1

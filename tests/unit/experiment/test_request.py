@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.models import write_classifier
 
+import ortune as ot
 from ortune.backends.torch import Torch
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, OrtuneError
 from ortune.experiment.request import ExperimentRequest
 
 
@@ -38,3 +41,21 @@ def test_an_edited_function_or_file_is_another_job(
     weights.write_bytes(b"2")
     assert ExperimentRequest((), baseline=baseline).functions_digest() != before
     assert ExperimentRequest(()).functions_digest() == "", "nothing of the user's is read"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"budget": "garbage"}, "cannot read budget 'garbage'"),
+        ({"budget": "nope>=3"}, "no 'nope' in metrics"),
+        ({"shapes": ["nope:3"]}, "no input 'nope'"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_noted(
+    tmp_path: Path, how: dict[str, Any], said: str
+) -> None:
+    model, _ = write_classifier(tmp_path)
+    told: list[object] = []
+    with pytest.raises(OrtuneError, match=said):
+        ot.optimize(model, out=tmp_path / "run", sink=told.append, **how)
+    assert not told and not (tmp_path / "run").exists()

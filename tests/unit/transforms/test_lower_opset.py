@@ -140,14 +140,26 @@ def test_bodies_are_lowered_too() -> None:
     assert "Transpose" in {node.op_type for node in edit.every_node(model)}
 
 
-def test_nothing_is_asked_by_default() -> None:
-    model = model_of(text(17, "y = Relu(x)"))
-    assert (
-        LowerOpset().apply(model)
-        == 0
-        == LowerOpset(to=18).apply(model)
-        == IrVersion().apply(model)
+@pytest.mark.parametrize(
+    ("step", "fix"),
+    [
+        (LowerOpset(), "lower-opset(to=17)"),
+        (IrVersion(), "ir-version(to=8)"),
+        (FixDims(), "fix-dims(dims=[n:1])"),
+    ],
+)
+def test_a_step_that_needs_a_setting_names_it(step: Transform, fix: str) -> None:
+    model = model_of(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
     )
+    with pytest.raises(Refused) as caught:
+        step.apply(model)
+    assert fix in caught.value.fix
+
+
+def test_nothing_is_lowered_that_is_lower() -> None:
+    model = model_of(text(17, "y = Relu(x)"))
+    assert LowerOpset(to=18).apply(model) == 0
     facts = Facts({}, 0, 0, 0, {}, 18, 8, (), ())
     assert LowerOpset(to=17).applies(facts) and not LowerOpset().applies(facts)
 
@@ -163,12 +175,9 @@ def test_a_refusal_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("step", "why"),
     [
-        (IrVersion(), "no `to` given"),
         (IrVersion(to=8), "the IR version is 8"),
-        (LowerOpset(), "no `to` given"),
         (LowerOpset(to=20), "the opset is 17"),
         (RaiseOpset(to=11), "the opset is 17"),
-        (FixDims(), "no `dims` given"),
     ],
 )
 def test_a_step_that_did_nothing_says_why(step: Transform, why: str) -> None:
