@@ -6,7 +6,8 @@ import ast
 
 import pytest
 from tools.mutants import plan
-from tools.mutants.operators import joined, lines_of, mutants
+from tools.mutants.edit import joined, lines_of
+from tools.mutants.operators import mutants
 
 MODULES = {module.path: module for module in plan.modules()}
 SOURCE = b'''"""Doc, 1 + 1."""
@@ -39,7 +40,7 @@ def test_modules_and_their_tests_are_there() -> None:
 def test_every_survivor_that_is_accepted_is_a_mutant_and_has_a_reason() -> None:
     found = {path: plan.edits(module) for path, module in MODULES.items()}
     for one in plan.accepted():
-        assert any(one.matches(mutant) for mutant in found[one.path]), one
+        assert any(one.matches(m.path, m.where, m.was, m.becomes) for m in found[one.path]), one
         assert one.why
 
 

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools.mutants.operators import Mutant, joined, mutants
+from tools.mutants.edit import Mutant, joined
+from tools.mutants.operators import mutants
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -63,10 +64,10 @@ class Accepted:
     why: str
     becomes: str = ""
 
-    def matches(self, mutant: Mutant) -> bool:
-        """Say whether an edit is meant."""
-        same = (self.path, self.where, self.was) == (mutant.path, mutant.where, mutant.was)
-        return same and self.becomes in ("", mutant.becomes)
+    def matches(self, path: str, where: str, was: str, becomes: str) -> bool:
+        """Say whether this edit is meant."""
+        same = (self.path, self.where, self.was) == (path, where, was)
+        return same and self.becomes in ("", becomes)
 
 
 @cache

@@ -78,7 +78,8 @@ class Int8Dynamic(Quantizer):
         count = sum(map(rewriter.rewrite, alike))
         if not count:
             raise Refused(
-                f"no {', '.join(ops)} with a constant float32 weight to quantize",
+                f"no {', '.join(ops)} with a constant float32 weight of at least "
+                f"{self.min_side} rows and columns to quantize",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         if rewriter.foreign:
@@ -90,7 +91,8 @@ class Int8Dynamic(Quantizer):
 
     def _note(self, model: ir.Model, left: int) -> None:
         if left:
-            edit.note(model, f"{left} layers without a large constant weight stay in float")
+            what = "layer" if left == 1 else "layers"
+            edit.note(model, f"left in float: {left} {what} without a large constant weight")
         recurrent = sum(1 for node in edit.every_node(model) if node.op_type == "GRU")
         if recurrent:
             edit.note(model, f"{recurrent} GRU stay in float: there is no dynamic kernel")

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from ortune.cli.main import main
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Event, Note
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Verdict
@@ -116,6 +116,23 @@ def test_a_list_is_likely_at_best(here: Path) -> None:
     assert said[-1].startswith("--evaluate returns a list")
     assert context.parts["search"].indices == tuple(range(60))
     assert judged(context) is Verdict.LIKELY
+
+
+def test_data_calibrate_and_yields_are_scored(here: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((40, 4)).astype(np.float32)
+    np.savez(here / "data.npz", x=rows)
+    context, _ = prepared(
+        here, data=here / "data.npz", evaluate="functions:alone", budget="score>=base-0.1"
+    )
+    assert len(context.materials[MAIN].calibration) == 10
+    search, final = context.parts["search"], context.parts["final"]
+    assert sorted(search.indices + final.indices) == list(range(200))
+    assert final.proof
+
+
+def test_no_output_is_ignored_where_a_function_scores(here: Path) -> None:
+    with pytest.raises(BadSettings, match="--ignore-output is about outputs"):
+        prepared(here, evaluate="functions:alone", ignore_output=("y",))
 
 
 def judged(context: Context) -> Verdict | None:
