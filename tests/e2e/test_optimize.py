@@ -92,7 +92,8 @@ def test_a_fast_plan_that_fails_is_rescued(task: tuple[Path, Path], tmp_path: Pa
 
 def test_finalists_are_judged_by_all_pairs_of_the_run(scripted: ot.Study) -> None:
     lines = Path(scripted.root, "ledger.jsonl").read_text().splitlines()
-    assert len(lines) > len(scripted.trials), "the first finalists are concluded again"
+    again = len(scripted.final) > 1
+    assert (len(lines) > len(scripted.trials)) is again, "earlier finalists are concluded again"
     for trial in scripted.final:
         assert trial.measurement is not None
         learnt = measure.learnt(scripted.trials, but=trial.key)
