@@ -14,7 +14,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := src tests $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
-.PHONY: demo install dev lint format unit test check clean
+.PHONY: demo install dev lint format unit test check mutants clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
 	$(VENV)/bin/ortune demo
@@ -62,6 +62,11 @@ check: dev
 	$(PY) -m benchmarks.main_job
 	$(PY) -m benchmarks.peers
 	$(PY) -m benchmarks.tables
+
+# Small changes to the modules that decide: some test must notice each. Results go to
+# benchmarks/results/mutants.json; modules that are as they were are not tried again.
+mutants: dev
+	$(PY) -m tools.mutants
 
 clean:
 	rm -rf $(VENV) build ortune-demo src/ortune.egg-info .mypy_cache .ruff_cache .pytest_cache \

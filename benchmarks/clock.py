@@ -3,7 +3,7 @@
     python -m benchmarks.clock [NAME ...] [--plan NAME MODEL BACKEND] [--times 5]
 
 By turns: a fresh pair of processes, as `optimize` times its finalists. Loops: a process alone for
-five seconds, of which the first does not count, then one of the other side. Both in turns.
+five seconds, of which the first does not count, then one of the other side, who begins by turns.
 Without a plan the named shapes and samples run on OpenVINO, in bf16 and in f32, against
 onnxruntime; a plan is a built model and where it runs, against the original of that name. One
 thread each.
@@ -23,14 +23,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from tests.real import samples
 
-from benchmarks import shapes
 from ortune.core.backend import Backend
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
 from ortune.core.sample import Sample
 from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.workload import Span
 from ortune.data import feeds
 from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, lone
@@ -87,18 +86,26 @@ def cases(names: list[str], plans: list[list[str]]) -> Iterator[Case]:
 
 def _home(name: str) -> Path:
     """Return the folder of a packaged sample or a benchmark shape."""
+    # Importing the exporters takes seconds.
+    from tests.real import samples
+
+    from benchmarks import shapes
+
     return samples.written(name) if name in catalog.names(Sample) else shapes.write(name)
 
 
 def _measured(case: Case, times: int) -> dict[str, Any]:
     turns, loops = [], []
+    sizes: dict[int, Span] = {}
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
         inputs = facts.facts(file.load(case.sides[0][0]), read=True).inputs
         fed = feeds.load(str(case.home / "data"), inputs, root / "data").stream
+        starts = _starts(case, fed, root)
         for turn in range(times):
-            turns += [one.pair for one in fresh_pairs(*_starts(case, fed, root), 1, EFFORT)]
-            loops.append(_looped(case, fed, root))
+            turns += [one.pair for one in fresh_pairs(*starts, 1, EFFORT)]
+            sizes = sizes or _sizes(starts)
+            loops.append(_looped(starts, sizes, backwards=bool(turn % 2)))
             told = [round(math.exp(_middle(way[-1])), 4) for way in (turns, loops)]
             print(f"{case.name} {turn}: by turns {told[0]}, by loops {told[1]}", flush=True)
     return found(turns, loops)
@@ -111,20 +118,25 @@ def _starts(case: Case, fed: Path, root: Path) -> list[Any]:
     return [lambda side=side: start(*side) for side in case.sides]
 
 
-def _looped(case: Case, fed: Path, root: Path) -> Pair:
-    """Return one loop of each side: its settled parts are the blocks."""
-    starts, warmed, taken = _starts(case, fed, root), [], []
-    for start in starts:
-        with start() as worker:
-            ready(worker)
-            warmed.append(warm(worker))
-    sizes = pace(dict(enumerate(warmed)), LOOP_S)
+def _sizes(starts: list[Any]) -> dict[int, Span]:
+    """Return the loop of each side."""
+    warmed = {}
     for side, start in enumerate(starts):
         with start() as worker:
             ready(worker)
+            warmed[side] = warm(worker)
+    return pace(warmed, LOOP_S)
+
+
+def _looped(starts: list[Any], sizes: dict[int, Span], *, backwards: bool) -> Pair:
+    """Return one loop of each side, each process alone: its settled parts are the blocks."""
+    taken = {}
+    for side in sorted(sizes, reverse=backwards):
+        with starts[side]() as worker:
+            ready(worker)
             warm(worker)
-            taken.append(_parts(burst(worker, sizes[side])))
-    return Pair(tuple(map(Block, *taken))[_UNSETTLED:])
+            taken[side] = _parts(burst(worker, sizes[side]))
+    return Pair(tuple(map(Block, taken[0], taken[1]))[_UNSETTLED:])
 
 
 def _parts(loop: Burst) -> list[Burst]:

@@ -35,11 +35,6 @@ def stream(model: Path, data: Path, folder: Path) -> Path:
     return feeds.load(str(data), facts(file.load(model)).inputs, folder).stream
 
 
-def effort(seconds: float, *, decide: bool = False) -> Effort:
-    """Return the effort of one pair, as finalists get it."""
-    return Effort(min_blocks=3, max_blocks=40, seconds=seconds, decide=decide)
-
-
 def pairs(root: Path, base: Side, others: Sequence[Side], spent: Effort) -> Iterator[Pair]:
     """Yield a pair for each other side against one fresh process of the base.
 

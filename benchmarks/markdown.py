@@ -42,4 +42,6 @@ def where(results: Mapping[str, Any]) -> str:
         f"{name} {versions[name]}" for name in ("onnxruntime", "openvino") if name in versions
     ]
     units = f" ({', '.join(sets)})" if sets else ""
-    return f"{about['cpu']}{units}, {about['effective cpus']} CPUs; {', '.join(runtimes)}."
+    count = about["effective cpus"]
+    cpus = f"{count} CPU{'s' * (str(count) != '1')}"
+    return f"{about['cpu']}{units}, {cpus}; {', '.join(runtimes)}."

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contestants import Contestant
-from benchmarks.fresh import Kept, Side, effort, interval, logs, pair_of, pairs, stream
+from benchmarks.fresh import Kept, Side, interval, logs, pair_of, pairs, stream
 from ortune.core.trial import Interval, Pair
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import Effort
 
 ATTEMPTS = 3
-PILOT_S = 1.0
+PILOT = Effort(min_blocks=3, max_blocks=6, seconds=1.0, burst=0.1)
 RACE_S = 240.0
 """For all finalists of a model, starts included."""
 PAIR_S = (2.0, 8.0)
@@ -97,10 +98,10 @@ class Race:
         return {name: _piloted(row) for name, row in done.items() if not row["error"]}
 
     def _pilot(self, entry: Contestant, base: Side, root: Path) -> Row:
-        began, spent = time.monotonic(), effort(PILOT_S, decide=True)
+        began = time.monotonic()
         side = Side(entry.model, entry.backend, base.stream)
         try:
-            (pair,) = pairs(root, base, [side], spent)
+            (pair,) = pairs(root, base, [side], PILOT)
         except WorkerFailed as error:
             return {"name": entry.name, "error": error.failure.reason.splitlines()[0][:200]}
         timed, whole = sum(block.seconds for block in pair.blocks), time.monotonic() - began
@@ -138,7 +139,8 @@ class Race:
 def _raced(root: Path, base: Side, side: Side, seconds: float) -> Row:
     """Time one fresh pair; a process that dies leaves its reason and no blocks."""
     try:
-        (pair,) = pairs(root, base, [side], effort(seconds))
+        spent = Effort(max_blocks=40, seconds=seconds, decide=False)
+        (pair,) = pairs(root, base, [side], spent)
     except WorkerFailed as error:
         return {"blocks": [], "disturbed": None, "said": error.failure.reason}
     waited = stats.disturbed([pair])

@@ -1,4 +1,4 @@
-"""The tables of README and docs/benchmarks.md, written from the committed results alone.
+"""The tables of README and the documentation, written from the committed results alone.
 
     python -m benchmarks.tables [--check]
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.tables_of_accuracy import coverage, power
 from benchmarks.tables_of_speed import aa_cells, aa_summary, again, main_job, readme, uninterrupted
-from benchmarks.tables_of_the_rest import ceilings, gates, precision, tune
+from benchmarks.tables_of_the_rest import buckets, ceilings, gains, gates, precision, tune
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -35,9 +35,14 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "tune": ("tune", tune),
     "gates": ("tune", gates),
     "precision": ("precision", precision),
+    "gains": ("gains", gains),
+    "buckets": ("buckets", buckets),
 }
 """Name of a table -> the results that it is written from, and its writer."""
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "rewriting")),
+)
 
 
 def main() -> int:

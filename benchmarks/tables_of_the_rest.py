@@ -1,4 +1,4 @@
-"""Tables of ceilings, runtime settings and precisions."""
+"""Tables of ceilings, runtime settings, precisions, rewriting and buckets."""
 
 from __future__ import annotations
 
@@ -68,6 +68,36 @@ def precision(results: Results) -> str:
                  percent(row["size"], 0), percent(row["integer_share"], 0)]
             )  # fmt: skip
     head = ["model", "steps behind `simplify`", "ratio", "answers", "size", "integers"]
+    return f"{where(results)}\n\n{table(head, rows)}"
+
+
+def gains(results: Results) -> str:
+    """Return the races of rewritten models against the first of each."""
+    rows = []
+    for race in results["rows"]:
+        for k, one in enumerate(race.get("results", [])):
+            name = "" if k else race["row"] + " (too noisy)" * bool(race.get("too_noisy"))
+            rows.append([name, one["name"], one["nodes"], interval(one["ratio"]) if k else "1"])
+    return f"{where(results)}\n\n{table(['race', 'entry', 'nodes', 'ratio'], rows)}"
+
+
+def buckets(results: Results) -> str:
+    """Return what cutting padding in buckets was predicted to bring, and what it brought."""
+    backends = [
+        name for name, one in results.items() if isinstance(one, Mapping) and "buckets" in one
+    ]
+    rows = []
+    for name, first in results[backends[0]]["buckets"].items():
+        count = f"{len(first['lengths'])}, one a length" if name == "all" else name
+        cells = [count, f"{first['positions']:.3f}"]
+        for backend in backends:
+            one = results[backend]["buckets"][name]
+            cells += [f"{one['predicted']:.3f}", interval(one["measured"])]
+        rows.append(cells)
+    head = ["buckets", "positions left"]
+    for backend in backends:
+        short = backend.partition("(")[0]
+        head += ["predicted from latencies", f"measured, `{short}`"]
     return f"{where(results)}\n\n{table(head, rows)}"
 
 

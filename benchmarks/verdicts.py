@@ -55,7 +55,7 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
     equal = [pair_of(row["blocks"]["A/A"]) for row in rows]
     twins = [pair_of(row["blocks"]["twin"]) for row in rows if "twin" in row["blocks"]]
     judged = [_verdict(rows, k) for k in _fives(len(rows))]
-    known = stats.Learnt.of(_others(rows, 0), _first(rows, 0))
+    known = [stats.Learnt.of(_others(rows, k), _first(rows, k)) for k in range(len(rows))]
     means = [stats.centre(stats.block_logs(pair)) for pair in equal]
     found = {
         "model": model,
@@ -71,7 +71,7 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
         "too noisy": sum(noisy for _, noisy in judged),
         "resampled claims": _claims(equal, stats.PAIRS, None, known),
         "sd of a pair": round(float(np.std(means)), 5),
-        "half-width": round(stats.half_width(stats.Learnt.of([equal, twins])), 5),
+        "half-width": round(stats.half_width(stats.Learnt.of([equal])), 5),
         "disturbed": _mean([row["disturbed"] for row in rows]),
     }
     if beside:
@@ -87,8 +87,8 @@ def _fives(count: int) -> range:
 def _verdict(rows: Sequence[Row], k: int) -> tuple[int, bool]:
     """Return a verdict's claim, -1 for faster and 1 for slower, and whether it is too noisy.
 
-    The run around it has two finalists more and an A/A pair: the twin of the same turns, where it
-    ran, and other equal pairs of the cell.
+    The run around it has two finalists more and an A/A pair: a twin, where it ran, and other equal
+    pairs of the cell.
 
     Args:
         rows: Pairs of the cell.
@@ -110,8 +110,8 @@ def _verdict(rows: Sequence[Row], k: int) -> tuple[int, bool]:
 
 
 def _others(rows: Sequence[Row], k: int) -> list[list[Pair]]:
-    """Return the other finalists of a run whose five begin at `k`."""
-    turns = [(k + i) % len(rows) for i in range(2 * stats.PAIRS)]
+    """Return the other finalists of a run whose five begin at `k`: none has its baselines."""
+    turns = [(k + stats.PAIRS + i) % len(rows) for i in range(2 * stats.PAIRS)]
     twins = [rows[i]["blocks"].get("twin") for i in turns[: stats.PAIRS]]
     found = [[pair_of(rows[i]["blocks"]["A/A"]) for i in turns[stats.PAIRS :]]]
     return [*found, [pair_of(one) for one in twins if one]] if all(twins) else found
@@ -119,14 +119,14 @@ def _others(rows: Sequence[Row], k: int) -> list[list[Pair]]:
 
 def _first(rows: Sequence[Row], k: int) -> list[Pair]:
     """Return the A/A pair that a run begins with."""
-    return [pair_of(rows[(k + 2 * stats.PAIRS) % len(rows)]["blocks"]["A/A"])]
+    return [pair_of(rows[(k + 3 * stats.PAIRS) % len(rows)]["blocks"]["A/A"])]
 
 
 def _claim(found: Interval) -> int:
     return int(found.low > 1) - int(found.high < 1)
 
 
-def _power(twins: Sequence[Pair], known: stats.Learnt, seconds: float) -> dict[str, Any]:
+def _power(twins: Sequence[Pair], known: Sequence[stats.Learnt], seconds: float) -> dict[str, Any]:
     """Return how often the twin is found, and the seconds of pairs that find it often enough."""
     by_count = {count: _claims(twins, count, 1, known) for count in _counts()}
     enough = {
@@ -151,17 +151,19 @@ def _counts() -> list[int]:
     return [5, 8, 10, 15, 20, 30, 45, MOST]
 
 
-def _claims(every: Sequence[Pair], count: int, side: int | None, known: stats.Learnt) -> float:
+def _claims(
+    every: Sequence[Pair], count: int, side: int | None, known: Sequence[stats.Learnt]
+) -> float:
     """Return the share of resampled verdicts that claim; of one side where one is given.
 
     Args:
-        known: What the rest of a run tells of how far pairs differ.
+        known: What the rest of a run tells of how far pairs differ; one of them a verdict.
     """
     rng = np.random.default_rng(0)
     hits = 0
-    for _ in range(RESAMPLED):
+    for turn in range(RESAMPLED):
         drawn = [every[i] for i in rng.integers(0, len(every), count)]
-        claim = _claim(stats.ratio(drawn, learnt=known))
+        claim = _claim(stats.ratio(drawn, learnt=known[turn % len(known)]))
         hits += claim == side if side is not None else claim != 0
     return round(hits / RESAMPLED, 4)
 

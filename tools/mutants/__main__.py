@@ -1,11 +1,11 @@
 """Change the modules that decide in small ways, and see whether a test notices.
 
     make mutants
-    python -m tools.mutants [--module core/study.py] [--sample N] [--again] [--jobs N]
+    python -m tools.mutants [--module core/study.py] [--sample N] [--hand] [--again] [--jobs N]
 
 Outcomes go to benchmarks/results/mutants.json, module by module; a module whose text, tests and
 mutations are those of the last run is not run again. Exit status 1: a mutation made by hand
-survived, fewer than 90 % died, or a survivor stands in `accepted.toml` with no reason.
+survived, fewer than 90 % died, or a survivor is not in `accepted.toml` with its reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.mutants import plan, trials
-from tools.mutants.operators import Mutant, lines_of
+from tools.mutants.edit import Mutant, lines_of
 
 RESULTS = plan.ROOT / "benchmarks" / "results" / "mutants.json"
 WANTED = 0.9
@@ -44,18 +44,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             done = found.get(path, {}).get("digest") == digest and not asked.again
             if done or asked.module not in ("", path):
                 continue
-            told = _module(module, copies, asked.sample)
-            if asked.sample > 1:
+            told = _module(
+                module, copies, [] if asked.hand else plan.edits(module)[:: asked.sample]
+            )
+            if asked.sample > 1 or asked.hand:
+                print(told["hand"], flush=True)
                 continue
             found[path] = {"digest": digest, **told}
             RESULTS.write_text(json.dumps(_summed(kept), indent=1) + "\n", encoding="utf-8")
-    return _verdict(found)
+    return 0 if asked.sample > 1 or asked.hand else _verdict(found)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("--module", default="", help="one of modules.toml")
     parser.add_argument("--sample", type=int, default=1, help="every Nth edit; nothing is kept")
+    parser.add_argument("--hand", action="store_true", help="those made by hand; nothing is kept")
     parser.add_argument("--again", action="store_true", help="also what is known")
     parser.add_argument("--jobs", type=int, default=2)
     return parser.parse_args(argv)
@@ -66,8 +70,8 @@ def _digest(module: plan.Module) -> str:
     return plan.digest(module.digest(), *made)
 
 
-def _module(module: plan.Module, copies: trials.Copies, sample: int) -> dict[str, Any]:
-    """Try a module's edits and say what became of them."""
+def _module(module: plan.Module, copies: trials.Copies, edits: Sequence[Mutant]) -> dict[str, Any]:
+    """Try edits of a module, those made by hand first, and say what became of them."""
     began = time.monotonic()
     near = trials.measure(module, copies)
     source = module.source()
@@ -79,7 +83,7 @@ def _module(module: plan.Module, copies: trials.Copies, sample: int) -> dict[str
     hand = {edit: name for name, edit in plan.by_hand() if edit.path == module.path}
     counts = {"killed": 0, "timed out": 0, "survived": 0}
     survivors, made = [], {}
-    for edit, word in trials.outcomes([*hand, *module.mutants()[::sample]], chosen, copies):
+    for edit, word in trials.outcomes([*hand, *edits], chosen, copies):
         if edit in hand:
             made[hand[edit]] = word
         else:
@@ -96,10 +100,9 @@ def _module(module: plan.Module, copies: trials.Copies, sample: int) -> dict[str
 
 def _row(edit: Mutant) -> dict[str, Any]:
     """Return a survivor as a difference, with the reason where it is accepted."""
-    row: dict[str, Any] = {"line": edit.line, "where": edit.where}
-    row |= {"was": edit.was, "becomes": edit.becomes}
-    why = next((one.why for one in plan.accepted() if one.matches(edit)), "")
-    return {**row, "accepted": why}
+    told = {"where": edit.where, "was": edit.was, "becomes": edit.becomes}
+    fits = (one.why for one in plan.accepted() if one.matches(edit.path, **told))
+    return {"line": edit.line, **told, "accepted": next(fits, "")}
 
 
 def _summed(kept: dict[str, Any]) -> dict[str, Any]:
@@ -123,15 +126,11 @@ def _verdict(found: dict[str, Any]) -> int:
     sums = _summed({"modules": found})
     alive = [n for m in found.values() for n, word in m["hand"].items() if word == "survived"]
     known = plan.accepted()
-    open_ = sum(
-        not any(
-            (one.path, one.where, one.was) == (path, row["where"], row["was"])
-            and one.becomes in ("", row["becomes"])
-            for one in known
-        )
-        for path, module in found.items()
-        for row in module["survivors"]
-    )
+    open_ = 0
+    for path, module in found.items():
+        for row in module["survivors"]:
+            told = {name: row[name] for name in ("where", "was", "becomes")}
+            open_ += not any(one.matches(path, **told) for one in known)
     print(
         f"{sums['share that died']:.1%} died; without a reason survived {open_}; by hand: {alive}"
     )

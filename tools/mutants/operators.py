@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
+
+from tools.mutants.edit import Mutant, joined, slice_text
 
 COMPARISONS = {
     ast.Lt: ("<", "<=", ">="),
@@ -53,33 +54,6 @@ TEXTS = ("fix", "encoding", "indent", "separators")
 """Keywords that change what is written and not what is decided."""
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One edit of one module.
-
-    Attributes:
-        path: The module's file.
-        where: Qualified name of the function or class that holds it; empty at module level.
-        line: First changed line, from 1.
-        span: First and last byte that are replaced, the last one excluded.
-        text: What is put there.
-        was: The changed lines before, blanks joined.
-        becomes: The same after.
-    """
-
-    path: str
-    where: str
-    line: int
-    span: tuple[int, int]
-    text: str
-    was: str = ""
-    becomes: str = ""
-
-    def apply(self, source: bytes) -> bytes:
-        """Return the changed source."""
-        return source[: self.span[0]] + self.text.encode() + source[self.span[1] :]
-
-
 def mutants(path: str, source: bytes, skip: Collection[str] = ()) -> list[Mutant]:
     """Return the edits of a module, each of which leaves it readable Python.
 
@@ -121,7 +95,7 @@ class _Finder(ast.NodeVisitor):
         made = Mutant(self.path, ".".join(self.scopes), line, (begin, end), text)
         changed = made.apply(self.source)
         try:
-            compile(changed, self.path, "exec")
+            ast.parse(changed)
         except (SyntaxError, ValueError):
             return
         first = self.source.rfind(b"\n", 0, begin) + 1
@@ -313,19 +287,3 @@ class _Finder(ast.NodeVisitor):
         pattern = r"\s+".join(map(re.escape, written.split()))
         if found := re.search(pattern, gap):
             self.put(begin + found.start(), begin + found.end(), other)
-
-
-def slice_text(source: bytes, begin: int, end: int) -> str:
-    """Return part of a source as text."""
-    return source[begin:end].decode()
-
-
-def joined(text: str) -> str:
-    """Return a text in one line."""
-    return " ".join(text.split())
-
-
-def lines_of(mutant: Mutant, source: bytes) -> Iterator[int]:
-    """Yield the lines that an edit touches, from 1."""
-    last = mutant.line + source[mutant.span[0] : mutant.span[1]].count(b"\n")
-    yield from range(mutant.line, last + 1)

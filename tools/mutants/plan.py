@@ -6,10 +6,12 @@ import hashlib
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools.mutants.operators import Mutant, joined, mutants
+from tools.mutants.edit import Mutant, joined
+from tools.mutants.operators import mutants
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -35,10 +37,6 @@ class Module:
     def source(self, root: Path = ROOT) -> bytes:
         """Return its text."""
         return (root / SOURCES / self.path).read_bytes()
-
-    def mutants(self) -> list[Mutant]:
-        """Return its edits."""
-        return mutants(self.path, self.source(), self.skip)
 
     def digest(self) -> str:
         """Digest what the outcome depends on: the module, its near tests, the operators."""
@@ -66,10 +64,16 @@ class Accepted:
     why: str
     becomes: str = ""
 
-    def matches(self, mutant: Mutant) -> bool:
-        """Say whether an edit is meant."""
-        same = (self.path, self.where, self.was) == (mutant.path, mutant.where, mutant.was)
-        return same and self.becomes in ("", mutant.becomes)
+    def matches(self, path: str, where: str, was: str, becomes: str) -> bool:
+        """Say whether this edit is meant."""
+        same = (self.path, self.where, self.was) == (path, where, was)
+        return same and self.becomes in ("", becomes)
+
+
+@cache
+def edits(module: Module) -> list[Mutant]:
+    """Return a module's edits."""
+    return mutants(module.path, module.source(), module.skip)
 
 
 def digest(*texts: str) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.mutants.operators import Mutant
+from tools.mutants.edit import Mutant
 from tools.mutants.plan import ROOT, SOURCES, Module
 
 LIBRARIES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "hypothesis", "pytest")

@@ -88,8 +88,7 @@ class Ending:
 
     Attributes:
         history: What each kind of change brought, in order.
-        finished: ``done``, ``time`` (budget used up), ``target`` (target speed-up reached) or
-            ``interrupted``.
+        finished: ``done``, ``time`` (it is used up), ``target`` (reached) or ``interrupted``.
         noise: Readings that say how far the machine could be trusted.
         notes: Notes of preparation and search that a report repeats.
         strict: Only proved accuracy is accepted.

@@ -146,9 +146,9 @@ def verdict(trial: Trial) -> str:
 
 def reason(trial: Trial) -> str:
     """Say in a line why a trial won or lost, by the interval that is shown with it."""
-    if outcome(trial) is Outcome.LEVEL:
-        return str(Outcome.LEVEL)
-    return " ".join((trial.why or trial.error or "").split())
+    why = " ".join((trial.why or trial.error or "").split())
+    level = outcome(trial) is Outcome.LEVEL and not why.startswith(Outcome.LEVEL)
+    return str(Outcome.LEVEL) if level else why
 
 
 def searched(study: Study, trial: Trial) -> Trial:

@@ -68,7 +68,9 @@ def split(feeds: Feeds, calibration: Feeds | None = None, wanted: int | None = N
         note = f"{few}: calibration, search and final scores share them; scores are optimistic"
         if own is not None:
             note = f"{few}: search and final scores share them; scores are optimistic"
-        return Parts(own or everything, everything, everything, own is not None, (note,))
+        return Parts(
+            everything if own is None else own, everything, everything, own is not None, (note,)
+        )
     quotas = (min(feeds.count // 4, CALIBRATION), feeds.count // 2)
     *kept, final = _deal(units, (feeds.count * 6 // 10,) if own is not None else quotas)
     if wanted is not None and len(final) < wanted and len(units) >= least(wanted):
@@ -76,7 +78,7 @@ def split(feeds: Feeds, calibration: Feeds | None = None, wanted: int | None = N
         third = min(sum(map(len, rest)) // 3, CALIBRATION)
         kept = [rest] if own is not None else _deal(rest, (third,))
     *first, search = map(_indices, kept)
-    return Parts(own or first[0], search, _indices(final), own is not None)
+    return Parts(first[0] if own is None else own, search, _indices(final), own is not None)
 
 
 def least(wanted: int) -> int:

@@ -185,7 +185,7 @@ def concluded(context: Context, trial: Trial, learnt: stats.Learnt) -> Trial:
     sure = ratio if trial.part == "final" else stats.ratio(pairs, stats.SEARCHING, learnt)
     status, why = conclude(context, sure, trial.scores)
     if status is Status.SLOWER and ratio.low <= 1:
-        status, why = Status.LEVEL, NO_FASTER
+        status, why = Status.LEVEL, "; ".join([NO_FASTER, *say.fallen(trial.scores)])
     predicted = stats.prediction(pairs, learnt)
     return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.core.budget import Budget
+from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.study import Header
 from ortune.core.workload import spread
@@ -164,6 +165,11 @@ class Original:
 
     def _by_function(self, fed: Feeding) -> Judged:
         function = self.request.evaluate or ""
+        if self.request.ignore_output:
+            raise BadSettings(
+                "--ignore-output is about outputs, and --evaluate scores what it likes of them",
+                fix="leave it out",
+            )
         answer = self.worker.ask("evaluate", function=function, timeout_s=self.timeout_s)
         records = table(answer["records"][0])
         budget, rule = budgeting.evaluated(function, self.request.budget)

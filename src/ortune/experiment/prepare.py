@@ -66,10 +66,9 @@ def prepare(
         original = Original(request, worker, root / "data", timeout_s, quick, chosen, header, sink)
         found = original.judged(fed)
     fed = found.feeding.altered(request, root / "data" / "altered", sink)
-    if found.rule:
-        sink(Note(f"budget {found.budget} ({found.rule})"))
-    if found.outlook:
-        sink(Note(found.outlook))
+    derived = f"budget {found.budget} ({found.rule})" if found.rule else ""
+    for text in filter(None, (derived, found.outlook)):
+        sink(Note(text))
     job = _job(request, on, fed, found)
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from statistics import fmean
 
-from ortune.core.acceptance import winner
+from ortune.core.acceptance import Outcome, outcome, winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink
 from ortune.core.step import Recipe, Transform
@@ -123,6 +124,7 @@ class _Loop:
         if finished != "target":
             finished = self._confirm(finished)
         self.conclude()
+        self._say_what_would_be_found()
         self._explain()
         self.judge_machine()
         return finished
@@ -225,6 +227,21 @@ class _Loop:
             found = measure.concluded(self.context, trial, learnt)
             if found != trial:
                 self.attempts.ledger.append(found)
+
+    def _say_what_would_be_found(self) -> None:
+        """Where a finalist is not told from the original, say how long would tell 3 %."""
+        finals = [t for t in self._finals() if t.measurement is not None]
+        if not any(outcome(t) is Outcome.LEVEL for t in finals):
+            return
+        each = fmean(t.seconds for t in finals) / stats.PAIRS
+        needed = stats.pairs_for(measure.learnt(self.trials))
+        if needed is None or needed > stats.PAIRS:
+            many = f"about {needed} pairs" if needed else "over 100 pairs"
+            seconds = f" ({needed * each:.0f} s)" if needed else ""
+            self.attempts.note(
+                f"to find a difference of 3 % a finalist needs {many} of fresh processes"
+                f"{seconds} here; it had {stats.PAIRS} ({stats.PAIRS * each:.0f} s)"
+            )
 
     def _finals(self) -> list[Trial]:
         return [trial for trial in self._current() if trial.part == "final"]

@@ -1,1 +1,1 @@
-"""What observers share: extents, histograms, windows."""
+"""Numbers of many samples: extents and histograms of values, exact tests, bets, bootstrap."""

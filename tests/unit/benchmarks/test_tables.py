@@ -1,4 +1,4 @@
-"""README and docs/benchmarks.md hold the figures of the committed results, and no others."""
+"""README and documentation hold the figures of the committed results, and no others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from benchmarks import tables
 from benchmarks.budgets import SHAPES
+from benchmarks.peers.table import fill as peers
+from benchmarks.simplifiers.table import fill as simplifiers
 from benchmarks.tables_of_speed import aa_cells, aa_summary, main_job, own, readme, rival, standing
 
 
@@ -17,6 +19,16 @@ def test_the_pages_hold_what_the_results_say(page: Path) -> None:
     text = page.read_text()
     fix = "run python -m benchmarks.tables"
     assert tables.filled(text, tables.RESULTS) == text, fix
+
+
+def test_pages_that_other_commands_write_hold_their_results_too() -> None:
+    for source, page, fill in (
+        ("peers", "peers", peers),
+        ("simplifiers", "rewriting", simplifiers),
+    ):
+        text = (tables.ROOT / "docs" / f"{page}.md").read_text()
+        found = json.loads((tables.RESULTS / f"{source}.json").read_text())
+        assert fill(text, found) == text, f"{page}.md is not of {source}.json"
 
 
 def test_every_table_stands_on_a_page() -> None:

@@ -22,12 +22,14 @@ from tests.unit import studies
 from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
+from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.study import Study
 from ortune.core.trial import Status
 from ortune.engine import load as engine_load
 from ortune.engine.load import load
+from ortune.experiment.ledger import Ledger, write_header
 
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)
@@ -456,3 +458,24 @@ def test_a_bundle_opens_without_the_model_library(bundle: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert run.stdout.strip() == "[]"
+
+
+def test_what_was_measured_once_is_packed_only_by_name_and_says_so(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(study.root)
+    write_header(root, study.header)
+    ledger = Ledger(root)
+    for trial in study.trials[:-1]:
+        ledger.append(trial)
+    cut, named = tmp_path / "cut.ortune", tmp_path / "named.ortune"
+    assert main(["pack", str(root), "-o", str(cut)]) == 0
+    assert "not confirmed" not in capsys.readouterr().out
+    assert read(cut).manifest.models == read(cut).manifest.fallback, "the original"
+    assert main(["pack", str(root), "-o", str(named), "--trial", "aa11"]) == 0
+    assert "not confirmed" in capsys.readouterr().out
+    assert read(named).manifest.models != read(named).manifest.fallback
+    ledger.append(study.trials[-1])
+    again = tmp_path / "again.ortune"
+    assert main(["pack", str(root), "-o", str(again), "--trial", "aa11"]) == 0
+    assert "not confirmed" not in capsys.readouterr().out

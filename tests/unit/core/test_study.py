@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.studies import CLEAN, changed, study, trial
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.studies import CLEAN, FACTS, baseline, changed, job, study, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Outcome, winner
-from ortune.core.study import Study
+from ortune.core.acceptance import Outcome, between, outcome, winner
+from ortune.core.step import Recipe
+from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
+from ortune.core.wording import verdict
+from ortune.quantizers.int8_weights import Int8Weights
 
 
 def final(key: str, backend: Cpu, ratio: float) -> Trial:
@@ -31,6 +36,97 @@ def test_a_setting_that_gains_more_than_one_percent_wins() -> None:
     plain = final("a" * 16, Cpu(threads=1), 0.52)
     tuned = final("b" * 16, Cpu(threads=1, arena=False), 0.5)
     assert winner([tuned, plain], strict=False) == tuned
+
+
+def test_of_equally_fast_finalists_the_exact_one_wins_before_fewer_settings() -> None:
+    lossy = Recipe("int8-weights", (Int8Weights(),))
+    exact = final("a" * 16, Cpu(threads=1, arena=False), 0.502)
+    coarse = replace(final("b" * 16, Cpu(), 0.5), plan=Plan(lossy, Cpu()))
+    assert coarse.plan.lossy and coarse.plan.settings < exact.plan.settings
+    assert winner([coarse, exact], strict=False) == exact
+
+
+def test_what_is_apart_beyond_the_noise_is_no_tie_within_one_percent() -> None:
+    def sure(trial: Trial) -> Trial:
+        assert trial.ratio is not None
+        value = trial.ratio.value
+        return replace(trial, ratio=Interval(value, value * 0.999, value * 1.001))
+
+    plain = final("a" * 16, Cpu(threads=1), 0.504)
+    tuned = final("b" * 16, Cpu(threads=1, arena=False), 0.5)
+    assert winner([tuned, plain], strict=False) == plain
+    assert between(plain, tuned).clear is False
+    assert between(sure(plain), sure(tuned)).clear
+    assert winner([sure(tuned), sure(plain)], strict=False) == sure(tuned)
+
+
+def test_the_direct_interval_adds_the_variances_of_both() -> None:
+    one, two = final("a" * 16, Cpu(), 0.6), final("b" * 16, Cpu(), 0.5)
+    one = replace(one, ratio=Interval(0.6, 0.6 * math.exp(-0.03), 0.6 * math.exp(0.03)))
+    two = replace(two, ratio=Interval(0.5, 0.5 * math.exp(-0.04), 0.5 * math.exp(0.04)))
+    found = between(one, two)
+    assert found.value == pytest.approx(1.2)
+    assert math.log(found.high / found.low) / 2 == pytest.approx(0.05)
+    assert not between(one, replace(two, ratio=None)).clear
+
+
+def test_when_all_finalists_fall_the_original_stays_however_the_search_ended(
+    tmp_path: Path,
+) -> None:
+    made = study(tmp_path)
+    *others, finalist = made.trials
+    fell = replace(finalist, ratio=Interval(0.99, 0.97, 1.01))
+    for finished in ("done", "time", "interrupted", "target"):
+        kept = changed(made, trials=(*others, fell), finished=finished)
+        assert kept.best is kept.baseline
+        assert not kept.unconfirmed, "its plan was measured again, and fell"
+        cut = changed(made, trials=tuple(others), finished=finished)
+        assert cut.best is cut.baseline
+        listed = [trial.key for trial in cut.unconfirmed]
+        assert listed == ([finalist.key] if finished in ("time", "interrupted") else [])
+        assert not cut.confirmed(cut.trials[1]) and cut.confirmed(cut.best)
+    assert made.confirmed(finalist) and not made.confirmed(made.trials[1])
+
+
+def test_what_would_not_beat_the_best_is_not_listed_as_unconfirmed(tmp_path: Path) -> None:
+    made = changed(study(tmp_path), finished="time")
+    other = replace(made.trials[1], key="0dd" * 5 + "0")
+    for ratio, listed in ((Interval(0.5, 0.4, 0.6), True), (Interval(0.6, 0.5, 0.7), False)):
+        more = changed(made, trials=(*made.trials, replace(other, ratio=ratio)))
+        assert bool(more.unconfirmed) is listed
+
+
+@given(st.lists(st.tuples(st.floats(0.3, 1.5), st.floats(0.0, 0.5)), max_size=4), st.booleans())
+def test_no_study_claims_and_is_too_noisy(ratios: list[tuple[float, float]], noisy: bool) -> None:
+    finals = tuple(
+        replace(
+            final(f"{k}" * 16, Cpu(threads=k + 1), 1.0),
+            ratio=Interval(value, value * math.exp(-half), value * math.exp(half)),
+        )
+        for k, (value, half) in enumerate(ratios)
+    )
+    header = Header(job(names=()), FACTS)
+    made = Study("run", header, (baseline(), *finals), Ending(too_noisy=noisy))
+    claimed = made.best is not made.baseline or any(t.ratio and t.ratio.clear for t in finals)
+    assert not (claimed and made.too_noisy)
+    assert made.too_noisy is (noisy and not claimed)
+    for one in finals:
+        word = outcome(one)
+        assert one.ratio is not None
+        if not one.ratio.clear:
+            assert word is Outcome.LEVEL
+            assert verdict(one) not in ("slower", "faster")
+
+
+def test_counts_are_by_the_interval_that_is_shown(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    sorted_out = replace(
+        made.trials[1], key="0dd" * 5 + "0", status=Status.SLOWER, ratio=Interval(1.1, 0.99, 1.2)
+    )
+    found = changed(made, trials=(*made.trials, sorted_out), untried=7).counts
+    assert found[Outcome.UNTRIED] == 7
+    assert found[Outcome.LEVEL] == 1
+    assert found[Outcome.SLOWER] == made.counts[Outcome.SLOWER] == 1
 
 
 def searched(tmp_path: Path, *finals: Trial, **changes: Any) -> Study:

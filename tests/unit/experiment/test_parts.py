@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from ortune.cli.main import main
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Event, Note
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Verdict
@@ -118,6 +118,23 @@ def test_a_list_is_likely_at_best(here: Path) -> None:
     assert judged(context) is Verdict.LIKELY
 
 
+def test_data_calibrate_and_yields_are_scored(here: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((40, 4)).astype(np.float32)
+    np.savez(here / "data.npz", x=rows)
+    context, _ = prepared(
+        here, data=here / "data.npz", evaluate="functions:alone", budget="score>=base-0.1"
+    )
+    assert len(context.materials[MAIN].calibration) == 10
+    search, final = context.parts["search"], context.parts["final"]
+    assert sorted(search.indices + final.indices) == list(range(200))
+    assert final.proof
+
+
+def test_no_output_is_ignored_where_a_function_scores(here: Path) -> None:
+    with pytest.raises(BadSettings, match="--ignore-output is about outputs"):
+        prepared(here, evaluate="functions:alone", ignore_output=("y",))
+
+
 def judged(context: Context) -> Verdict | None:
     """Judge the original as if it were a finalist."""
     plan = Plan(AS_IS, context.job.baseline)
@@ -175,8 +192,6 @@ def test_strict_refuses_a_figure_over_all_samples(
     models = ["toy.onnx"] * (2 if verb == "verify" else 1)
     assert main([verb, *models, "--budget", "snr(share=0)>=30", "--strict"]) == 2
     said = capsys.readouterr().err.strip().splitlines()
-    assert said[0].endswith(
-        "--strict wants proof, and no number of samples proves snr(share=0)>=30"
-    )
+    assert said[0].endswith("proof, and no number of samples proves 'snr(share=0)>=30'")
     assert len(said) == 2
     assert not (here / "ortune-run").exists()

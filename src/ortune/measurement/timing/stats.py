@@ -221,9 +221,31 @@ def half_width(learnt: Learnt, pairs: int = PAIRS) -> float:
     Args:
         learnt: From all groups of the run.
     """
-    df = PRIOR_DF + learnt.df
-    variance = (PRIOR_DF * PAIR_SD**2 + learnt.squares) / df
-    return student(CONFIDENCE, df + pairs - 1) * math.sqrt(variance / pairs)
+    df = PRIOR_DF + learnt.df + pairs - 1
+    return student(CONFIDENCE, df) * math.sqrt(_variance(learnt) / pairs)
+
+
+def pairs_for(learnt: Learnt, difference: float = 0.03, power: float = 0.9) -> int | None:
+    """Return how many pairs find a difference that often; None where 100 do not.
+
+    The interval's half-width and the estimate's own error must fit into it together.
+
+    Args:
+        learnt: From all groups of the run.
+    """
+    own = student(2 * power - 1, 1000) * math.sqrt(_variance(learnt))
+    return next(
+        (
+            n
+            for n in range(2, 101)
+            if half_width(learnt, n) + own / math.sqrt(n) <= math.log1p(difference)
+        ),
+        None,
+    )
+
+
+def _variance(learnt: Learnt) -> float:
+    return (PRIOR_DF * PAIR_SD**2 + learnt.squares) / (PRIOR_DF + learnt.df)
 
 
 def _means(pairs: Sequence[Pair]) -> Floats:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortune.core.plugins.spelling import parse
-from ortune.core.proposal import Proposal
 from ortune.core.step import Quantizer, Recipe
-from ortune.core.trial import Plan
+from ortune.core.trial import Plan, Proposal
 from ortune.search.policy import Policy, View
 
 

@@ -6,8 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ortune_toys.backends.crash import Crash
 from ortune_toys.backends.scripted import Scripted
 from rich.console import Console
@@ -234,6 +237,40 @@ def test_a_claim_and_too_noisy_exclude_each_other(model: Path) -> None:
     stolen = judged(model, 100_100, stolen=0.5, fast_ns=100_000)
     assert stolen.winner is None and stolen.judgement.too_noisy
     assert stolen.counts["no faster beyond the noise"] == 1
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(st.integers(40_000, 400_000), min_size=3, max_size=3),
+    st.sampled_from([0.0, 0.5]),
+    st.integers(0, 2**16),
+)
+def test_no_record_is_both_claimed_and_too_noisy(
+    model: Path, speeds: list[int], stolen: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    group = []
+    for ns, again in zip(speeds, (False, False, True), strict=True):
+        one = TimedRow(Contestant(model, Cpu(), Latency(), again), model)
+        takes = (ns * np.exp(rng.normal(0, 0.2 * rng.random(), 3))).astype(int).tolist()
+        one.turns = [[Burst((ns,) * 4, (0.0,) * 4)] * 4 for ns in takes]
+        group.append(one)
+    made = [rows.row(one, "digest", NO_ENERGY) for one in group]
+    record = Record(10, 2, 1, 0.0, stolen, None, 0, 0.0, None, None, (), None, ())
+    found = result([group], made, record)
+    claimed = found.ratios[1].clear
+    assert not (claimed and found.judgement.too_noisy)
+    assert (found.winner is not None) is claimed
+    words = {word for word, number in found.counts.items() if number}
+    assert words == {
+        "no faster beyond the noise"
+        if not claimed
+        else "faster"
+        if found.ratios[1].high < 1
+        else "slower"
+    }
 
 
 def test_a_failed_self_check_is_told_and_exits_with_1(

@@ -117,6 +117,18 @@ class TestLearnt:
         assert pooled <= 10, "1 % of 450 is 4.5; 10 leaves room for chance"
         assert pooled <= alone
 
+    def test_the_pairs_that_find_three_percent_find_it(self) -> None:
+        sd = 0.02
+        learnt = stats.Learnt(14 * sd**2, 14)
+        needed = stats.pairs_for(learnt)
+        assert needed is not None and needed > stats.PAIRS
+        assert stats.pairs_for(stats.Learnt(14 * 0.004**2, 14)) in (2, 3)
+        assert stats.pairs_for(stats.Learnt(14 * 0.5**2, 14)) is None
+        rng = np.random.default_rng(14)
+        means = rng.normal(math.log(1.03), sd / math.sqrt(needed), 20_000)
+        found = (means - stats.half_width(learnt, needed) > 0).mean()
+        assert 0.88 < found < 0.96, "pairs are whole"
+
     def test_a_plan_louder_than_the_rest_is_not_called_calm(self) -> None:
         rng = np.random.default_rng(12)
         calm, claims = stats.Learnt(9 * 0.01**2, 9), 0

@@ -1,0 +1,75 @@
+"""What a run learnt decides what its trials are called."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.studies import CLEAN, FACTS, baseline, job, trial
+
+from ortune.backends.cpu import Cpu
+from ortune.core.acceptance import Outcome, outcome
+from ortune.core.trial import Block, Burst, Measurement, Pair, Plan, Status, Trial
+from ortune.experiment import measure
+from ortune.experiment.context import Context
+from ortune.measurement.timing import stats
+
+
+def pair(log: float) -> Pair:
+    """A pair whose blocks all say the same."""
+    one, two = (Burst((ns,) * 4, (0.0,) * 4) for ns in (10**6, round(10**6 * math.exp(log))))
+    return Pair((Block(one, two),) * 6)
+
+
+def measured(key: str, part: str, *logs: float) -> Trial:
+    taken = Measurement(tuple(map(pair, logs)), 1, 1, 1)
+    return replace(trial(key, Plan(CLEAN, Cpu()), 1.0), part=part, measurement=taken)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(tmp_path, job(names=()), FACTS, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
+
+
+def test_a_run_learns_from_its_equal_pair_and_every_other_finalist() -> None:
+    first = replace(baseline(), stage="baseline", measurement=measured("x", "", 0.1).measurement)
+    trials = [
+        first,
+        measured("a", "search", 0.5),
+        measured("a", "final", -0.1, 0.1),
+        measured("b", "final", 0.2, 0.3, 0.4),
+    ]
+    every, but = measure.learnt(trials), measure.learnt(trials, but="a")
+    assert (every.df, but.df) == (1 + 1 + 2, 1 + 2)
+    assert every.squares == pytest.approx(0.01 + 0.02 + 0.02, rel=1e-4)
+    assert but.squares == pytest.approx(0.01 + 0.02, rel=1e-4)
+
+
+def test_what_the_others_learnt_takes_a_claim_back_and_says_so(context: Context) -> None:
+    rng = np.random.default_rng(0)
+    final = measured("a", "final", *(-0.02 + rng.normal(0, 0.003, 5)))
+    alone = measure.concluded(context, final, stats.NOTHING)
+    assert (alone.status, outcome(alone)) == (Status.OK, Outcome.FASTER)
+    loud = measure.concluded(context, alone, stats.Learnt(8 * 0.04**2, 8))
+    assert (loud.status, outcome(loud)) == (Status.OK, Outcome.LEVEL)
+    assert loud.why == "no faster beyond the noise"
+    assert loud.predicted != alone.predicted and loud.measurement == alone.measurement
+    assert measure.concluded(context, loud, stats.NOTHING) == alone, "it follows from the pairs"
+    slow = measured("a", "final", *(0.02 + rng.normal(0, 0.003, 5)))
+    assert measure.concluded(context, slow, stats.NOTHING).status is Status.SLOWER
+
+
+def test_what_a_search_sorts_out_is_slower_only_beyond_the_noise(context: Context) -> None:
+    near = measure.concluded(context, measured("a", "search", 0.05), stats.NOTHING)
+    assert near.ratio is not None and near.ratio.low < 1 < near.ratio.high
+    assert (near.status, near.why) == (Status.LEVEL, "no faster beyond the noise")
+    far = measure.concluded(context, measured("a", "search", 0.5), stats.NOTHING)
+    assert (far.status, outcome(far)) == (Status.SLOWER, Outcome.SLOWER)
+
+
+def test_what_was_not_measured_stays_as_it_is(context: Context) -> None:
+    died = replace(trial("a", Plan(CLEAN, Cpu()), 1.0), measurement=None, status=Status.FAILED)
+    assert measure.concluded(context, died, stats.NOTHING) is died

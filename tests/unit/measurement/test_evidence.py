@@ -1,0 +1,376 @@
+"""What samples prove, by the kind of the metric, with numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from scipy.stats import beta
+
+from ortune.core.budget import Budget
+from ortune.core.errors import BadData
+from ortune.core.metric import Kind, Metric
+from ortune.core.trial import Score, Verdict
+from ortune.measurement.accuracy import judge, provable, scored, unresolved
+from ortune.measurement.evidence import numbered
+from ortune.statistics import betting, paired
+
+COSINE = Budget.parse("cosine>=0.999")
+ERRORS = Budget.parse("max-error<=0.01")
+TOP1 = Budget.parse("top1>=base-0.01")
+
+
+@dataclass(frozen=True)
+class Toy(Metric):
+    """A mean of records, whose bounds may be known."""
+
+    known: tuple[float, float] | None = (0.0, 1.0)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        return self.known
+
+
+@dataclass(frozen=True)
+class Cost(Toy):
+    """Lower is better."""
+
+    higher_is_better: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Figure(Metric):
+    """The root of a mean: no mean itself."""
+
+    def aggregate(self, records: Any) -> float:
+        return math.sqrt(float(records[:, 0].mean())) if len(records) else math.nan
+
+
+def column(values: object) -> np.ndarray:
+    return np.asarray(values, np.float64).reshape(-1, 1)
+
+
+def like(records: np.ndarray, value: float = 1.0) -> np.ndarray:
+    return np.full_like(records, value)
+
+
+def share(budget: Budget, good: float, bad: float, n: int, outside: int, **more: Any) -> Score:
+    records = column([bad] * outside + [good] * (n - outside))
+    return judge(budget, records, like(records), **more)
+
+
+class TestShare:
+    @pytest.mark.parametrize(
+        ("n", "outside", "verdict"),
+        [
+            (59, 0, Verdict.PROVED),
+            (92, 1, Verdict.LIKELY),
+            (93, 1, Verdict.PROVED),
+            (40, 2, Verdict.LIKELY),
+            (39, 2, Verdict.FAILS),
+            (20, 1, Verdict.LIKELY),
+            (19, 1, Verdict.FAILS),
+        ],
+    )
+    @pytest.mark.parametrize(
+        ("budget", "good", "bad"), [(COSINE, 0.9995, 0.9), (ERRORS, 0.001, 0.1)]
+    )
+    def test_how_many_may_be_outside(
+        self, budget: Budget, good: float, bad: float, n: int, outside: int, verdict: Verdict
+    ) -> None:
+        score = share(budget, good, bad, n, outside)
+        assert score.verdict is verdict
+        assert score.inside == pytest.approx(1 - outside / n)
+        assert score.value == (bad if verdict is Verdict.FAILS else good)
+        assert (score.proved_on == n) is (verdict is Verdict.PROVED)
+
+    def test_the_value_shown_is_what_the_share_of_the_inputs_keeps(self) -> None:
+        records = column(1 - np.arange(100) / 1e5)
+        score = judge(COSINE, records, like(records))
+        assert score.value == pytest.approx(1 - 94e-5)
+        assert score.low == pytest.approx(1 - 98e-5), "one of 100 may be outside: the second worst"
+        assert score.high == math.inf
+        worse = judge(ERRORS, 1 - records, like(records, 0.0))
+        assert worse.value == pytest.approx(94e-5) and worse.high == pytest.approx(98e-5)
+        assert worse.low == -math.inf
+
+    def test_few_samples_bound_nothing(self) -> None:
+        assert share(COSINE, 1.0, 0.0, 30, 0).low == -math.inf
+        assert share(ERRORS, 0.0, 1.0, 30, 0).high == math.inf
+
+    def test_a_group_is_as_good_as_its_worst_sample(self) -> None:
+        records = column([1.0, 0.5] + [1.0] * 118)
+        groups = [f"photo{i // 2}" for i in range(120)]
+        score = judge(COSINE, records, like(records), groups)
+        assert score.inside == pytest.approx(59 / 60)
+        records[1] = 1.0
+        score = judge(COSINE, records, like(records), groups)
+        assert (score.verdict, score.proved_on, score.inside) == (Verdict.PROVED, 60, 1.0)
+
+    def test_one_broken_sample_of_a_group_breaks_it(self) -> None:
+        records = column([1.0] * 40)
+        records[3] = np.nan
+        score = judge(COSINE, records, like(records), [f"g{i // 2}" for i in range(40)])
+        assert score.verdict is Verdict.FAILS and math.isnan(score.value)
+
+    def test_only_held_out_samples_prove_and_all_decide(self) -> None:
+        records = column([0.9] * 2 + [1.0] * 118)
+        held = range(60, 120)
+        score = judge(COSINE, records, like(records), proof=held)
+        assert (score.verdict, score.proved_on) == (Verdict.PROVED, 60)
+        assert "60 held-out samples" in score.basis
+        assert judge(COSINE, records, like(records), proof=range(60)).verdict is Verdict.LIKELY
+        records[:10] = 0.9
+        assert judge(COSINE, records, like(records), proof=held).verdict is Verdict.FAILS
+        assert judge(COSINE, like(records), like(records), proof=[]).verdict is Verdict.LIKELY
+
+    def test_a_smaller_error_takes_more_samples(self) -> None:
+        for n, verdict in ((79, Verdict.LIKELY), (80, Verdict.PROVED)):
+            score = share(COSINE, 1.0, 0.0, n, 0, error=0.05 / 3)
+            assert (score.verdict, score.error) == (verdict, 0.05 / 3)
+        assert share(COSINE, 1.0, 0.0, 20, 0, error=0.05 / 3).needed == 80
+
+    def test_a_relative_limit_is_of_each_samples_own_loss(self) -> None:
+        budget = Budget(COSINE.metric, -0.01, relative=True)
+        base = column(np.linspace(0.5, 1.0, 60))
+        score = judge(budget, base - 0.005, base)
+        assert score.verdict is Verdict.PROVED
+        assert score.base - score.value == pytest.approx(0.005)
+        assert judge(budget, base - 0.02, base).verdict is Verdict.FAILS
+        assert judge(budget, base[::-1].copy(), base).verdict is Verdict.FAILS, "paired"
+
+    def test_rounding_at_the_limit_is_forgiven(self) -> None:
+        assert share(COSINE, 0.999 - 1e-12, 0.0, 59, 0).verdict is Verdict.PROVED
+        assert share(COSINE, 0.999 - 1e-6, 0.0, 59, 0).verdict is Verdict.FAILS
+
+
+class TestRight:
+    def test_an_absolute_limit_is_clopper_and_pearsons(self) -> None:
+        budget = Budget(TOP1.metric, 0.8)
+        records = column([0.0] * 10 + [1.0] * 90)
+        score = judge(budget, records, like(records))
+        assert score.low == pytest.approx(beta.ppf(0.05, 90, 11))
+        assert score.verdict is Verdict.PROVED and score.proved_on == 100
+        tight = judge(Budget(TOP1.metric, 0.85), records, like(records))
+        assert tight.verdict is Verdict.LIKELY and tight.needed is not None and tight.needed > 100
+        assert judge(Budget(TOP1.metric, 0.91), records, like(records)).verdict is Verdict.FAILS
+
+    def test_lost_and_won_answers_are_counted_by_sample(self) -> None:
+        base, cand = np.ones(1000), np.ones(1000)
+        base[:30], cand[20:40] = 0, 0
+        score = judge(TOP1, column(cand), column(base))
+        assert "10 lost, 20 won of 1000 samples" in score.basis
+        assert score.value == pytest.approx(0.98) and score.base == pytest.approx(0.97)
+        assert (score.verdict is Verdict.PROVED) is (
+            paired.p_value(1000, 10, 20, 0.01, 0.05) <= 0.05
+        )
+
+    def test_the_bound_that_is_shown_never_contradicts_the_verdict(self) -> None:
+        for n in range(290, 310):
+            score = judge(TOP1, column(np.ones(n)), column(np.ones(n)))
+            assert (score.low >= score.base - 0.01) is (score.verdict is Verdict.PROVED)
+
+    def test_in_groups_it_is_bet_on_lost_minus_won(self) -> None:
+        groups = [f"g{i // 2}" for i in range(2000)]
+        ones = column(np.ones(2000))
+        score = judge(TOP1, ones, ones, groups)
+        assert (score.verdict, score.proved_on) == (Verdict.PROVED, 1000)
+        assert "bets on 1000 groups" in score.basis
+        few = judge(TOP1, ones[:400], ones[:400], groups[:400])
+        assert few.verdict is Verdict.LIKELY and few.needed is not None and few.needed > 300
+
+
+class TestMean:
+    LOSS = Budget(Toy(), -0.05, relative=True)
+
+    def test_unchanged_records_prove_from_the_number_that_is_told_on(self) -> None:
+        n = provable(self.LOSS, column([0.5]))
+        assert n == betting.unchanged(0.05, 1.0, 0.05)
+        assert n is not None
+        for count, verdict in ((n - 1, Verdict.LIKELY), (n, Verdict.PROVED)):
+            records = column(np.full(count, 0.7))
+            score = judge(self.LOSS, records, records)
+            assert score.verdict is verdict
+        assert score.proved_on == n and score.value == score.base == pytest.approx(0.7)
+
+    def test_a_cost_is_a_score_turned_round(self) -> None:
+        rng = np.random.default_rng(0)
+        base = column(rng.random(400))
+        cand = np.clip(base - 0.01 * rng.random((400, 1)), 0, 1)
+        good = judge(self.LOSS, cand, base, seed=3)
+        turned = judge(Budget(Cost(), 0.05, relative=True), 1 - cand, 1 - base, seed=3)
+        assert good.verdict is turned.verdict is Verdict.PROVED
+        assert turned.high == pytest.approx(1 - good.low)
+        assert (turned.low, good.high) == (-math.inf, math.inf)
+        absolute = judge(Budget(Toy(), 0.3), cand, base, seed=3)
+        mirrored = judge(Budget(Cost(), 0.7), 1 - cand, 1 - base, seed=3)
+        assert absolute.verdict is mirrored.verdict is Verdict.PROVED
+        assert mirrored.high == pytest.approx(1 - absolute.low)
+        assert 0.3 < absolute.low < absolute.value
+
+    def test_the_bound_is_of_the_paired_difference(self) -> None:
+        base = column(np.random.default_rng(1).random(300))
+        score = judge(self.LOSS, base, base)
+        assert score.base - 0.05 < score.low < score.base
+        wide = judge(Budget(Toy(), 0.4), base, base)
+        assert wide.low < score.low, "samples differ more than their losses"
+
+    def test_a_record_outside_its_bounds_is_refused(self) -> None:
+        records = column([0.5, 1.2, 0.5])
+        for cand, base in ((records, like(records, 0.5)), (like(records, 0.5), records)):
+            with pytest.raises(BadData, match=r"1\.2, outside its bounds 0 and 1"):
+                judge(self.LOSS, cand, base)
+        with pytest.raises(BadData, match=r"-0\.1, outside"):
+            judge(self.LOSS, column([-0.1]), column([0.5]))
+        edge = column([0.0, 1.0, 1.0 + 1e-12])
+        assert judge(self.LOSS, edge, edge).verdict is Verdict.LIKELY
+
+    def test_without_bounds_nothing_is_proved(self) -> None:
+        records = column(np.full(5000, 0.7))
+        budget = Budget(Toy(known=None), -0.05, relative=True)
+        score = judge(budget, records, records)
+        assert (score.verdict, score.needed, score.proved_on) == (Verdict.LIKELY, None, None)
+        assert score.basis.startswith("bootstrap over 5000 samples")
+        assert provable(budget, records) is None
+
+    def test_the_order_of_bets_is_the_seeds(self) -> None:
+        cand = column((np.arange(100) % 20 > 0).astype(float))
+        found = {judge(self.LOSS, cand, like(cand), seed=seed).low for seed in range(8)}
+        assert len(found) > 1
+        same = {judge(self.LOSS, cand, like(cand), seed=5).low for _ in range(3)}
+        assert len(same) == 1
+
+
+class TestFigure:
+    def test_it_is_likely_at_best_with_the_interval_of_the_paired_difference(self) -> None:
+        rng = np.random.default_rng(2)
+        base = column(rng.random(400))
+        budget = Budget(Figure(), -0.05, relative=True)
+        score = judge(budget, base * 0.98, base)
+        assert score.verdict is Verdict.LIKELY and score.needed is None
+        assert score.value - score.low < 0.002, "samples differ much, their losses hardly"
+        unpaired = judge(Budget(Figure(), 0.1), base * 0.98, base)
+        assert unpaired.value - unpaired.low > 0.01
+        assert judge(budget, base * 0.5, base).verdict is Verdict.FAILS
+
+    def test_lower_is_better_shows_the_upper_end(self) -> None:
+        base = column(np.random.default_rng(2).random(50))
+        score = judge(Budget(Cost(known=None), 0.9), base, base)
+        assert score.low == -math.inf and score.value < score.high < 0.7
+
+    def test_groups_are_drawn_as_wholes(self) -> None:
+        rng = np.random.default_rng(4)
+        records = column(np.repeat(rng.random(20), 20))
+        groups = [f"g{i // 20}" for i in range(400)]
+        alone = judge(Budget(Figure(), 0.1), records, like(records))
+        grouped = judge(Budget(Figure(), 0.1), records, like(records), groups)
+        assert grouped.value - grouped.low > 2.5 * (alone.value - alone.low)
+
+
+@pytest.mark.parametrize(
+    ("budget", "n"),
+    [
+        (COSINE, 59),
+        (Budget.parse("cosine(share=0.9)>=0.999"), 29),
+        (Budget.parse("cosine(share=0)>=0.999"), None),
+        (TOP1, 299),
+        (Budget.parse("top1>=base"), None),
+        (Budget(Figure(), 0.5), None),
+        (Budget(Toy(known=None), 0.5), None),
+        (Budget(Cost(), 0.05, relative=True), 74),
+        (Budget(Toy(), 0.05, relative=True), None),
+    ],
+)
+def test_how_many_unread_samples_prove_an_unchanged_answer(budget: Budget, n: int | None) -> None:
+    assert provable(budget, None) == n
+
+
+def test_of_an_absolute_limit_it_depends_on_the_baseline() -> None:
+    right = column([1.0] * 95 + [0.0] * 5)
+    near, far = (provable(Budget(TOP1.metric, limit), right) for limit in (0.94, 0.8))
+    assert near is not None and far is not None and near > 10 * far > 0
+    assert provable(Budget(TOP1.metric, 0.96), right) is None
+    assert provable(Budget(Toy(), 0.8), None) is None
+    mean = provable(Budget(Toy(), 0.8), right)
+    assert mean is not None and mean > far
+    assert provable(TOP1, right, grouped=True) == betting.unchanged(0.01, 2.0, 0.05) or (
+        provable(TOP1, right, grouped=True) == betting.unchanged(0.01, 1.0, 0.05)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "said"),
+    [
+        ("top1>=base-0.01", 99, "99 samples cannot tell 0.01: one is 0.01; 100 would"),
+        ("top1>=base-0.01", 100, ""),
+        ("top1>=base-0.01", 1, "1 sample cannot tell 0.01: one is 1; 100 would"),
+        ("top1>=base-0.01", 0, ""),
+        ("top1>=0.99", 60, "60 samples cannot tell 0.01: one is 0.017; 100 would"),
+        ("top1>=base", 9, ""),
+        ("cosine>=0.999", 9, ""),
+    ],
+)
+def test_a_budget_finer_than_one_sample(text: str, n: int, said: str) -> None:
+    assert unresolved(Budget.parse(text), n) == said
+    assert unresolved(Budget.parse(text), n, column([0.0, 1.0])) == said
+    assert unresolved(Budget.parse(text), n, column([0.5, 1.0])) == ""
+
+
+@pytest.mark.parametrize(
+    ("decibels", "exact", "verdict"),
+    [
+        (80.0, True, Verdict.PROVED),
+        (79.9, True, Verdict.LIKELY),
+        (200.0, False, Verdict.LIKELY),
+        (None, True, Verdict.LIKELY),
+        (math.nan, True, Verdict.LIKELY),
+    ],
+)
+def test_exact_steps_prove_from_80_decibels_on(
+    decibels: float | None, exact: bool, verdict: Verdict
+) -> None:
+    records = column(np.ones(9))
+    score = judge(TOP1, records, records, exact=exact, snr_db=decibels)
+    assert (score.verdict, score.proved_on) == (verdict, None)
+    lost = judge(TOP1, like(records, 0.0), records, exact=exact, snr_db=decibels)
+    assert lost.verdict is Verdict.FAILS and lost.needed is None
+
+
+@pytest.mark.parametrize(
+    "budget", [COSINE, TOP1, Budget(Toy(), 0.1), Budget(Figure(), 0.1), Budget(Cost(), 0.9)]
+)
+def test_what_is_no_number_fails_on_either_side(budget: Budget) -> None:
+    whole = column(np.ones(99) * 0.999)
+    broken = whole.copy()
+    broken[7] = np.nan
+    for cand, base in ((broken, whole), (broken, broken)):
+        assert judge(budget, cand, base).verdict is Verdict.FAILS
+
+
+def test_one_side_alone_has_the_same_score() -> None:
+    records = column(1 - np.arange(100) / 1e5)
+    groups = [f"g{i // 10}" for i in range(100)]
+    for given in (None, groups):
+        judged = judge(COSINE, records, like(records), given)
+        assert scored(COSINE, records, given) == judged.value
+    assert scored(Budget(Toy(), 0.1), records) == pytest.approx(float(records.mean()))
+    errors = scored(ERRORS, 1 - records)
+    assert errors == pytest.approx(94e-5)
+
+
+def test_samples_are_numbered_by_group() -> None:
+    assert numbered(None, 3).tolist() == [0, 1, 2]
+    assert len(set(numbered(["b", "a", "b"], 3))) == 2
+    assert numbered(["b", "a", "b"], 3)[0] == numbered(["b", "a", "b"], 3)[2]
+
+
+KINDS: list[tuple[Callable[[], Metric], Kind]] = [(Toy, Kind.MEAN), (Figure, Kind.FIGURE)]
+
+
+@pytest.mark.parametrize(("made", "kind"), KINDS)
+def test_an_aggregate_of_its_own_is_no_mean(made: Callable[[], Metric], kind: Kind) -> None:
+    assert made().kind(None) is kind

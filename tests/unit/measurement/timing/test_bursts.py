@@ -1,0 +1,165 @@
+"""Recorded timings are read as they were: a changed statistic shows in these numbers.
+
+Where one is changed on purpose, the numbers change with it, and the decision page says why.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import t, trim_mean
+
+from ortune.core.plugins import codec
+from ortune.core.trial import Block, Interval, Pair
+from ortune.measurement.timing import stats
+
+BURSTS = Path(__file__).parents[3] / "fixtures" / "bursts"
+
+READ: dict[tuple[str, str], dict[str, object]] = {
+    ("alone", "equal"): {
+        "claim": (0.99194, 0.96508, 1.01953),
+        "sorting": (0.99194, 0.97807, 1.006),
+        "one pair": (0.99325, 0.8428, 1.17054),
+        "one block a pair": (1.01441, 0.97775, 1.05245),
+        "learnt": (0.99194, 0.97081, 1.01352),
+        "new": (0.99194, 0.93792, 1.04906),
+        "blocks": (0.01884, -0.01791, -0.00173, -0.01205, 0.00457, -0.01811),
+        "unlike": (0.05866, -0.00306, -0.00818, -0.00239, 0.01488, -0.01461),
+        "disturbed": 0.25885,
+    },
+    ("alone", "slower"): {
+        "claim": (1.04517, 1.00369, 1.08837),
+        "sorting": (1.04517, 1.02368, 1.06712),
+        "one pair": (1.04398, 0.82003, 1.32907),
+        "one block a pair": (1.09617, 0.88078, 1.36424),
+        "learnt": (1.04517, 1.01861, 1.07243),
+        "new": (1.04517, 0.97124, 1.12473),
+        "blocks": (0.0374, 0.04868, -0.02462, 0.05117, 0.04718, 0.03889),
+        "unlike": (0.04517, 0.04933, 0.05546, 0.06586, 0.06702, 0.05208),
+        "disturbed": 0.21038,
+    },
+    ("busy", "equal"): {
+        "claim": (1.00866, 0.95932, 1.06054),
+        "sorting": (1.00866, 0.98304, 1.03495),
+        "one pair": (1.05159, 0.31271, 3.53635),
+        "one block a pair": (0.99545, 0.96137, 1.03075),
+        "learnt": (1.00866, 0.97573, 1.04271),
+        "new": (1.00866, 0.92445, 1.10055),
+        "blocks": (0.00787, 0.19983, 0.29999, -0.01131, 0.00482, -0.01887),
+        "unlike": (-0.00087, 0.24046, 0.33082, -0.00862, 0.0087, -0.07014),
+        "disturbed": 0.14548,
+    },
+    ("busy", "slower"): {
+        "claim": (1.05506, 1.0195, 1.09186),
+        "sorting": (1.05506, 1.03666, 1.07378),
+        "one pair": (1.05311, 0.53159, 2.08624),
+        "one block a pair": (1.07418, 1.03893, 1.11061),
+        "learnt": (1.05506, 1.02561, 1.08535),
+        "new": (1.05506, 0.98881, 1.12574),
+        "blocks": (0.08313, 0.00095, 0.05201, 0.02309, 0.24443, 0.04875),
+        "unlike": (0.09019, -3e-05, 0.05336, 0.00479, 0.25551, 0.0323),
+        "disturbed": 0.12037,
+    },
+}
+
+
+@cache
+def recorded(place: str) -> dict[str, tuple[Pair, ...]]:
+    text = gzip.decompress((BURSTS / f"{place}.json.gz").read_bytes())
+    return {k: codec.decode(tuple[Pair, ...], pairs) for k, pairs in json.loads(text).items()}
+
+
+def pooled(place: str) -> stats.Learnt:
+    return stats.Learnt.of([recorded(place)["slower"]], recorded(place)["equal"])
+
+
+def unlike(pair: Pair) -> Pair:
+    """The same runs, had every entry been of another sample."""
+    sides = [
+        (replace(b.baseline, alike=False), replace(b.candidate, alike=False)) for b in pair.blocks
+    ]
+    return Pair(tuple(Block(*one) for one in sides))
+
+
+@pytest.mark.parametrize("cell", READ)
+@pytest.mark.parametrize("name", next(iter(READ.values())))
+def test_what_is_read_off_recorded_pairs(cell: tuple[str, str], name: str) -> None:
+    place, which = cell
+    pairs = recorded(place)[which]
+    found: object = {
+        "claim": lambda: stats.ratio(pairs),
+        "sorting": lambda: stats.ratio(pairs, stats.SEARCHING),
+        "one pair": lambda: stats.ratio(pairs[:1]),
+        "one block a pair": lambda: stats.ratio([Pair(p.blocks[:1]) for p in pairs]),
+        "learnt": lambda: stats.ratio(pairs, learnt=pooled(place)),
+        "new": lambda: stats.prediction(pairs),
+        "blocks": lambda: stats.block_logs(pairs[0]),
+        "unlike": lambda: stats.block_logs(unlike(pairs[0])),
+        "disturbed": lambda: stats.disturbed(pairs),
+    }[name]()
+    if isinstance(found, Interval):
+        found = (found.value, found.low, found.high)
+    assert found == pytest.approx(READ[cell][name], abs=2e-5)
+
+
+@pytest.mark.parametrize("cell", READ)
+def test_a_claim_by_its_formula(cell: tuple[str, str]) -> None:
+    """Five pairs, their variance moderated by the prior and what blocks are unsure of."""
+    pairs = recorded(cell[0])[cell[1]]
+    logs = [stats.block_logs(pair) for pair in pairs]
+    means = [float(trim_mean(one, 0.2)) for one in logs]
+    rng = np.random.default_rng(5)
+    errors = [
+        float(np.std([trim_mean(rng.choice(one, len(one)), 0.2) for _ in range(1500)]))
+        * math.sqrt(len(one) / (len(one) - 1))
+        for one in logs
+    ]
+    prior = stats.PAIR_SD**2 + float(np.mean(np.square(errors)))
+    df = stats.PRIOR_DF + 4
+    variance = (stats.PRIOR_DF * prior + 4 * np.var(means, ddof=1)) / df
+    half = t.ppf(0.995, df) * math.sqrt(variance / 5)
+    found = stats.ratio(pairs)
+    assert math.log(found.value) == pytest.approx(np.mean(means))
+    assert math.log(found.high / found.value) == pytest.approx(half, rel=0.02)
+    assert math.log(found.value / found.low) == pytest.approx(half, rel=0.02)
+
+
+def test_what_a_run_learns() -> None:
+    """Equal sides have a known mean, so that each of their pairs counts."""
+    equal, slower = recorded("busy")["equal"], recorded("busy")["slower"]
+    one, two = (
+        np.array([float(trim_mean(stats.block_logs(pair), 0.2)) for pair in pairs])
+        for pairs in (equal, slower)
+    )
+    found = pooled("busy")
+    assert found.df == 9
+    assert found.squares == pytest.approx((one**2).sum() + ((two - two.mean()) ** 2).sum())
+    assert stats.Learnt.of([slower[:1], ()]) == stats.NOTHING, "of a lone pair nothing is known"
+    shared = stats.Learnt.of([slower, equal], one_baseline=True)
+    assert shared.df == int(8 * 4 / 5)
+    alone = stats.Learnt.of([slower, equal])
+    assert shared.squares / shared.df == pytest.approx(alone.squares / alone.df)
+
+
+def test_the_half_width_of_a_claim_in_a_run() -> None:
+    learnt = stats.Learnt(0.004, 9)
+    df = stats.PRIOR_DF + 9
+    variance = (stats.PRIOR_DF * stats.PAIR_SD**2 + 0.004) / df
+    for count in (1, 5):
+        wanted = t.ppf(0.995, df + count - 1) * math.sqrt(variance / count)
+        assert stats.half_width(learnt, count) == pytest.approx(wanted, rel=1e-4)
+    assert stats.half_width(learnt) == stats.half_width(learnt, 5)
+
+
+@pytest.mark.parametrize("df", [1, 1.5, 2, 5.5, 30])
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.99])
+def test_student(df: float, confidence: float) -> None:
+    wanted = t.ppf((1 + confidence) / 2, df)
+    assert stats.student(confidence, df) == pytest.approx(wanted, rel=1e-4)

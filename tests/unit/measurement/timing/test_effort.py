@@ -1,0 +1,109 @@
+"""How long a pair is timed: until the answer is clear or the seconds are spent."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import Effort, claiming, time_pair
+
+BURST_S = 0.15
+
+
+class Clock:
+    """Time that passes only while a burst is timed."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Timed:
+    """A worker of a fixed latency; each burst takes its time."""
+
+    def __init__(self, clock: Clock, ns: int, spread: float = 0.0) -> None:
+        self.clock, self.ns, self.spread, self.turn = clock, ns, spread, 0
+
+    def ask(self, do: str, *, runs: int = 0, **_: Any) -> dict[str, Any]:
+        self.turn += do == "burst"
+        self.clock.now += BURST_S * (do == "burst")
+        ns = round(self.ns * (1 + self.spread * (-1) ** (self.turn // 2)))
+        return {
+            "latency_ns": [ns] * runs,
+            "waited": [0.0] * runs,
+            "spent_ns": 200_000_000,
+            "alike": True,
+        }
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", made)
+    return made
+
+
+def blocks(clock: Clock, ratio: float, effort: Effort, spread: float = 0.0) -> int:
+    base: Any = Timed(clock, 1_000_000, spread)
+    cand: Any = Timed(clock, round(1_000_000 * ratio))
+    return len(time_pair(base, cand, effort).blocks)
+
+
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.9])
+def test_a_clear_gain_ends_it_after_the_fewest_blocks(clock: Clock, ratio: float) -> None:
+    assert blocks(clock, ratio, Effort(min_blocks=5, seconds=60)) == 5
+    assert blocks(clock, ratio, Effort(min_blocks=7, seconds=60)) == 7
+
+
+def test_a_hopeless_loss_ends_it_at_three(clock: Clock) -> None:
+    assert blocks(clock, 2.0, Effort(min_blocks=8, seconds=60)) == 3
+    assert blocks(clock, 2.0, Effort(min_blocks=8, seconds=60, decide=False)) == 24
+
+
+def test_a_small_loss_is_timed_as_long_as_a_gain(clock: Clock) -> None:
+    assert blocks(clock, 1.15, Effort(min_blocks=6, seconds=60)) == 6
+
+
+def test_equal_sides_are_timed_until_the_seconds_are_spent(clock: Clock) -> None:
+    assert blocks(clock, 1.0, Effort(seconds=5.9)) == 10, "a block takes 0.6 s"
+    clock.now = 0.0
+    assert blocks(clock, 1.0, Effort(seconds=600.0, max_blocks=24)) == 24
+
+
+def test_what_is_clear_is_not_stopped_for_where_no_decision_is_wanted(clock: Clock) -> None:
+    assert blocks(clock, 0.5, Effort(seconds=600.0, max_blocks=9, decide=False)) == 9
+
+
+def test_the_fewest_blocks_may_take_twice_the_seconds_and_no_more(clock: Clock) -> None:
+    assert blocks(clock, 1.0, Effort(min_blocks=6, seconds=3.0)) == 6
+    assert blocks(clock, 1.0, Effort(min_blocks=20, seconds=3.0)) in (10, 11)
+
+
+def test_a_single_block_may_be_all(clock: Clock) -> None:
+    assert blocks(clock, 2.0, Effort(max_blocks=1, decide=False)) == 1
+
+
+def test_wide_intervals_are_not_clear(clock: Clock) -> None:
+    assert blocks(clock, 0.9, Effort(seconds=600.0, max_blocks=9), spread=0.2) == 9
+
+
+def test_progress_is_told_from_the_third_block_on(clock: Clock) -> None:
+    told: list[tuple[float, int]] = []
+    base: Any = Timed(clock, 1_000_000)
+    cand: Any = Timed(clock, 500_000)
+    time_pair(
+        *(base, cand, Effort(min_blocks=5, seconds=60)),
+        lambda ratio, done: told.append((round(ratio.value, 6), done)),
+    )
+    assert told == [(0.5, 3), (0.5, 4), (0.5, 5)]
+
+
+def test_five_claiming_pairs_take_as_long_as_three_of_a_search() -> None:
+    found = claiming(4.0)
+    assert found.seconds * stats.PAIRS == pytest.approx(12.0)
+    assert not found.decide
+    assert found.max_blocks == 20

@@ -1,0 +1,173 @@
+"""A whole search on scripted workers: what is confirmed, learnt, concluded and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.unit.experiment.scripted import FINAL, LOSSY, Script, scripted
+
+from ortune.backends.cpu import Cpu
+from ortune.core.acceptance import Outcome
+from ortune.core.event import Event, Note
+from ortune.core.study import Header, Study
+from ortune.core.trial import Plan, Proposal, Status, Verdict
+from ortune.experiment import measure
+from ortune.experiment.ledger import read_study, write_header
+from ortune.measurement.timing import stats
+from ortune.search.loop import Aim, search
+from ortune.search.policy import LeftOut, Policy, View
+
+PLANS = [replace(LOSSY, backend=Cpu(threads=n)) for n in range(1, 6)]
+
+
+@dataclass(frozen=True)
+class Given(Policy):
+    """Proposes the plans of a test."""
+
+    plans: tuple[Plan, ...] = ()
+
+    def next(self, view: View) -> Proposal | None:
+        left = [plan for plan in self.plans if not view.tried(plan)]
+        return Proposal(left[0], "test", "given") if left else None
+
+    def left_out(self, view: View) -> LeftOut:
+        return LeftOut(notes=("three more plans are there",), late=False, plans=3)
+
+
+class Clock:
+    """A clock that a test turns."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]:
+    def run(script: Script, plans: Sequence[Plan] = PLANS, **aim: Any) -> Study:
+        context = replace(scripted(tmp_path, monkeypatch, script), finalists=3)
+        write_header(tmp_path, Header(context.job, context.facts))
+        wanted = Aim(**{"seconds": 100.0, "began": 0.0, "clock": Clock(), **aim})
+        search(context, lambda note: cast(Any, None), Given(tuple(plans)), wanted, told.append)
+        return read_study(tmp_path)
+
+    told.clear()
+    return run
+
+
+told: list[Event] = []
+
+
+def backends(study: Study, part: str) -> list[int]:
+    return [
+        t.plan.backend.threads for t in study.trials[1:] if t.part == part and t.stage != "history"
+    ]
+
+
+def ratios(*values: float) -> dict[Any, float]:
+    return {plan.backend: value for plan, value in zip(PLANS, values, strict=False)}
+
+
+def test_the_three_fastest_are_measured_again_and_the_best_of_them_is_handed_out(
+    run: Callable[..., Study],
+) -> None:
+    study = run(Script(ratios=ratios(0.8, 0.5, 0.52, 0.51, 1.2)))
+    assert backends(study, "search") == [1, 2, 3, 4, 5]
+    assert backends(study, "final") == [2, 4, 3]
+    assert study.best.plan == PLANS[1] and study.best.part == "final"
+    assert study.finished == "done" and not study.too_noisy
+    assert study.counts[Outcome.SLOWER] == 1 and study.counts[Outcome.UNTRIED] == 3
+    assert study.notes == ("three more plans are there",)
+    assert study.best.score is not None and study.best.score.verdict is Verdict.PROVED
+    assert [step.name for step in study.history] == ["baseline", "quantization", "runtime"]
+
+
+def test_what_is_beaten_beyond_the_noise_is_not_measured_again(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = run(Script(ratios=ratios(0.1, 0.95, 0.96, 0.97, 1.2)))
+    assert backends(study, "final")[0] == 1
+    assert len(backends(study, "final")) <= 3
+
+
+def test_where_nothing_is_faster_the_original_stays(run: Callable[..., Study]) -> None:
+    study = run(Script(ratio=1.02))
+    assert study.best == study.baseline and backends(study, "final") == []
+    assert [step.name for step in study.history] == ["baseline"]
+
+
+def test_all_finalists_falling_leaves_the_original(run: Callable[..., Study]) -> None:
+    study = run(Script(noise=lambda at: 3.0 if at in FINAL else 0.001))
+    assert len(backends(study, "final")) == 3
+    assert {t.status for t in study.final} == {Status.FAILS}
+    assert study.best == study.baseline
+
+
+def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., Study]) -> None:
+    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)))
+    for trial in study.final:
+        assert trial.measurement is not None
+        learnt = measure.learnt(study.trials, but=trial.key)
+        assert learnt.df == 1 + 2 * (stats.PAIRS - 1), "the A/A pair and the two others"
+        assert trial.ratio == stats.ratio(trial.measurement.pairs, learnt=learnt)
+
+
+def test_time_that_is_up_leaves_finalists_out_but_for_the_first(run: Callable[..., Study]) -> None:
+    clock = Clock()
+    clock.now = 200.0
+    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
+    assert backends(study, "final") == [1]
+    assert study.finished == "time"
+    assert "time is up: 2 finalists were not re-measured" in study.notes
+    assert [t.plan for t in study.unconfirmed] == []
+
+
+class TestTarget:
+    def test_a_proved_plan_ends_the_search(self, run: Callable[..., Study]) -> None:
+        study = run(Script(ratios=ratios(0.8, 0.4, 0.3)), target_speedup=2.0)
+        assert study.finished == "target"
+        assert backends(study, "search")[:2] == [1, 2] and backends(study, "final") == [2]
+
+    def test_a_plan_that_only_seems_to_reach_it_does_not(self, run: Callable[..., Study]) -> None:
+        study = run(Script(ratio=0.499), target_speedup=2.0)
+        assert study.finished == "done"
+        assert len(study.final) == 3, "no more are judged than share the error"
+
+    def test_one_that_is_not_proved_does_not(self, run: Callable[..., Study]) -> None:
+        script = Script(ratio=0.3, noise=lambda at: 3.0 if at == 150 else 0.001)
+        study = run(script, target_speedup=2.0)
+        assert study.finished == "done" and study.final
+
+
+def test_the_machine_is_judged_by_what_was_measured(run: Callable[..., Study]) -> None:
+    study = run(Script())
+    assert study.noise["A/A ratio of the original to itself"].startswith("1.000 [")
+    assert study.noise["runs disturbed by neighbours"] == "0.0 %"
+    assert float(study.noise["half-width of a claim by all pairs"].split()[0]) < 10
+    assert study.noise["measured for"]
+
+
+def test_a_strict_search_hands_out_only_what_is_proved(run: Callable[..., Study]) -> None:
+    script = Script(ratio=0.5, noise=lambda at: 3.0 if at in (150, 151) else 0.001)
+    study = run(script, strict=True)
+    assert study.strict and study.final and study.best == study.baseline
+
+
+def test_ctrl_c_keeps_what_was_found(run: Callable[..., Study]) -> None:
+    calls = []
+
+    def noise(at: int) -> float:
+        calls.append(at)
+        if len(calls) > 1000:
+            raise KeyboardInterrupt
+        return 0.001
+
+    study = run(Script(noise=noise))
+    assert study.finished == "interrupted" and len(study.trials) > 1
+    assert any(isinstance(e, Note) and e.warning for e in told)
+    assert "half-width of a claim by all pairs" in study.noise
