@@ -54,8 +54,6 @@ def prepare(
         OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.
     """
     models, header = request.names, read_header(root)
-    if request.budget is not None:
-        Budget.parse(request.budget)  # before anything is read, run or said
     if header is not None:
         _same_job(root, header, request, on)
     facts = {name: model_facts.facts(file.load(path), read=True) for name, path in models.items()}

@@ -87,8 +87,13 @@ class ExperimentRequest(CustomOpsRequest, DataRequest):
         """Name -> file; the only model is named "".
 
         Raises:
-            BadSettings: Several models without an evaluate function, or two of one name.
+            BadSettings: Several models without an evaluate function, two of one name, or options
+                that cannot be read or do not go together.
         """
+        if self.budget is not None:
+            from ortune.core.budget import Budget  # a request is read without NumPy
+
+            Budget.parse(self.budget)  # before anything is read, run or said
         if self.data is None and (self.calibration or self.labels):
             raise BadSettings(
                 "--calibration and --labels go with --data; made-up samples have no labels, and "
