@@ -234,3 +234,15 @@ def test_a_plan_of_a_backend_that_is_gone_names_the_version_that_wrote_it(tmp_pa
     (tmp_path / "header.json").unlink()
     with pytest.raises(BadData, match="written by ortune of an unknown version"):
         Ledger(tmp_path)
+
+
+def test_the_folder_is_synced_once_when_the_ledger_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("ortune.experiment.ledger.sync_folder", synced.append)
+    ledger = Ledger(tmp_path)
+    ledger.append(trial("a"))
+    ledger.append(trial("b"))
+    Ledger(tmp_path).append(trial("c"))
+    assert synced == [tmp_path]

@@ -374,3 +374,24 @@ KINDS: list[tuple[Callable[[], Metric], Kind]] = [(Toy, Kind.MEAN), (Figure, Kin
 @pytest.mark.parametrize(("made", "kind"), KINDS)
 def test_an_aggregate_of_its_own_is_no_mean(made: Callable[[], Metric], kind: Kind) -> None:
     assert made().kind(None) is kind
+
+
+def test_without_a_word_plans_are_not_exact_and_the_order_is_that_of_seed_0() -> None:
+    records = column(1 - np.random.default_rng(6).random(100) ** 4)
+    budget = TestMean.LOSS
+    plain = judge(budget, records, like(records))
+    assert plain == judge(budget, records, like(records), seed=0)
+    assert plain.low != judge(budget, records, like(records), seed=1).low
+    assert judge(TOP1, records, records, snr_db=200.0).verdict is Verdict.LIKELY
+
+
+def test_in_groups_and_between_wide_bounds_an_absolute_limit_is_bet_on() -> None:
+    right = column([1.0] * 95 + [0.0] * 5)
+    top1 = Budget(TOP1.metric, 0.8)
+    wanted = betting.needed(right[:, 0], np.ones(100), 0.8, 0.0, 0.05)
+    assert provable(top1, right, grouped=True) == wanted != provable(top1, right)
+    assert provable(top1, column([])) is None
+    costs = column([1.0, 0.5] * 9)
+    wanted = betting.needed(-costs[:, 0], np.ones(18), -2.0, -4.0, 0.05)
+    assert provable(Budget(Cost(known=(0.0, 4.0)), 2.0), costs) == wanted
+    assert wanted is not None
