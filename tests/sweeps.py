@@ -10,6 +10,8 @@ from ortune.core.plugins import catalog
 from ortune.core.step import Transform
 from ortune.transforms.raise_opset import RaiseOpset
 
+TOLD = {"fix-dims", "ir-version", "lower-opset"}
+"""Steps that refuse to run without being told what to do."""
 LATEST = 23
 """Opset that models are raised to in the orders of all: some transforms write for no older one."""
 
@@ -18,9 +20,10 @@ def transforms() -> list[Transform]:
     """Return all with their default fields, in stage order, then by name.
 
     Those whose defaults ask for nothing do nothing; those that change inputs or outputs on
-    request are left out.
+    request, or refuse to run without settings, are left out.
     """
-    every = [catalog.load(Transform, name)() for name in catalog.names(Transform)]
+    names = [name for name in catalog.names(Transform) if name not in TOLD]
+    every = [catalog.load(Transform, name)() for name in names]
     kept = [step for step in every if step.keeps_io]
     return sorted(kept, key=lambda step: (step.stage, step.name()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser
+from tests.sweeps import transforms
 from tests.unit.rewriting import loaded, model_of, normal, ops, transformed
 
 from ortune.core.errors import Refused
@@ -86,7 +87,7 @@ def test_what_cannot_be_inlined_is_said() -> None:
     assert "old stays: it is of another opset" in take_notes(other)
 
 
-KEEP_IO = [n for n in catalog.names(Transform) if catalog.load(Transform, n)().keeps_io]
+KEEP_IO = [step.name() for step in transforms()]
 
 
 @pytest.mark.parametrize("name", KEEP_IO)
