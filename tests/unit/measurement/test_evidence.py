@@ -15,6 +15,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Score, Verdict
+from ortune.core.wording import means
 from ortune.measurement.accuracy import judge, provable, scored, unresolved
 from ortune.measurement.evidence import numbered
 from ortune.statistics import betting, paired
@@ -408,3 +409,9 @@ def test_large_groups_are_not_bet_on_first() -> None:
         score = judge(budget, right[:, None], like(right[:, None]), groups, seed=seed)
         found += score.low > 0.1
     assert found <= 5  # of 40 at 5 %, exceeded with a chance of 1 %
+
+
+def test_in_groups_it_is_groups_that_would_prove_it() -> None:
+    groups = [f"photo{at // 2}" for at in range(60)]
+    score = judge(COSINE, column([0.9995] * 60), column([1.0] * 60), groups)
+    assert means(score).endswith("; about 59 unread independent groups would prove it")
