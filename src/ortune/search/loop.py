@@ -14,6 +14,7 @@ from ortune.core.event import Note, Sink
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import Plan, Proposal, Trial
+from ortune.core.wording import count
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
@@ -167,7 +168,7 @@ class _Loop:
             leader = self._winner()
             if leader is not None and self.aim.left() <= 0:
                 self.attempts.note(
-                    f"time is up: {len(chosen) - index + 1} finalists were not re-measured"
+                    f"time is up, not re-measured: {count(len(chosen) - index + 1, 'finalist')}"
                 )
                 return "time"
             if leader is None or not apart(leader, trial):
