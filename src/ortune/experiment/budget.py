@@ -80,7 +80,7 @@ def check(budget: Budget, parts: Sequence[ScoredPart]) -> None:
         for part in parts:
             check_bounds(budget.metric, part.records)
     groups = [name for part in parts for name in part.groups or ()] or None
-    base = scored(budget, np.concatenate([part.records for part in parts]), groups)
+    base = scored(budget.metric, np.concatenate([part.records for part in parts]), groups)
     if not budget.admits(base, base):
         raise BadSettings(
             f"the original itself scores {base:.4g} and misses the budget {budget}",

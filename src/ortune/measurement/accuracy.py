@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings
-from ortune.core.metric import Kind
+from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Score, Verdict
 from ortune.core.wording import count
 from ortune.measurement.evidence import Paired, estimate, numbered, weigh
@@ -95,9 +95,9 @@ def judge(
     )
 
 
-def scored(budget: Budget, records: Floats, groups: Sequence[str] | None = None) -> float:
-    """Return the score of records [samples, k] alone, as the budget compares it."""
-    return estimate(budget.metric, records, numbered(groups, len(records)))
+def scored(metric: Metric, records: Floats, groups: Sequence[str] | None = None) -> float:
+    """Return the score of records [samples, k] alone, as a budget compares it."""
+    return estimate(metric, records, numbered(groups, len(records)))
 
 
 def claim(budget: Budget, kind: Kind, grouped: bool = False) -> str:

@@ -357,9 +357,9 @@ def test_one_side_alone_has_the_same_score() -> None:
     groups = [f"g{i // 10}" for i in range(100)]
     for given in (None, groups):
         judged = judge(COSINE, records, like(records), given)
-        assert scored(COSINE, records, given) == judged.value
-    assert scored(Budget(Toy(), 0.1), records) == pytest.approx(float(records.mean()))
-    errors = scored(ERRORS, 1 - records)
+        assert scored(COSINE.metric, records, given) == judged.value
+    assert scored(Toy(), records) == pytest.approx(float(records.mean()))
+    errors = scored(ERRORS.metric, 1 - records)
     assert errors == pytest.approx(94e-5)
 
 
