@@ -112,7 +112,7 @@ def means(score: Score | None) -> str:
     if score.verdict is Verdict.FAILS:
         found = f"{score.metric} is {number(score.value)}{seen}"
         return f"fails: on {count(score.samples, 'sample')} {found}; asked is that {claim}"
-    more = "at this score no number of samples proves it"
+    more = "no number of samples proves it as it is"
     if score.needed is not None:
         more = f"about {count(score.needed, f'unread independent {score.unit}')} would prove it"
     seen = f"as far as {count(score.samples, 'sample')} tell ({score.basis})"

@@ -89,7 +89,7 @@ def test_a_likely_winner_says_what_would_prove_it(study: Study) -> None:
     assert meaning.startswith("Accuracy likely: cosine is within the budget, as far as 32 samples")
     assert meaning.endswith("; about 1,232 unread independent samples would prove it.")
     unknown = with_final(study, scores=scored(Verdict.LIKELY, None))
-    assert meanings(unknown)[0].endswith("; at this score no number of samples proves it.")
+    assert meanings(unknown)[0].endswith("; no number of samples proves it as it is.")
     assert blocks("verdict", unknown)[0] == Text(first_line(unknown), "warn")
 
 
