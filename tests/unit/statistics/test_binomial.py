@@ -87,7 +87,7 @@ class TestTheFirst:
         assert stats.binom.cdf(round(n * (1 - inside)), n, 0.05) <= 0.05
         assert stats.binom.cdf(round((n - 1) * (1 - inside)), n - 1, 0.05) > 0.05
 
-    @pytest.mark.parametrize("inside", [0.0, 0.95])
+    @pytest.mark.parametrize("inside", [0.0, 0.95, math.nan])
     def test_an_estimate_no_better_than_the_share_never_proves_it(self, inside: float) -> None:
         assert binomial.needed(inside, 0.95, 0.05) is None
         assert binomial.needed(0.9501, 0.95, 0.05) is None, "millions"
