@@ -123,7 +123,9 @@ class TestShare:
         assert score.inside == 0.99 and score.basis == "99 of 100 samples inside"
         assert judge(COSINE, records[20:], like(records)[20:]).low == -math.inf, "80: none may be"
 
-    @pytest.mark.parametrize("text", ["cosine>=0.9", "cosine(share=0)>=0.9", "top1>=base", "top1>=0"])
+    @pytest.mark.parametrize(
+        "text", ["cosine>=0.9", "cosine(share=0)>=0.9", "top1>=base", "top1>=0"]
+    )
     def test_no_sample_fails_every_budget(self, text: str) -> None:
         none = np.zeros((0, 1))
         score = judge(Budget.parse(text), none, none)
