@@ -159,6 +159,59 @@ def test_bytes_that_do_not_unpack_are_refused(whole: Path, tmp_path: Path) -> No
         archive.take(file, manifest, "models/m/weights.bin", None)
 
 
+def deflated(path: Path, how: int = zipfile.ZIP_DEFLATED, packed: str = RECIPE) -> Path:
+    """A bundle of which one member is packed."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in ((MANIFEST, MADE.write()), *CONTENTS.items()):
+            file.writestr(name, content, how if name == packed else zipfile.ZIP_STORED)
+    return path
+
+
+@pytest.mark.parametrize(("name", "said"), [(RECIPE, "was changed"), (MANIFEST, "is damaged")])
+def test_a_packed_member_whose_bytes_make_no_sense_is_refused(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    path = deflated(tmp_path / "a", packed=name)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        at = file.getinfo(name).header_offset + 30 + len(name)
+    content[at] |= 0b110  # a kind of block that there is not
+    path.write_bytes(content)
+    with pytest.raises(BadModel, match=said), archive.opened(path) as (file, manifest):
+        archive.take(file, manifest, name, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [(RECIPE, "was changed after packing: .*encrypted"), (MANIFEST, "is damaged")],
+)
+def test_an_encrypted_member_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    path = bundle(tmp_path / "a")
+    content = bytearray(path.read_bytes())
+    at = content.rindex(name.encode())  # the name in the table of contents
+    content[at - 46 + 8] |= 1
+    path.write_bytes(content)
+    with pytest.raises(BadModel, match=said), archive.opened(path) as (file, manifest):
+        archive.take(file, manifest, name, None)
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_ways_to_pack_that_unpack_without_bound_are_refused(tmp_path: Path, how: int) -> None:
+    path = deflated(tmp_path / "a", how)
+    with (
+        pytest.raises(BadModel, match=f"a has '{RECIPE}' compressed as bundles are not"),
+        archive.opened(path),
+    ):
+        raise AssertionError("opened")
+    with archive.opened(deflated(tmp_path / "b")) as (file, manifest):
+        archive.take(file, manifest, RECIPE, None)
+
+
+def test_what_goes_wrong_with_an_open_bundle_is_not_called_its_damage(whole: Path) -> None:
+    with pytest.raises(ValueError, match="mine"), archive.opened(whole):
+        raise ValueError("mine")
+
+
 def test_a_disk_that_refuses_is_no_fault_of_the_bundle(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with archive.opened(whole) as (file, manifest), pytest.raises(OrtuneError) as caught:
@@ -225,7 +278,9 @@ class TestMembers:
 
 
 class TestManifest:
-    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b'{"format": "x"}', b"{}"])
+    @pytest.mark.parametrize(
+        "content", [b"", b"{", b"[]", b"1", b'{"format": "x"}', b"{}", b'{"format": Infinity}']
+    )
     def test_what_is_none_is_refused(self, content: bytes) -> None:
         with pytest.raises(BadModel, match="b: its manifest cannot be read"):
             read_manifest(content, "b")
