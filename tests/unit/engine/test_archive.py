@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -228,6 +229,11 @@ def test_all_is_checked_and_what_is_wanted_is_written_with_its_folder(
         archive.unpack(file, manifest, out, ["models/m/m.onnx", "fallback/m.onnx"])
     found = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
     assert found == {"models/m/m.onnx", "models/m/weights.bin", "fallback/m.onnx"}
+    with archive.opened(whole) as (file, manifest):
+        archive.unpack(file, manifest, tmp_path / "two", ["models/m/m.onnx", "models/more/m.onnx"])
+        archive.unpack(file, manifest, tmp_path / "one", ["golden/inputs"])
+    assert len(list((tmp_path / "two").glob("models/*/*"))) == 3
+    assert [p.name for p in (tmp_path / "one").glob("*/*")] == ["inputs"], "no folder of a model"
     wrong = bundle(tmp_path / "b", contents={**CONTENTS, "golden/inputs": b"no"})
     with archive.opened(wrong) as (file, manifest), pytest.raises(BadModel, match="golden/inputs"):
         archive.unpack(file, manifest, out, ["fallback/m.onnx"])
@@ -262,6 +268,22 @@ class TestMembers:
             with pytest.raises(BadModel, match=said), archive.opened(path):
                 raise AssertionError("opened")
 
+    def test_without_a_manifest_it_is_no_bundle(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "a", "w") as file:
+            file.writestr("weights.pt", b"x")
+        said = "a is a zip without manifest.json, so not a bundle"
+        with pytest.raises(BadModel, match=said), archive.opened(tmp_path / "a"):
+            raise AssertionError("opened")
+
+    def test_an_unsafe_name_is_refused_also_where_the_manifest_lists_it(
+        self, tmp_path: Path
+    ) -> None:
+        made = replace(MADE, members={**MADE.members, "../x": member(b"x")})
+        path = bundle(tmp_path / "a", made, {**CONTENTS, "../x": b"x"})
+        said = "a has the unsafe member '../x'"
+        with pytest.raises(BadModel, match=said), archive.opened(path):
+            raise AssertionError("opened")
+
     def test_a_manifest_that_unpacks_to_a_bomb_is_not_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -291,6 +313,14 @@ class TestManifest:
         with pytest.raises(BadModel, match=f"b has format {FORMAT + 1}") as caught:
             read_manifest(newer.write(), "b")
         assert caught.value.fix == "install ortune 9.9"
+
+    def test_the_first_format_is_read_with_what_it_did_not_record(self) -> None:
+        old = json.loads(MADE.write())
+        assert old.pop("format") == FORMAT == 1, "raised with what an older reader could misread"
+        del old["arithmetic"], old["workload"]
+        found = read_manifest(json.dumps({"format": 1, **old}).encode(), "b")
+        assert found.workload == "latency"
+        assert (found.arithmetic.integers, found.arithmetic.risky) == (0, 0)
 
     def test_a_field_of_another_form_is_refused(self) -> None:
         with pytest.raises(BadModel, match="b: its manifest is wrong"):
