@@ -313,6 +313,16 @@ def test_of_an_absolute_limit_it_depends_on_the_baseline() -> None:
     mean = provable(Budget(Toy(), 0.8), right)
     assert mean is not None and mean > far
     assert provable(TOP1, right, grouped=True) == betting.unchanged(0.01, 1.0, 0.05)
+    assert provable(Budget(TOP1.metric, 0.8), right, grouped=True) == mean
+    assert provable(Budget(Cost(), 0.2), 1 - right) == mean, "a score turned round"
+    assert provable(Budget(Toy(), 0.8), right[:0]) is None
+
+
+def test_what_is_asked_of_groups_is_said_of_groups() -> None:
+    ones = column(np.ones(4))
+    assert judge(COSINE, ones, ones).claim == "at least 95 % of inputs keep cosine 0.999"
+    grouped = judge(COSINE, ones, ones, list("aabb")).claim
+    assert grouped == "at least 95 % of groups keep cosine 0.999"
 
 
 @pytest.mark.parametrize(
@@ -324,6 +334,9 @@ def test_of_an_absolute_limit_it_depends_on_the_baseline() -> None:
         ("top1>=base-0.01", 0, ""),
         ("top1>=0.99", 60, "60 samples cannot tell 0.01: one is 0.017; 100 would"),
         ("top1>=base", 9, ""),
+        ("top1>=base-1", 9, ""),
+        ("top1>=1", 9, ""),
+        ("top1>=0", 9, ""),
         ("cosine>=0.999", 9, ""),
     ],
 )
@@ -349,6 +362,7 @@ def test_exact_steps_prove_from_80_decibels_on(
     records = column(np.ones(9))
     score = judge(TOP1, records, records, exact=exact, snr_db=decibels)
     assert (score.verdict, score.proved_on) == (verdict, None)
+    assert judge(TOP1, records, records, snr_db=decibels).verdict is Verdict.LIKELY
     lost = judge(TOP1, like(records, 0.0), records, exact=exact, snr_db=decibels)
     assert lost.verdict is Verdict.FAILS and lost.needed is None
 

@@ -102,3 +102,11 @@ class TestTheFirst:
         asked = []
         assert binomial.first(lambda n: bool(asked.append(n)), 59) is None
         assert max(asked) == binomial.MOST == 100_000
+        assert binomial.first(lambda n: bool(asked.append(n)), 60_000) is None
+        assert max(asked) == binomial.MOST
+
+    @pytest.mark.parametrize("least", [60, 119, 240])
+    def test_nothing_beyond_twice_the_first_is_asked(self, least: int) -> None:
+        asked = [0]
+        binomial.first(lambda n: bool(asked.append(n)) or n >= least, 59)
+        assert max(asked) < 2 * least

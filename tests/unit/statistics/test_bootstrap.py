@@ -89,6 +89,13 @@ def test_each_end_is_one_sided_at_the_error(error: float) -> None:
         assert end / sd == pytest.approx(stats.norm.ppf(error), abs=0.2)
 
 
+def test_it_leans_to_the_side_that_the_statistic_leans_to() -> None:
+    """The percentiles themselves, not their mirror image (Davison and Hinkley, section 5.3)."""
+    values = np.random.default_rng(4).lognormal(0.0, 1.5, 20)
+    low, high = interval(lambda rows: float(values[rows].mean()), alone(20), 0.05)
+    assert high - values.mean() > 1.2 * (values.mean() - low)
+
+
 def test_few_are_widened() -> None:
     """Of two values the spread that is drawn is 1 / sqrt(2) of what it should be."""
     two = alone(2)
