@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests.unit import studies
-from tests.unit.experiment.scripted import FINAL, LOSSY, SEARCH, Script, scripted
+from tests.unit.experiment.scripted import EDITS, FINAL, LOSSY, SEARCH, Script, scripted
 
 from ortune.backends.cpu import Cpu
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Event, TrialDone
 from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Verdict
@@ -53,6 +53,7 @@ def test_a_plan_is_timed_against_the_original_and_scored_on_the_searchs_samples(
     assert (trial.status, trial.part, trial.stage) == (Status.OK, "search", "quantization")
     assert trial.ratio.value == pytest.approx(0.5)
     assert trial.score.value > 0.999 and trial.score.samples == len(SEARCH)
+    assert (trial.size, trial.edits, trial.artefact) == (12, EDITS, "artefacts/0123")
     assert script.asked("score", "candidate") == [list(SEARCH)]
     assert script.asked("score", "baseline") == []
     assert [t.key for t in Ledger(attempts.context.root).trials] == [trial.key]
@@ -131,6 +132,21 @@ def test_a_candidate_that_dies_is_a_trial_that_failed(
         "final",
         "the candidate died",
     )
+
+
+def test_a_score_that_cannot_be_had_is_a_trial_that_failed(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> tuple[Score, ...]:
+        raise BadData("record 3 is 1.5, outside its bounds", fix="-")
+
+    monkeypatch.setattr(measure, "score", refuse)
+    trial = tried(attempts)
+    final = attempts.final(trial, 1, 1)
+    for one in (trial, final):
+        assert (one.status, one.why) == (Status.FAILED, "record 3 is 1.5, outside its bounds")
+        assert (one.error, one.reproduce) == (one.why, "run it again")
+        assert one.size == 12
 
 
 def test_an_original_that_dies_ends_the_search(attempts: Attempts, script: Script) -> None:
