@@ -24,7 +24,7 @@ from ortune.measurement.process import WorkerFailed
 
 SEARCH, FINAL = tuple(range(100)), tuple(range(100, 200))
 LOSSY = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
-BASE_NS = 2_000_000
+BASE_NS = 30_000_000
 EDITS = (Edit("int8-dynamic", 2),)
 
 

@@ -54,6 +54,7 @@ def test_a_plan_is_timed_against_the_original_and_scored_on_the_searchs_samples(
     assert trial.ratio.value == pytest.approx(0.5)
     assert trial.score.value > 0.999 and trial.score.samples == len(SEARCH)
     assert (trial.size, trial.edits, trial.artefact) == (12, EDITS, "artefacts/0123")
+    assert trial.reproduce == "run it again" and 0 < trial.seconds < 600
     assert script.asked("score", "candidate") == [list(SEARCH)]
     assert script.asked("score", "baseline") == []
     assert [t.key for t in Ledger(attempts.context.root).trials] == [trial.key]
@@ -125,7 +126,8 @@ def test_a_candidate_that_dies_is_a_trial_that_failed(
     script.fails = "candidate", do
     trial = tried(attempts)
     assert (trial.status, trial.error) == (Status.FAILED, "the candidate died")
-    assert trial.reproduce == "run it again"
+    assert (trial.why, trial.reproduce) == (trial.error, "run it again")
+    assert 0 < trial.seconds < 600
     final = attempts.final(trial, 1, 1)
     assert (final.status, final.part, final.error) == (
         Status.FAILED,
