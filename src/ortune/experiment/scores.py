@@ -42,7 +42,7 @@ def score(context: Context, worker: Worker, plan: Plan, *parts: ScoredPart) -> t
         if found is not None
     ]
     snr = next((s.value for s in others if s.metric == "snr"), None)
-    if snr is None and context.budget.metric.name() == "snr":
+    if context.budget.metric.name() == "snr":
         snr = context.budget.metric.aggregate(own)
     verdict = _judged(context, parts, own, exact=not plan.lossy, snr_db=snr)
     if plan.backend.compared_on:

@@ -166,13 +166,18 @@ class _Loop:
         for index, trial in enumerate(chosen, 1):
             leader = self._winner()
             if leader is not None and self.aim.left() <= 0:
-                self.attempts.note(
-                    f"time is up: {len(chosen) - index + 1} finalists were not re-measured"
-                )
+                left = sum(not self._judged(one) for one in chosen[index - 1 :])
+                if not left:
+                    break
+                self.attempts.note(f"time is up: {left} finalists were not re-measured")
                 return "time"
             if leader is None or not apart(leader, trial):
                 self.attempts.final(trial, index, len(chosen))
         return finished
+
+    def _judged(self, trial: Trial) -> bool:
+        """Whether a plan was re-measured."""
+        return self.attempts.ledger.find(trial.key, "final") is not None
 
     def _idle(self, trial: Trial) -> bool:
         """Whether a setting gained nothing over the plan around which it was tried."""
@@ -212,7 +217,8 @@ class _Loop:
             return False
         if trial.ratio is None or trial.ratio.value > 1 / wanted:
             return False
-        if sum(t.part == "final" for t in self.trials) >= FINALISTS:
+        full = sum(t.part == "final" for t in self.trials) >= FINALISTS
+        if full and not self._judged(trial):
             return False
         return reaches(self.attempts.final(trial, 1, 1), wanted)
 
