@@ -14,6 +14,7 @@ from ortune.core.event import Note, Sink
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import Plan, Proposal, Trial
+from ortune.core.wording import count
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
@@ -169,7 +170,7 @@ class _Loop:
                 left = sum(not self._judged(one) for one in chosen[index - 1 :])
                 if not left:
                     break
-                self.attempts.note(f"time is up: {left} finalists were not re-measured")
+                self.attempts.note(f"time is up, not re-measured: {count(left, 'finalist')}")
                 return "time"
             if leader is None or not apart(leader, trial):
                 self.attempts.final(trial, index, len(chosen))

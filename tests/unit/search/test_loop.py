@@ -123,7 +123,7 @@ def test_time_that_is_up_leaves_finalists_out_but_for_the_first(run: Callable[..
     study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
     assert backends(study, "final") == [1]
     assert study.finished == "time"
-    assert "time is up: 2 finalists were not re-measured" in study.notes
+    assert "time is up, not re-measured: 2 finalists" in study.notes
     assert [t.plan for t in study.unconfirmed] == []
 
 
