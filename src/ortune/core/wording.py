@@ -92,15 +92,6 @@ def latency_ns(study: Study, trial: Trial) -> float | None:
     return None if trial.ratio is None else original * trial.ratio.value
 
 
-def proof(score: Score) -> str:
-    """Say how sure a score's verdict is: ``proved``, or what would prove it."""
-    if score.verdict is not Verdict.LIKELY:
-        return "not judged" if score.verdict is None else str(score.verdict)
-    if score.needed is None:
-        return "likely, not proved"
-    return f"likely: about {count(score.needed, 'unread sample')} would prove it"
-
-
 def bound(score: Score) -> str:
     """Write what a score is at least, or at most, at its error."""
     if math.isfinite(score.low):

@@ -38,10 +38,11 @@ class VerdictSection(Section):
             yield Text(used)
         yield Text(_tried(study))
         yield from (Text(line, "warn") for line in _unconfirmed(study))
+        if means := _means(best):
+            yield Text(means)
         yield Text(_budget(study))
         yield from (Text(f"Not decisive: {text}.", "warn") for text in say.fallen(best.scores))
         yield _comparison(study, best)
-        yield from (Text(note) for note in study.notes)
 
 
 def answer(study: Study) -> str:
@@ -73,7 +74,15 @@ def _accuracy(best: Trial) -> str:
         return "accuracy not scored"
     name = score.metric.partition("(")[0]
     values = f"{name} {say.number(score.base)} -> {say.number(score.value)}"
-    return f"accuracy kept: {values}, {say.proof(score)}"
+    return f"accuracy kept: {values}, {score.verdict or 'not judged'}"
+
+
+def _means(best: Trial) -> str:
+    """Say in a sentence what the winner's verdict means; the original has none."""
+    if best.part != "final" or best.score is None:
+        return ""
+    means = say.means(best.score)
+    return f"{means[:1].upper()}{means[1:]}." if means else ""
 
 
 def _tone(study: Study, best: Trial) -> str:
@@ -101,9 +110,8 @@ def _unconfirmed(study: Study) -> Iterable[str]:
 
 def _budget(study: Study) -> str:
     rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
-    parts = ", ".join(f"{number} {part}" for part, number in study.samples.items())
-    texts = [f"Budget: {study.budget}{rule}", f"Samples: {parts}" * bool(parts)]
-    return " ".join(f"{text}." for text in [*texts, study.header.outlook] if text)
+    parts = ", ".join(f"{number:,} {part}" for part, number in study.samples.items())
+    return f"Budget: {study.budget}{rule}." + f" Samples: {parts}." * bool(parts)
 
 
 def _comparison(study: Study, best: Trial) -> Table:

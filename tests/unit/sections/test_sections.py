@@ -16,7 +16,17 @@ from ortune.core.trial import Edit, Interval, Plan, Score, Status, Verdict
 from ortune.core.wording import megabytes, milliseconds, number
 from ortune.reporting.blocks import gather
 
-SECTIONS = ("front", "history", "machine", "noise", "ranking", "reproduce", "steps", "verdict")
+SECTIONS = (
+    "front",
+    "history",
+    "machine",
+    "noise",
+    "notes",
+    "ranking",
+    "reproduce",
+    "steps",
+    "verdict",
+)
 
 
 @pytest.fixture
@@ -68,12 +78,28 @@ def test_the_first_line_is_the_answer(study: Study) -> None:
     assert blocks("verdict", study)[0] == Text(first_line(study), "good")
 
 
-def test_a_likely_winner_says_what_would_prove_it(study: Study) -> None:
+def test_what_the_winners_verdict_means_stands_in_a_sentence(study: Study) -> None:
+    def texts(study: Study) -> list[str]:
+        return [one.text for one in blocks("verdict", study) if isinstance(one, Text)]
+
     likely = with_final(study, scores=scored(Verdict.LIKELY, 1232))
-    assert first_line(likely).endswith("likely: about 1,232 unread samples would prove it")
-    unknown = with_final(study, scores=scored(Verdict.LIKELY, None))
-    assert first_line(unknown).endswith("likely, not proved")
-    assert blocks("verdict", unknown)[0] == Text(first_line(unknown), "warn")
+    assert first_line(likely).endswith("0.9995, likely")
+    assert blocks("verdict", likely)[0] == Text(first_line(likely), "warn")
+    (means,) = [text for text in texts(likely) if text.startswith("Likely: ")]
+    assert means.endswith("about 1,232 unread independent samples would prove it.")
+    held_out = replace(scored(Verdict.PROVED, None)[0], proved_on=59)
+    proved = texts(with_final(study, scores=(held_out,)))
+    assert any(text.startswith("Proved: with 95 % confidence") for text in proved)
+    assert any(text.startswith("Proved by construction: ") for text in texts(study))
+
+
+def test_what_was_told_meanwhile_stands_on_the_page_alone(study: Study) -> None:
+    ending, outlook = Ending(finished="time", notes=("clean: nothing to change",)), "32 samples"
+    told = replace(study, ending=ending, header=replace(study.header, outlook=outlook))
+    assert blocks("notes", told) == [Text(outlook), Text(*ending.notes)]
+    assert blocks("notes", study) == []
+    shown = [one for part in gather(told, terminal=True) for one in part.blocks]
+    assert not any(outlook in str(one) or ending.notes[0] in str(one) for one in shown)
 
 
 @pytest.mark.parametrize(
