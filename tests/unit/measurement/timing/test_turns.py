@@ -17,7 +17,7 @@ from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 from ortune.measurement.timing.turns import Started, Warmed, blocks, burst, live, pace, warm
 
 SIZE = Span(0, 5, 2)
-EFFORT = Effort(min_blocks=3, max_blocks=3, seconds=0)
+EFFORT = Effort(min_blocks=3, max_blocks=3, seconds=60)
 
 
 class Fake:
