@@ -136,6 +136,7 @@ def _share(data: Paired) -> Evidence:
     own, base = data.sign * metric.each(data.candidate), data.sign * metric.each(data.baseline)
     margin = own - base if data.budget.relative else own
     worst, proof = _worst(margin, data.units), _worst(margin[data.proof], data.units[data.proof])
+    proof[np.isnan(proof)] = -np.inf  # what is broken keeps nothing
     kept, worst_base = _kept(worst, share), _kept(_worst(base, data.units), share)
     value = worst_base + kept if data.budget.relative else kept
     inside = float(np.mean(worst >= data.goal - data.slack)) if len(worst) else math.nan

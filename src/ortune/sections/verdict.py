@@ -43,7 +43,6 @@ class VerdictSection(Section):
         yield Text(_budget(study))
         yield from (Text(f"Not decisive: {text}.", "warn") for text in say.fallen(best.scores))
         yield _comparison(study, best)
-        yield from (Text(note) for note in study.notes)
 
 
 def answer(study: Study) -> str:
@@ -103,9 +102,8 @@ def _unconfirmed(study: Study) -> Iterable[str]:
 
 def _budget(study: Study) -> str:
     rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
-    parts = ", ".join(f"{number} {part}" for part, number in study.samples.items())
-    texts = [f"Budget: {study.budget}{rule}", f"Samples: {parts}" * bool(parts)]
-    return " ".join(f"{text}." for text in [*texts, study.header.outlook] if text)
+    parts = ", ".join(f"{number:,} {part}" for part, number in study.samples.items())
+    return f"Budget: {study.budget}{rule}." + f" Samples: {parts}." * bool(parts)
 
 
 def _comparison(study: Study, best: Trial) -> Table:

@@ -118,6 +118,20 @@ class TestShare:
         score = judge(COSINE, records, like(records), [f"g{i // 2}" for i in range(40)])
         assert score.verdict is Verdict.FAILS and math.isnan(score.value)
 
+    def test_a_broken_sample_is_outside_wherever_it_is_counted(self) -> None:
+        records = column([*[1.0] * 99, np.nan])
+        score = judge(COSINE, records, like(records))
+        assert score.inside == 0.99 and score.basis == "99 of 100 samples inside"
+        assert judge(COSINE, records[20:], like(records)[20:]).low == -math.inf, "80: none may be"
+
+    @pytest.mark.parametrize(
+        "text", ["cosine>=0.9", "cosine(share=0)>=0.9", "top1>=base", "top1>=0"]
+    )
+    def test_no_sample_fails_every_budget(self, text: str) -> None:
+        none = np.zeros((0, 1))
+        score = judge(Budget.parse(text), none, none)
+        assert (score.verdict, score.needed, score.samples) == (Verdict.FAILS, None, 0)
+
     def test_only_held_out_samples_prove_and_all_decide(self) -> None:
         records = column([0.9] * 2 + [1.0] * 118)
         held = range(60, 120)
@@ -298,9 +312,17 @@ def test_of_an_absolute_limit_it_depends_on_the_baseline() -> None:
     assert provable(Budget(Toy(), 0.8), None) is None
     mean = provable(Budget(Toy(), 0.8), right)
     assert mean is not None and mean > far
-    assert provable(TOP1, right, grouped=True) == betting.unchanged(0.01, 2.0, 0.05) or (
-        provable(TOP1, right, grouped=True) == betting.unchanged(0.01, 1.0, 0.05)
-    )
+    assert provable(TOP1, right, grouped=True) == betting.unchanged(0.01, 1.0, 0.05)
+    assert provable(Budget(TOP1.metric, 0.8), right, grouped=True) == mean
+    assert provable(Budget(Cost(), 0.2), 1 - right) == mean, "a score turned round"
+    assert provable(Budget(Toy(), 0.8), right[:0]) is None
+
+
+def test_what_is_asked_of_groups_is_said_of_groups() -> None:
+    ones = column(np.ones(4))
+    assert judge(COSINE, ones, ones).claim == "at least 95 % of inputs keep cosine 0.999"
+    grouped = judge(COSINE, ones, ones, list("aabb")).claim
+    assert grouped == "at least 95 % of groups keep cosine 0.999"
 
 
 @pytest.mark.parametrize(
@@ -312,6 +334,9 @@ def test_of_an_absolute_limit_it_depends_on_the_baseline() -> None:
         ("top1>=base-0.01", 0, ""),
         ("top1>=0.99", 60, "60 scored samples cannot tell 0.01: one is 0.017; 100 would"),
         ("top1>=base", 9, ""),
+        ("top1>=base-1", 9, ""),
+        ("top1>=1", 9, ""),
+        ("top1>=0", 9, ""),
         ("cosine>=0.999", 9, ""),
     ],
 )
@@ -337,6 +362,7 @@ def test_exact_steps_prove_from_80_decibels_on(
     records = column(np.ones(9))
     score = judge(TOP1, records, records, exact=exact, snr_db=decibels)
     assert (score.verdict, score.proved_on) == (verdict, None)
+    assert judge(TOP1, records, records, snr_db=decibels).verdict is Verdict.LIKELY
     lost = judge(TOP1, like(records, 0.0), records, exact=exact, snr_db=decibels)
     assert lost.verdict is Verdict.FAILS and lost.needed is None
 

@@ -16,7 +16,17 @@ from ortune.core.trial import Edit, Interval, Plan, Score, Status, Verdict
 from ortune.core.wording import megabytes, milliseconds, number
 from ortune.reporting.blocks import gather
 
-SECTIONS = ("front", "history", "machine", "noise", "ranking", "reproduce", "steps", "verdict")
+SECTIONS = (
+    "front",
+    "history",
+    "machine",
+    "noise",
+    "notes",
+    "ranking",
+    "reproduce",
+    "steps",
+    "verdict",
+)
 
 
 @pytest.fixture
@@ -91,6 +101,15 @@ def test_a_likely_winner_says_what_would_prove_it(study: Study) -> None:
     unknown = with_final(study, scores=scored(Verdict.LIKELY, None))
     assert meanings(unknown)[0].endswith("; no number of samples proves it as it is.")
     assert blocks("verdict", unknown)[0] == Text(first_line(unknown), "warn")
+
+
+def test_what_was_told_meanwhile_stands_on_the_page_alone(study: Study) -> None:
+    ending, outlook = Ending(finished="time", notes=("clean: nothing to change",)), "32 samples"
+    told = replace(study, ending=ending, header=replace(study.header, outlook=outlook))
+    assert blocks("notes", told) == [Text(outlook), Text(*ending.notes)]
+    assert blocks("notes", study) == []
+    shown = [one for part in gather(told, terminal=True) for one in part.blocks]
+    assert not any(outlook in str(one) or ending.notes[0] in str(one) for one in shown)
 
 
 @pytest.mark.parametrize(
