@@ -172,10 +172,10 @@ def unresolved(budget: Budget, samples: int, baseline: Floats | None = None) -> 
     """
     metric, limit = budget.metric, abs(budget.limit)
     right = baseline is None or bool(np.isin(baseline[:, 0], (0.0, 1.0)).all())
-    if metric.kind(baseline) is Kind.SHARE or not right or not samples or not limit:
+    if metric.kind(baseline) is Kind.SHARE or not right or not samples:
         return ""
     fine = limit if budget.relative else 1 - limit
-    if not 0 < fine < 1 or fine * samples >= 1 - 1e-9:
+    if fine <= 0 or fine * samples >= 1 - 1e-9:
         return ""
     wanted = math.ceil(1 / fine - 1e-9)
     counted = "1 sample" if samples == 1 else f"{samples:,} samples"
