@@ -129,7 +129,7 @@ class TestRight:
     def test_what_is_half_right_is_bet_on(self, side: int) -> None:
         sides = [column(np.ones(400)), column(np.ones(400))]
         sides[side][7] = 0.5
-        assert "bets on 400 samples" in judge(TOP1, *sides).basis
+        assert "bets on 400 samples" in judge(TOP1, sides[0], sides[1]).basis
 
 
 class TestMean:
