@@ -15,6 +15,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Score, Verdict
+from ortune.core.wording import means
 from ortune.measurement.accuracy import judge, provable, scored, unresolved
 from ortune.measurement.evidence import numbered
 from ortune.statistics import betting, paired
@@ -327,11 +328,11 @@ def test_what_is_asked_of_groups_is_said_of_groups() -> None:
 @pytest.mark.parametrize(
     ("text", "n", "said"),
     [
-        ("top1>=base-0.01", 99, "99 samples cannot tell 0.01: one is 0.01; 100 would"),
+        ("top1>=base-0.01", 99, "99 scored samples cannot tell 0.01: one is 0.01; 100 would"),
         ("top1>=base-0.01", 100, ""),
-        ("top1>=base-0.01", 1, "1 sample cannot tell 0.01: one is 1; 100 would"),
+        ("top1>=base-0.01", 1, "1 scored sample cannot tell 0.01: one is 1; 100 would"),
         ("top1>=base-0.01", 0, ""),
-        ("top1>=0.99", 60, "60 samples cannot tell 0.01: one is 0.017; 100 would"),
+        ("top1>=0.99", 60, "60 scored samples cannot tell 0.01: one is 0.017; 100 would"),
         ("top1>=base", 9, ""),
         ("top1>=base-1", 9, ""),
         ("top1>=1", 9, ""),
@@ -383,9 +384,9 @@ def test_one_side_alone_has_the_same_score() -> None:
     groups = [f"g{i // 10}" for i in range(100)]
     for given in (None, groups):
         judged = judge(COSINE, records, like(records), given)
-        assert scored(COSINE, records, given) == judged.value
-    assert scored(Budget(Toy(), 0.1), records) == pytest.approx(float(records.mean()))
-    errors = scored(ERRORS, 1 - records)
+        assert scored(COSINE.metric, records, given) == judged.value
+    assert scored(Toy(), records) == pytest.approx(float(records.mean()))
+    errors = scored(ERRORS.metric, 1 - records)
     assert errors == pytest.approx(94e-5)
 
 
@@ -422,3 +423,29 @@ def test_in_groups_and_between_wide_bounds_an_absolute_limit_is_bet_on() -> None
     wanted = betting.needed(-costs[:, 0], np.ones(18), -2.0, -4.0, 0.05)
     assert provable(Budget(Cost(known=(0.0, 4.0)), 2.0), costs) == wanted
     assert wanted is not None
+
+
+def test_large_groups_are_not_bet_on_first() -> None:
+    """Groups of 20 are right and many of one are wrong: the share right is just the limit."""
+    budget, found = Budget(Toy(), 0.1), 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        sizes = np.where(rng.random(1000) < 1 / 181, 20, 1)
+        groups = [f"g{at}" for at, size in enumerate(sizes) for _ in range(size)]
+        right = np.repeat((sizes == 20).astype(float), sizes)
+        score = judge(budget, right[:, None], like(right[:, None]), groups, seed=seed)
+        found += score.low > 0.1
+    assert found <= 5  # of 40 at 5 %, exceeded with a chance of 1 %
+
+
+def test_in_groups_it_is_groups_that_would_prove_it() -> None:
+    groups = [f"photo{at // 2}" for at in range(60)]
+    score = judge(COSINE, column([0.9995] * 60), column([1.0] * 60), groups)
+    assert means(score).endswith("; about 59 unread independent groups would prove it")
+
+
+@pytest.mark.parametrize("budget", [COSINE, TOP1, Budget(Toy(), -0.1, relative=True)])
+def test_without_unread_samples_the_sentence_counts_none(budget: Budget) -> None:
+    ones = column([1.0] * 5)
+    score = judge(budget, ones, ones, proof=[])
+    assert "as far as 5 samples tell (no unread samples); about " in means(score)

@@ -58,8 +58,8 @@ def test_a_side_alone_scores_as_it_is_judged(text: str, groups: list[str] | None
     budget, rng = Budget.parse(text), np.random.default_rng(6)
     records = rng.random((60, 1)) if "top1" not in text else column(rng.random(60) > 0.2)
     found = judge(budget, records, column(np.ones(60)), groups)
-    assert scored(budget, records, groups) == found.value
-    assert scored(budget, column(np.ones(60)), groups) == found.base
+    assert scored(budget.metric, records, groups) == found.value
+    assert scored(budget.metric, column(np.ones(60)), groups) == found.base
 
 
 @pytest.mark.parametrize("text", BUDGETS)

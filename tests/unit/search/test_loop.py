@@ -14,7 +14,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Outcome
 from ortune.core.event import Event, Note
 from ortune.core.study import Header, Study
-from ortune.core.trial import Plan, Proposal, Status, Verdict
+from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Verdict
 from ortune.experiment import measure
 from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import stats
@@ -123,8 +123,44 @@ def test_time_that_is_up_leaves_finalists_out_but_for_the_first(run: Callable[..
     study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
     assert backends(study, "final") == [1]
     assert study.finished == "time"
-    assert "time is up: 2 finalists were not re-measured" in study.notes
+    assert "time is up, not re-measured: 2 finalists" in study.notes
     assert [t.plan for t in study.unconfirmed] == []
+
+
+@pytest.mark.parametrize(
+    ("needed", "says"),
+    [
+        (5, ""),
+        (9, "a finalist needs 9 pairs here, 90 s; it had 5 pairs of fresh processes, 50 s"),
+        (10, "cannot tell a difference of 3 % within 90 s a finalist; 5 pairs"),
+        (None, "cannot tell a difference of 3 % within 90 s a finalist; 5 pairs"),
+    ],
+)
+def test_what_would_be_found_is_named_up_to_ninety_seconds(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch, needed: int | None, says: str
+) -> None:
+    monkeypatch.setattr(stats, "pairs_for", lambda learnt: needed)
+    monkeypatch.setattr(stats, "found", lambda learnt: 0.05)
+    conclude = measure.concluded
+
+    def level(context: Any, trial: Trial, learnt: stats.Learnt) -> Trial:
+        return replace(conclude(context, trial, learnt), ratio=Interval(0.9, 0.8, 1.1), seconds=50)
+
+    monkeypatch.setattr(measure, "concluded", level)
+    study = run(Script(ratios=ratios(0.5)), PLANS[:1])
+    (said,) = [note for note in study.notes if "3 %" in note] or [""]
+    assert says in said and bool(says) is bool(said)
+    assert ("find one of 5 %" in said) is ("cannot" in said)
+
+
+def test_plans_left_for_lack_of_time_are_told_once(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Given, "left_out", lambda self, view: LeftOut(late=True, plans=7))
+    study = run(Script())
+    assert [e.text for e in told if isinstance(e, Note)] == ["time is up: 7 plans not tried"]
+    assert study.notes == () and study.counts[Outcome.UNTRIED] == 7
+    assert study.finished == "time"
 
 
 class TestTarget:
@@ -137,6 +173,27 @@ class TestTarget:
         study = run(Script(ratio=0.499), target_speedup=2.0)
         assert study.finished == "done"
         assert len(study.final) == 3, "no more are judged than share the error"
+
+    def test_a_run_that_reached_it_ends_at_once_when_it_is_asked_for_again(
+        self, run: Callable[..., Study]
+    ) -> None:
+        script = Script(ratios=ratios(0.4999, 0.4999, 0.3, 0.2))
+        first = run(script, target_speedup=2.0)
+        assert first.finished == "target" and backends(first, "final") == [1, 2, 3]
+        again = run(script, target_speedup=2.0)
+        assert again.finished == "target"
+        assert backends(again, "search") == [1, 2, 3], "nothing more is tried"
+
+    def test_finalists_that_were_measured_on_the_way_are_not_called_left_out(
+        self, run: Callable[..., Study]
+    ) -> None:
+        clock = Clock()
+        clock.now = 200.0
+        script = Script(ratios=ratios(0.4999, 0.4999, 0.4999, 0.9, 0.95))
+        study = run(script, target_speedup=2.0, clock=clock)
+        assert backends(study, "final") == [1, 2, 3]
+        assert study.finished == "done"
+        assert not [note for note in study.notes if "time is up" in note]
 
     def test_one_that_is_not_proved_does_not(self, run: Callable[..., Study]) -> None:
         script = Script(ratio=0.3, noise=lambda at: 3.0 if at == 150 else 0.001)

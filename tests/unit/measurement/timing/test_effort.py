@@ -97,6 +97,13 @@ def test_the_fewest_blocks_may_take_twice_the_seconds_and_no_more(clock: Clock) 
     assert blocks(clock, 1.0, Effort(min_blocks=20, seconds=3.0)) in (10, 11)
 
 
+def test_a_slow_model_gets_two_blocks(clock: Clock) -> None:
+    assert blocks(clock, 1.0, Effort(seconds=0.5)) == 2, "a block takes 0.6 s"
+    assert blocks(clock, 1.0, Effort(seconds=0.7)) == 3
+    assert blocks(clock, 1.0, Effort(seconds=0.1, decide=False)) == 2
+    assert blocks(clock, 1.0, Effort(max_blocks=1, seconds=0.1)) == 1
+
+
 def test_a_single_block_may_be_all(clock: Clock) -> None:
     assert blocks(clock, 2.0, Effort(max_blocks=1, decide=False)) == 1
 

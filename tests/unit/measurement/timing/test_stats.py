@@ -143,6 +143,8 @@ class TestLearnt:
         means = rng.normal(math.log(1.03), sd / math.sqrt(needed), 20_000)
         found = (means - stats.half_width(learnt, needed) > 0).mean()
         assert 0.88 < found < 0.96, "pairs are whole"
+        assert stats.found(learnt, needed) <= 0.03 < stats.found(learnt, needed - 1)
+        assert stats.found(learnt) > 0.03
 
     def test_a_plan_louder_than_the_rest_is_not_called_calm(self) -> None:
         rng = np.random.default_rng(12)

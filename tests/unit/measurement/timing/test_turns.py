@@ -18,7 +18,7 @@ from ortune.measurement.timing.turns import Started, Warmed, blocks, burst, live
 
 SIZE = Span(0, 5, 2)
 MS = 1_000_000
-EFFORT = Effort(min_blocks=3, max_blocks=3, seconds=0)
+EFFORT = Effort(min_blocks=3, max_blocks=3, seconds=60)
 
 
 class Fake:
