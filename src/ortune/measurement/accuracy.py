@@ -174,10 +174,10 @@ def unresolved(budget: Budget, samples: int, baseline: Floats | None = None) -> 
     """
     metric, limit = budget.metric, abs(budget.limit)
     right = baseline is None or bool(np.isin(baseline[:, 0], (0.0, 1.0)).all())
-    if metric.kind(baseline) is Kind.SHARE or not right or not samples or not limit:
+    if metric.kind(baseline) is Kind.SHARE or not right or not samples:
         return ""
     fine = limit if budget.relative else 1 - limit
-    if not 0 < fine < 1 or fine * samples >= 1 - 1e-9:
+    if fine <= 0 or fine * samples >= 1 - 1e-9:
         return ""
     told, wanted = f"cannot tell {fine:.4g}: one is {1 / samples:.2g}", math.ceil(1 / fine - 1e-9)
     return f"{count(samples, 'scored sample')} {told}; {wanted:,} would"

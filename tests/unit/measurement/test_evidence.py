@@ -336,6 +336,7 @@ def test_what_is_asked_of_groups_is_said_of_groups() -> None:
         ("top1>=base", 9, ""),
         ("top1>=base-1", 9, ""),
         ("top1>=1", 9, ""),
+        ("top1>=1.5", 9, ""),
         ("top1>=0", 9, ""),
         ("cosine>=0.999", 9, ""),
     ],

@@ -17,6 +17,7 @@ from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 from ortune.measurement.timing.turns import Started, Warmed, blocks, burst, live, pace, warm
 
 SIZE = Span(0, 5, 2)
+MS = 1_000_000
 EFFORT = Effort(min_blocks=3, max_blocks=3, seconds=60)
 
 
@@ -68,6 +69,7 @@ def test_a_block_goes_there_and_back_and_everyone_walks_at_his_own_pace() -> Non
     places = {name: [size.at for one, size in diary if one == name] for name in "ABC"}
     assert places == {"A": [0, 10, 20, 30], "B": [0, 7, 14, 21], "C": [0, 1, 2, 3]}
     assert [found["B"].latency_ns for found in two] == [(0, 7), (14, 21)]
+    assert all(len(one.waited) == len(one.latency_ns) for found in two for one in found.values())
     assert all(size.total == sizes[name].total for name, size in diary)
 
 
@@ -88,6 +90,26 @@ def test_who_fails_drops_out_and_the_others_go_on() -> None:
     found = list(islice(blocks(dict.fromkeys("ABC", SIZE), timed), 2))
     assert [sorted(block) for block in found] == [["A", "C"], ["A", "C"]]
     assert order(diary) == "ABCCA" + "ACCA"
+
+
+def test_who_fails_on_the_way_there_is_not_asked_on_the_way_back() -> None:
+    asked: list[str] = []
+
+    def timed(one: str, size: Span) -> Burst | None:
+        asked.append(one)
+        return None if one == "B" else bursts([], one, size)
+
+    (found,) = islice(blocks(dict.fromkeys("ABC", SIZE), timed), 1)
+    assert sorted(found) == ["A", "C"]
+    assert "".join(asked) == "ABCCA"
+
+
+def test_entries_that_must_match_fit_the_time_of_the_slowest() -> None:
+    """The quicker one says how many runs make an entry and settle."""
+    sizes = pace({"A": Warmed(40 * MS), "B": Warmed(10 * MS)}, 0.2)
+    assert sizes == dict.fromkeys("AB", Span(0, 5, 1, 9))
+    sizes = pace({"A": Warmed(MS // 10), "B": Warmed(2 * MS)}, 0.2)
+    assert sizes == dict.fromkeys("AB", Span(0, 10, 10, 108))
 
 
 TIMES = st.integers(1, 2_000_000_000)
@@ -136,9 +158,6 @@ class Runs:
         spent = sum(taken) if self.spent is None else self.spent
         waited = [0.5] * len(taken)
         return {"latency_ns": taken, "waited": waited, "spent_ns": spent, "alike": len(taken) > 2}
-
-
-MS = 1_000_000
 
 
 @pytest.mark.parametrize(

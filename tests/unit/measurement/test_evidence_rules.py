@@ -1,0 +1,172 @@
+"""What samples prove: rules that hold for every kind, and the edges of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from ortune.core.budget import Budget
+from ortune.core.metric import Metric
+from ortune.core.trial import Verdict
+from ortune.measurement.accuracy import judge, provable, scored
+from ortune.statistics import betting, binomial, paired
+
+TOP1 = Budget.parse("top1>=base-0.01")
+BUDGETS = [
+    *("cosine>=0.9", "cosine(share=0.5)>=0.9", "cosine(share=0)>=0.9", "max-error<=0.3"),
+    *("top1>=base-0.1", "top1>=0.5"),
+]
+
+
+@dataclass(frozen=True)
+class Mean(Metric):
+    """Of records from 0 to 1, unless nothing is known of them."""
+
+    known: tuple[float, float] | None = (0.0, 1.0)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        return self.known
+
+
+@dataclass(frozen=True)
+class Cost(Mean):
+    """Lower is better."""
+
+    higher_is_better: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Root(Mean):
+    """The root of a mean: no mean itself, though its records have bounds."""
+
+    def aggregate(self, records: Any) -> float:
+        return math.sqrt(float(records[:, 0].mean())) if len(records) else math.nan
+
+
+def column(values: object) -> np.ndarray:
+    return np.asarray(values, np.float64).reshape(-1, 1)
+
+
+@pytest.mark.parametrize("text", BUDGETS)
+@pytest.mark.parametrize("groups", [None, [f"g{i // 3}" for i in range(60)]])
+def test_a_side_alone_scores_as_it_is_judged(text: str, groups: list[str] | None) -> None:
+    budget, rng = Budget.parse(text), np.random.default_rng(6)
+    records = rng.random((60, 1)) if "top1" not in text else column(rng.random(60) > 0.2)
+    found = judge(budget, records, column(np.ones(60)), groups)
+    assert scored(budget.metric, records, groups) == found.value
+    assert scored(budget.metric, column(np.ones(60)), groups) == found.base
+
+
+@pytest.mark.parametrize("text", BUDGETS)
+def test_a_baseline_that_is_not_a_number_fails_too(text: str) -> None:
+    good, broken = column(np.ones(9)), column([*np.ones(8), math.nan])
+    budget = replace(Budget.parse(text), relative=True, limit=0.0)
+    assert judge(budget, good, broken).verdict is Verdict.FAILS
+    assert judge(budget, broken, good).verdict is Verdict.FAILS
+
+
+def test_a_figure_of_bounded_records_is_not_proved() -> None:
+    ones = column(np.ones(5000))
+    for budget in (Budget(Root(), -0.1, relative=True), Budget(Root(), 0.1)):
+        assert provable(budget, ones) is None
+        score = judge(budget, ones, ones)
+        assert score.verdict is Verdict.LIKELY and "a figure is not proved" in score.basis
+
+
+@pytest.mark.parametrize(("share", "n", "best"), [(0.1, 5, 1), (0.55, 100, 55), (0.5, 3, 2)])
+def test_a_share_of_few_is_counted_up(share: float, n: int, best: int) -> None:
+    """The product of 0.55 and 100 lies just above 55."""
+    records = column(np.arange(n) / n)
+    score = judge(Budget.parse(f"cosine(share={share})>=-1"), records, column(np.ones(n)))
+    assert score.value == pytest.approx((n - best) / n)
+
+
+def test_a_sample_at_its_limit_is_inside_but_for_rounding() -> None:
+    for gap, inside in ((1e-12, 1.0), (1e-6, 0.0)):
+        records = column(np.full(60, 0.9 - gap))
+        score = judge(Budget.parse("cosine>=0.9"), records, column(np.ones(60)))
+        assert score.inside == inside
+        assert score.basis.startswith("60 of 60" if inside else "0 of 60")
+
+
+def test_what_a_record_can_lose_is_the_reach_of_its_bounds() -> None:
+    budget = Budget(Mean(known=(0.5, 1.5)), -0.05, relative=True)
+    assert provable(budget, None) == betting.unchanged(0.05, 1.0, 0.05)
+
+
+class TestRight:
+    def test_how_many_more_are_needed_is_by_what_all_samples_show(self) -> None:
+        base, cand = np.ones(400), np.ones(400)
+        cand[:2], base[10:13] = 0, 0
+        score = judge(TOP1, column(cand), column(base), proof=range(200, 400))
+        assert score.verdict is Verdict.LIKELY
+        assert score.needed == paired.needed(2 / 400, 3 / 400, 0.01, 0.05)
+        right = Budget(TOP1.metric, 0.99)
+        score = judge(right, column(cand), column(base), proof=range(200, 400))
+        assert score.needed == binomial.needed(398 / 400, 0.99, 0.05)
+
+    def test_only_the_rows_of_the_proof_are_counted(self) -> None:
+        base, cand = np.ones(400), np.ones(400)
+        cand[:3], base[3:5] = 0, 0
+        score = judge(TOP1, column(cand), column(base), proof=range(2, 400))
+        assert "1 lost, 2 won of 398 held-out samples, exact" in score.basis
+        absolute = judge(Budget(TOP1.metric, 0.5), column(cand), column(base), proof=range(2, 400))
+        assert "397 right of 398 held-out samples, exact" in absolute.basis
+        assert absolute.low == pytest.approx(binomial.least(397, 398, 0.05))
+
+    def test_groups_of_one_among_the_proof_are_tested_exactly(self) -> None:
+        ones = column(np.ones(400))
+        groups = ["a"] * 50 + [f"g{i}" for i in range(350)]
+        assert "exact" in judge(TOP1, ones, ones, groups, proof=range(50, 400)).basis
+        assert "bets on" in judge(TOP1, ones, ones, groups, proof=range(40, 400)).basis
+
+    @pytest.mark.parametrize("side", [0, 1])
+    def test_what_is_half_right_is_bet_on(self, side: int) -> None:
+        sides = [column(np.ones(400)), column(np.ones(400))]
+        sides[side][7] = 0.5
+        assert "bets on 400 samples" in judge(TOP1, sides[0], sides[1]).basis
+
+
+class TestMean:
+    def test_the_bound_is_relative_to_the_base_where_the_limit_is(self) -> None:
+        rng = np.random.default_rng(3)
+        base = column(rng.random(500))
+        cand = np.clip(base + 0.02 * (rng.random((500, 1)) - 0.5), 0, 1)
+        for metric, sign in ((Mean(), 1), (Cost(), -1)):
+            unknown = replace(metric, known=None)
+            for relative in (True, False):
+                limit = -sign * 0.05 if relative else 0.5 - sign * 0.2
+                proved, drawn = (
+                    judge(Budget(one, limit, relative), cand, base) for one in (metric, unknown)
+                )
+                far = sign * (proved.value - (proved.low if sign > 0 else proved.high))
+                near = sign * (drawn.value - (drawn.low if sign > 0 else drawn.high))
+                assert 0 < near < far < 0.2
+                assert (near < 0.002) is relative, "samples differ more than their changes"
+                assert proved.verdict is Verdict.PROVED and drawn.verdict is Verdict.LIKELY
+
+    def test_what_is_needed_is_by_all_samples_and_in_units(self) -> None:
+        cand = column(np.where(np.arange(300) % 100 == 7, 0.0, 1.0))
+        ones, groups = column(np.ones(300)), [f"g{i // 3}" for i in range(300)]
+        budget = Budget(Mean(), -0.05, relative=True)
+        alone = judge(budget, cand, ones, proof=range(30)).needed
+        grouped = judge(budget, cand, ones, groups, proof=range(30)).needed
+        assert alone is not None and grouped is not None
+        assert alone / 3 < grouped < alone
+
+    def test_bounds_are_kept_but_for_rounding_of_their_size(self) -> None:
+        wide = Budget(Mean(known=(0.0, 1e6)), -1e5, relative=True)
+        edge = column([0.0, 1e6 + 1e-4, -1e-4])
+        assert judge(wide, edge, edge).verdict is Verdict.LIKELY
+
+
+def test_a_lone_group_is_said_to_be_one() -> None:
+    ones = column(np.ones(5))
+    budget = Budget(Root(), 0.5)
+    assert judge(budget, ones, ones, ["a"] * 5).basis.startswith("bootstrap over 1 group;")
+    assert judge(budget, ones, ones).basis.startswith("bootstrap over 5 samples;")
