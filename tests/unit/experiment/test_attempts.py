@@ -68,6 +68,7 @@ def test_the_original_runs_on_from_plan_to_plan(attempts: Attempts, script: Scri
     tried(attempts, replace(LOSSY, backend=Cpu(threads=2)))
     assert len(script.asked("starts", "baseline")) == 1
     assert len(script.asked("ends", "candidate")) == 2
+    assert len(script.asked("load", "baseline")) == 1, "it was made ready once"
     attempts.stack.close()
     assert len(script.asked("ends", "baseline")) == 1
 
@@ -186,6 +187,8 @@ class TestFinalist:
         assert found.ratio.high < 1 and found.predicted.low < found.ratio.low
         assert attempts.final(trial, 1, 1) is found, "known: not run again"
         assert len(script.asked("starts", "candidate")) == 5
+        tried(attempts, replace(LOSSY, backend=Cpu(threads=2)))
+        assert len(script.asked("starts", "baseline")) == 6, "a new one for the next plan"
 
     def test_it_is_scored_once_on_all_samples(self, attempts: Attempts, script: Script) -> None:
         trial = tried(attempts)
@@ -266,13 +269,15 @@ def started() -> list[tuple[Plan, str, int, int]]:
 
 
 def test_every_plan_is_announced_before_it_runs(attempts: Attempts) -> None:
-    trial = attempts.one(Proposal(LOSSY, "runtime", "a try", index=2, total=7))
+    trial = attempts.one(
+        Proposal(LOSSY, "runtime", "a try", neighbour_of="aa11", index=2, total=7)
+    )
     attempts.final(trial, 3, 5)
     assert started() == [(LOSSY, "runtime", 2, 7), (LOSSY, "final", 3, 5)]
     kinds = [type(e) for e in told if isinstance(e, (TrialStarted, Timing, TrialDone))]
     assert kinds[0] is TrialStarted and kinds[-1] is TrialDone and Timing in kinds
     assert kinds.count(TrialDone) == 2
-    assert trial.proposed == "a try"
+    assert (trial.proposed, trial.neighbour_of) == ("a try", "aa11")
     again = attempts.final(trial, 3, 5)
     assert [(e.trial, e.cached) for e in told if isinstance(e, TrialDone)][-1] == (again, True)
     assert len(started()) == 2
