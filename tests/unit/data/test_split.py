@@ -209,6 +209,10 @@ def test_where_the_shares_hold_out_enough_they_stay() -> None:
     for wanted in (1, 49, 50):
         assert split(feeds(200), wanted=wanted) == split(feeds(200))
     assert len(split(feeds(200), wanted=51).final) == 51
+    groups = [str(at) for at in range(60) for _ in range(1 + at % 7)]
+    grouped = feeds(len(groups), groups=groups)
+    held = independent(grouped, split(grouped).final)
+    assert split(grouped, wanted=held) == split(grouped)
 
 
 @pytest.mark.parametrize(

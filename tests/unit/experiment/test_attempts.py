@@ -110,7 +110,8 @@ def test_a_recipe_that_changes_nothing_is_not_run(
 ) -> None:
     nothing = Files({}, (), 12, False, "")
     monkeypatch.setattr(evaluate, "build_all", lambda *_: nothing)
-    assert tried(attempts).status is Status.UNCHANGED
+    trial = tried(attempts)
+    assert (trial.status, trial.why) == (Status.UNCHANGED, "nothing to change, not tried")
     assert attempts.notes == ["int8: nothing to change, not tried"]
     assert [e.text for e in told if isinstance(e, Note)] == attempts.notes
     assert tried(attempts, replace(LOSSY, backend=Cpu(threads=2))).status is Status.UNCHANGED
@@ -221,6 +222,15 @@ class TestFinalist:
         assert attempts.final(one, 1, 2).score.verdict is Verdict.LIKELY
         script.noise = lambda index: 0.001
         assert attempts.final(two, 2, 2).score.verdict is Verdict.LIKELY
+
+    def test_one_that_died_before_it_was_scored_spends_nothing(
+        self, attempts: Attempts, script: Script
+    ) -> None:
+        one, two = (tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in (1, 2))
+        script.fails = "candidate", "load"
+        assert attempts.final(one, 1, 2).score is None
+        script.fails = "", ""
+        assert attempts.final(two, 2, 2).score.verdict is Verdict.PROVED
 
     def test_a_proof_by_construction_spends_nothing(
         self, attempts: Attempts, script: Script
