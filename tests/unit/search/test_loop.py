@@ -220,6 +220,13 @@ def test_ctrl_c_keeps_what_was_found(run: Callable[..., Study]) -> None:
     assert "half-width of a claim by all pairs" in study.noise
 
 
+def test_the_time_that_is_left_counts_from_when_it_began() -> None:
+    clock = Clock()
+    aim = Aim(seconds=100.0, began=50.0, clock=clock)
+    clock.now = 60.0
+    assert aim.left() == 90.0
+
+
 @pytest.mark.parametrize(
     ("seconds", "pair"), [(10.0, 1.0), (90.0, 2.0), (180.0, 4.0), (1000.0, 4.0)]
 )
