@@ -169,7 +169,7 @@ def test_three_large_groups_fill_three_parts() -> None:
 
 def test_a_part_that_would_stay_empty_gets_the_smallest_group_of_the_fullest() -> None:
     """The labels put the large group first: it fills the last part, and both others fit one."""
-    sized = {"large": 40, "small": 4, "middle": 6}
+    sized = {"large": 40, "middle": 6, "small": 4}
     groups = [name for name, size in sized.items() for _ in range(size)]
     parts = split(feeds(50, groups=groups, labels=[0] * 40 + [1] * 10))
     assert sizes(parts) == (4, 6, 40)
