@@ -302,3 +302,34 @@ def test_the_history_says_what_each_kind_of_change_brought(
     stages = [t.stage for t in study.trials if t.stage == "history"]
     assert len(stages) == len(kinds) - 2
     assert all(t.scores for t in study.trials)
+
+
+@pytest.mark.parametrize(
+    ("needed", "ratio", "said"),
+    [
+        (12, 0.999, "needs about 12 pairs of fresh processes ("),
+        (None, 0.999, "needs over 100 pairs of fresh processes here"),
+        (stats.PAIRS, 0.999, ""),
+        (12, 0.5, ""),
+    ],
+)
+def test_where_a_finalist_is_level_it_is_said_what_would_tell_three_percent(
+    run: Callable[..., Study],
+    monkeypatch: pytest.MonkeyPatch,
+    needed: int | None,
+    ratio: float,
+    said: str,
+) -> None:
+    monkeypatch.setattr(stats, "pairs_for", lambda learnt: needed)
+    study = run(Script(ratio=ratio), PLANS[:1])
+    assert len(study.final) == 1
+    notes = [note for note in study.notes if "a difference of 3 %" in note]
+    assert len(notes) == bool(said) and all(said in note for note in notes)
+
+
+def test_a_part_of_the_winner_is_scored_in_the_history_also_where_it_is_slower(
+    run: Callable[..., Study],
+) -> None:
+    study = run(Script(ratios={BASE: 1.5}), [Plan(BOTH, PLANS[0].backend)])
+    parts = [t for t in study.trials if t.stage == "history"]
+    assert len(parts) == 2 and all(t.scores and t.ratio and t.ratio.low > 1 for t in parts)
