@@ -24,7 +24,10 @@ from typing import Any
 from tools.mutants.edit import Mutant
 from tools.mutants.plan import ROOT, SOURCES, Module
 
-LIBRARIES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "hypothesis", "pytest")
+LIBRARIES = (
+    *("numpy", "scipy.stats", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
+    *("hypothesis", "pytest"),
+)
 COPIED = ("src", "tests", "tools", "benchmarks", "examples", "docs", "pyproject.toml", "README.md")
 OPTIONS = ("-q", "-x", "--no-header", "--tb=no", "--basetemp=tmp")
 UNUSED = ("cacheprovider", "unraisableexception", "threadexception")

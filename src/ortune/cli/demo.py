@@ -110,8 +110,8 @@ def _write(sample: Sample, folder: Path) -> None:
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OrtuneError(f"{folder} exists and holds no demo", fix="give another -o folder")
     folder.mkdir(parents=True, exist_ok=True)
-    mark.write_text(f"{sample.name()}\n", encoding="utf-8")
+    write_text(mark, f"{sample.name()}\n")
     remark(f"writing model and data of {sample.name()} to {folder}")
     with contextlib.redirect_stdout(sys.stderr):
         sample.write(folder)
-    mark.write_text(f"{sample.name()} complete\n", encoding="utf-8")
+    write_text(mark, f"{sample.name()} complete\n")

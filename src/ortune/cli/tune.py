@@ -60,10 +60,9 @@ def _show(found: TuneResult) -> None:
             for one in found.attempts
         ],
     )
-    if found.finished == "time":
-        say("time is up: not every setting was tried")
     counts = ", ".join(f"{number} {kind}" for kind, number in found.counts.items() if number)
-    say(f"values: {counts or 'none to try'}")
+    late = ": time is up" if found.finished == "time" else ""
+    say(f"values: {counts or 'none to try'}{late}")
     for text in found.advice:
         say(f"note: {text}")
     if found.too_noisy:

@@ -62,8 +62,7 @@ class Staged(Policy):
         if not untried:
             return
         if untried[0] is not found[0] and view.remaining(self.plans) <= 0:
-            text = f"time is up: {len(untried)} of {len(found)} plans were not tried"
-            yield LeftOut((text,), late=True, plans=len(untried))
+            yield LeftOut(late=True, plans=len(untried))
             return
         place = found.index(untried[0]) + 1
         why = f"bet {place} of {len(found)}"

@@ -8,12 +8,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from ortune.core import wording as say
 from ortune.core.acceptance import Outcome, outcome, winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import Plan, Proposal, Trial
+from ortune.core.wording import count
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
@@ -27,6 +29,10 @@ from ortune.search.policy import Policy, View
 
 FINALISTS = 3
 """Plans that are re-measured at the end; as many before it, where a target may end the search."""
+
+
+LONGEST_S = 90
+"""Seconds of a finalist at most that are worth asking for."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,12 @@ class _Loop:
                 return "target"
         left_out = self.policy.left_out(view)
         self.untried = left_out.plans
+        if left_out.late:
+            # Told now only: the verdict counts it.
+            left = (
+                f"{say.count(left_out.plans, 'plan')} {Outcome.UNTRIED}" if left_out.plans else ""
+            )
+            self.sink(Note(f"time is up{': ' * bool(left)}{left}"))
         for text in left_out.notes:
             self.attempts.note(text)
         return "time" if left_out.late else "done"
@@ -169,7 +181,7 @@ class _Loop:
                 left = sum(not self._judged(one) for one in chosen[index - 1 :])
                 if not left:
                     break
-                self.attempts.note(f"time is up: {left} finalists were not re-measured")
+                self.attempts.note(f"time is up, not re-measured: {count(left, 'finalist')}")
                 return "time"
             if leader is None or not apart(leader, trial):
                 self.attempts.final(trial, index, len(chosen))
@@ -240,14 +252,20 @@ class _Loop:
         if not any(outcome(t) is Outcome.LEVEL for t in finals):
             return
         each = fmean(t.seconds for t in finals) / stats.PAIRS
-        needed = stats.pairs_for(measure.learnt(self.trials))
-        if needed is None or needed > stats.PAIRS:
-            many = f"about {needed} pairs" if needed else "over 100 pairs"
-            seconds = f" ({needed * each:.0f} s)" if needed else ""
-            self.attempts.note(
-                f"to find a difference of 3 % a finalist needs {many} of fresh processes"
-                f"{seconds} here; it had {stats.PAIRS} ({stats.PAIRS * each:.0f} s)"
+        learnt = measure.learnt(self.trials)
+        needed = stats.pairs_for(learnt)
+        if needed is not None and needed <= stats.PAIRS:
+            return
+        had = f"{stats.PAIRS} pairs of fresh processes, {stats.PAIRS * each:.0f} s"
+        if needed is not None and needed * each <= LONGEST_S:
+            text = f"to find a difference of 3 % a finalist needs {needed} pairs here, "
+            text += f"{needed * each:.0f} s; it had {had}"
+        else:
+            text = (
+                f"this machine cannot tell a difference of 3 % within {LONGEST_S} s a finalist; "
             )
+            text += f"{had}, find one of {100 * stats.found(learnt):.0f} %"
+        self.attempts.note(text)
 
     def _finals(self) -> list[Trial]:
         return [trial for trial in self._current() if trial.part == "final"]

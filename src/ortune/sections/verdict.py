@@ -30,6 +30,8 @@ class VerdictSection(Section):
         """Yield the answer first."""
         best = study.best
         yield Text(answer(study), _tone(study, best))
+        if best.key != study.baseline.key and (meaning := say.means(best.score)):
+            yield Text(f"Accuracy {meaning}.")
         if study.too_noisy:
             yield Text(f"This machine was too noisy for a verdict: {study.advice[0]}.", "warn")
         if foreseen := say.foreseen(best):
@@ -41,7 +43,6 @@ class VerdictSection(Section):
         yield Text(_budget(study))
         yield from (Text(f"Not decisive: {text}.", "warn") for text in say.fallen(best.scores))
         yield _comparison(study, best)
-        yield from (Text(note) for note in study.notes)
 
 
 def answer(study: Study) -> str:
@@ -73,7 +74,7 @@ def _accuracy(best: Trial) -> str:
         return "accuracy not scored"
     name = score.metric.partition("(")[0]
     values = f"{name} {say.number(score.base)} -> {say.number(score.value)}"
-    return f"accuracy kept: {values}, {say.proof(score)}"
+    return f"accuracy kept: {values}, {score.verdict or 'not judged'}"
 
 
 def _tone(study: Study, best: Trial) -> str:
@@ -101,9 +102,8 @@ def _unconfirmed(study: Study) -> Iterable[str]:
 
 def _budget(study: Study) -> str:
     rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
-    parts = ", ".join(f"{number} {part}" for part, number in study.samples.items())
-    texts = [f"Budget: {study.budget}{rule}", f"Samples: {parts}" * bool(parts)]
-    return " ".join(f"{text}." for text in [*texts, study.header.outlook] if text)
+    parts = ", ".join(f"{number:,} {part}" for part, number in study.samples.items())
+    return f"Budget: {study.budget}{rule}." + f" Samples: {parts}." * bool(parts)
 
 
 def _comparison(study: Study, best: Trial) -> Table:

@@ -17,7 +17,7 @@ from ortune.core.event import Event, Note
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Header, Study
-from ortune.core.trial import Plan, Proposal, Status, Verdict
+from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Verdict
 from ortune.experiment import evaluate, measure
 from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import stats
@@ -149,8 +149,44 @@ def test_time_that_is_up_leaves_finalists_out_but_for_the_first(run: Callable[..
     study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
     assert backends(study, "final") == [1]
     assert study.finished == "time"
-    assert "time is up: 2 finalists were not re-measured" in study.notes
+    assert "time is up, not re-measured: 2 finalists" in study.notes
     assert [t.plan for t in study.unconfirmed] == []
+
+
+@pytest.mark.parametrize(
+    ("needed", "says"),
+    [
+        (5, ""),
+        (9, "a finalist needs 9 pairs here, 90 s; it had 5 pairs of fresh processes, 50 s"),
+        (10, "cannot tell a difference of 3 % within 90 s a finalist; 5 pairs"),
+        (None, "cannot tell a difference of 3 % within 90 s a finalist; 5 pairs"),
+    ],
+)
+def test_what_would_be_found_is_named_up_to_ninety_seconds(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch, needed: int | None, says: str
+) -> None:
+    monkeypatch.setattr(stats, "pairs_for", lambda learnt: needed)
+    monkeypatch.setattr(stats, "found", lambda learnt: 0.05)
+    conclude = measure.concluded
+
+    def level(context: Any, trial: Trial, learnt: stats.Learnt) -> Trial:
+        return replace(conclude(context, trial, learnt), ratio=Interval(0.9, 0.8, 1.1), seconds=50)
+
+    monkeypatch.setattr(measure, "concluded", level)
+    study = run(Script(ratios=ratios(0.5)), PLANS[:1])
+    (said,) = [note for note in study.notes if "3 %" in note] or [""]
+    assert says in said and bool(says) is bool(said)
+    assert ("find one of 5 %" in said) is ("cannot" in said)
+
+
+def test_plans_left_for_lack_of_time_are_told_once(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Given, "left_out", lambda self, view: LeftOut(late=True, plans=7))
+    study = run(Script())
+    assert [e.text for e in told if isinstance(e, Note)] == ["time is up: 7 plans not tried"]
+    assert study.notes == () and study.counts[Outcome.UNTRIED] == 7
+    assert study.finished == "time"
 
 
 class TestTarget:
@@ -307,8 +343,8 @@ def test_the_history_says_what_each_kind_of_change_brought(
 @pytest.mark.parametrize(
     ("needed", "ratio", "said"),
     [
-        (12, 0.999, "needs about 12 pairs of fresh processes ("),
-        (None, 0.999, "needs over 100 pairs of fresh processes here"),
+        (12, 0.999, "needs 12 pairs here, "),
+        (None, 0.999, "this machine cannot tell a difference"),
         (stats.PAIRS, 0.999, ""),
         (12, 0.5, ""),
     ],

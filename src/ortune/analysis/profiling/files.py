@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import fields
@@ -11,6 +12,7 @@ from typing import Any
 
 from ortune.analysis.profiling.roofline import verdicts
 from ortune.analysis.profiling.trace import trace
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.profile import Action, Profile
@@ -43,21 +45,17 @@ def write(profile: Profile, folder: Path, actions: Sequence[Action] = ()) -> tup
         OrtuneError: It cannot be written.
     """
     made = tuple(folder / name for name in (TRACE, TABLE, WHOLE))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        made[0].write_text(json.dumps(trace(profile), allow_nan=False), encoding="utf-8")
-        listed = profile.records()
-        with made[1].open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, list(listed[0]) if listed else [])
-            writer.writeheader()
-            writer.writerows(listed)
-        made[2].write_text(
-            json.dumps(codec.jsonable(whole(profile, actions)), indent=1), encoding="utf-8"
-        )
-    except OSError as error:
-        raise OrtuneError(
-            f"cannot write into {folder}: {error.strerror}", fix="give another folder with -o"
-        ) from None
+    listed, table = profile.records(), io.StringIO()
+    writer = csv.DictWriter(table, list(listed[0]) if listed else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(listed)
+    texts = (
+        json.dumps(trace(profile), allow_nan=False),
+        table.getvalue(),
+        json.dumps(codec.jsonable(whole(profile, actions)), indent=1),
+    )
+    for path, text in zip(made, texts, strict=True):
+        write_text(path, text)
     return made
 
 

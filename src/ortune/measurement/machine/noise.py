@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ortune.core.trial import Interval
+from ortune.core.wording import count
 from ortune.measurement.machine.counters import LIVE, Roots, Snapshot, Throttle, settings, snapshot
 
 __all__ = ["Advice", "Judgement", "Record", "between", "judge", "now", "snapshot"]
@@ -77,7 +78,7 @@ class Record:
         if self.throttled is not None and self.periods:
             throttled = f"{_percent(self.throttled)} of {self.periods}"
         return {
-            "measured for": f"{self.seconds:.0f} s on {self.cpus} CPUs",
+            "measured for": f"{self.seconds:.0f} s on {count(self.cpus, 'CPU')}",
             "CPUs used by ortune": f"{self.own:.2f}",
             "CPUs used by others": _shown(self.others, "{:.2f}".format),
             "throttled periods of the CPU quota": throttled,
@@ -241,7 +242,9 @@ def _steal(record: Record) -> list[Advice]:
 def _others(record: Record) -> list[Advice]:
     if record.others is None or record.others <= OTHERS * record.cpus:
         return []
-    what = f"other processes used {record.others:.1f} of {record.cpus} CPUs during the run"
+    what = (
+        f"other processes used {record.others:.1f} of {count(record.cpus, 'CPU')} during the run"
+    )
     change = "stop them"
     if record.cpus > 1 and record.others < record.cpus - 0.5:
         change += "; one thread needs one free CPU: --on 'cpu(threads=1)'"

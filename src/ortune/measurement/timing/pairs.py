@@ -13,6 +13,10 @@ from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import Started, blocks, burst, live, pace, ready, warm
 
+_FEWEST, _SLOW = 3, 2
+"""Blocks before a pair is looked at; where they take twice the seconds, as many as have an error
+of their own."""
+
 
 class BaselineFailed(WorkerFailed):
     """The side that the other is measured against failed."""
@@ -23,7 +27,7 @@ class Effort:
     """How long a pair may take.
 
     Attributes:
-        min_blocks: Blocks before any early stop, unless they take twice the seconds.
+        min_blocks: Blocks before any early stop, unless they take twice the seconds: then two.
         decide: Stop early when the interval lies wholly on one side of 1 and is narrow enough.
         burst: Seconds of a burst; a block has four, and what its sides take to settle.
     """
@@ -94,10 +98,11 @@ def time_pair(
         until = time.monotonic() + effort.seconds
         for found in blocks(sizes, timed):
             taken.append(Block(found[baseline], found[candidate]))
-            if len(taken) > 2:
+            late = time.monotonic() - until
+            if len(taken) >= (_FEWEST if late < effort.seconds else _SLOW):
                 ratio = stats.ratio([Pair(tuple(taken))], stats.SEARCHING)
                 progress(ratio, len(taken))
-                if _enough(ratio, len(taken), time.monotonic() - until, effort):
+                if _enough(ratio, len(taken), late, effort):
                     break
             if len(taken) >= effort.max_blocks:
                 break

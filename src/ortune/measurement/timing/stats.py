@@ -106,7 +106,7 @@ def block_logs(pair: Pair) -> Floats:
     Only undisturbed entries count as soon as each side has a dozen of them, in four blocks.
     """
     kept = [calm(block) for block in pair.blocks]
-    fewest = min((sum(int(k[side].sum()) for k in kept) for side in (0, 1)), default=0)
+    fewest = min(sum(int(k[side].sum()) for k in kept) for side in (0, 1))
     enough = fewest >= _ENOUGH and sum(one.any() and two.any() for one, two in kept) >= _BLOCKS
     logs = []
     for block, (one, two) in zip(pair.blocks, kept, strict=True):
@@ -225,23 +225,25 @@ def half_width(learnt: Learnt, pairs: int = PAIRS) -> float:
     return student(CONFIDENCE, df) * math.sqrt(_variance(learnt) / pairs)
 
 
-def pairs_for(learnt: Learnt, difference: float = 0.03, power: float = 0.9) -> int | None:
-    """Return how many pairs find a difference that often; None where 100 do not.
+def found(learnt: Learnt, pairs: int = PAIRS, power: float = 0.9) -> float:
+    """Return the difference, a share of 1, that so many pairs find that often.
 
     The interval's half-width and the estimate's own error must fit into it together.
 
     Args:
         learnt: From all groups of the run.
     """
-    own = student(2 * power - 1, 1000) * math.sqrt(_variance(learnt))
-    return next(
-        (
-            n
-            for n in range(2, 101)
-            if half_width(learnt, n) + own / math.sqrt(n) <= math.log1p(difference)
-        ),
-        None,
-    )
+    own = student(2 * power - 1, 1000) * math.sqrt(_variance(learnt) / pairs)
+    return math.expm1(half_width(learnt, pairs) + own)
+
+
+def pairs_for(learnt: Learnt, difference: float = 0.03) -> int | None:
+    """Return how many pairs find a difference in nine of ten runs; None where 100 do not.
+
+    Args:
+        learnt: From all groups of the run.
+    """
+    return next((n for n in range(2, 101) if found(learnt, n) <= difference), None)
 
 
 def _variance(learnt: Learnt) -> float:

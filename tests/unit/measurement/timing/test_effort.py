@@ -64,6 +64,20 @@ def test_a_hopeless_loss_ends_it_at_three(clock: Clock) -> None:
     assert blocks(clock, 2.0, Effort(min_blocks=8, seconds=60, decide=False)) == 24
 
 
+@pytest.mark.parametrize(("ratio", "count"), [(1.25, 8), (1.45, 3)])
+def test_hopeless_is_a_loss_of_three_tenths_at_least(
+    clock: Clock, ratio: float, count: int
+) -> None:
+    assert blocks(clock, ratio, Effort(min_blocks=8, seconds=60)) == count
+
+
+def test_by_default_a_pair_is_decided_within_four_seconds_or_24_blocks(clock: Clock) -> None:
+    assert blocks(clock, 0.5, Effort()) == 4
+    assert blocks(clock, 1.0, Effort()) == 7, "4 s, 0.6 s a block"
+    assert blocks(clock, 1.0, Effort(seconds=600)) == 24
+    assert Effort().burst == BURST_S
+
+
 def test_a_small_loss_is_timed_as_long_as_a_gain(clock: Clock) -> None:
     assert blocks(clock, 1.15, Effort(min_blocks=6, seconds=60)) == 6
 
@@ -81,6 +95,13 @@ def test_what_is_clear_is_not_stopped_for_where_no_decision_is_wanted(clock: Clo
 def test_the_fewest_blocks_may_take_twice_the_seconds_and_no_more(clock: Clock) -> None:
     assert blocks(clock, 1.0, Effort(min_blocks=6, seconds=3.0)) == 6
     assert blocks(clock, 1.0, Effort(min_blocks=20, seconds=3.0)) in (10, 11)
+
+
+def test_a_slow_model_gets_two_blocks(clock: Clock) -> None:
+    assert blocks(clock, 1.0, Effort(seconds=0.5)) == 2, "a block takes 0.6 s"
+    assert blocks(clock, 1.0, Effort(seconds=0.7)) == 3
+    assert blocks(clock, 1.0, Effort(seconds=0.1, decide=False)) == 2
+    assert blocks(clock, 1.0, Effort(max_blocks=1, seconds=0.1)) == 1
 
 
 def test_a_single_block_may_be_all(clock: Clock) -> None:

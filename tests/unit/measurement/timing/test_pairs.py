@@ -39,7 +39,7 @@ def test_no_side_begins_while_the_other_may_still_spin() -> None:
     diary: list[tuple[str, str, int]] = []
     one: Any = Asked("A", 10_000_000, diary)
     two: Any = Asked("B", 5_000_000, diary)
-    pair = time_pair(one, two, Effort(min_blocks=3, max_blocks=3, seconds=0))
+    pair = time_pair(one, two, Effort(min_blocks=3, max_blocks=3, seconds=60))
     assert len(pair.blocks) == 3
     timed = diary[2:]
     changes = [(a, b) for a, b in pairwise(timed) if a[0] != b[0]]
@@ -54,7 +54,7 @@ def test_a_side_runs_by_time_where_entries_are_alike() -> None:
     diary: list[tuple[str, str, int]] = []
     one: Any = Asked("A", 40_000_000, diary, alike=True)
     two: Any = Asked("B", 10_000_000, diary, alike=True)
-    pair = time_pair(one, two, Effort(min_blocks=3, max_blocks=3, seconds=0, burst=0.2))
+    pair = time_pair(one, two, Effort(min_blocks=3, max_blocks=3, seconds=60, burst=0.2))
     assert [len(block.baseline.latency_ns) for block in pair.blocks] == [10] * 3
     assert [len(block.candidate.latency_ns) for block in pair.blocks] == [40] * 3
     assert stats.ratio([pair]).value == pytest.approx(0.25)

@@ -1,0 +1,21 @@
+"""What was told while the search ran: a terminal has seen it already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core.section import Block, Section, Text
+from ortune.core.study import Study
+
+
+@dataclass(frozen=True)
+class NotesSection(Section):
+    """What the samples can prove, and what was left out or noticed on the way."""
+
+    order: ClassVar[int] = 15
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield a line a note."""
+        yield from (Text(text) for text in (study.header.outlook, *study.notes) if text)
