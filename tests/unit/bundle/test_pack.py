@@ -190,6 +190,11 @@ def test_a_zip_of_something_else(tmp_path: Path) -> None:
         load(tmp_path / "a.ortune")
 
 
+def test_a_model_is_no_bundle(study: Study) -> None:
+    with pytest.raises(BadModel, match=r"toy\.onnx is not a bundle"):
+        read(Path(study.root) / "artefacts/0123/toy.onnx")
+
+
 def test_a_newer_format_is_refused(bundle: Path) -> None:
     def raised(members: dict[str, bytes]) -> None:
         manifest = json.loads(members["manifest.json"])

@@ -169,7 +169,7 @@ def test_three_large_groups_fill_three_parts() -> None:
 
 def test_a_part_that_would_stay_empty_gets_the_smallest_group_of_the_fullest() -> None:
     """The labels put the large group first: it fills the last part, and both others fit one."""
-    sized = {"large": 40, "small": 4, "middle": 6}
+    sized = {"large": 40, "middle": 6, "small": 4}
     groups = [name for name, size in sized.items() for _ in range(size)]
     parts = split(feeds(50, groups=groups, labels=[0] * 40 + [1] * 10))
     assert sizes(parts) == (4, 6, 40)
@@ -209,6 +209,10 @@ def test_where_the_shares_hold_out_enough_they_stay() -> None:
     for wanted in (1, 49, 50):
         assert split(feeds(200), wanted=wanted) == split(feeds(200))
     assert len(split(feeds(200), wanted=51).final) == 51
+    groups = [str(at) for at in range(60) for _ in range(1 + at % 7)]
+    grouped = feeds(len(groups), groups=groups)
+    held = independent(grouped, split(grouped).final)
+    assert split(grouped, wanted=held) == split(grouped)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def test_the_original_runs_on_from_plan_to_plan(attempts: Attempts, script: Scri
     tried(attempts, replace(LOSSY, backend=Cpu(threads=2)))
     assert len(script.asked("starts", "baseline")) == 1
     assert len(script.asked("ends", "candidate")) == 2
+    assert len(script.asked("load", "baseline")) == 1, "it was made ready once"
     attempts.stack.close()
     assert len(script.asked("ends", "baseline")) == 1
 
@@ -109,7 +110,8 @@ def test_a_recipe_that_changes_nothing_is_not_run(
 ) -> None:
     nothing = Files({}, (), 12, False, "")
     monkeypatch.setattr(evaluate, "build_all", lambda *_: nothing)
-    assert tried(attempts).status is Status.UNCHANGED
+    trial = tried(attempts)
+    assert (trial.status, trial.why) == (Status.UNCHANGED, "nothing to change, not tried")
     assert attempts.notes == ["int8: nothing to change, not tried"]
     assert [e.text for e in told if isinstance(e, Note)] == attempts.notes
     assert tried(attempts, replace(LOSSY, backend=Cpu(threads=2))).status is Status.UNCHANGED
@@ -186,6 +188,8 @@ class TestFinalist:
         assert found.ratio.high < 1 and found.predicted.low < found.ratio.low
         assert attempts.final(trial, 1, 1) is found, "known: not run again"
         assert len(script.asked("starts", "candidate")) == 5
+        tried(attempts, replace(LOSSY, backend=Cpu(threads=2)))
+        assert len(script.asked("starts", "baseline")) == 6, "a new one for the next plan"
 
     def test_it_is_scored_once_on_all_samples(self, attempts: Attempts, script: Script) -> None:
         trial = tried(attempts)
@@ -218,6 +222,15 @@ class TestFinalist:
         assert attempts.final(one, 1, 2).score.verdict is Verdict.LIKELY
         script.noise = lambda index: 0.001
         assert attempts.final(two, 2, 2).score.verdict is Verdict.LIKELY
+
+    def test_one_that_died_before_it_was_scored_spends_nothing(
+        self, attempts: Attempts, script: Script
+    ) -> None:
+        one, two = (tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in (1, 2))
+        script.fails = "candidate", "load"
+        assert attempts.final(one, 1, 2).score is None
+        script.fails = "", ""
+        assert attempts.final(two, 2, 2).score.verdict is Verdict.PROVED
 
     def test_a_proof_by_construction_spends_nothing(
         self, attempts: Attempts, script: Script
@@ -266,13 +279,15 @@ def started() -> list[tuple[Plan, str, int, int]]:
 
 
 def test_every_plan_is_announced_before_it_runs(attempts: Attempts) -> None:
-    trial = attempts.one(Proposal(LOSSY, "runtime", "a try", index=2, total=7))
+    trial = attempts.one(
+        Proposal(LOSSY, "runtime", "a try", neighbour_of="aa11", index=2, total=7)
+    )
     attempts.final(trial, 3, 5)
     assert started() == [(LOSSY, "runtime", 2, 7), (LOSSY, "final", 3, 5)]
     kinds = [type(e) for e in told if isinstance(e, (TrialStarted, Timing, TrialDone))]
     assert kinds[0] is TrialStarted and kinds[-1] is TrialDone and Timing in kinds
     assert kinds.count(TrialDone) == 2
-    assert trial.proposed == "a try"
+    assert (trial.proposed, trial.neighbour_of) == ("a try", "aa11")
     again = attempts.final(trial, 3, 5)
     assert [(e.trial, e.cached) for e in told if isinstance(e, TrialDone)][-1] == (again, True)
     assert len(started()) == 2

@@ -12,10 +12,13 @@ from tests.unit.experiment.scripted import FINAL, LOSSY, Script, scripted
 
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Outcome
+from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, Note
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Recipe, Transform
 from ortune.core.study import Header, Study
 from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Verdict
-from ortune.experiment import measure
+from ortune.experiment import evaluate, measure
 from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import stats
 from ortune.search.loop import Aim, search
@@ -38,6 +41,27 @@ class Given(Policy):
         return LeftOut(notes=("three more plans are there",), late=False, plans=3)
 
 
+@dataclass(frozen=True)
+class Around(Given):
+    """Proposes each plan as a neighbour of the first, and ends for lack of time."""
+
+    def next(self, view: View) -> Proposal | None:
+        found = super().next(view)
+        first = [t for t in view.trials if t.plan == self.plans[0]]
+        return replace(found, neighbour_of=first[0].key) if found and first else found
+
+    def left_out(self, view: View) -> LeftOut:
+        return LeftOut(notes=(), late=True, plans=1)
+
+
+@dataclass(frozen=True)
+class Stubborn(Given):
+    """Proposes one plan again and again."""
+
+    def next(self, view: View) -> Proposal | None:
+        return Proposal(self.plans[0], "test", "given")
+
+
 class Clock:
     """A clock that a test turns."""
 
@@ -49,11 +73,13 @@ class Clock:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]:
-    def run(script: Script, plans: Sequence[Plan] = PLANS, **aim: Any) -> Study:
+    def run(
+        script: Script, plans: Sequence[Plan] = PLANS, policy: type[Given] = Given, **aim: Any
+    ) -> Study:
         context = replace(scripted(tmp_path, monkeypatch, script), finalists=3)
         write_header(tmp_path, Header(context.job, context.facts))
         wanted = Aim(**{"seconds": 100.0, "began": 0.0, "clock": Clock(), **aim})
-        search(context, lambda note: cast(Any, None), Given(tuple(plans)), wanted, told.append)
+        search(context, lambda note: cast(Any, None), policy(tuple(plans)), wanted, told.append)
         return read_study(tmp_path)
 
     told.clear()
@@ -228,3 +254,118 @@ def test_ctrl_c_keeps_what_was_found(run: Callable[..., Study]) -> None:
     assert study.finished == "interrupted" and len(study.trials) > 1
     assert any(isinstance(e, Note) and e.warning for e in told)
     assert "half-width of a claim by all pairs" in study.noise
+
+
+def test_the_time_that_is_left_counts_from_when_it_began() -> None:
+    clock = Clock()
+    aim = Aim(seconds=100.0, began=50.0, clock=clock)
+    clock.now = 60.0
+    assert aim.left() == 90.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pair"), [(10.0, 1.0), (90.0, 2.0), (180.0, 4.0), (1000.0, 4.0)]
+)
+def test_a_pair_gets_four_seconds_of_three_minutes(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch, seconds: float, pair: float
+) -> None:
+    given: list[float] = []
+    time_pair = measure.time_pair
+
+    def noted(base: Any, worker: Any, effort: Any, *more: Any) -> Any:
+        given.append(effort.seconds)
+        return time_pair(base, worker, effort, *more)
+
+    monkeypatch.setattr(measure, "time_pair", noted)
+    run(Script(ratio=1.2), PLANS[:1], seconds=seconds)
+    assert given == [pytest.approx(pair)]
+
+
+def test_an_original_that_stops_running_ends_the_search_in_two_lines(
+    run: Callable[..., Study],
+) -> None:
+    with pytest.raises(OrtuneError, match="the original stopped running: the baseline died") as e:
+        run(Script(fails=("baseline", "burst")))
+    assert "run it again" in e.value.fix
+
+
+def test_ctrl_c_before_anything_is_known_is_passed_on(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluate, "ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(Script())
+
+
+def test_a_setting_that_gains_nothing_over_the_plan_around_it_is_no_finalist(
+    run: Callable[..., Study],
+) -> None:
+    study = run(Script(ratios=ratios(0.5, 0.498, 0.49)), PLANS[:3], Around)
+    assert backends(study, "final") == [3, 1]
+    assert study.finished == "time" and study.counts[Outcome.UNTRIED] == 1
+
+
+def test_a_policy_that_repeats_itself_is_a_fault(run: Callable[..., Study]) -> None:
+    with pytest.raises(AssertionError, match="a second time"):
+        run(Script(ratio=1.2), PLANS[:1], Stubborn)
+
+
+EXACT = Recipe("graph", (parse(Transform, "simplify"),))
+BOTH = Recipe("both", (*EXACT.steps, *LOSSY.recipe.steps))
+BASE = Cpu()
+
+
+@pytest.mark.parametrize(
+    ("plan", "kinds"),
+    [
+        (Plan(EXACT, BASE), ["baseline", "graph"]),
+        (Plan(EXACT, PLANS[0].backend), ["baseline", "graph", "runtime"]),
+        (Plan(LOSSY.recipe, BASE), ["baseline", "quantization"]),
+        (Plan(BOTH, BASE), ["baseline", "graph", "quantization"]),
+        (Plan(BOTH, PLANS[0].backend), ["baseline", "graph", "quantization", "runtime"]),
+    ],
+)
+def test_the_history_says_what_each_kind_of_change_brought(
+    run: Callable[..., Study], plan: Plan, kinds: list[str]
+) -> None:
+    study = run(Script(), [plan])
+    assert [step.name for step in study.history] == kinds
+    assert study.history[0].key == study.baseline.key
+    assert study.history[-1].key == study.best.key
+    stages = [t.stage for t in study.trials if t.stage == "history"]
+    assert len(stages) == len(kinds) - 2
+    assert all(t.scores for t in study.trials)
+
+
+@pytest.mark.parametrize(
+    ("needed", "ratio", "said"),
+    [
+        (12, 0.999, "needs 12 pairs here, "),
+        (None, 0.999, "this machine cannot tell a difference"),
+        (stats.PAIRS, 0.999, ""),
+        (12, 0.5, ""),
+    ],
+)
+def test_where_a_finalist_is_level_it_is_said_what_would_tell_three_percent(
+    run: Callable[..., Study],
+    monkeypatch: pytest.MonkeyPatch,
+    needed: int | None,
+    ratio: float,
+    said: str,
+) -> None:
+    monkeypatch.setattr(stats, "pairs_for", lambda learnt: needed)
+    study = run(Script(ratio=ratio), PLANS[:1])
+    assert len(study.final) == 1
+    notes = [note for note in study.notes if "a difference of 3 %" in note]
+    assert len(notes) == bool(said) and all(said in note for note in notes)
+
+
+def test_a_part_of_the_winner_is_scored_in_the_history_also_where_it_is_slower(
+    run: Callable[..., Study],
+) -> None:
+    study = run(Script(ratios={BASE: 1.5}), [Plan(BOTH, PLANS[0].backend)])
+    parts = [t for t in study.trials if t.stage == "history"]
+    assert len(parts) == 2 and all(t.scores and t.ratio and t.ratio.low > 1 for t in parts)
