@@ -177,8 +177,10 @@ class _Loop:
         for index, trial in enumerate(chosen, 1):
             leader = self._winner()
             if leader is not None and self.aim.left() <= 0:
+                left = len(chosen) - index + 1
+                was = "was" if left == 1 else "were"
                 self.attempts.note(
-                    f"time is up: {len(chosen) - index + 1} finalists were not re-measured"
+                    f"time is up: {say.count(left, 'finalist')} {was} not re-measured"
                 )
                 return "time"
             if leader is None or not apart(leader, trial):
