@@ -57,7 +57,7 @@ def test_a_detector_whose_means_come_near_overflow(tmp_path: Path) -> None:
     samples = [{"x": pixels} for pixels, _ in ppocr_det.pages()]
     note, _, learned = snrs(source, samples, tmp_path)
     assert learned > 50
-    assert note.startswith("3 nodes stay in float32; 3 of them by measured ranges: ReduceMean")
+    assert note.startswith("left in float32: 3 nodes; 3 of them by measured ranges: ReduceMean")
     assert note.count("(sum ") == 3
 
 

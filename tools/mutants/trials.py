@@ -24,7 +24,10 @@ from typing import Any
 from tools.mutants.edit import Mutant
 from tools.mutants.plan import ROOT, SOURCES, Module
 
-LIBRARIES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "hypothesis", "pytest")
+LIBRARIES = (
+    *("numpy", "scipy.stats", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
+    *("hypothesis", "pytest"),
+)
 COPIED = ("src", "tests", "tools", "benchmarks", "examples", "docs", "pyproject.toml", "README.md")
 OPTIONS = ("-q", "-x", "--no-header", "--tb=no", "--basetemp=tmp")
 UNUSED = ("cacheprovider", "unraisableexception", "threadexception")
@@ -180,7 +183,9 @@ def _tests(tree: Path, tests: list[str], plugins: list[object]) -> int:
     sys.path[:] = [str(tree / "src"), *(p for p in sys.path if p not in ("", str(ROOT)))]
     os.environ |= {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     drawn = (Phase.explicit, Phase.generate)
-    settings.register_profile("mutants", derandomize=True, database=None, phases=drawn)
+    settings.register_profile(
+        "mutants", derandomize=True, database=None, deadline=None, phases=drawn
+    )
     settings.load_profile("mutants")
     off = [part for name in UNUSED for part in ("-p", f"no:{name}")]
     return int(pytest.main([*OPTIONS, *off, "--rootdir", str(tree), *tests], plugins=plugins))

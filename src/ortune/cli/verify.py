@@ -75,7 +75,7 @@ def command(asked: _Asked) -> int:
 def _show(found: Comparison, bisect: bool) -> None:
     from ortune.core import wording
 
-    made_up = " made-up" if found.synthetic else ""
+    made_up = "made-up " if found.synthetic else ""
     rule = f" ({found.rule})" if found.rule else ""
     table(
         ("metric", "value>", "reference>", "bound>", "verdict", "basis"),
@@ -91,7 +91,7 @@ def _show(found: Comparison, bisect: bool) -> None:
             for score in found.scores
         ],
     )
-    say(f"{found.verdict}: {found.budget}{rule}, over {found.samples}{made_up} samples")
+    say(f"{found.budget}{rule}, over {wording.count(found.samples, made_up + 'sample')}:")
     if found.scores:
         say(wording.means(found.scores[0]))
     for text in wording.fallen(found.scores):

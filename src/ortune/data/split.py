@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortune.core.errors import BadData
+from ortune.core.wording import count
 from ortune.data.feeds import Feeds
 
 FEWEST = 8
@@ -33,7 +34,7 @@ class Parts:
     calibration: tuple[int, ...]
     search: tuple[int, ...]
     final: tuple[int, ...]
-    own_calibration: bool = False
+    own_calibration: bool
     notes: tuple[str, ...] = ()
 
 
@@ -61,9 +62,9 @@ def split(feeds: Feeds, calibration: Feeds | None = None, wanted: int | None = N
     own = None if calibration is None else tuple(range(calibration.count))
     if feeds.count < FEWEST or len(units) < 3:
         few = (
-            f"only {feeds.count} samples"
+            f"only {count(feeds.count, 'sample')}"
             if feeds.count < FEWEST
-            else f"only {len(units)} independent groups of samples"
+            else f"only {count(len(units), 'independent group')} of samples"
         )
         note = f"{few}: calibration, search and final scores share them; scores are optimistic"
         if own is not None:

@@ -10,11 +10,13 @@ import numpy as np
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
+from ortune.core.metric import Kind
 from ortune.core.workload import spread
 from ortune.data import derive
 from ortune.data.stream import Stream
 from ortune.experiment.context import ScoredPart
 from ortune.measurement.accuracy import scored
+from ortune.measurement.evidence import check_bounds
 from ortune.metrics.score import EvaluateScore
 
 _LOOKED_AT = 64
@@ -68,13 +70,17 @@ def evaluated(function: str, given: str | None) -> tuple[Budget, str]:
 
 
 def check(budget: Budget, parts: Sequence[ScoredPart]) -> None:
-    """Refuse a budget that the original itself misses.
+    """Refuse a budget that the original itself misses, or whose bounds its records leave.
 
     Raises:
         BadSettings: It does, or cannot be scored at all.
+        BadData: A record is outside the bounds that the metric declares.
     """
+    if budget.metric.kind() is Kind.MEAN:
+        for part in parts:
+            check_bounds(budget.metric, part.records)
     groups = [name for part in parts for name in part.groups or ()] or None
-    base = scored(budget, np.concatenate([part.records for part in parts]), groups)
+    base = scored(budget.metric, np.concatenate([part.records for part in parts]), groups)
     if not budget.admits(base, base):
         raise BadSettings(
             f"the original itself scores {base:.4g} and misses the budget {budget}",

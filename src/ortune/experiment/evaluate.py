@@ -67,7 +67,7 @@ class Attempts:
             effort = Effort(max_blocks=12, seconds=2, decide=False)
             pair = time_pair(self._live(), worker, effort)
         budget, part = self.context.budget, self.context.parts["search"]
-        value = scored(budget, part.records, part.groups)
+        value = scored(budget.metric, part.records, part.groups)
         count = len(part.records)
         metric, why = str(budget.metric), "the original"
         score = Score(metric, value, value, value, value, count, Verdict.PROVED, None, why)

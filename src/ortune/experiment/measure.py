@@ -79,9 +79,9 @@ def finalist(
     pairs: int,
     effort: Effort,
     sink: Sink,
-    learnt: stats.Learnt = stats.NOTHING,
+    learnt: stats.Learnt,
     *,
-    provable: bool = True,
+    provable: bool,
 ) -> Trial:
     """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples.
 

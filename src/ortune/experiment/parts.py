@@ -11,6 +11,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.study import Header
+from ortune.core.wording import count
 from ortune.core.workload import spread
 from ortune.data import split
 from ortune.data.feeds import Feeds
@@ -151,7 +152,7 @@ class Original:
         }
         for name, part in division.items():
             if len(thinned[name]) < len(part):
-                used = f"{len(thinned[name])} of {len(part)} samples are used, for time"
+                used = f"{len(thinned[name])} of {count(len(part), 'sample')} used, for time"
                 self.sink(Note(f"{name}: {used}"))
         return thinned
 

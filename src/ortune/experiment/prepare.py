@@ -158,6 +158,7 @@ def _fed(
     """Read or record the samples beside those of an earlier run, and check that they agree."""
     draft = root / "data.part"
     shutil.rmtree(draft, ignore_errors=True)
+    given = samples.given_ranges(request)  # before anything is said of the samples
     try:
         if request.evaluate and request.data is None:
             with _start(request, root, {}) as worker:
@@ -165,7 +166,7 @@ def _fed(
                 fed = samples.recorded(request, worker, draft)
         else:
             fed = samples.given(request, facts[MAIN], draft, sink)
-        fed = fed.known(request, sink)
+        fed = fed.known(request, given, sink)
         if known is not None:
             asked = replace(known.job, data_digest=fed.digest)
             _refuse(root, different(known.job, asked))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.calibration import reuse
+from ortune.calibration.ranges_file import SavedRanges
 from ortune.core import atomic_write
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
@@ -31,6 +32,8 @@ _UNITED = "no group, sample {}"
 
 Division = Mapping[str, tuple[int, ...]]
 """Part of the data -> indices of samples."""
+GivenRanges = tuple[SavedRanges, tuple[str, ...]]
+"""Ranges of an earlier calibration, and what a person should know of them."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +89,14 @@ class Feeding:
         every = calls or list(range(ends[-1]))
         return tuple(every[i] for i in spread(len(every), _RECORDED))
 
-    def known(self, request: ExperimentRequest, sink: Sink) -> Feeding:
-        """Return the same samples with the ranges that are given, all that is asked in the digest.
-
-        Raises:
-            BadData: The file of ranges is of another model.
-        """
+    def known(self, request: ExperimentRequest, ranges: GivenRanges | None, sink: Sink) -> Feeding:
+        """Return the same samples with the ranges that are given, all in the digest."""
         material = self.materials.get(MAIN)
-        if material is None or not (request.ranges_from or request.augment):
+        if material is None or not (ranges or request.augment):
             return self
         said = []
-        if request.ranges_from:
-            found, notes = reuse.load(Path(request.ranges_from), request.models[0])
+        if ranges:
+            found, notes = ranges
             material, said = replace(material, known=found), [found.digest]
             for text in notes:
                 sink(Note(text, warning=True))
@@ -121,6 +120,16 @@ class Feeding:
             sink(Note(text))
         material = replace(material, feeds=made, calibration=tuple(range(made.count)))
         return replace(self, materials={MAIN: material})
+
+
+def given_ranges(request: ExperimentRequest) -> GivenRanges | None:
+    """Read the ranges of an earlier calibration, if a file of them is given.
+
+    Raises:
+        BadData: It cannot be read, or is of another model.
+    """
+    path = request.ranges_from
+    return None if path is None else reuse.load(Path(path), request.models[0])
 
 
 def given(request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink) -> Feeding:

@@ -28,23 +28,19 @@ def score(context: Context, worker: Worker, plan: Plan, *parts: ScoredPart) -> t
     """
     if context.evaluate:
         return (_judged(context, parts, _evaluated(context, worker, parts)),)
+    metric = context.budget.metric
     beside = [*shown_beside(context.budget), *(limit.metric for limit in context.watched)]
-    answers = [
-        _ask(worker, [context.budget.metric], part, context.scoring_s(part), beside)
-        for part in parts
-    ]
+    answers = [_ask(worker, [metric], part, context.scoring_s(part), beside) for part in parts]
     own = np.concatenate([tables[0] for tables, _ in answers])
     shown = [_joined(tables) for tables in zip(*(others for _, others in answers), strict=True)]
     plain = len(beside) - len(context.watched)
-    others = [
-        _shown(metric, found)
-        for metric, found in zip(beside[:plain], shown[:plain], strict=True)
-        if found is not None
-    ]
-    snr = next((s.value for s in others if s.metric == "snr"), None)
-    if snr is None and context.budget.metric.name() == "snr":
-        snr = context.budget.metric.aggregate(own)
-    verdict = _judged(context, parts, own, exact=not plan.lossy, snr_db=snr)
+    pairs = zip(beside[:plain], shown[:plain], strict=True)
+    figures = [(m, rows) for m, rows in pairs if rows is not None]
+    others = [_shown(m, rows, _groups(parts)) for m, rows in figures]
+    pooled = [m.aggregate(rows) for m, rows in [(metric, own), *figures] if m.name() == "snr"]
+    verdict = _judged(
+        context, parts, own, exact=not plan.lossy, snr_db=pooled[0] if pooled else None
+    )
     if plan.backend.compared_on:
         verdict = replace(verdict, basis=f"{verdict.basis}; {plan.backend.compared_on}")
     return (verdict, *others, *_watched(context, parts, shown[plain:]))
@@ -149,13 +145,10 @@ def _evaluated(context: Context, worker: Worker, parts: Sequence[ScoredPart]) ->
     return rows[[index for part in parts for index in part.indices]]
 
 
-def _shown(
-    metric: Metric, rows: Records, verdict: Verdict | None = None, basis: str = ""
-) -> Score:
-    """Return a figure that nobody judges."""
-    nan = math.nan
-    value = metric.aggregate(rows)
-    return Score(str(metric), value, nan, nan, nan, len(rows), verdict, None, basis)
+def _shown(metric: Metric, rows: Records, groups: Sequence[str] | None) -> Score:
+    """Return a figure that nobody judges, as a budget of its metric would read it."""
+    nan, value = math.nan, scored(metric, rows, groups)
+    return Score(str(metric), value, nan, nan, nan, len(rows))
 
 
 def _watched(
@@ -166,9 +159,8 @@ def _watched(
     for limit, rows in zip(context.watched, tables, strict=True):
         if rows is None:
             continue
-        value = scored(limit, rows, _groups(parts))
-        fallen = None if limit.admits(value, value) else Verdict.FAILS
+        score = _shown(limit.metric, rows, _groups(parts))
+        fallen = None if limit.admits(score.value, score.value) else Verdict.FAILS
         basis = f"an output that the budget does not read; its own limit is {limit.limit:g}"
-        score = _shown(limit.metric, rows, fallen, basis)
-        found.append(replace(score, value=value))
+        found.append(replace(score, verdict=fallen, basis=basis))
     return found

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings
-from ortune.core.metric import Kind
+from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Score, Verdict
+from ortune.core.wording import count
 from ortune.measurement.evidence import Paired, estimate, numbered, weigh
 from ortune.scoring.fidelity import SHARE, Fidelity
 from ortune.statistics import betting, binomial, paired
@@ -58,13 +59,13 @@ def judge(
     Raises:
         BadData: A record is outside the bounds that the metric declares.
     """
-    metric, count = budget.metric, len(candidate)
-    units = numbered(groups, count)
-    rows = np.arange(count) if proof is None else np.asarray(proof, np.int64)
+    metric, units = budget.metric, numbered(groups, len(candidate))
+    rows = np.arange(len(candidate)) if proof is None else np.asarray(proof, np.int64)
     data = Paired(budget, candidate, baseline, units, rows, error, seed)
     found = weigh(data)
     share = metric.kept_by if found.inside is not None else None
-    verdict, needed, units_behind, basis = Verdict.LIKELY, found.needed, None, found.basis
+    basis = found.basis if found.units != 0 else "no unread samples"
+    verdict, needed, units_behind = Verdict.LIKELY, found.needed, None
     nan = math.isnan(found.value) or math.isnan(found.base)
     if nan or not budget.admits(found.value, found.base):
         verdict, needed = Verdict.FAILS, None
@@ -81,7 +82,7 @@ def judge(
         found.base,
         low=bound if better else -math.inf,
         high=math.inf if better else bound,
-        samples=count,
+        samples=len(candidate),
         verdict=verdict,
         needed=needed,
         basis=basis,
@@ -90,12 +91,13 @@ def judge(
         share=share,
         inside=found.inside,
         claim=claim(budget, metric.kind(baseline), groups is not None),
+        unit=data.noun,
     )
 
 
-def scored(budget: Budget, records: Floats, groups: Sequence[str] | None = None) -> float:
-    """Return the score of records [samples, k] alone, as the budget compares it."""
-    return estimate(budget.metric, records, numbered(groups, len(records)))
+def scored(metric: Metric, records: Floats, groups: Sequence[str] | None = None) -> float:
+    """Return the score of records [samples, k] alone, as a budget compares it."""
+    return estimate(metric, records, numbered(groups, len(records)))
 
 
 def claim(budget: Budget, kind: Kind, grouped: bool = False) -> str:
@@ -177,6 +179,5 @@ def unresolved(budget: Budget, samples: int, baseline: Floats | None = None) -> 
     fine = limit if budget.relative else 1 - limit
     if not 0 < fine < 1 or fine * samples >= 1 - 1e-9:
         return ""
-    wanted = math.ceil(1 / fine - 1e-9)
-    counted = "1 sample" if samples == 1 else f"{samples:,} samples"
-    return f"{counted} cannot tell {fine:.4g}: one is {1 / samples:.2g}; {wanted:,} would"
+    told, wanted = f"cannot tell {fine:.4g}: one is {1 / samples:.2g}", math.ceil(1 / fine - 1e-9)
+    return f"{count(samples, 'scored sample')} {told}; {wanted:,} would"

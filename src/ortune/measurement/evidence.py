@@ -136,6 +136,7 @@ def _share(data: Paired) -> Evidence:
     own, base = data.sign * metric.each(data.candidate), data.sign * metric.each(data.baseline)
     margin = own - base if data.budget.relative else own
     worst, proof = _worst(margin, data.units), _worst(margin[data.proof], data.units[data.proof])
+    proof[np.isnan(proof)] = -np.inf  # what is broken keeps nothing
     kept, worst_base = _kept(worst, share), _kept(_worst(base, data.units), share)
     value = worst_base + kept if data.budget.relative else kept
     inside = float(np.mean(worst >= data.goal - data.slack)) if len(worst) else math.nan
@@ -204,11 +205,13 @@ def _right(data: Paired, value: float, base: float) -> Evidence:
 def _mean(data: Paired, value: float, base: float, bounds: tuple[float, float]) -> Evidence:
     """Bet that the mean is above the limit, unit by unit."""
     low, high = bounds
-    _check_bounds(data, low, high)
+    for records in (data.candidate, data.baseline):
+        check_bounds(data.budget.metric, records)
     least = low - high if data.budget.relative else min(data.sign * low, data.sign * high)
-    order = np.random.default_rng(data.seed).permutation(len(data.proof))
-    rows = data.proof[order]
-    sums, sizes = _sums(data.scores[rows], data.units[rows])
+    sums, sizes = _sums(data.scores[data.proof], data.units[data.proof])
+    # Whole units are shuffled: of shuffled samples the largest groups would come up first.
+    order = np.random.default_rng(data.seed).permutation(len(sums))
+    sums, sizes = sums[order], sizes[order]
     every = _sums(data.scores, data.units)
     goal, error = data.goal, data.error
     found = betting.lower_bound(sums, sizes, least, error)
@@ -225,23 +228,28 @@ def _mean(data: Paired, value: float, base: float, bounds: tuple[float, float]) 
 
 
 def _sums(scores: Floats, units: Rows) -> tuple[Floats, Floats]:
-    """Return the sum and the size of each unit that is there, in order of first appearance."""
-    _, first, place = np.unique(units, return_index=True, return_inverse=True)
-    order = np.argsort(first)
+    """Return the sum and the size of each unit that is there."""
+    place = np.unique(units, return_inverse=True)[1]
     sums, sizes = np.bincount(place, scores), np.bincount(place)
-    return sums[order].astype(np.float64), sizes[order].astype(np.float64)
+    return sums.astype(np.float64), sizes.astype(np.float64)
 
 
-def _check_bounds(data: Paired, low: float, high: float) -> None:
-    for records in (data.candidate, data.baseline):
-        first = records[:, 0]
-        slack = _SLACK * max(1.0, abs(low), abs(high))
-        wrong = first[(first < low - slack) | (first > high + slack)]
-        if len(wrong):
-            raise BadData(
-                f"{data.budget.metric} gave {wrong[0]:g}, outside its bounds {low:g} and {high:g}",
-                fix="declare bounds that every record keeps, or none",
-            )
+def check_bounds(metric: Metric, records: Floats) -> None:
+    """Refuse records [samples, k] outside the bounds that a metric declares.
+
+    Raises:
+        BadData: One is.
+    """
+    if metric.bounds is None:
+        return
+    low, high = metric.bounds
+    first, slack = records[:, 0], _SLACK * max(1.0, abs(low), abs(high))
+    wrong = first[(first < low - slack) | (first > high + slack)]
+    if len(wrong):
+        raise BadData(
+            f"{metric} gave {wrong[0]:g}, outside its bounds {low:g} and {high:g}",
+            fix="declare bounds that every record keeps, or none",
+        )
 
 
 def _figure(data: Paired, value: float, base: float, why: str) -> Evidence:

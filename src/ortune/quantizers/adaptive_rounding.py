@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Moments, Probe, Ranges
+from ortune.core.wording import count
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer
 from ortune.quantization.roles import Role
@@ -60,14 +61,15 @@ class AdaptiveRounding(Preparation):
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
+        all_weights = count(len(found), "weight")
         done = sum(self._round(editor, one, ranges) for one in found if self._fits(one))
         if not done:
             raise Refused(
-                f"of {len(found)} weights none has an observed input of {self.widest} at most",
+                f"of {all_weights} none has an observed input of {self.widest} at most",
                 fix="raise widest, or quantize without this step",
             )
         if done < len(found):
-            edit.note(model, f"{len(found) - done} of {len(found)} weights are rounded plainly")
+            edit.note(model, f"rounded plainly: {len(found) - done} of {all_weights}")
         return done
 
     def _fits(self, rounding: Rounding) -> bool:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortune.core.errors import Refused
 from ortune.core.observer import Probe, Ranges
+from ortune.core.wording import count
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer
 from ortune.quantization.roles import Role
@@ -38,15 +39,15 @@ class BiasCorrection(Preparation):
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
-        count = sum(len(one.layers) for one in found)
+        layers = sum(len(one.layers) for one in found)
         done = sum(_correct(editor, one, layer, ranges) for one in found for layer in one.layers)
         if not done:
             raise Refused(
-                f"of {count} layers none has a constant bias and an observed input",
+                f"of {count(layers, 'layer')} none has a constant bias and an observed input",
                 fix="quantize without this step",
             )
-        if done < count:
-            edit.note(model, f"{count - done} of {count} layers have no bias to correct")
+        if done < layers:
+            edit.note(model, f"no bias to correct: {layers - done} of {count(layers, 'layer')}")
         return done
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Probe, Ranges
+from ortune.core.wording import count
 from ortune.model.graph import edit
 from ortune.quantization.roles import Role
 from ortune.quantization.rounding.matrices import moments, put_weight, shift, watch
@@ -54,14 +55,15 @@ class ClipWeights(Preparation):
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         found = roundings(model, self.before)
         editor = edit.Editor(model.graph)
+        all_weights = count(len(found), "weight")
         done = sum(self._clip(editor, one, ranges) for one in found)
         if not done:
             raise Refused(
-                f"clipping lowers the rounding error of none of {len(found)} weights",
+                f"clipping lowers the rounding error of none of {all_weights}",
                 fix="quantize without this step",
             )
         if done < len(found):
-            edit.note(model, f"{len(found) - done} of {len(found)} weights are best unclipped")
+            edit.note(model, f"best unclipped: {len(found) - done} of {all_weights}")
         return done
 
     def _clip(self, editor: edit.Editor, rounding: Rounding, ranges: Ranges) -> bool:

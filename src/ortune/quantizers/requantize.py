@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 
 import onnx_ir as ir
 
+from ortune.core import wording as say
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
@@ -68,7 +69,7 @@ class Requantize(Quantizer):
         ]
         if left:
             raise Refused(
-                f"{len(left)} layers are written as integer operators, which stay",
+                f"{say.count(len(left), 'layer')} written as integer operators, which stay",
                 fix="apply u8s8, which makes the fast pair of dtypes of them",
             )
         return self._inner().apply(model, ranges)

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from ortune.core import wording as say
 from ortune.core.acceptance import Outcome, outcome, winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import Plan, Proposal, Trial
+from ortune.core.wording import count
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
@@ -155,9 +155,7 @@ class _Loop:
         self.untried = left_out.plans
         if left_out.late:
             # Told now only: the verdict counts it.
-            left = (
-                f"{say.count(left_out.plans, 'plan')} {Outcome.UNTRIED}" if left_out.plans else ""
-            )
+            left = f"{count(left_out.plans, 'plan')} {Outcome.UNTRIED}" if left_out.plans else ""
             self.sink(Note(f"time is up{': ' * bool(left)}{left}"))
         for text in left_out.notes:
             self.attempts.note(text)
@@ -177,15 +175,18 @@ class _Loop:
         for index, trial in enumerate(chosen, 1):
             leader = self._winner()
             if leader is not None and self.aim.left() <= 0:
-                left = len(chosen) - index + 1
-                was = "was" if left == 1 else "were"
-                self.attempts.note(
-                    f"time is up: {say.count(left, 'finalist')} {was} not re-measured"
-                )
+                left = sum(not self._judged(one) for one in chosen[index - 1 :])
+                if not left:
+                    break
+                self.attempts.note(f"time is up, not re-measured: {count(left, 'finalist')}")
                 return "time"
             if leader is None or not apart(leader, trial):
                 self.attempts.final(trial, index, len(chosen))
         return finished
+
+    def _judged(self, trial: Trial) -> bool:
+        """Whether a plan was re-measured."""
+        return self.attempts.ledger.find(trial.key, "final") is not None
 
     def _idle(self, trial: Trial) -> bool:
         """Whether a setting gained nothing over the plan around which it was tried."""
@@ -225,7 +226,8 @@ class _Loop:
             return False
         if trial.ratio is None or trial.ratio.value > 1 / wanted:
             return False
-        if sum(t.part == "final" for t in self.trials) >= FINALISTS:
+        full = sum(t.part == "final" for t in self.trials) >= FINALISTS
+        if full and not self._judged(trial):
             return False
         return reaches(self.attempts.final(trial, 1, 1), wanted)
 

@@ -30,6 +30,8 @@ class VerdictSection(Section):
         """Yield the answer first."""
         best = study.best
         yield Text(answer(study), _tone(study, best))
+        if best.key != study.baseline.key and (meaning := say.means(best.score)):
+            yield Text(f"Accuracy {meaning}.")
         if study.too_noisy:
             yield Text(f"This machine was too noisy for a verdict: {study.advice[0]}.", "warn")
         if foreseen := say.foreseen(best):
@@ -38,8 +40,6 @@ class VerdictSection(Section):
             yield Text(used)
         yield Text(_tried(study))
         yield from (Text(line, "warn") for line in _unconfirmed(study))
-        if means := _means(best):
-            yield Text(means)
         yield Text(_budget(study))
         yield from (Text(f"Not decisive: {text}.", "warn") for text in say.fallen(best.scores))
         yield _comparison(study, best)
@@ -75,14 +75,6 @@ def _accuracy(best: Trial) -> str:
     name = score.metric.partition("(")[0]
     values = f"{name} {say.number(score.base)} -> {say.number(score.value)}"
     return f"accuracy kept: {values}, {score.verdict or 'not judged'}"
-
-
-def _means(best: Trial) -> str:
-    """Say in a sentence what the winner's verdict means; the original has none."""
-    if best.part != "final" or best.score is None:
-        return ""
-    means = say.means(best.score)
-    return f"{means[:1].upper()}{means[1:]}." if means else ""
 
 
 def _tone(study: Study, best: Trial) -> str:

@@ -24,7 +24,7 @@ def log_factorials(n: int) -> Floats:
 
 @cache
 def _table(size: int) -> Floats:
-    logs = np.concatenate([[0.0], np.log(np.arange(1, size, dtype=np.float64))])
+    logs = np.concatenate([[0.0], np.log(np.arange(1, size))])
     return np.cumsum(logs)
 
 
@@ -61,8 +61,6 @@ def allowed(n: int, share: float, error: float) -> int:
 
 def least(successes: int, n: int, error: float) -> float:
     """Return Clopper and Pearson's lower bound of a proportion, one-sided at `error`."""
-    if successes <= 0:
-        return 0.0
     low, high = 0.0, 1.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -82,11 +80,11 @@ def unchanged(share: float, error: float) -> int:
 def needed(inside: float, share: float, error: float) -> int | None:
     """Return the least samples that prove `share` if the share `inside` of them is inside.
 
-    None where the estimate is no better than what is to be proved, or beyond `MOST`.
+    None where the estimate is NaN or no better than what is to be proved, or beyond `MOST`.
     """
     if share <= 0:
         return 1
-    if inside <= share:
+    if not inside > share:
         return None
 
     def proves(n: int) -> bool:

@@ -175,6 +175,12 @@ class TestUnconfirmed:
             made = replace(made, trials=(*made.trials, slow, fast, level))
             assert [t.key for t in made.unconfirmed] == named
 
+    def test_equally_fast_ones_come_as_they_were_tried(self, tmp_path: Path) -> None:
+        made = searched(tmp_path, finished="time")
+        two = tuple(trial(key, FOUND, 0.3) for key in ("e1" * 8, "e2" * 8))
+        made = replace(made, trials=(*made.trials, *two))
+        assert made.unconfirmed[:2] == two
+
     def test_what_was_measured_again_or_is_no_faster_than_the_best_is_not_named(
         self, tmp_path: Path
     ) -> None:
@@ -211,6 +217,7 @@ def test_every_plan_counts_once_by_its_last_word_and_the_original_not_at_all(
         "not tried": 4,
     }
     assert searched(tmp_path).counts[Outcome.FASTER] == 1
+    assert searched(tmp_path).counts[Outcome.UNTRIED] == 0
 
 
 def test_a_trial_is_found_by_the_start_of_its_key_the_final_one_before_the_other(
@@ -233,6 +240,26 @@ def test_the_front_is_what_nothing_beats_in_both(tmp_path: Path) -> None:
     again = replace(trials[0], ratio=Interval(0.9, 0.8, 0.95))
     made = replace(made, trials=(*made.trials, again))
     assert [t.key[0] for t in made.front()] == ["1", "4"], "the last measurement counts"
+
+
+def test_equal_points_are_both_on_the_front_and_what_has_no_score_is_not(tmp_path: Path) -> None:
+    made = searched(tmp_path)
+    two = tuple(trial(key, FOUND, 0.5) for key in ("e1" * 8, "e2" * 8))
+    unscored = replace(trial("e3" * 8, FOUND, 0.1), scores=())
+    assert replace(made, trials=(*two, unscored)).front() == two
+
+
+def test_a_study_says_what_its_header_and_its_ending_hold(tmp_path: Path) -> None:
+    made = changed(study(tmp_path), advice=("pin the clock",), strict=True)
+    header, ending = made.header, made.ending
+    told = (made.job, made.facts, made.command, made.models, made.budget)
+    assert told == (header.job, header.facts, header.command, header.models, header.job.budget)
+    concluded = (made.finished, made.history, made.noise, made.notes, made.advice, made.strict)
+    assert concluded == (
+        *(ending.finished, ending.history, ending.noise, ending.notes, ending.advice),
+        ending.strict,
+    )
+    assert made.samples == {"calibration": 16, "search": 32, "final": 32}
 
 
 def test_speed_up_is_the_inverse_of_the_ratio(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe
-from ortune.core.trial import Plan
+from ortune.core.trial import Edit, Plan
 from ortune.experiment import evaluate, measure
 from ortune.experiment.build import Files
 from ortune.experiment.context import Context, ScoredPart
@@ -24,7 +24,8 @@ from ortune.measurement.process import WorkerFailed
 
 SEARCH, FINAL = tuple(range(100)), tuple(range(100, 200))
 LOSSY = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
-BASE_NS = 2_000_000
+BASE_NS = 30_000_000
+EDITS = (Edit("int8-dynamic", 2),)
 
 
 @dataclass
@@ -104,7 +105,7 @@ def scripted(root: Path, patch: pytest.MonkeyPatch, script: Script) -> Context:
         return Scripted(script, "baseline" if label == "baseline" else "candidate", backend)
 
     def build(context: Context, plan: Plan, sink: Any) -> Files:
-        return Files({"": source}, (), 12, bool(plan.recipe.steps), "")
+        return Files({"": source}, EDITS, 12, bool(plan.recipe.steps), "artefacts/0123")
 
     source = studies.write_model(root / "toy.onnx", studies.MODEL)
     patch.setattr(measure, "start", start)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from tests.unit import studies
-from tests.unit.experiment.scripted import FINAL, LOSSY, SEARCH, Script, scripted
+from tests.unit.experiment.scripted import EDITS, FINAL, LOSSY, SEARCH, Script, Scripted, scripted
 
 from ortune.backends.cpu import Cpu
-from ortune.core.errors import OrtuneError
-from ortune.core.event import Event, TrialDone
+from ortune.core.errors import BadData, OrtuneError
+from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted
 from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Verdict
 from ortune.experiment import evaluate, measure
@@ -22,7 +22,7 @@ from ortune.experiment.build import Files
 from ortune.experiment.evaluate import Attempts
 from ortune.experiment.ledger import Ledger
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming
 
 
 @pytest.fixture
@@ -53,6 +53,8 @@ def test_a_plan_is_timed_against_the_original_and_scored_on_the_searchs_samples(
     assert (trial.status, trial.part, trial.stage) == (Status.OK, "search", "quantization")
     assert trial.ratio.value == pytest.approx(0.5)
     assert trial.score.value > 0.999 and trial.score.samples == len(SEARCH)
+    assert (trial.size, trial.edits, trial.artefact) == (12, EDITS, "artefacts/0123")
+    assert trial.reproduce == "run it again" and 0 < trial.seconds < 600
     assert script.asked("score", "candidate") == [list(SEARCH)]
     assert script.asked("score", "baseline") == []
     assert [t.key for t in Ledger(attempts.context.root).trials] == [trial.key]
@@ -68,6 +70,15 @@ def test_the_original_runs_on_from_plan_to_plan(attempts: Attempts, script: Scri
     assert len(script.asked("ends", "candidate")) == 2
     attempts.stack.close()
     assert len(script.asked("ends", "baseline")) == 1
+
+
+def test_an_original_that_is_gone_is_started_again(
+    attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried(attempts)
+    monkeypatch.setattr(Scripted, "alive", False)
+    assert tried(attempts, replace(LOSSY, backend=Cpu(threads=2))).status is Status.OK
+    assert len(script.asked("starts", "baseline")) == 2
 
 
 def test_what_has_lost_on_time_is_not_scored_unless_that_is_asked_for(
@@ -99,6 +110,8 @@ def test_a_recipe_that_changes_nothing_is_not_run(
     nothing = Files({}, (), 12, False, "")
     monkeypatch.setattr(evaluate, "build_all", lambda *_: nothing)
     assert tried(attempts).status is Status.UNCHANGED
+    assert attempts.notes == ["int8: nothing to change, not tried"]
+    assert [e.text for e in told if isinstance(e, Note)] == attempts.notes
     assert tried(attempts, replace(LOSSY, backend=Cpu(threads=2))).status is Status.UNCHANGED
     assert attempts.notes == ["int8: nothing to change, not tried"], "said once"
     assert script.diary == []
@@ -114,6 +127,7 @@ def test_what_cannot_be_built_is_a_trial_that_failed(
     monkeypatch.setattr(evaluate, "build_all", refuse)
     trial = tried(attempts)
     assert (trial.status, trial.why) == (Status.FAILED, "no layer to quantize")
+    assert trial.error.startswith("no layer to quantize")
     assert Ledger(attempts.context.root).trials == [trial]
 
 
@@ -124,13 +138,29 @@ def test_a_candidate_that_dies_is_a_trial_that_failed(
     script.fails = "candidate", do
     trial = tried(attempts)
     assert (trial.status, trial.error) == (Status.FAILED, "the candidate died")
-    assert trial.reproduce == "run it again"
+    assert (trial.why, trial.reproduce) == (trial.error, "run it again")
+    assert 0 < trial.seconds < 600
     final = attempts.final(trial, 1, 1)
     assert (final.status, final.part, final.error) == (
         Status.FAILED,
         "final",
         "the candidate died",
     )
+
+
+def test_a_score_that_cannot_be_had_is_a_trial_that_failed(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> tuple[Score, ...]:
+        raise BadData("record 3 is 1.5, outside its bounds", fix="-")
+
+    monkeypatch.setattr(measure, "score", refuse)
+    trial = tried(attempts)
+    final = attempts.final(trial, 1, 1)
+    for one in (trial, final):
+        assert (one.status, one.why) == (Status.FAILED, "record 3 is 1.5, outside its bounds")
+        assert (one.error, one.reproduce) == (one.why, "run it again")
+        assert one.size == 12
 
 
 def test_an_original_that_dies_ends_the_search(attempts: Attempts, script: Script) -> None:
@@ -180,6 +210,24 @@ class TestFinalist:
         proved = Verdict.PROVED
         assert [score.verdict is proved for score in scores] == [True, True, True, False]
 
+    def test_one_that_was_not_proved_has_spent_its_share_too(
+        self, attempts: Attempts, script: Script
+    ) -> None:
+        one, two = (tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in (1, 2))
+        script.noise = lambda index: 3.0 if index in FINAL[:3] else 0.001
+        assert attempts.final(one, 1, 2).score.verdict is Verdict.LIKELY
+        script.noise = lambda index: 0.001
+        assert attempts.final(two, 2, 2).score.verdict is Verdict.LIKELY
+
+    def test_a_proof_by_construction_spends_nothing(
+        self, attempts: Attempts, script: Script
+    ) -> None:
+        script.noise = lambda index: 0.0
+        exact = attempts.final(tried(attempts, Plan(AS_IS, Cpu(threads=2))), 1, 2)
+        assert (exact.score.verdict, exact.score.proved_on) == (Verdict.PROVED, None)
+        other = attempts.final(tried(attempts), 2, 2)
+        assert (other.score.verdict, other.score.proved_on) == (Verdict.PROVED, len(FINAL))
+
     def test_held_out_samples_bring_it_down(self, attempts: Attempts, script: Script) -> None:
         script.noise = lambda index: 3.0 if index in FINAL else 0.001
         trial = tried(attempts)
@@ -207,6 +255,79 @@ def test_the_original_is_timed_against_itself(attempts: Attempts, script: Script
     assert trial.score.verdict is Verdict.PROVED and trial.score.value == 1.0
     assert len(trial.measurement.pairs[0].blocks) >= 6
     assert trial.size == attempts.context.models[""].stat().st_size
+    assert (trial.why, trial.stage, trial.artefact) == ("the original", "baseline", "")
+    assert trial.plan == Plan(AS_IS, Cpu()) and trial.part == "search"
+    assert trial.score.base == trial.score.value and trial.score.samples == len(SEARCH)
+    assert started() == [(trial.plan, "baseline", 1, 1)]
+
+
+def started() -> list[tuple[Plan, str, int, int]]:
+    return [(e.plan, e.stage, e.index, e.total) for e in told if isinstance(e, TrialStarted)]
+
+
+def test_every_plan_is_announced_before_it_runs(attempts: Attempts) -> None:
+    trial = attempts.one(Proposal(LOSSY, "runtime", "a try", index=2, total=7))
+    attempts.final(trial, 3, 5)
+    assert started() == [(LOSSY, "runtime", 2, 7), (LOSSY, "final", 3, 5)]
+    kinds = [type(e) for e in told if isinstance(e, (TrialStarted, Timing, TrialDone))]
+    assert kinds[0] is TrialStarted and kinds[-1] is TrialDone and Timing in kinds
+    assert kinds.count(TrialDone) == 2
+    assert trial.proposed == "a try"
+    again = attempts.final(trial, 3, 5)
+    assert [(e.trial, e.cached) for e in told if isinstance(e, TrialDone)][-1] == (again, True)
+    assert len(started()) == 2
+
+
+def test_how_long_each_stage_may_take(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair of the search is as long as the search allows, a screened one is a single block."""
+    given: list[Effort] = []
+
+    def noted(run: Any) -> Any:
+        def timed(*arguments: Any, **more: Any) -> Any:
+            given.extend(a for a in arguments if isinstance(a, Effort))
+            return run(*arguments, **more)
+
+        return timed
+
+    for module, name in (
+        (evaluate, "time_pair"),
+        (measure, "time_pair"),
+        (measure, "fresh_pairs"),
+    ):
+        monkeypatch.setattr(module, name, noted(getattr(module, name)))
+    attempts.pair_seconds = 0.02
+    attempts.baseline()
+    trial = tried(attempts)
+    other = replace(LOSSY, backend=Cpu(threads=2))
+    attempts.one(Proposal(other, "runtime", effort="screen", score=False))
+    attempts.final(trial, 1, 1)
+    assert given == [
+        Effort(max_blocks=12, seconds=2, decide=False),
+        Effort(seconds=0.02, burst=0.1),
+        Effort(max_blocks=1, decide=False, burst=0.06),
+        claiming(0.02),
+    ]
+
+
+def test_a_finalist_is_judged_by_what_the_rest_of_the_run_learnt(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts.baseline()
+    one, two = (tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in (1, 2))
+    asked: list[str] = []
+    learnt = measure.learnt
+
+    def noted(trials: Any, but: str = "") -> stats.Learnt:
+        asked.append(but)
+        return learnt(trials, but)
+
+    monkeypatch.setattr(measure, "learnt", noted)
+    attempts.final(one, 1, 2)
+    found = attempts.final(two, 2, 2)
+    assert asked == [one.key, two.key]
+    rest = learnt(attempts.ledger.trials, but=two.key)
+    assert rest.df == 1 + stats.PAIRS - 1
+    assert found.ratio == stats.ratio(found.measurement.pairs, learnt=rest)
 
 
 def scored(verdict: Verdict) -> tuple[Score, ...]:

@@ -43,3 +43,15 @@ def test_agreement_that_is_asked_for_says_why_it_cannot_be(scalar: tuple[Path, P
     model, data = scalar
     with pytest.raises(ot.OrtuneError, match="no output of y has classes"):
         ot.verify(model, model, data=data, budget="agreement>=0.99")
+
+
+def test_what_is_shown_beside_is_what_a_budget_of_it_would_read(
+    scalar: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = scalar
+    other = tmp_path / "other.onnx"
+    rounded = SCALAR.replace("y = Reduce", "s = Reduce").replace("\n}", "\n  y = Round(s)\n}")
+    onnx.save(onnx.parser.parse_model(rounded), other)
+    beside = ot.verify(model, other, data=data, budget="max-error<=1").scores
+    asked = ot.verify(model, other, data=data, budget="snr>=-100").scores[0]
+    assert [score.value for score in beside if score.metric == "snr"] == [asked.value]

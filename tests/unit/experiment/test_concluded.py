@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ortune.core.acceptance import Outcome, outcome
 from ortune.core.trial import Block, Burst, Measurement, Pair, Plan, Status, Trial
 from ortune.experiment import measure
 from ortune.experiment.context import Context
+from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing import stats
 
 
@@ -38,7 +40,7 @@ def test_a_run_learns_from_its_equal_pair_and_every_other_finalist() -> None:
     first = replace(baseline(), stage="baseline", measurement=measured("x", "", 0.1).measurement)
     trials = [
         first,
-        measured("a", "search", 0.5),
+        measured("a", "search", 0.5, 0.9),
         measured("a", "final", -0.1, 0.1),
         measured("b", "final", 0.2, 0.3, 0.4),
     ]
@@ -73,3 +75,25 @@ def test_what_a_search_sorts_out_is_slower_only_beyond_the_noise(context: Contex
 def test_what_was_not_measured_stays_as_it_is(context: Context) -> None:
     died = replace(trial("a", Plan(CLEAN, Cpu()), 1.0), measurement=None, status=Status.FAILED)
     assert measure.concluded(context, died, stats.NOTHING) is died
+
+
+def test_a_worker_gets_a_fresh_folder_and_the_limits_of_its_context(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[WorkerJob, dict[str, Any]]] = []
+
+    def start(job: WorkerJob, **limits: Any) -> str:
+        started.append((job, limits))
+        job.out.mkdir(parents=True)
+        return "a worker"
+
+    monkeypatch.setattr(measure, "Worker", start)
+    context = replace(context, timeout_s=7.0, memory_limit=5)
+    for _ in range(2):
+        found: Any = measure.start(context, {}, Cpu(threads=2), "final")
+        assert found == "a worker"
+    (one, limits), (two, _) = started
+    assert limits == {"timeout_s": 7.0, "memory_limit": 5}
+    assert one.backend == Cpu(threads=2)
+    assert one.out != two.out
+    assert one.out.parent == two.out.parent == (context.root / "workers").resolve()

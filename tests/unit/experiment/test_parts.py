@@ -50,6 +50,11 @@ def listed(run):
 
 listed.bounds = (0, 1)
 
+def sized(expected, actual, label):
+    return 7.0
+
+sized.bounds = (0, 1)
+
 def some(run):
     yield float(run(x=ROWS[0])["y"].sum()), "a"
     yield 1.0
@@ -182,7 +187,21 @@ def test_more_time_is_asked_for_where_time_thins_what_is_held_out(here: Path) ->
     context, said = prepared(here, data=here / "many.npz", budget="cosine>=0.9", time=0.000001)
     assert len(context.parts["final"].indices) == 80
     assert len(context.parts["search"].indices) == 20
-    assert "search: 20 of 80 samples are used, for time" in said
+    assert "search: 20 of 80 samples used, for time" in said
+
+
+def test_bounds_that_the_original_itself_leaves_are_refused_before_the_search(here: Path) -> None:
+    with pytest.raises(BadData, match=r"gave 7, outside its bounds 0 and 1"):
+        prepared(here, budget="functions:sized>=0.5")
+
+
+def test_a_missing_file_of_ranges_is_told_before_anything_is_said_of_the_samples(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["optimize", "toy.onnx", "--ranges-from", "none.json"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("ortune optimize: cannot read none.json: No such file")
+    assert len(said.err.splitlines()) == 2 and not said.out
 
 
 @pytest.mark.parametrize("verb", ["optimize", "verify"])

@@ -94,7 +94,7 @@ def test_a_budget_is_met_exactly_in_spite_of_binary_fractions() -> None:
 
 
 def test_a_budget_finer_than_the_data_is_said() -> None:
-    assert unresolved(TOP1, 60) == "60 samples cannot tell 0.01: one is 0.017; 100 would"
+    assert unresolved(TOP1, 60) == "60 scored samples cannot tell 0.01: one is 0.017; 100 would"
     assert unresolved(TOP1, 100) == ""
 
 
@@ -328,8 +328,8 @@ def test_the_bound_keeps_the_limit_just_where_it_is_proved(
 @pytest.mark.parametrize(
     ("samples", "text", "said"),
     [
-        (60, "top1>=0.995", "60 samples cannot tell 0.005: one is 0.017; 200 would"),
-        (1, "agreement>=0.9", "1 sample cannot tell 0.1: one is 1; 10 would"),
+        (60, "top1>=0.995", "60 scored samples cannot tell 0.005: one is 0.017; 200 would"),
+        (1, "agreement>=0.9", "1 scored sample cannot tell 0.1: one is 1; 10 would"),
         (60, "cosine>=0.999", ""),
         (60, "top1>=base", ""),
         (60, "top1>=base-0.02", ""),

@@ -108,7 +108,7 @@ def test_products_without_a_bias_are_said_or_refused() -> None:
     feeds = [{"x": normal(9, 32), "c": normal(32)}]
     model = model_of(text, held)
     assert quantize(model, BiasCorrection(), feeds) == 1
-    assert edit.take_notes(model) == "1 of 2 layers have no bias to correct"
+    assert edit.take_notes(model) == "no bias to correct: 1 of 2 layers"
     bare = model_of(text.replace("Add(h, b)", "Add(h, c)"), held)
     with pytest.raises(Refused, match="of 2 layers none has a constant bias"):
         quantize(bare, BiasCorrection(), feeds)

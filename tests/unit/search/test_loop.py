@@ -128,7 +128,7 @@ def test_time_that_is_up_leaves_finalists_out_but_for_the_first(run: Callable[..
     study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
     assert backends(study, "final") == [1]
     assert study.finished == "time"
-    assert "time is up: 2 finalists were not re-measured" in study.notes
+    assert "time is up, not re-measured: 2 finalists" in study.notes
     assert [t.plan for t in study.unconfirmed] == []
 
 
@@ -178,6 +178,27 @@ class TestTarget:
         study = run(Script(ratio=0.499), target_speedup=2.0)
         assert study.finished == "done"
         assert len(study.final) == 3, "no more are judged than share the error"
+
+    def test_a_run_that_reached_it_ends_at_once_when_it_is_asked_for_again(
+        self, run: Callable[..., Study]
+    ) -> None:
+        script = Script(ratios=ratios(0.4999, 0.4999, 0.3, 0.2))
+        first = run(script, target_speedup=2.0)
+        assert first.finished == "target" and backends(first, "final") == [1, 2, 3]
+        again = run(script, target_speedup=2.0)
+        assert again.finished == "target"
+        assert backends(again, "search") == [1, 2, 3], "nothing more is tried"
+
+    def test_finalists_that_were_measured_on_the_way_are_not_called_left_out(
+        self, run: Callable[..., Study]
+    ) -> None:
+        clock = Clock()
+        clock.now = 200.0
+        script = Script(ratios=ratios(0.4999, 0.4999, 0.4999, 0.9, 0.95))
+        study = run(script, target_speedup=2.0, clock=clock)
+        assert backends(study, "final") == [1, 2, 3]
+        assert study.finished == "done"
+        assert not [note for note in study.notes if "time is up" in note]
 
     def test_one_that_is_not_proved_does_not(self, run: Callable[..., Study]) -> None:
         script = Script(ratio=0.3, noise=lambda at: 3.0 if at == 150 else 0.001)

@@ -37,8 +37,27 @@ def test_groups_are_drawn_whole() -> None:
     assert len(seen) > 20
 
 
-def test_one_group_says_nothing() -> None:
-    assert interval(lambda rows: 1.0, [np.arange(9)], 0.05) == (-math.inf, math.inf)
+@pytest.mark.parametrize("members", [[], [np.array([0])], [np.arange(9)]])
+def test_one_group_says_nothing(members: list[np.ndarray]) -> None:
+    assert interval(lambda rows: 1.0, members, 0.05) == (-math.inf, math.inf)
+
+
+def test_rows_of_a_group_stay_together() -> None:
+    seen: list[np.ndarray] = []
+    groups = [np.array([0, 3]), np.array([1]), np.array([2, 5, 4])]
+
+    def watched(rows: np.ndarray) -> float:
+        seen.append(rows)
+        return float(len(rows))
+
+    interval(watched, groups, 0.05)
+    for rows in seen:
+        text = ",".join(map(str, rows)) + ","
+        for group in ("0,3,", "1,", "2,5,4,"):
+            text = text.replace(group, "")
+        assert text == ""
+    assert {len(rows) for rows in seen} == {3, 4, 5, 6, 7, 8, 9}
+    assert len(seen) > 300, "so many turns at least"
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
@@ -68,6 +87,13 @@ def test_each_end_is_one_sided_at_the_error(error: float) -> None:
     sd = VALUES.std() / math.sqrt(400)
     for end in (low - VALUES.mean(), VALUES.mean() - high):
         assert end / sd == pytest.approx(stats.norm.ppf(error), abs=0.2)
+
+
+def test_it_leans_to_the_side_that_the_statistic_leans_to() -> None:
+    """The percentiles themselves, not their mirror image (Davison and Hinkley, section 5.3)."""
+    values = np.random.default_rng(4).lognormal(0.0, 1.5, 20)
+    low, high = interval(lambda rows: float(values[rows].mean()), alone(20), 0.05)
+    assert high - values.mean() > 1.2 * (values.mean() - low)
 
 
 def test_few_are_widened() -> None:

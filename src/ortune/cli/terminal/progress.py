@@ -18,6 +18,7 @@ import click
 from ortune.core import acceptance
 from ortune.core.event import Event, Note, Sink, StepDone, Timing, TrialDone, TrialStarted
 from ortune.core.trial import Interval, Status, Trial
+from ortune.core.wording import count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -87,7 +88,7 @@ def describe(event: Event, *, verbose: bool = False, place: str = "") -> str:
         case Note(text, warning):
             return f"warning: {text}" if warning else text
         case StepDone(edit) if verbose:
-            done = f"{edit.count} edits" if edit.kept else f"rolled back: {edit.note}"
+            done = count(edit.count, "edit") if edit.kept else f"rolled back: {edit.note}"
             return f"  {edit.step}: {done}, {edit.seconds:.1f} s"
         case TrialStarted(plan) if verbose:
             return f"{place} {plan} ..."

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from ortune.core.wording import count
 from ortune.model.graph.edit import every_node
 from ortune.model.graph.values import named_weights
 from ortune.model.lint.finding import Finding, finding
@@ -23,7 +24,7 @@ def findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
     yield finding(
         "double",
         "warning",
-        f"float64 in {len(makers)} nodes and {len(double)} weights",
+        f"float64 in {count(len(makers), 'node')} and {count(len(double), 'weight')}",
         [*(f"{node.op_type} {node.name}" for node in makers), *double],
         "half the speed and twice the memory of float32, where there is a kernel at all",
         "export in float32",

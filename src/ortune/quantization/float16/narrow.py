@@ -15,6 +15,7 @@ from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.step import Quantizer
+from ortune.core.wording import count
 from ortune.model.graph import edit
 from ortune.quantization.float16 import overflow
 from ortune.quantization.float16.convert import CONTROL, FIXED, Halver
@@ -98,10 +99,10 @@ class Sixteen(Quantizer):
         _clean_casts(model)
         _drop_unread(model)
         if halver.kept:
-            edit.note(model, f"{halver.kept} nodes stay in float32")
+            edit.note(model, f"left in float32: {count(halver.kept, 'node')}")
         edit.note(model, _reasons(pins) if ranges else "ranges were not measured: no data")
         if model.functions:
-            edit.note(model, f"{len(model.functions)} local functions stay in float32")
+            edit.note(model, f"left in float32: {count(len(model.functions), 'local function')}")
         return halver.count
 
     def _open(self, model: ir.Model, found: Mapping[ir.Value, ValueKind]) -> Iterator[ir.Node]:

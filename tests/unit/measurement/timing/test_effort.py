@@ -64,6 +64,20 @@ def test_a_hopeless_loss_ends_it_at_three(clock: Clock) -> None:
     assert blocks(clock, 2.0, Effort(min_blocks=8, seconds=60, decide=False)) == 24
 
 
+@pytest.mark.parametrize(("ratio", "count"), [(1.25, 8), (1.45, 3)])
+def test_hopeless_is_a_loss_of_three_tenths_at_least(
+    clock: Clock, ratio: float, count: int
+) -> None:
+    assert blocks(clock, ratio, Effort(min_blocks=8, seconds=60)) == count
+
+
+def test_by_default_a_pair_is_decided_within_four_seconds_or_24_blocks(clock: Clock) -> None:
+    assert blocks(clock, 0.5, Effort()) == 4
+    assert blocks(clock, 1.0, Effort()) == 7, "4 s, 0.6 s a block"
+    assert blocks(clock, 1.0, Effort(seconds=600)) == 24
+    assert Effort().burst == BURST_S
+
+
 def test_a_small_loss_is_timed_as_long_as_a_gain(clock: Clock) -> None:
     assert blocks(clock, 1.15, Effort(min_blocks=6, seconds=60)) == 6
 

@@ -14,7 +14,7 @@ from ortune.core.workload import Span
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
-from ortune.measurement.timing.turns import Started, Warmed, blocks, live, pace
+from ortune.measurement.timing.turns import Started, Warmed, blocks, burst, live, pace, warm
 
 SIZE = Span(0, 5, 2)
 EFFORT = Effort(min_blocks=3, max_blocks=3, seconds=60)
@@ -99,7 +99,7 @@ def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
     sizes = pace({"A": Warmed(one, True), "B": Warmed(two, True)}, seconds)
     for ns, size in ((one, sizes["A"]), (two, sizes["B"])):
         entry = ns * size.each
-        assert size.runs >= 2
+        assert size.at == 0 and size.runs >= 2
         assert size.runs == 2 or (size.runs * entry <= 1e9 * seconds < (size.runs + 1) * entry)
         assert size.each == 1 or entry <= 1_000_000
         assert size.drop == 8 + 10_000_000 // ns
@@ -112,6 +112,61 @@ def test_entries_that_must_match_are_as_many_on_both_sides(
 ) -> None:
     sizes = pace({"A": Warmed(one, alike), "B": Warmed(two, False)}, 0.2)
     assert sizes["A"] == sizes["B"] == pace({"B": Warmed(two), "A": Warmed(one)}, 0.2)["A"]
+
+
+@pytest.mark.parametrize(("runs", "dropped"), [(7, 0), (8, 1), (15, 1), (40, 1)])
+def test_within_a_stretch_one_run_is_dropped_of_eight_or_more(runs: int, dropped: int) -> None:
+    diary: list[tuple[str, Span]] = []
+    list(islice(blocks({"A": Span(0, runs, 1, 9)}, lambda one, size: bursts(diary, one, size)), 2))
+    assert [size.drop for _, size in diary] == [9, dropped, dropped, dropped]
+
+
+class Runs:
+    """A worker whose runs take these times, the last one for ever."""
+
+    def __init__(self, *ns: int, spent: int | None = None) -> None:
+        self.ns, self.spent, self.ran = ns, spent, 0
+        self.asked: list[dict[str, int]] = []
+
+    def ask(self, do: str, **span: int) -> dict[str, Any]:
+        assert do == "burst"
+        self.asked.append(span)
+        taken = [self.ns[min(self.ran + k, len(self.ns) - 1)] for k in range(span["runs"])]
+        self.ran += span["runs"]
+        spent = sum(taken) if self.spent is None else self.spent
+        waited = [0.5] * len(taken)
+        return {"latency_ns": taken, "waited": waited, "spent_ns": spent, "alike": len(taken) > 2}
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("worker", "asked", "found"),
+    [
+        (Runs(75 * MS), [2], Warmed(75 * MS, False)),
+        (Runs(90 * MS, 110 * MS), [2], Warmed(100 * MS, False)),
+        (Runs(74 * MS), [2, 2], Warmed(74 * MS, False)),
+        (Runs(10 * MS), [2, 3, 3, 3, 3, 3], Warmed(10 * MS, True)),
+        (Runs(10_000), [2, *[500] * 30], Warmed(10_000, True)),
+        (Runs(60 * MS, 20 * MS, 10 * MS), [2, 2, 3, 3], Warmed(10 * MS, True)),
+        (Runs(5 * MS, 10 * MS), [2, *[7] * 2], Warmed(10 * MS, True)),
+        (Runs(0, spent=100 * MS), [2, 500], Warmed(1, True)),
+    ],
+)
+def test_a_side_is_warm_after_150_milliseconds(
+    worker: Runs, asked: list[int], found: Warmed
+) -> None:
+    """In bursts of a quarter of that; what the last burst took is a run's time."""
+    side: Any = worker
+    assert warm(side) == found
+    assert [(one["at"], one["runs"]) for one in worker.asked] == [(0, runs) for runs in asked]
+
+
+def test_a_burst_is_what_was_asked_for() -> None:
+    worker: Any = Runs(3, 4, 5)
+    assert burst(worker, Span(7, 3, 2, 6)) == Burst((3, 4, 5), (0.5,) * 3, 2, True)
+    assert worker.asked == [{"at": 7, "runs": 3, "each": 2, "drop": 6}]
 
 
 def test_a_process_is_ready_before_the_next_starts() -> None:
