@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from ortune.core import wording as say
 from ortune.core.acceptance import Outcome, outcome, winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink
@@ -156,9 +155,7 @@ class _Loop:
         self.untried = left_out.plans
         if left_out.late:
             # Told now only: the verdict counts it.
-            left = (
-                f"{say.count(left_out.plans, 'plan')} {Outcome.UNTRIED}" if left_out.plans else ""
-            )
+            left = f"{count(left_out.plans, 'plan')} {Outcome.UNTRIED}" if left_out.plans else ""
             self.sink(Note(f"time is up{': ' * bool(left)}{left}"))
         for text in left_out.notes:
             self.attempts.note(text)

@@ -67,11 +67,12 @@ def _point(study: Study, trial: Trial) -> Point:
 
 def _row(study: Study, trial: Trial) -> tuple[str, ...]:
     speed = study.speedup(trial)
+    judged = study.find(trial.key) or trial
     return (
         str(trial.plan),
         say.times(speed),
         say.span(speed),
         say.score(trial),
         say.megabytes(trial.size),
-        say.verdict(trial),
+        say.verdict(judged) if trial.key != study.baseline.key else "",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,6 +142,10 @@ def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., 
         learnt = measure.learnt(study.trials, but=trial.key)
         assert learnt.df == 1 + 2 * (stats.PAIRS - 1), "the A/A pair and the two others"
         assert trial.ratio == stats.ratio(trial.measurement.pairs, learnt=learnt)
+    lines = Path(study.root, "ledger.jsonl").read_text().splitlines()
+    keys = [found["key"] for found in map(json.loads, lines) if found["part"] == "final"]
+    first, second, last = (trial.key for trial in study.final)
+    assert keys == [first, second, last, first, second], "the earlier are concluded again, once"
 
 
 def test_time_that_is_up_leaves_finalists_out_but_for_the_first(run: Callable[..., Study]) -> None:

@@ -103,6 +103,15 @@ def test_a_likely_winner_says_what_would_prove_it(study: Study) -> None:
     assert blocks("verdict", unknown)[0] == Text(first_line(unknown), "warn")
 
 
+def test_the_front_gives_the_winner_the_verdict_of_the_first_line(study: Study) -> None:
+    search = replace(study.trials[1], scores=scored(Verdict.LIKELY, 59))
+    shown = replace(study, trials=(study.trials[0], search, *study.trials[2:]))
+    verdicts = {row[0]: row[-1] for row in table("front", shown).rows}
+    assert first_line(shown).endswith("proved")
+    assert verdicts[str(study.best.plan)] == "proved"
+    assert verdicts.get(str(study.baseline.plan), "") == ""
+
+
 def test_what_was_told_meanwhile_stands_on_the_page_alone(study: Study) -> None:
     ending, outlook = Ending(finished="time", notes=("clean: nothing to change",)), "32 samples"
     told = replace(study, ending=ending, header=replace(study.header, outlook=outlook))
