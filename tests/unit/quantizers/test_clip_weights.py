@@ -75,7 +75,7 @@ def test_with_data_a_weight_counts_by_its_input() -> None:
     feeds[0]["x"][:, 3] *= 200
     blind, seeing = model(spiked()), model(spiked())
     quantize(blind, ClipWeights(before=TENSOR), feeds)
-    with pytest.raises(Refused, match="none of 1 weights"):
+    with pytest.raises(Refused, match="none of 1 weight"):
         quantize(seeing, ClipWeights(before=TENSOR, weighted=True), feeds)
     wanted = run(model(spiked()), feeds[0])[0]
     assert snr(wanted[:, 5], run(blind, feeds[0])[0][:, 5]) < 20
@@ -94,7 +94,7 @@ def test_with_data_biases_take_up_the_mean() -> None:
 
 def test_weights_that_need_no_clipping_are_refused() -> None:
     flat = np.where(normal(SIDE, SIDE) > 0, np.float32(1), np.float32(-1))
-    with pytest.raises(Refused, match="none of 1 weights"):
+    with pytest.raises(Refused, match="none of 1 weight"):
         quantize(model(flat), ClipWeights())
 
 
