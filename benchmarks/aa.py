@@ -106,8 +106,7 @@ def main() -> None:
     kept = Kept(asked.kept, fresh=asked.fresh)
     if not asked.summary:
         _plugins()
-        with to_itself():
-            _compare(kept, cells, asked)
+        _compare(kept, cells, asked)
     if kept.rows():
         _write(asked.out, kept, asked)
 
@@ -148,9 +147,10 @@ def _compare(kept: Kept, cells: Sequence[Cell], asked: argparse.Namespace) -> No
             mine = [i for i in indices if (cell, i) not in done]
             if not mine:
                 continue
-            for row in _verdict(Path(folder), cell, mine, asked):
-                kept.add(row)
-                count += 1
+            with to_itself():
+                for row in _verdict(Path(folder), cell, mine, asked):
+                    kept.add(row)
+                    count += 1
             share = (time.monotonic() - began) / count
             ahead = share * (sum(left.values()) - count) / 60
             print(f"{cell} {mine[-1] + 1}/{asked.pairs}; {ahead:.0f} min left", flush=True)

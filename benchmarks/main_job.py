@@ -79,16 +79,19 @@ def run(shape: Shape, limit: str, *, prepare: bool = False) -> dict[str, Any] | 
         _scored(shape, made, entry, scores)
     if prepare:
         return None
+    found = {}
+    for label in LABELS:
+        with to_itself():
+            found[label] = _searched(shape, made, label, limit, work)
+    winners = [_winner(made, label, about) for label, about in found.items()]
+    for winner in winners:
+        _scored(shape, made, winner, scores)
+    known = {row["key"]: row for row in scores.rows()}
+    rows = [
+        _row(entry, known.get(_key(shape, entry), {"error": entry.error, "holds": []}))
+        for entry in (*entries, *winners)
+    ]
     with to_itself():
-        found = {label: _searched(shape, made, label, limit, work) for label in LABELS}
-        winners = [_winner(made, label, about) for label, about in found.items()]
-        for winner in winners:
-            _scored(shape, made, winner, scores)
-        known = {row["key"]: row for row in scores.rows()}
-        rows = [
-            _row(entry, known.get(_key(shape, entry), {"error": entry.error, "holds": []}))
-            for entry in (*entries, *winners)
-        ]
         race = Race(entries[0], made / "data", work)
         attempts = race.run([(e, row) for e, row in zip((*entries, *winners), rows, strict=True)])
     return {

@@ -34,6 +34,7 @@ def to_itself() -> Iterator[None]:
     with Path(gettempdir(), "ortune-benchmark.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+    time.sleep(0.1)  # so that who waits comes first, not who asks again at once
 
 
 class Neighbour:
