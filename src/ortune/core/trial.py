@@ -46,7 +46,8 @@ class Proposal:
     Attributes:
         stage: What the policy is about, in a word; stored with the trial.
         why: Why this plan and why now; stored with the trial.
-        effort: ``screen`` times a single block; ``search`` until the answer is clear.
+        effort: ``screen`` times a single block; ``search`` until the answer is clear; ``full`` all
+            the time that a plan gets, and judges accuracy whatever the time was.
         score: Whether its accuracy is judged; it never is where the plan has lost on time.
         neighbour_of: Key of the trial of which it changes one setting: where it gains nothing
             over that one, it is no finalist.
@@ -57,7 +58,7 @@ class Proposal:
     plan: Plan
     stage: str
     why: str = ""
-    effort: Literal["screen", "search"] = "search"
+    effort: Literal["screen", "search", "full"] = "search"
     score: bool = True
     neighbour_of: str = ""
     index: int = 1

@@ -97,7 +97,7 @@ def time_pair(
             if len(taken) > 2:
                 ratio = stats.ratio([Pair(tuple(taken))], stats.SEARCHING)
                 progress(ratio, len(taken))
-                if _enough(ratio, len(taken), time.monotonic() - until, effort):
+                if enough(ratio, len(taken), time.monotonic() - until, effort):
                     break
             if len(taken) >= effort.max_blocks:
                 break
@@ -137,8 +137,8 @@ def fresh_pairs(
             yield LivePair(base, worker, started, pair)
 
 
-def _enough(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
-    """Whether a pair of some blocks needs no more.
+def enough(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
+    """Say whether a pair of some blocks needs no more.
 
     Args:
         late: Seconds beyond the effort's; negative before.
