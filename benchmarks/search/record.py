@@ -56,13 +56,15 @@ def main() -> None:
     given = parser.parse_args()
     for name in given.names or NAMES:
         try:
-            found = record(name, limit=given.limit, only_estimate=given.estimate)
+            found, whole = record(name, limit=0 if given.estimate else given.limit)
         except OrtuneError as error:
             print(f"{name}: {error}", flush=True)
             continue
-        if found is not None:
-            write(TABLES / f"{name}.json.gz", found)
-            print(f"{name}: {len(found.rows)} rows, best {true_ratio(found.best):.3f}", flush=True)
+        write(TABLES / f"{name}.json.gz" if whole else WORK / name / "part.json.gz", found)
+        said = "" if whole else ", not whole yet"
+        print(
+            f"{name}: {len(found.rows)} rows{said}, best {true_ratio(found.best):.3f}", flush=True
+        )
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,17 @@ def frozen(folder: Path, space: Space) -> str:
             f"the space has changed since this table was begun: {len(more)} plans are new "
             f"({', '.join(more[:3])}), {len(less)} are gone ({', '.join(less[:3])}), or what "
             "rescues and settings they have; rows of two spaces do not mix",
-            fix=f"remove {folder.name} below build/search to measure anew, or go back to that code",
+            fix=f"remove build/search/{folder.name} to measure anew, or go back to that code",
         )
     return str(known["digest"])
 
 
-def record(name: str, *, limit: int | None = None, only_estimate: bool = False) -> Table | None:
-    """Measure what is not measured yet; None where that is not the whole table."""
+def record(name: str, *, limit: int | None = None) -> tuple[Table, bool]:
+    """Measure what is not measured yet; return the table, and whether it is whole.
+
+    Args:
+        limit: Plans to try at most.
+    """
     found = opened(name)
     space_digest = frozen(WORK / name, found.space)
     kept = Kept(WORK / name / "rows")
@@ -132,18 +138,16 @@ def record(name: str, *, limit: int | None = None, only_estimate: bool = False) 
         attempts = Recording(found.context, PAIR_S, silent, stack, kept)
         attempts.original()
         estimate(name, found, kept)
-        if only_estimate or not _all(attempts, found.space, limit):
-            return None
-        rows = _current(attempts)
-        fit = [row for row in rows[1:] if row.passes and row.truth is not None]
-        for row in sorted(fit, key=true_ratio)[:FASTEST]:
+        whole = try_all(attempts, found.space, limit)
+        fit = [r for r in current(attempts)[1:] if r.passes and r.truth is not None]
+        for row in sorted(fit, key=true_ratio)[: FASTEST * whole]:
             if len(row.pairs) == 1:
                 attempts.again(row, AGAIN)
-        return Table(_about(name, space_digest, found), tuple(_current(attempts)))
+        return Table(_about(name, space_digest, found), tuple(current(attempts))), whole
 
 
-def _all(attempts: Recording, space: Space, limit: int | None) -> bool:
-    """Try all; say whether nothing is left."""
+def try_all(attempts: Recording, space: Space, limit: int | None = None) -> bool:
+    """Try all there is, or some of it; say whether nothing is left."""
     policy, done = Exhaustive(fastest=FASTEST), 0
     while True:
         keys = attempts.kept.rows
@@ -163,7 +167,7 @@ def _all(attempts: Recording, space: Space, limit: int | None) -> bool:
         print(f"  {trial.plan}: {trial.status}, {trial.why} ({seconds:.1f} s)", flush=True)
 
 
-def _current(attempts: Recording) -> list[Row]:
+def current(attempts: Recording) -> list[Row]:
     """Return the rows of the code as it is, the original first, then in the order of the plans."""
     order = {trial.key: at for at, trial in enumerate(attempts.ledger.trials)}
     rows = [r for r in attempts.kept.rows.values() if r.key == attempts.key(r.plan)]

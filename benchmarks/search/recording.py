@@ -23,7 +23,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink
 from ortune.core.observer import Probe
 from ortune.core.plugins import codec
-from ortune.core.step import Recipe, Step
+from ortune.core.step import AS_IS, Recipe, Step
 from ortune.core.trial import Edit, Plan, Proposal, Status, Trial
 from ortune.experiment import measure
 from ortune.experiment.build import Files, build_all
@@ -87,7 +87,7 @@ class Recording(Attempts):
 
     def original(self) -> None:
         """Record the original, as every search begins."""
-        plan = Plan(Recipe("as it came"), self.context.job.baseline)
+        plan = Plan(AS_IS, self.context.job.baseline)
         if self.key(plan) in self.kept.rows:
             return
         with to_itself():
@@ -102,8 +102,10 @@ class Recording(Attempts):
         turns = tuple(Turn.of(block) for block in taken.pairs[0].blocks)
         found = replace(row, pairs=(turns,), scores=trial.scores, final=trial.scores)
         timed = replace(found, load_s=load_s, first_s=first_s, peak_rss=taken.peak_rss)
-        # What is left is the second process and the warming up of both.
-        self.kept.put(replace(timed, warm_s=max(0.0, seconds - load_s - first_s - 2.0)))
+        block_s = sum(block.seconds for block in taken.pairs[0].blocks) / len(turns)
+        # What is left is the start of the other process, and the warming up of both.
+        warm_s = max(0.0, seconds - 2 * (load_s + first_s) - block_s * len(turns))
+        self.kept.put(replace(timed, warm_s=warm_s, block_s=block_s))
 
     def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
@@ -122,10 +124,13 @@ class Recording(Attempts):
             self._rest()
             files = build_all(self.context, row.plan, self.sink)
             context, backend = self.context, row.plan.backend
+            models, base = context.models, context.job.baseline
             taken = [
                 tuple(Turn.of(block) for block in one.pair.blocks)
                 for one in fresh_pairs(
-                    lambda: measure.start(context, context.models, context.job.baseline, "base"),
+                    lambda: measure.start(
+                        context, context.models, context.job.baseline, "baseline"
+                    ),
                     lambda: measure.start(context, files.paths, backend, "again"),
                     pairs,
                     claiming(self.pair_seconds),

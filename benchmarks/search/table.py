@@ -231,10 +231,9 @@ class Table:
         fit = [row for row in self.rows if row.passes and row.truth is not None]
         return min([self.rows[0], *fit], key=true_ratio)
 
-    def regret(self, plan: Plan) -> float | None:
-        """Return a plan's latency over the best's; None where the table does not know it."""
-        row = self.find(plan) or self.nearest(plan)
-        return None if row is None else true_ratio(row) / true_ratio(self.best)
+    def standing_for(self, plan: Plan) -> Row | None:
+        """Return a plan's row or the one that stands for it; None where there is neither."""
+        return self.find(plan) or self.nearest(plan)
 
 
 def true_ratio(row: Row) -> float:
