@@ -128,9 +128,7 @@ class Recording(Attempts):
             taken = [
                 tuple(Turn.of(block) for block in one.pair.blocks)
                 for one in fresh_pairs(
-                    lambda: measure.start(
-                        context, context.models, context.job.baseline, "baseline"
-                    ),
+                    lambda: measure.start(context, models, base, "baseline"),
                     lambda: measure.start(context, files.paths, backend, "again"),
                     pairs,
                     claiming(self.pair_seconds),

@@ -183,7 +183,8 @@ class Replayed:
         if row.status is Status.UNCHANGED:
             return replace(blank, status=Status.UNCHANGED, why=row.why)
         if row.died in ("build", "load", "timing"):
-            self.clock.now += row.load_s + row.first_s + row.died_s
+            died_s = min(row.died_s, self.context.timeout_s)
+            self.clock.now += row.load_s + row.first_s + died_s
             return failed
         blocks = taken_blocks(row, row.timed()[0], spent)
         self.clock.now += row.load_s + row.first_s + row.warm_s
@@ -361,10 +362,10 @@ def _searched(
         {},
     )
     write_header(root, Header(job, about.facts))
-    finalists = loop.FINALISTS
     context = Context(
-        root, job, about.facts, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0, finalists=finalists
-    )
+        root, job, about.facts, {}, {}, {}, {}, "", base_ns=1,
+        timeout_s=max(20.0, seconds / 3), finalists=loop.FINALISTS,
+    )  # fmt: skip
     clock.now = about.prepared_s
     aim = loop.Aim(seconds, 0.0, clock=clock)
     attempts = partial(Replayed, table, clock, *told)

@@ -147,6 +147,21 @@ def test_an_effort_takes_as_many_blocks_as_it_would_have() -> None:
     assert taken(even, Effort(seconds=100, decide=False)) == 8, "all there are"
 
 
+def test_what_fails_costs_its_time_and_a_hang_no_more_than_the_limit(table: Table) -> None:
+    whole = replay(table, Exhaustive(), 1000).wall
+
+    def longer(seconds: float, died: str) -> float:
+        rows = list(table.rows)
+        gone = replace(rows[-1], died=died, died_s=seconds, pairs=(), scores=(), final=())
+        rows[-1] = replace(gone, status=Status.FAILED, why="no answer")
+        found = replay(replace(table, rows=tuple(rows)), Exhaustive(), 1000)
+        assert found.regret == pytest.approx(1.0), "the others go on"
+        return found.wall - whole
+
+    assert longer(60.0, "timing") - longer(10.0, "timing") == pytest.approx(50.0)
+    assert longer(3000.0, "load") - longer(10.0, "load") == pytest.approx(1000 / 3 - 10)
+
+
 def test_what_was_not_measured_is_stood_for_by_the_nearest_and_slowest(table: Table) -> None:
     fast = Plan(AS_IS, Cpu(threads=1, level="basic"))
     slow = Plan(AS_IS, Cpu(threads=1, prepack=False))
@@ -224,7 +239,7 @@ class TestRecording:
     ) -> Iterator[Callable[[], Recording]]:
         context = scripted(tmp_path, monkeypatch, script)
         monkeypatch.setattr(recording, "to_itself", nullcontext)
-        monkeypatch.setattr(recording, "build_all", evaluate.build_all)
+        monkeypatch.setattr(recording, "build_all", vars(evaluate)["build_all"])
         with ExitStack() as stack:
 
             def begun() -> Recording:
