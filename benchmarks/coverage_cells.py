@@ -24,6 +24,7 @@ from benchmarks.populations import (
     losses,
     mixture,
     normal,
+    opposed,
     powers,
     rare,
     right,
@@ -81,6 +82,9 @@ def outside() -> list[Population]:
         found.append(Population("mean", name, f"{path}>=base-0.02", losses(name, 0.02)))
         draw = losses(name, 0.02, grouped=True)
         found.append(Population("mean", f"{name}, groups", f"{path}>=base-0.02", draw))
+    found.append(
+        Population("mean", "groups, large ones gain", f"{path}>=base-0.02", opposed(0.02))
+    )
     for count in (20, 100, 500):
         name, budget = f"one failure in {count}", f"{path}>={1 - 1 / count}"
         found.append(Population("mean", name, budget, right(1 - 1 / count)))

@@ -175,6 +175,20 @@ def losses(name: str, margin: float, grouped: bool = False) -> Callable[[Rng, in
     return draw
 
 
+def opposed(margin: float) -> Callable[[Rng, int], Drawn]:
+    """Large groups gain a tenth, small ones lose more: what comes first looks like all."""
+    half = SIZES // 2
+    small, every = half * (half + 1) / 2, SIZES * (SIZES + 1) / 2
+    loss = (margin * OUT * every + 0.1 * (every - small)) / small
+
+    def draw(rng: Rng, n: int) -> Drawn:
+        sizes, of = _groups(rng, n)
+        lost = np.where(sizes <= half, loss, -0.1)[of]
+        return 0.5 - lost[:, None], np.full((len(of), 1), 0.5), _named(of)
+
+    return draw
+
+
 def _normal_losses(mean: float) -> Callable[[Rng, int], Floats]:
     return lambda rng, n: mean + 0.05 * np.clip(rng.standard_normal(n), -4, 4)
 

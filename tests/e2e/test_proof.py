@@ -92,8 +92,9 @@ def test_one_point_of_top1_is_proved_by_1600(tmp_path: Path) -> None:
     assert study.best.plan.lossy
     assert study.best.score is not None
     assert study.best.score.verdict is Verdict.PROVED
-    _, outlook = search(tmp_path, enough, "top1>=base-0.01")
+    just, outlook = search(tmp_path, enough, "top1>=base-0.01")
     assert "enough to prove" in outlook
+    assert {t.score.verdict for t in lossy_finals(just) if t.score} == {Verdict.PROVED}
 
 
 def test_a_budget_finer_than_the_data_is_said(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_equal_samples_prove_nothing(tmp_path: Path) -> None:
     np.savez(data / "all.npz", **tiled)
     study, outlook = heard(model, tmp_path / "run", data=data, budget="cosine>=0.9")
     assert outlook.startswith("300 samples in 30 different ones: ")
-    assert "likely at best; 120 samples would" in outlook
+    assert "likely at best; 120 different samples would" in outlook
     assert {t.score.verdict for t in lossy_finals(study) if t.score} == {Verdict.LIKELY}
 
 

@@ -180,7 +180,9 @@ def _tests(tree: Path, tests: list[str], plugins: list[object]) -> int:
     sys.path[:] = [str(tree / "src"), *(p for p in sys.path if p not in ("", str(ROOT)))]
     os.environ |= {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     drawn = (Phase.explicit, Phase.generate)
-    settings.register_profile("mutants", derandomize=True, database=None, phases=drawn)
+    settings.register_profile(
+        "mutants", derandomize=True, database=None, deadline=None, phases=drawn
+    )
     settings.load_profile("mutants")
     off = [part for name in UNUSED for part in ("-p", f"no:{name}")]
     return int(pytest.main([*OPTIONS, *off, "--rootdir", str(tree), *tests], plugins=plugins))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ortune.bundle.evidence import BundleEvidence
 from ortune.core.backend import Backend
@@ -44,7 +45,7 @@ def read(path: str | Path) -> Bundle:
     with archive.opened(path) as (file, manifest):
         for member in manifest.members:
             archive.take(file, manifest, member, None)
-        texts = {name: json.loads(file.read(name)) for name in (SETTINGS, RECIPE, EVIDENCE)}
+        texts = {name: _json(file.read(name), name, path) for name in (SETTINGS, RECIPE, EVIDENCE)}
     return Bundle(
         str(path),
         manifest,
@@ -52,3 +53,12 @@ def read(path: str | Path) -> Bundle:
         codec.decode(Recipe, texts[RECIPE]),
         codec.decode(BundleEvidence, texts[EVIDENCE]),
     )
+
+
+def _json(content: bytes, member: str, path: Path) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise BadModel(
+            f"{path.name}: '{member}' cannot be read: {error}", fix="pack the run again"
+        ) from error

@@ -190,6 +190,7 @@ class Score:
         share: Of the samples that must keep the limit; None where another kind counts.
         inside: Share of the samples, groups counting once, that do.
         claim: What the budget asks for, as a clause that a sentence can end on.
+        unit: What counts as independent: ``sample``, or ``group`` where samples share one.
     """
 
     metric: str
@@ -206,6 +207,7 @@ class Score:
     share: float | None = None
     inside: float | None = None
     claim: str = ""
+    unit: str = "sample"
 
 
 @dataclass(frozen=True)

@@ -92,15 +92,6 @@ def latency_ns(study: Study, trial: Trial) -> float | None:
     return None if trial.ratio is None else original * trial.ratio.value
 
 
-def proof(score: Score) -> str:
-    """Say how sure a score's verdict is: ``proved``, or what would prove it."""
-    if score.verdict is not Verdict.LIKELY:
-        return "not judged" if score.verdict is None else str(score.verdict)
-    if score.needed is None:
-        return "likely, not proved"
-    return f"likely: about {count(score.needed, 'unread sample')} would prove it"
-
-
 def bound(score: Score) -> str:
     """Write what a score is at least, or at most, at its error."""
     if math.isfinite(score.low):
@@ -108,11 +99,11 @@ def bound(score: Score) -> str:
     return f"at most {number(score.high)}" if math.isfinite(score.high) else NONE
 
 
-def means(score: Score) -> str:
+def means(score: Score | None) -> str:
     """Say in one sentence what a score's verdict means; empty for one that is not judged."""
-    claim = score.claim or f"{score.metric} is within the budget"
-    if score.verdict is None:
+    if score is None or score.verdict is None:
         return ""
+    claim = score.claim or f"{score.metric} is within the budget"
     if score.verdict is Verdict.PROVED:
         if score.proved_on is None:
             return f"proved by construction: {claim} ({score.basis})"
@@ -123,7 +114,7 @@ def means(score: Score) -> str:
         return f"fails: on {count(score.samples, 'sample')} {found}; asked is that {claim}"
     more = "at this score no number of samples proves it"
     if score.needed is not None:
-        more = f"about {count(score.needed, 'unread independent sample')} would prove it"
+        more = f"about {count(score.needed, f'unread independent {score.unit}')} would prove it"
     seen = f"as far as {count(score.samples, 'sample')} tell ({score.basis})"
     return f"likely: {claim}, {seen}; {more}"
 

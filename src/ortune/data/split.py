@@ -33,7 +33,7 @@ class Parts:
     calibration: tuple[int, ...]
     search: tuple[int, ...]
     final: tuple[int, ...]
-    own_calibration: bool = False
+    own_calibration: bool
     notes: tuple[str, ...] = ()
 
 

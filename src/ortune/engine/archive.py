@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.engine.manifest import MANIFEST, Manifest, read_manifest
 
 _ZIP = b"PK\x03\x04"
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How members are packed. Other ways unpack a few bytes to any size at once."""
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
+"""What `zipfile` raises of a damaged, encrypted or newer zip."""
 _CHUNK = 1 << 20
 _MANIFEST_LIMIT = 64 << 20
 """Bytes. The manifest is read before its size can be checked against a digest."""
@@ -37,15 +42,18 @@ def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
     """Open a bundle and its manifest.
 
     Raises:
-        BadModel: The zip is damaged; a member is missing, unlisted, twice in it or unsafely named.
+        BadModel: The zip is damaged; a member is missing, unlisted, twice in it, unsafely named
+            or packed in another way than by ortune.
     """
-    try:
-        with zipfile.ZipFile(path) as bundle:
-            yield bundle, _manifest(bundle, path.name)
-    except zipfile.BadZipFile as error:
-        raise BadModel(
-            f"{path.name} is damaged: {error}", fix="copy it again, or pack the run again"
-        ) from error
+    with ExitStack() as stack:
+        try:
+            bundle = stack.enter_context(zipfile.ZipFile(path))
+            manifest = _manifest(bundle, path.name)
+        except _UNREADABLE as error:
+            raise BadModel(
+                f"{path.name} is damaged: {error}", fix="copy it again, or pack the run again"
+            ) from error
+        yield bundle, manifest
 
 
 def take(
@@ -75,7 +83,7 @@ def take(
             f"{error.strerror or error}",
             fix="free some space there, or point TMPDIR at another folder",
         ) from error
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+    except _UNREADABLE as error:
         raise _changed(bundle, member, str(error)) from error
     if size != expected.size or digest.hexdigest() != expected.sha256:
         raise _changed(bundle, member, "its sha256 is not the one in the manifest")
@@ -118,6 +126,12 @@ def _manifest(bundle: zipfile.ZipFile, name: str) -> Manifest:
         if not safe(member):
             raise BadModel(
                 f"{name} has the unsafe member '{member}'", fix="do not trust this file"
+            )
+    for entry in bundle.infolist():
+        if entry.compress_type not in _PACKED:
+            raise BadModel(
+                f"{name} has '{entry.filename}' compressed as bundles are not",
+                fix="give a file made by pack",
             )
     if bundle.getinfo(MANIFEST).file_size > _MANIFEST_LIMIT:
         raise BadModel(f"{name}: its manifest is too large", fix="do not trust this file")

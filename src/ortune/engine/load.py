@@ -227,7 +227,7 @@ def stored_backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, st
     """
     try:
         backend = codec.decode(Backend, json.loads((folder / SETTINGS).read_bytes()))
-    except OrtuneError as error:
+    except (OrtuneError, ValueError) as error:
         return None, _reason(error)
     backend = consent.placed(backend, manifest, folder)
     try:

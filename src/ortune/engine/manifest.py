@@ -116,7 +116,7 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
     try:
         raw = json.loads(content)
         number = int(raw["format"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError) as error:
         raise BadModel(
             f"{bundle}: its manifest cannot be read: {error}", fix="pack the run again"
         ) from error

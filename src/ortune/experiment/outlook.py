@@ -40,7 +40,7 @@ def _held_out(budget: Budget, wanted: int | None, feeds: Feeds, division: Divisi
     independent = split.independent(feeds, range(feeds.count))
     noun, samples = "sample", say.count(feeds.count, "sample")
     if independent < feeds.count:
-        noun = "sample" if feeds.groups is None else "group"
+        noun = "different sample" if feeds.groups is None else "group"
         different = "different ones" if feeds.groups is None else "independent groups"
         samples = f"{samples} in {independent:,} {different}"
     final = division["final"]

@@ -90,6 +90,7 @@ def judge(
         share=share,
         inside=found.inside,
         claim=claim(budget, metric.kind(baseline), groups is not None),
+        unit=data.noun,
     )
 
 

@@ -136,6 +136,7 @@ def _share(data: Paired) -> Evidence:
     own, base = data.sign * metric.each(data.candidate), data.sign * metric.each(data.baseline)
     margin = own - base if data.budget.relative else own
     worst, proof = _worst(margin, data.units), _worst(margin[data.proof], data.units[data.proof])
+    proof[np.isnan(proof)] = -np.inf  # what is broken keeps nothing
     kept, worst_base = _kept(worst, share), _kept(_worst(base, data.units), share)
     value = worst_base + kept if data.budget.relative else kept
     inside = float(np.mean(worst >= data.goal - data.slack)) if len(worst) else math.nan
@@ -206,9 +207,10 @@ def _mean(data: Paired, value: float, base: float, bounds: tuple[float, float]) 
     low, high = bounds
     _check_bounds(data, low, high)
     least = low - high if data.budget.relative else min(data.sign * low, data.sign * high)
-    order = np.random.default_rng(data.seed).permutation(len(data.proof))
-    rows = data.proof[order]
-    sums, sizes = _sums(data.scores[rows], data.units[rows])
+    sums, sizes = _sums(data.scores[data.proof], data.units[data.proof])
+    # Whole units are shuffled: of shuffled samples the largest groups would come up first.
+    order = np.random.default_rng(data.seed).permutation(len(sums))
+    sums, sizes = sums[order], sizes[order]
     every = _sums(data.scores, data.units)
     goal, error = data.goal, data.error
     found = betting.lower_bound(sums, sizes, least, error)
@@ -225,11 +227,9 @@ def _mean(data: Paired, value: float, base: float, bounds: tuple[float, float]) 
 
 
 def _sums(scores: Floats, units: Rows) -> tuple[Floats, Floats]:
-    """Return the sum and the size of each unit that is there, in order of first appearance."""
-    _, first, place = np.unique(units, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    sums, sizes = np.bincount(place, scores), np.bincount(place)
-    return sums[order].astype(np.float64), sizes[order].astype(np.float64)
+    """Return the sum and the size of each unit that is there."""
+    place = np.unique(units, return_inverse=True)[1]
+    return np.bincount(place, scores), np.bincount(place).astype(np.float64)
 
 
 def _check_bounds(data: Paired, low: float, high: float) -> None:

@@ -30,6 +30,8 @@ class VerdictSection(Section):
         """Yield the answer first."""
         best = study.best
         yield Text(answer(study), _tone(study, best))
+        if best.key != study.baseline.key and (meaning := say.means(best.score)):
+            yield Text(f"Accuracy {meaning}.")
         if study.too_noisy:
             yield Text(f"This machine was too noisy for a verdict: {study.advice[0]}.", "warn")
         if foreseen := say.foreseen(best):
@@ -73,7 +75,7 @@ def _accuracy(best: Trial) -> str:
         return "accuracy not scored"
     name = score.metric.partition("(")[0]
     values = f"{name} {say.number(score.base)} -> {say.number(score.value)}"
-    return f"accuracy kept: {values}, {say.proof(score)}"
+    return f"accuracy kept: {values}, {score.verdict or 'not judged'}"
 
 
 def _tone(study: Study, best: Trial) -> str:

@@ -82,11 +82,11 @@ def unchanged(share: float, error: float) -> int:
 def needed(inside: float, share: float, error: float) -> int | None:
     """Return the least samples that prove `share` if the share `inside` of them is inside.
 
-    None where the estimate is no better than what is to be proved, or beyond `MOST`.
+    None where the estimate is NaN or no better than what is to be proved, or beyond `MOST`.
     """
     if share <= 0:
         return 1
-    if inside <= share:
+    if not inside > share:
         return None
 
     def proves(n: int) -> bool:

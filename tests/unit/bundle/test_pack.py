@@ -260,13 +260,16 @@ def _given(backend: Cpu) -> tuple[Cpu | None, str]:
     return (None, missing) if missing else (backend, "")
 
 
-def test_an_unknown_backend_falls_back(bundle: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "reason"), [(b'{"is": "backends/quantum"}', "quantum"), (b"{", "Expecting")]
+)
+def test_an_unknown_backend_falls_back(bundle: Path, settings: bytes, reason: str) -> None:
     def other(members: dict[str, bytes]) -> None:
-        members["settings.json"] = json.dumps({"is": "backends/quantum"}).encode()
+        members["settings.json"] = settings
         _digest(members, "settings.json")
 
     rewrite(bundle, other)
-    with pytest.warns(RuntimeWarning, match="quantum"):
+    with pytest.warns(RuntimeWarning, match=reason):
         engine = load(bundle)
     np.testing.assert_array_equal(engine(x=X)["y"], Y)
     engine.close()
@@ -280,6 +283,16 @@ def _digest(members: dict[str, bytes], name: str) -> None:
     entry = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     manifest["members"][name] = entry
     members["manifest.json"] = json.dumps(manifest).encode()
+
+
+@pytest.mark.parametrize("name", ["settings.json", "recipe.json", "evidence.json"])
+def test_a_text_that_is_none_is_refused(bundle: Path, name: str) -> None:
+    def other(members: dict[str, bytes]) -> None:
+        members[name] = b"{"
+        _digest(members, name)
+
+    with pytest.raises(BadModel, match=f"toy.ortune: '{name}' cannot be read"):
+        read(rewrite(bundle, other))
 
 
 def test_settings_of_a_bundle_are_not_overridden(bundle: Path) -> None:

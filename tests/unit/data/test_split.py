@@ -117,9 +117,26 @@ def test_classes_are_spread() -> None:
             assert abs(count - share * labels.count(label)) <= 1
 
 
-def test_many_classes_do_not_order_the_split() -> None:
-    labels = [float(at) for at in range(100)]
-    assert split(feeds(100, labels=labels)) == split(feeds(100))
+@pytest.mark.parametrize("labels", [[0] * 12 + [1] * 4, ["a", "b", "c", "d"] * 4])
+def test_two_classes_are_spread_and_so_many_that_each_has_four_samples(labels: list[Any]) -> None:
+    parts = split(feeds(16, labels=labels))
+    for part, share in ((parts.calibration, 4), (parts.search, 2), (parts.final, 4)):
+        found = Counter(labels[at] for at in part)
+        assert found == {label: n // share for label, n in Counter(labels).items()}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [float(at) for at in range(100)],
+        list(range(100)),
+        [at % 26 for at in range(100)],
+        [0, 1.5] * 50,
+        [0, 0, 0, 0, 1, 1, 1, 2],
+    ],
+)
+def test_what_is_no_class_does_not_order_the_split(labels: list[Any]) -> None:
+    assert split(feeds(len(labels), labels=labels)) == split(feeds(len(labels)))
 
 
 def test_sixty_to_forty_with_calibration_apart() -> None:
@@ -140,12 +157,22 @@ def test_few_groups_are_shared_and_it_says_so() -> None:
     parts = split(feeds(100, groups=["a", "b"] * 50))
     assert sizes(parts) == (100, 100, 100)
     assert "only 2 independent groups" in parts.notes[0]
+    parts = split(feeds(FEWEST, groups=["a", "b"] * (FEWEST // 2)))
+    assert parts.notes[0].startswith("only 2 independent groups")
 
 
 def test_three_large_groups_fill_three_parts() -> None:
     parts = split(feeds(300, groups=[str(at % 3) for at in range(300)]))
     assert sizes(parts) == (100, 100, 100)
     assert parts.notes == ()
+
+
+def test_a_part_that_would_stay_empty_gets_the_smallest_group_of_the_fullest() -> None:
+    """The labels put the large group first: it fills the last part, and both others fit one."""
+    sized = {"large": 40, "small": 4, "middle": 6}
+    groups = [name for name, size in sized.items() for _ in range(size)]
+    parts = split(feeds(50, groups=groups, labels=[0] * 40 + [1] * 10))
+    assert sizes(parts) == (4, 6, 40)
 
 
 def test_overlap_with_calibration_is_refused() -> None:
@@ -155,6 +182,9 @@ def test_overlap_with_calibration_is_refused() -> None:
     assert "4 calibration samples are also in the data" in error.value.what
     assert "1 = 4, 3 = 7, 4 = 1 and 1 more" in error.value.what
     assert len(str(error.value).splitlines()) == 2
+    with pytest.raises(BadData) as error:
+        split(feeds(10), feeds(3, digests=["d4", "d7", "d1"]))
+    assert error.value.what.endswith("from 0: 0 = 4, 1 = 7, 2 = 1)")
 
 
 @pytest.mark.parametrize(
@@ -173,6 +203,26 @@ def test_what_a_proof_needs_is_held_out(
     count: int, wanted: int, expected: tuple[int, int, int]
 ) -> None:
     assert sizes(split(feeds(count), wanted=wanted)) == expected
+
+
+def test_where_the_shares_hold_out_enough_they_stay() -> None:
+    for wanted in (1, 49, 50):
+        assert split(feeds(200), wanted=wanted) == split(feeds(200))
+    assert len(split(feeds(200), wanted=51).final) == 51
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"), [(1, 17), (5, 21), (32, 48), (33, 50), (34, 51), (80, 120), (408, 612)]
+)
+def test_a_third_and_twice_the_fewest_are_left_to_choose_on(wanted: int, count: int) -> None:
+    assert least(wanted) == count
+
+
+def test_what_is_wanted_counts_groups_and_no_more_are_held_out() -> None:
+    found = feeds(500, groups=[str(at // 5) for at in range(500)])
+    parts = split(found, wanted=60)
+    assert independent(found, parts.final) == 60
+    assert sizes(parts) == (65, 135, 300)
 
 
 def test_least_is_where_it_begins() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -159,6 +160,59 @@ def test_bytes_that_do_not_unpack_are_refused(whole: Path, tmp_path: Path) -> No
         archive.take(file, manifest, "models/m/weights.bin", None)
 
 
+def deflated(path: Path, how: int = zipfile.ZIP_DEFLATED, packed: str = RECIPE) -> Path:
+    """A bundle of which one member is packed."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in ((MANIFEST, MADE.write()), *CONTENTS.items()):
+            file.writestr(name, content, how if name == packed else zipfile.ZIP_STORED)
+    return path
+
+
+@pytest.mark.parametrize(("name", "said"), [(RECIPE, "was changed"), (MANIFEST, "is damaged")])
+def test_a_packed_member_whose_bytes_make_no_sense_is_refused(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    path = deflated(tmp_path / "a", packed=name)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        at = file.getinfo(name).header_offset + 30 + len(name)
+    content[at] |= 0b110  # a kind of block that there is not
+    path.write_bytes(content)
+    with pytest.raises(BadModel, match=said), archive.opened(path) as (file, manifest):
+        archive.take(file, manifest, name, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [(RECIPE, "was changed after packing: .*encrypted"), (MANIFEST, "is damaged")],
+)
+def test_an_encrypted_member_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    path = bundle(tmp_path / "a")
+    content = bytearray(path.read_bytes())
+    at = content.rindex(name.encode())  # the name in the table of contents
+    content[at - 46 + 8] |= 1
+    path.write_bytes(content)
+    with pytest.raises(BadModel, match=said), archive.opened(path) as (file, manifest):
+        archive.take(file, manifest, name, None)
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_ways_to_pack_that_unpack_without_bound_are_refused(tmp_path: Path, how: int) -> None:
+    path = deflated(tmp_path / "a", how)
+    with (
+        pytest.raises(BadModel, match=f"a has '{RECIPE}' compressed as bundles are not"),
+        archive.opened(path),
+    ):
+        raise AssertionError("opened")
+    with archive.opened(deflated(tmp_path / "b")) as (file, manifest):
+        archive.take(file, manifest, RECIPE, None)
+
+
+def test_what_goes_wrong_with_an_open_bundle_is_not_called_its_damage(whole: Path) -> None:
+    with pytest.raises(ValueError, match="mine"), archive.opened(whole):
+        raise ValueError("mine")
+
+
 def test_a_disk_that_refuses_is_no_fault_of_the_bundle(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with archive.opened(whole) as (file, manifest), pytest.raises(OrtuneError) as caught:
@@ -175,6 +229,11 @@ def test_all_is_checked_and_what_is_wanted_is_written_with_its_folder(
         archive.unpack(file, manifest, out, ["models/m/m.onnx", "fallback/m.onnx"])
     found = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
     assert found == {"models/m/m.onnx", "models/m/weights.bin", "fallback/m.onnx"}
+    with archive.opened(whole) as (file, manifest):
+        archive.unpack(file, manifest, tmp_path / "two", ["models/m/m.onnx", "models/more/m.onnx"])
+        archive.unpack(file, manifest, tmp_path / "one", ["golden/inputs"])
+    assert len(list((tmp_path / "two").glob("models/*/*"))) == 3
+    assert [p.name for p in (tmp_path / "one").glob("*/*")] == ["inputs"], "no folder of a model"
     wrong = bundle(tmp_path / "b", contents={**CONTENTS, "golden/inputs": b"no"})
     with archive.opened(wrong) as (file, manifest), pytest.raises(BadModel, match="golden/inputs"):
         archive.unpack(file, manifest, out, ["fallback/m.onnx"])
@@ -209,6 +268,22 @@ class TestMembers:
             with pytest.raises(BadModel, match=said), archive.opened(path):
                 raise AssertionError("opened")
 
+    def test_without_a_manifest_it_is_no_bundle(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "a", "w") as file:
+            file.writestr("weights.pt", b"x")
+        said = "a is a zip without manifest.json, so not a bundle"
+        with pytest.raises(BadModel, match=said), archive.opened(tmp_path / "a"):
+            raise AssertionError("opened")
+
+    def test_an_unsafe_name_is_refused_also_where_the_manifest_lists_it(
+        self, tmp_path: Path
+    ) -> None:
+        made = replace(MADE, members={**MADE.members, "../x": member(b"x")})
+        path = bundle(tmp_path / "a", made, {**CONTENTS, "../x": b"x"})
+        said = "a has the unsafe member '../x'"
+        with pytest.raises(BadModel, match=said), archive.opened(path):
+            raise AssertionError("opened")
+
     def test_a_manifest_that_unpacks_to_a_bomb_is_not_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -225,7 +300,9 @@ class TestMembers:
 
 
 class TestManifest:
-    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b'{"format": "x"}', b"{}"])
+    @pytest.mark.parametrize(
+        "content", [b"", b"{", b"[]", b"1", b'{"format": "x"}', b"{}", b'{"format": Infinity}']
+    )
     def test_what_is_none_is_refused(self, content: bytes) -> None:
         with pytest.raises(BadModel, match="b: its manifest cannot be read"):
             read_manifest(content, "b")
@@ -236,6 +313,14 @@ class TestManifest:
         with pytest.raises(BadModel, match=f"b has format {FORMAT + 1}") as caught:
             read_manifest(newer.write(), "b")
         assert caught.value.fix == "install ortune 9.9"
+
+    def test_the_first_format_is_read_with_what_it_did_not_record(self) -> None:
+        old = json.loads(MADE.write())
+        assert old.pop("format") == FORMAT == 1, "raised with what an older reader could misread"
+        del old["arithmetic"], old["workload"]
+        found = read_manifest(json.dumps({"format": 1, **old}).encode(), "b")
+        assert found.workload == "latency"
+        assert (found.arithmetic.integers, found.arithmetic.risky) == (0, 0)
 
     def test_a_field_of_another_form_is_refused(self) -> None:
         with pytest.raises(BadModel, match="b: its manifest is wrong"):

@@ -68,11 +68,28 @@ def test_the_first_line_is_the_answer(study: Study) -> None:
     assert blocks("verdict", study)[0] == Text(first_line(study), "good")
 
 
+def meanings(study: Study) -> list[str]:
+    texts = [block.text for block in blocks("verdict", study) if isinstance(block, Text)]
+    return [text for text in texts if text.startswith("Accuracy ")]
+
+
+def test_what_proved_means_is_one_sentence_of_the_report(study: Study) -> None:
+    claim = "at least 95 % of inputs keep cosine 0.999"
+    score = replace(study.best.scores[0], claim=claim, error=0.05 / 3, proved_on=80, basis="80 in")
+    proved = with_final(study, scores=(score,))
+    assert meanings(proved) == [f"Accuracy proved: with 98.3 % confidence {claim} (80 in)."]
+    kept = with_final(study, ratio=Interval(0.99, 0.97, 1.01))
+    assert not meanings(kept), "nothing is claimed of the original"
+
+
 def test_a_likely_winner_says_what_would_prove_it(study: Study) -> None:
     likely = with_final(study, scores=scored(Verdict.LIKELY, 1232))
-    assert first_line(likely).endswith("likely: about 1,232 unread samples would prove it")
+    assert first_line(likely).endswith("cosine 1 -> 0.9995, likely")
+    (meaning,) = meanings(likely)
+    assert meaning.startswith("Accuracy likely: cosine is within the budget, as far as 32 samples")
+    assert meaning.endswith("; about 1,232 unread independent samples would prove it.")
     unknown = with_final(study, scores=scored(Verdict.LIKELY, None))
-    assert first_line(unknown).endswith("likely, not proved")
+    assert meanings(unknown)[0].endswith("; at this score no number of samples proves it.")
     assert blocks("verdict", unknown)[0] == Text(first_line(unknown), "warn")
 
 
@@ -113,7 +130,7 @@ def test_an_interrupted_search_claims_less(study: Study) -> None:
 
 
 def test_the_count_of_fates(study: Study) -> None:
-    tried = blocks("verdict", study)[1]
+    tried = blocks("verdict", study)[2]
     assert tried == Text(
         "4 plans tried: 1 faster within the budget, 1 slower, "
         "1 outside the accuracy budget, 1 failed."

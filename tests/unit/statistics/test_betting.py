@@ -73,8 +73,12 @@ def test_unchanged_units_that_prove_a_point() -> None:
     for count, proves in ((n, True), (n - 1, False)):
         assert betting.proves(np.zeros(count), np.ones(count), -0.01, -1.0, 0.05) is proves
     assert betting.needed(np.zeros(9), np.ones(9), -0.01, -1.0, 0.05) == pytest.approx(n, rel=0.1)
+    assert [betting.unchanged(m, 1.0, 0.05) for m in (0.01, 0.05, 0.3)] == [375, 74, 11]
+    assert betting.unchanged(0.02, 2.0, 0.05) == betting.unchanged(0.01, 1.0, 0.05)
     assert betting.unchanged(0.0, 1.0, 0.05) is None
+    assert betting.unchanged(-0.1, 1.0, 0.05) is None
     assert betting.unchanged(1.0, 1.0, 0.05) == 1
+    assert betting.unchanged(2.0, 1.0, 0.05) == 1
 
 
 def test_the_number_needed_is_about_right() -> None:

@@ -35,11 +35,12 @@ def test_clopper_and_pearson(n: int, data: st.DataObject, error: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "error", "n"), [(0.95, 0.05, 59), (0.99, 0.05, 299), (0.95, 0.05 / 3, 80)]
+    ("share", "error", "n"),
+    [(0.95, 0.05, 59), (0.99, 0.05, 299), (0.9, 0.05, 29), (0.95, 0.05 / 3, 80), (0.5, 0.5, 1)],
 )
 def test_the_least_that_prove(share: float, error: float, n: int) -> None:
     assert binomial.unchanged(share, error) == n
-    assert share**n <= error < share ** (n - 1)
+    assert share**n <= error + 1e-12 < share ** (n - 1)
     assert binomial.allowed(n, share, error) == 0 and binomial.allowed(n - 1, share, error) == -1
 
 
@@ -62,6 +63,7 @@ def test_factorials() -> None:
     assert [logs[k] for k in (0, 1, 7, 2000)] == pytest.approx(
         [math.lgamma(k + 1) for k in (0, 1, 7, 2000)]
     )
+    assert all(len(binomial.log_factorials(n)) > n for n in (0, 1023, 1024, 1025, 3000))
 
 
 def test_certain_and_impossible_successes() -> None:
@@ -85,7 +87,7 @@ class TestTheFirst:
         assert stats.binom.cdf(round(n * (1 - inside)), n, 0.05) <= 0.05
         assert stats.binom.cdf(round((n - 1) * (1 - inside)), n - 1, 0.05) > 0.05
 
-    @pytest.mark.parametrize("inside", [0.0, 0.95])
+    @pytest.mark.parametrize("inside", [0.0, 0.95, math.nan])
     def test_an_estimate_no_better_than_the_share_never_proves_it(self, inside: float) -> None:
         assert binomial.needed(inside, 0.95, 0.05) is None
         assert binomial.needed(0.9501, 0.95, 0.05) is None, "millions"

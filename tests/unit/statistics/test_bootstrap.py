@@ -37,8 +37,27 @@ def test_groups_are_drawn_whole() -> None:
     assert len(seen) > 20
 
 
-def test_one_group_says_nothing() -> None:
-    assert interval(lambda rows: 1.0, [np.arange(9)], 0.05) == (-math.inf, math.inf)
+@pytest.mark.parametrize("members", [[], [np.array([0])], [np.arange(9)]])
+def test_one_group_says_nothing(members: list[np.ndarray]) -> None:
+    assert interval(lambda rows: 1.0, members, 0.05) == (-math.inf, math.inf)
+
+
+def test_rows_of_a_group_stay_together() -> None:
+    seen: list[np.ndarray] = []
+    groups = [np.array([0, 3]), np.array([1]), np.array([2, 5, 4])]
+
+    def watched(rows: np.ndarray) -> float:
+        seen.append(rows)
+        return float(len(rows))
+
+    interval(watched, groups, 0.05)
+    for rows in seen:
+        text = ",".join(map(str, rows)) + ","
+        for group in ("0,3,", "1,", "2,5,4,"):
+            text = text.replace(group, "")
+        assert text == ""
+    assert {len(rows) for rows in seen} == {3, 4, 5, 6, 7, 8, 9}
+    assert len(seen) > 300, "so many turns at least"
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:

@@ -59,7 +59,8 @@ def test_unchanged_answers() -> None:
         assert (p <= 0.05) is (n == 299)
     assert paired.unchanged(0.01, 0.05) == 299
     assert paired.unchanged(0.02, 0.05) == 149
-    assert paired.unchanged(0.0, 0.05) is None
+    for delta in (0.0, -0.01, 1.0, 1.5):
+        assert paired.unchanged(delta, 0.05) is None, "no number proves a limit of nothing"
     n = paired.unchanged(0.01, 0.05 / 3)
     assert n is not None and 0.99**n <= 0.05 / 3 < 0.99 ** (n - 3)
 
@@ -112,6 +113,22 @@ def test_more_losses_never_prove_more(
         assert paired.p_value(n, lost + 1, won, delta, error) >= p - 1e-9
 
 
+@pytest.mark.parametrize(("n", "delta"), [(200, 0.05), (200, 0.0), (200, -0.01), (5000, 0.01)])
+def test_each_answer_lost_counts_against_and_each_one_won_for_it(n: int, delta: float) -> None:
+    by_lost = [paired.p_value(n, lost, 5, delta, 0.05) for lost in range(0, 12, 2)]
+    assert by_lost == sorted(by_lost) and by_lost[0] < by_lost[-1]
+    by_won = [paired.p_value(n, 5, won, delta, 0.05) for won in range(0, 12, 2)]
+    assert by_won == sorted(by_won, reverse=True) and by_won[0] > by_won[-1]
+
+
+def test_nothing_seen_proves_nothing_and_what_cannot_be_missed_is_proved() -> None:
+    assert paired.p_value(0, 0, 0, 0.01, 0.05) == 1.0
+    assert paired.p_value(10, 10, 0, 1.0, 0.05) == 0.0
+    assert paired.p_value(10, 0, 10, -1.0, 0.05) == 1.0
+    assert paired.p_value(50, 50, 0, 0.1, 0.05) == pytest.approx(1.0, abs=1e-4)
+    assert paired.most_lost(0, 0, 0, 0.05) == 1.0
+
+
 @pytest.mark.parametrize("outcome", [(400, 180, 180), (100, 100, 0), (100, 0, 100), (1, 1, 0)])
 @pytest.mark.parametrize("delta", [0.01, 0.5, 0.99, 1.0, 0.0, -0.4, -0.99])
 def test_every_outcome_has_one(outcome: tuple[int, int, int], delta: float) -> None:
@@ -120,10 +137,12 @@ def test_every_outcome_has_one(outcome: tuple[int, int, int], delta: float) -> N
 
 
 @pytest.mark.parametrize(
-    "outcome", [(299, 0, 0), (1000, 8, 8), (2000, 3, 20), (400, 30, 10), (60, 2, 0)]
+    "outcome", [(299, 0, 0), (1000, 8, 8), (2000, 3, 20), (400, 30, 10), (60, 2, 0), (60, 0, 9)]
 )
 def test_the_bound_is_where_the_test_turns(outcome: tuple[int, int, int]) -> None:
+    n, lost, won = outcome
     bound = paired.most_lost(*outcome, 0.05)
+    assert bound > (lost - won) / n
     step = 0.04 * (abs(bound) + 2 / outcome[0])
     assert paired.p_value(*outcome, bound + step, 0.05) <= 0.05
     assert paired.p_value(*outcome, bound - step, 0.05) > 0.05
@@ -140,3 +159,4 @@ def test_the_number_needed_is_about_right(lost: float, won: float) -> None:
     outcome = less, round(lost * less), round(won * less)
     assert paired.p_value(*outcome, 0.01, 0.05) > 0.05
     assert paired.needed(0.02, 0.01, 0.01, 0.05) is None
+    assert paired.needed(0.03, 0.01, 0.01, 0.05) is None

@@ -106,7 +106,7 @@ def block_logs(pair: Pair) -> Floats:
     Only undisturbed entries count as soon as each side has a dozen of them, in four blocks.
     """
     kept = [calm(block) for block in pair.blocks]
-    fewest = min((sum(int(k[side].sum()) for k in kept) for side in (0, 1)), default=0)
+    fewest = min(sum(int(k[side].sum()) for k in kept) for side in (0, 1))
     enough = fewest >= _ENOUGH and sum(one.any() and two.any() for one, two in kept) >= _BLOCKS
     logs = []
     for block, (one, two) in zip(pair.blocks, kept, strict=True):
