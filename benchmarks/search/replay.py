@@ -4,8 +4,8 @@
 
 The search's own loop runs under a scripted clock on which plans cost what the tables say. Regret
 is the latency of what was found over that of the table's best plan within the budget: of each
-table, and the geometric mean. Results: ``benchmarks/results/search_replay.json``. Seconds a table;
-it need not be idle, as nothing is timed.
+table, and the geometric mean. Results, where all tables are replayed:
+``benchmarks/results/search_replay.json``. Seconds a table; it need not be idle: nothing is timed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def main() -> None:
     parser.add_argument("--changed-space", action="store_true", help="what a table lacks fails")
     asked = parser.parse_args()
     seconds = [float(text) for text in asked.seconds.split(",")]
-    found = compared(
-        list(tables(asked.names)), asked.policy or ["staged"], seconds, changed=asked.changed_space
-    )
+    every = list(tables(asked.names))
+    if not every:
+        parser.error("no tables yet: python -m benchmarks.search.record NAME")
+    found = compared(every, asked.policy or ["staged"], seconds, changed=asked.changed_space)
     for policy, about in found["policies"].items():
         for limit, one in about["seconds"].items():
             print(f"{policy}, {limit} s: {one['regret']:.3f} (worst {one['worst']:.3f})")
