@@ -1,42 +1,37 @@
 """A search on a table: the real loop and policy, a scripted clock, costs as they were measured.
 
-A rule of the search that stops a trial part way belongs into `taken_blocks`, which deals out a
-plan's blocks one by one.
+What of a recorded trial is taken, and what it costs, stands in `benchmarks.search.costs`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-from benchmarks.search.table import Cut, Row, Table, cuts_of, digest, spelled, true_ratio
-from ortune.backends.bucketed import Bucketed
+from benchmarks.search.costs import Spent, taken_blocks, turn_s
+from benchmarks.search.spaces import digest, pretended, space_of
+from benchmarks.search.table import Row, Table, cuts_of, spelled, true_ratio
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, silent
-from ortune.core.hardware import cpus
 from ortune.core.step import AS_IS
 from ortune.core.study import Header, Job, Study
-from ortune.core.trial import Block, Measurement, Pair, Plan, Proposal, Status, Trial
-from ortune.core.workload import Workload
+from ortune.core.trial import Measurement, Pair, Plan, Proposal, Status, Trial
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import effort
 from ortune.experiment.ledger import Ledger, read_study, write_header
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, claiming, enough
-from ortune.recipe.space import Space, Target
+from ortune.measurement.timing.pairs import Effort, claiming
+from ortune.recipe.space import Space
 from ortune.search import loop
 from ortune.search.policy import Policy
 
-RECORDED_BURST_S = 0.1
-"""Seconds of a burst in the tables."""
 ORIGINAL = Effort(max_blocks=12, seconds=2, decide=False)
 """What the original's pair with itself gets."""
 
@@ -49,37 +44,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@dataclass
-class Spent:
-    """What was paid once and is there from then on.
-
-    Attributes:
-        built: Steps whose build is there.
-        ranges: What calibration has found out.
-    """
-
-    built: set[str] = field(default_factory=set)
-    ranges: set[str] = field(default_factory=set)
-
-    def cut(self, cut: Cut, passes: dict[str, float]) -> float:
-        """Return the seconds of a build, and remember it; of ranges unknown one pass finds all.
-
-        Args:
-            passes: What is asked of samples -> seconds of the pass that found it out.
-        """
-        if cut.steps in self.built:
-            return 0.0
-        longest: dict[str, float] = {}
-        for asked in cut.ranges:
-            if asked not in self.ranges:
-                model = asked.split(" ", 1)[0]
-                longest[model] = max(longest.get(model, 0.0), passes.get(asked, 0.0))
-        self.ranges.update(cut.ranges)
-        if not cut.error:
-            self.built.add(cut.steps)
-        return cut.seconds + sum(longest.values())
 
 
 @dataclass
@@ -219,76 +183,11 @@ class Replayed:
         return trial
 
 
-def taken_blocks(row: Row, pair: Pair, spent: Effort) -> list[Block]:
-    """Return the blocks that an effort would have taken, by the rule of the clock itself."""
-    blocks = pair.blocks
-    each = turn_s(row, spent)
-    for done in range(1, len(blocks) + 1):
-        if done > 2:
-            ratio = stats.ratio([Pair(blocks[:done])], stats.SEARCHING)
-            if enough(ratio, done, done * each - spent.seconds, spent):
-                break
-        if done >= spent.max_blocks:
-            break
-    return list(blocks[:done])
-
-
-def turn_s(row: Row, spent: Effort) -> float:
-    """Return the seconds of a turn: shorter bursts shorten it unless single runs are longer."""
-    turns = row.pairs[0]
-    longest = max(
-        max(side.unit_ns * max(side.entries) for side in (turn.baseline, turn.candidate))
-        for turn in turns
-    )
-    room = max(longest * 2 / 1e9, spent.burst)
-    return row.block_s * min(1.0, room / RECORDED_BURST_S)
-
-
 def _measured(trial: Trial, row: Row, pairs: Sequence[Pair]) -> Trial:
     taken = Measurement(
         tuple(pairs), round(row.load_s * 1e9), round(row.first_s * 1e9), row.peak_rss
     )
     return replace(trial, measurement=taken)
-
-
-def space_of(table: Table) -> Space:
-    """Return the space as the code lists it now, for the table's machine; see `pretended`."""
-    about = table.about
-    targets = [
-        Target(backend, offered, frozenset(pins), splits(about.workload, offered.effective_cpus))
-        for (backend, offered), pins in zip(about.offered, about.pinned, strict=True)
-    ]
-    buckets = about.buckets if isinstance(about.buckets, Bucketed) else None
-    return Space(about.facts, targets, about.workload, about.baseline, about.exact, buckets)
-
-
-def splits(workload: Workload, count: int) -> tuple[int, ...]:
-    """Return the thread counts that a workload wants tried."""
-    return tuple(workload.splits(count))
-
-
-@contextmanager
-def pretended(table: Table) -> Iterator[None]:
-    """Have the table's CPUs, whatever is installed here."""
-    held = set(range(table.about.cpus))
-
-    def forget() -> None:
-        cpus.instruction_sets.cache_clear()
-        cpus.cpu_model.cache_clear()
-
-    with TemporaryDirectory(prefix="ortune-") as folder, ExitStack() as stack:
-        path = Path(folder) / "cpuinfo"
-        model = table.about.machine.get("cpu", "")
-        path.write_text(f"model name : {model}\nflags : {table.about.flags}\n")
-        stack.enter_context(patch.object(os, "sched_getaffinity", lambda pid: held, create=True))
-        stack.enter_context(patch.object(os, "fsync", lambda _: None))
-        stack.enter_context(patch.object(cpus, "groups", lambda *_: []))
-        stack.enter_context(patch.object(cpus, "CPUINFO", path))
-        forget()
-        try:
-            yield
-        finally:
-            forget()
 
 
 @dataclass(frozen=True)

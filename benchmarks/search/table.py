@@ -20,7 +20,6 @@ from ortune.core.step import Quantizer, Step
 from ortune.core.trial import Block, Burst, Edit, Pair, Plan, Score, Status, Verdict
 from ortune.core.workload import Workload
 from ortune.measurement.timing import stats
-from ortune.recipe.space import Space
 
 TABLES = Path(__file__).with_name("tables")
 KEPT_ENTRIES = 24
@@ -250,26 +249,6 @@ def cuts_of(steps: Sequence[Step]) -> list[int]:
 def spelled(steps: Sequence[Step]) -> str:
     """Spell steps as they stand in `Cut.steps`."""
     return ", ".join(map(str, steps))
-
-
-def listing(space: Space) -> dict[str, list[str]]:
-    """Return all that a space lists before anything is measured.
-
-    Settings around a plan do not depend on its recipe: they are listed once a variant.
-    """
-    found: dict[str, list[str]] = {}
-    for target in space.targets:
-        for backend in space.variants(target):
-            for plan in (Plan(recipe, backend) for recipe in space.recipes(target, backend)):
-                found[plan.spelled] = [rescue.spelled for rescue in space.rescues(plan)]
-            around = space.neighbours(plan).values()
-            found[f"around {backend}"] = [str(one.backend) for some in around for one in some]
-    return found
-
-
-def digest(space: Space) -> str:
-    """Digest what a space lists: a table is of one space."""
-    return codec.digest([listing(space), str(space.buckets)])
 
 
 def write(path: Path, table: Table) -> None:

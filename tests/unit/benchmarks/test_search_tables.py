@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.search import recording
+from benchmarks.search.costs import Spent, taken_blocks
 from benchmarks.search.record import current, frozen, try_all
 from benchmarks.search.recording import Kept, Recording
 from benchmarks.search.replay import compared, geometric, summary
-from benchmarks.search.replayed import Spent, pretended, replay, space_of, taken_blocks
+from benchmarks.search.replayed import replay
+from benchmarks.search.spaces import digest, pretended, space_of
 from benchmarks.search.table import (
     KEPT_ENTRIES,
     About,
@@ -24,7 +26,6 @@ from benchmarks.search.table import (
     Table,
     Turn,
     cuts_of,
-    digest,
     read,
     spelled,
     true_ratio,
