@@ -15,12 +15,11 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts, TensorSpec
 from ortune.core.plugins import codec
-from ortune.core.step import AS_IS, Recipe
+from ortune.core.step import AS_IS, Edit, Recipe
 from ortune.core.study import Contribution, Ending, Header, Job, Study
 from ortune.core.trial import (
     Block,
     Burst,
-    Edit,
     Interval,
     Measurement,
     Pair,

@@ -14,8 +14,7 @@ from ortune.core.outputs import free
 from ortune.core.reading import step
 from ortune.core.request import verb
 from ortune.core.result import TableResult
-from ortune.core.step import Quantizer, Recipe, Step
-from ortune.core.trial import Edit
+from ortune.core.step import Edit, Quantizer, Recipe, Step
 from ortune.model.io import file
 from ortune.recipe.build import build
 

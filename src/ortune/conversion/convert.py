@@ -15,8 +15,8 @@ from ortune.core.event import Note, noting
 from ortune.core.outputs import free
 from ortune.core.request import verb
 from ortune.core.result import Result
-from ortune.core.step import Recipe
-from ortune.core.trial import Edit, Interval
+from ortune.core.step import Edit, Recipe
+from ortune.core.trial import Interval
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file
 from ortune.recipe.build import build

@@ -12,8 +12,7 @@ from ortune.core.errors import BadModel, Refused
 from ortune.core.event import Note
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog, codec
-from ortune.core.step import Quantizer, Recipe, Stage, Step
-from ortune.core.trial import Edit
+from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step
 from ortune.measurement.offline import optimize_offline
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from ortune.core.trial import Edit, Interval, Plan, Trial
+    from ortune.core.step import Edit
+    from ortune.core.trial import Interval, Plan, Trial
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from ortune.core.backend import Backend
-from ortune.core.step import Recipe
+from ortune.core.step import Edit, Recipe
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Plan:
         return f"{self.recipe.name} @ {self.backend}"
 
 
+Effort = Literal["screen", "search", "full"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
+"""How far a trial is taken, least first."""
+
+
 @dataclass(frozen=True)
 class Proposal:
     """A plan to try, with the reason.
@@ -46,7 +51,8 @@ class Proposal:
     Attributes:
         stage: What the policy is about, in a word; stored with the trial.
         why: Why this plan and why now; stored with the trial.
-        effort: ``screen`` times a single block; ``search`` until the answer is clear.
+        effort: ``screen`` times a single block; ``search`` until the answer is clear; ``full`` all
+            the time that a plan gets, and judges accuracy whatever the time was.
         score: Whether its accuracy is judged; it never is where the plan has lost on time.
         neighbour_of: Key of the trial of which it changes one setting: where it gains nothing
             over that one, it is no finalist.
@@ -57,7 +63,7 @@ class Proposal:
     plan: Plan
     stage: str
     why: str = ""
-    effort: Literal["screen", "search"] = "search"
+    effort: Effort = "search"
     score: bool = True
     neighbour_of: str = ""
     index: int = 1
@@ -209,24 +215,6 @@ class Score:
     unit: str = "sample"
 
 
-@dataclass(frozen=True)
-class Edit:
-    """What one step of a recipe did.
-
-    Attributes:
-        step: Its spelling.
-        count: Edits made; 0 when there was nothing to do or it was rolled back.
-        kept: False when the step was rolled back.
-        note: Why it was rolled back, or what it left alone.
-    """
-
-    step: str
-    count: int
-    kept: bool = True
-    note: str = ""
-    seconds: float = 0.0
-
-
 class Status(enum.StrEnum):
     """What became of a plan.
 
@@ -264,6 +252,8 @@ class Trial:
         stage: What the search was about when it tried the plan.
         proposed: Why the policy proposed it.
         neighbour_of: Key of the trial of which it changes one setting.
+        effort: How far it was taken; one that was screened may be proposed again for more.
+        stopped: Why its timing ended part way, in one line; empty where it did not.
     """
 
     formerly: ClassVar[Mapping[str, str]] = {"phase": "part"}
@@ -286,6 +276,13 @@ class Trial:
     stage: str = ""
     proposed: str = ""
     neighbour_of: str = ""
+    effort: Effort = "search"
+    stopped: str = ""
+
+    def taken(self, effort: Effort) -> bool:
+        """Whether it was taken this far, or ended before for good."""
+        done = EFFORTS.index(self.effort) >= EFFORTS.index(effort)
+        return done or self.measurement is None
 
     @property
     def score(self) -> Score | None:

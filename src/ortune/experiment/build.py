@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ortune.core.errors import OrtuneError, Refused
 from ortune.core.event import Sink
-from ortune.core.trial import Edit, Plan
+from ortune.core.step import Edit
+from ortune.core.trial import Plan
 from ortune.experiment.context import Context
 from ortune.model.io import file
 from ortune.recipe.build import build_in

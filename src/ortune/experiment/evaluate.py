@@ -96,7 +96,7 @@ class Attempts:
         """
         plan, key = proposal.plan, self.key(proposal.plan)
         known = self.ledger.find(key, "search")
-        if known is not None:
+        if known is not None and known.taken(proposal.effort):
             self.sink(TrialDone(known, cached=True))
             return known
         self.sink(TrialStarted(plan, proposal.stage, proposal.index, proposal.total))
@@ -107,10 +107,7 @@ class Attempts:
             return self._recorded(died, proposal)
         if plan.recipe.steps and not files.changed:
             return self._unchanged(key, proposal)
-        effort = {
-            "search": Effort(seconds=self.pair_seconds, burst=0.1),
-            "screen": Effort(max_blocks=1, decide=False, burst=0.06),
-        }[proposal.effort]
+        always = always_score or proposal.effort == "full"
         trial = measure.attempt(
             self.context,
             key,
@@ -118,9 +115,9 @@ class Attempts:
             files,
             self.context.parts["search"],
             self._live(),
-            effort,
+            effort(proposal, self.pair_seconds),
             self.sink,
-            scored="always" if always_score else "unless slower" if proposal.score else "never",
+            scored="always" if always else "unless slower" if proposal.score else "never",
         )
         return self._recorded(trial, proposal)
 
@@ -193,10 +190,24 @@ class Attempts:
             self._worker = None
 
 
+def effort(proposal: Proposal, pair_seconds: float) -> Effort:
+    """Return how long the timing of a proposal may take.
+
+    Args:
+        pair_seconds: Seconds of timing that a pair of the search gets.
+    """
+    return {
+        "search": Effort(seconds=pair_seconds, burst=0.1),
+        "screen": Effort(max_blocks=1, decide=False, burst=0.06),
+        "full": Effort(seconds=pair_seconds, decide=False, burst=0.1),
+    }[proposal.effort]
+
+
 def _of(trial: Trial, proposal: Proposal) -> Trial:
     return replace(
         trial,
         stage=proposal.stage,
         proposed=proposal.why,
         neighbour_of=proposal.neighbour_of,
+        effort=proposal.effort,
     )

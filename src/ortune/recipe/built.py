@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ortune.core.atomic_write import write_text
 from ortune.core.plugins import catalog, codec
-from ortune.core.step import Step
-from ortune.core.trial import Edit
+from ortune.core.step import Edit, Step
 
 STEPS, SOURCE = "ortune.steps", "ortune.source"
 """Metadata of a built file: its steps as JSON, and the digest of the file that it was made of."""

@@ -15,8 +15,7 @@ from ortune.calibration.calibrate import calibrate
 from ortune.core.errors import BadData, OrtuneError, Refused, gist
 from ortune.core.event import Note, Sink, StepDone
 from ortune.core.observer import Probe, Range, Ranges
-from ortune.core.step import Bridge, Quantizer, Transform
-from ortune.core.trial import Edit
+from ortune.core.step import Bridge, Edit, Quantizer, Transform
 from ortune.measurement.process import WorkerFailed
 from ortune.model.analysis.facts import weight_bytes
 from ortune.model.graph import spec

@@ -147,7 +147,7 @@ class _Loop:
             if self._on_target(trial):
                 return "target"
         while (proposal := self.policy.next(view := self._view(space))) is not None:
-            if view.tried(proposal.plan):
+            if view.tried(proposal.plan, proposal.effort):
                 raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
             if self._on_target(self.attempts.one(proposal)):
                 return "target"

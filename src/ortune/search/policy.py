@@ -12,7 +12,7 @@ from typing import ClassVar
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.profile import Profile
-from ortune.core.trial import Plan, Proposal, Trial
+from ortune.core.trial import Effort, Plan, Proposal, Trial
 from ortune.recipe.space import Space
 
 
@@ -45,6 +45,7 @@ class View:
         total: Seconds of the time budget.
         pending: Plans that are out at other workers.
         profile: Of the original, where one was taken.
+        kept_back: Seconds of those left that finalists and what follows them will take.
     """
 
     facts: Facts
@@ -54,6 +55,7 @@ class View:
     total: float
     pending: Sequence[Plan] = ()
     profile: Profile | None = None
+    kept_back: float = 0.0
 
     def remaining(self, share: float) -> float:
         """Return the seconds left of a share of the time budget."""
@@ -63,9 +65,11 @@ class View:
         """Return the search's trial of a plan, whatever its recipe is called."""
         return self._trials.get(plan.spelled)
 
-    def tried(self, plan: Plan) -> bool:
-        """Whether a plan has a trial, or is out at a worker."""
-        return self.find(plan) is not None or any(p.spelled == plan.spelled for p in self.pending)
+    def tried(self, plan: Plan, effort: Effort = "screen") -> bool:
+        """Whether a plan has a trial that was taken this far, or is out at a worker."""
+        found = self.find(plan)
+        known = found is not None and found.taken(effort)
+        return known or any(p.spelled == plan.spelled for p in self.pending)
 
     @cached_property
     def _trials(self) -> dict[str, Trial]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortune.core.section import Block, Heading, Section, Table, Text
+from ortune.core.step import Edit
 from ortune.core.study import Study
-from ortune.core.trial import Edit
 
 
 @dataclass(frozen=True)

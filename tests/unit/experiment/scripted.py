@@ -14,8 +14,8 @@ from tests.unit import studies
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import Quantizer, Recipe
-from ortune.core.trial import Edit, Plan
+from ortune.core.step import Edit, Quantizer, Recipe
+from ortune.core.trial import Plan
 from ortune.experiment import evaluate, measure
 from ortune.experiment.build import Files
 from ortune.experiment.context import Context, ScoredPart

@@ -105,6 +105,18 @@ def test_what_may_yet_win_is_scored_and_what_is_only_screened_is_not(
     assert [len(pair.blocks) for pair in screened.measurement.pairs] == [1]
 
 
+def test_full_effort_stops_for_no_answer_and_scores_whatever_the_time_was(
+    attempts: Attempts, script: Script
+) -> None:
+    script.ratio, attempts.pair_seconds = 1.5, 60.0
+    decided = tried(attempts)
+    plan = replace(LOSSY, backend=Cpu(threads=2))
+    full = attempts.one(Proposal(plan, "all", effort="full"))
+    assert full.status is Status.SLOWER and full.scores
+    few, all_of_them = (len(t.measurement.pairs[0].blocks) for t in (decided, full))
+    assert (few, all_of_them) == (3, 24)
+
+
 def test_a_recipe_that_changes_nothing_is_not_run(
     attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,11 +11,10 @@ from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import AS_IS
+from ortune.core.step import AS_IS, Edit
 from ortune.core.trial import (
     Block,
     Burst,
-    Edit,
     Interval,
     Measurement,
     Pair,

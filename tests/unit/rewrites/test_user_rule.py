@@ -14,8 +14,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin
 from ortune.core.plugins import codec, spelling
 from ortune.core.reading import step
-from ortune.core.step import Recipe, Transform
-from ortune.core.trial import Edit
+from ortune.core.step import Edit, Recipe, Transform
 from ortune.model.graph.edit import take_notes
 from ortune.recipe.built import steps_key
 

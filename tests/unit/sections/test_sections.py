@@ -11,8 +11,9 @@ from tests.unit import studies
 from ortune.backends.cpu import Cpu
 from ortune.core.plugins import catalog
 from ortune.core.section import Block, Heading, Scatter, Section, Table, Text
+from ortune.core.step import Edit
 from ortune.core.study import Contribution, Ending, Header, Study
-from ortune.core.trial import Edit, Interval, Plan, Score, Status, Verdict
+from ortune.core.trial import Interval, Plan, Score, Status, Verdict
 from ortune.core.wording import megabytes, milliseconds, number
 from ortune.reporting.blocks import gather
 

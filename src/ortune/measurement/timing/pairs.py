@@ -102,7 +102,7 @@ def time_pair(
             if len(taken) >= (_FEWEST if late < effort.seconds else _SLOW):
                 ratio = stats.ratio([Pair(tuple(taken))], stats.SEARCHING)
                 progress(ratio, len(taken))
-                if _enough(ratio, len(taken), late, effort):
+                if enough(ratio, len(taken), late, effort):
                     break
             if len(taken) >= effort.max_blocks:
                 break
@@ -142,8 +142,8 @@ def fresh_pairs(
             yield LivePair(base, worker, started, pair)
 
 
-def _enough(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
-    """Whether a pair of some blocks needs no more.
+def enough(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
+    """Say whether a pair of some blocks needs no more.
 
     Args:
         late: Seconds beyond the effort's; negative before.

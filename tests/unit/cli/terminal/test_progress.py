@@ -10,8 +10,8 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.cli.terminal import progress
 from ortune.core.event import Event, Note, StepDone, Timing, TrialDone, TrialStarted
-from ortune.core.step import AS_IS, Recipe
-from ortune.core.trial import Edit, Interval, Plan, Score, Status, Trial, Verdict
+from ortune.core.step import AS_IS, Edit, Recipe
+from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 
 PLAN = Plan(Recipe("clean"), Cpu())
 FAST = Trial(

@@ -1,0 +1,1 @@
+"""Tables of every plan measured, and policies replayed on them."""

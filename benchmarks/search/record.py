@@ -1,0 +1,229 @@
+"""Measure every plan of a model's space: the tables that policies are replayed on.
+
+    python -m benchmarks.search.record NAME ... [--limit PLANS] [--estimate]
+
+Every plan that the space lists, rescues of whatever fails, single settings around the ten fastest:
+seconds to build, calibrate, load, settle and score, raw timing blocks in order, scores on the
+search's part and on all samples, and what failures cost. The ten fastest that keep the budget are
+timed in four fresh pairs more. One model is whole before the next begins; what is done lies in
+``build/search/NAME``, and the same command goes on where it was stopped. Nothing else is timed on
+this machine while a plan is; between plans others get their turn. Tables:
+``benchmarks/search/tables/NAME.json.gz``, written when whole. Every core but one idle; see
+``--estimate`` for the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.neighbour import to_itself
+from benchmarks.search.models import NAMES, WORK, asked
+from benchmarks.search.recording import Kept, Recording
+from benchmarks.search.spaces import digest, listing
+from benchmarks.search.table import TABLES, About, Row, Table, true_ratio, write
+from ortune.backends.bucketed import Bucketed
+from ortune.core.atomic_write import write_text
+from ortune.core.errors import OrtuneError
+from ortune.core.event import silent
+from ortune.core.hardware.cpus import effective_cpus, instruction_sets
+from ortune.experiment.context import Context
+from ortune.experiment.prepare import prepare
+from ortune.measurement.timing import stats
+from ortune.policies.exhaustive import Exhaustive
+from ortune.recipe.space import Space
+from ortune.search.optimize import explore, make_folder, read_targets
+from ortune.search.policy import View
+
+PAIR_S = 4.0
+"""Seconds of timing a plan: what a search of three minutes gives it."""
+HANG_S = 60.0
+"""Time limit of a task in a search of three minutes: a hang costs so much."""
+FASTEST, AGAIN = 10, 4
+_EVER = 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--limit", type=int, help="plans to try; then no table is written")
+    parser.add_argument("--estimate", action="store_true", help="say how long it takes, no more")
+    given = parser.parse_args()
+    for name in given.names or NAMES:
+        try:
+            found, whole = record(name, limit=0 if given.estimate else given.limit)
+        except OrtuneError as error:
+            print(f"{name}: {error}", flush=True)
+            continue
+        write(TABLES / f"{name}.json.gz" if whole else WORK / name / "part.json.gz", found)
+        said = "" if whole else ", not whole yet"
+        print(
+            f"{name}: {len(found.rows)} rows{said}, best {true_ratio(found.best):.3f}", flush=True
+        )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A job ready to be measured."""
+
+    context: Context
+    space: Space
+    prepared_s: float
+
+
+def opened(name: str) -> Opened:
+    """Prepare a model as `optimize` does; what an earlier recording prepared is checked."""
+    request = asked(name, WORK / name / "run")
+    root = Path(request.out)
+    with to_itself():
+        began = time.perf_counter()
+        targets = [
+            replace(one, splits=request.driven.splits(one.capabilities.effective_cpus))
+            for one in read_targets(request.on)
+        ]
+        make_folder(root)
+        context = prepare(
+            request, root, silent, on=request.on, policy=str(Exhaustive()), finalists=3
+        )
+        exact = request.data is None and not request.evaluate
+        space = explore(context, targets, exact, lambda text: None)
+        seconds = time.perf_counter() - began
+    timed = replace(context, timeout_s=min(HANG_S, context.timeout_s))
+    return Opened(timed, space, _first(root.parent / "prepared.json", seconds))
+
+
+def _first(path: Path, seconds: float) -> float:
+    """Return what preparing took when it was first done: later the samples are there."""
+    if not path.is_file():
+        write_text(path, json.dumps(seconds))
+    return float(json.loads(path.read_text("utf-8")))
+
+
+def frozen(folder: Path, space: Space) -> str:
+    """Return the digest of the space, the one that the rows in this folder are of.
+
+    Raises:
+        OrtuneError: The space lists other plans than when the first row was measured.
+    """
+    path, now = folder / "space.json", listing(space)
+    if not path.is_file():
+        write_text(path, json.dumps({"digest": digest(space), "listing": now}))
+    known = json.loads(path.read_text("utf-8"))
+    if known["digest"] != digest(space):
+        more, less = sorted(now.keys() - known["listing"]), sorted(known["listing"].keys() - now)
+        raise OrtuneError(
+            f"the space has changed since this table was begun: {len(more)} plans are new "
+            f"({', '.join(more[:3])}), {len(less)} are gone ({', '.join(less[:3])}), or what "
+            "rescues and settings they have; rows of two spaces do not mix",
+            fix=f"remove build/search/{folder.name} to measure anew, or go back to that code",
+        )
+    return str(known["digest"])
+
+
+def record(name: str, *, limit: int | None = None) -> tuple[Table, bool]:
+    """Measure what is not measured yet; return the table, and whether it is whole.
+
+    Args:
+        limit: Plans to try at most.
+    """
+    found = opened(name)
+    space_digest = frozen(WORK / name, found.space)
+    kept = Kept(WORK / name / "rows")
+    with ExitStack() as stack:
+        attempts = Recording(found.context, PAIR_S, silent, stack, kept)
+        attempts.original()
+        estimate(name, found, kept)
+        whole = try_all(attempts, found.space, limit)
+        fit = [r for r in current(attempts)[1:] if r.passes and r.truth is not None]
+        for row in sorted(fit, key=true_ratio)[: FASTEST * whole]:
+            if len(row.pairs) == 1:
+                attempts.again(row, AGAIN)
+        return Table(_about(name, space_digest, found), tuple(current(attempts))), whole
+
+
+def try_all(attempts: Recording, space: Space, limit: int | None = None) -> bool:
+    """Try all there is, or some of it; say whether nothing is left."""
+    policy, done = Exhaustive(fastest=FASTEST), 0
+    while True:
+        keys = attempts.kept.rows
+        trials = [
+            t for t in attempts.ledger.trials if t.key in keys and t.key == attempts.key(t.plan)
+        ]
+        trials.sort(key=lambda trial: trial.stage != "baseline")
+        proposal = policy.next(View(attempts.context.facts, space, trials, _EVER, _EVER))
+        if proposal is None:
+            return True
+        if done == limit:
+            return False
+        done += 1
+        began = time.perf_counter()
+        trial = attempts.one(proposal)
+        seconds = time.perf_counter() - began
+        print(f"  {trial.plan}: {trial.status}, {trial.why} ({seconds:.1f} s)", flush=True)
+
+
+def current(attempts: Recording) -> list[Row]:
+    """Return the rows of the code as it is, the original first, then in the order of the plans."""
+    order = {trial.key: at for at, trial in enumerate(attempts.ledger.trials)}
+    rows = [r for r in attempts.kept.rows.values() if r.key == attempts.key(r.plan)]
+    return sorted(rows, key=lambda row: (row.stage != "baseline", order.get(row.key, len(order))))
+
+
+def estimate(name: str, found: Opened, kept: Kept) -> float:
+    """Print and return the seconds that are left, roughly: by what the original takes."""
+    every = listing(found.space)
+    plans = sum(not key.startswith("around ") for key in every)
+    rescues = sum(len(some) for key, some in every.items() if not key.startswith("around "))
+    around = [len(some) for key, some in every.items() if key.startswith("around ")]
+    settings = FASTEST * round(sum(around) / max(1, len(around)))
+    first = next(row for row in kept.rows.values() if row.stage == "baseline")
+    run_s, samples = found.context.base_ns / 1e9, len(found.context.parts["search"].indices)
+    whole = sum(len(part.indices) for part in found.context.evaluation())
+    each = PAIR_S + 2.0 + 2 * (first.load_s + first.first_s) + run_s * (samples + whole)
+    builds = 3 * (first.load_s + first.first_s) + 4.0
+    likely = plans + rescues / 4 + settings
+    left = max(0.0, likely - len(kept.rows)) * each + (plans + rescues / 4) / 3 * builds
+    left += FASTEST * AGAIN * (claim_s() + 2 * first.load_s)
+    print(
+        f"{name}: {plans} plans, at most {rescues} rescues, about {settings} settings; "
+        f"{len(kept.rows)} measured, about {left / 60:.0f} minutes left",
+        flush=True,
+    )
+    return left
+
+
+def claim_s() -> float:
+    """Return the seconds of one fresh pair, without its start."""
+    return PAIR_S * 3 / stats.PAIRS + 1.5
+
+
+def _about(name: str, space_digest: str, found: Opened) -> About:
+    job, space = found.context.job, found.space
+    return About(
+        name=name,
+        space=space_digest,
+        budget=str(job.budget),
+        workload=job.workload,
+        baseline=job.baseline,
+        facts=found.context.facts,
+        machine=dict(job.machine),
+        versions=dict(job.versions),
+        pair_s=PAIR_S,
+        prepared_s=found.prepared_s,
+        flags=" ".join(sorted(instruction_sets())),
+        cpus=effective_cpus(),
+        offered=tuple((one.backend, one.capabilities) for one in space.targets),
+        pinned=tuple(tuple(sorted(one.pinned)) for one in space.targets),
+        exact=space.exact,
+        buckets=space.buckets if isinstance(space.buckets, Bucketed) else None,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Policies replayed on a small table made by hand, and how a table is recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.search import recording
+from benchmarks.search.costs import Spent, taken_blocks
+from benchmarks.search.record import current, frozen, try_all
+from benchmarks.search.recording import Kept, Recording
+from benchmarks.search.replay import compared, geometric, summary
+from benchmarks.search.replayed import replay
+from benchmarks.search.spaces import digest, pretended, space_of
+from benchmarks.search.table import (
+    KEPT_ENTRIES,
+    About,
+    Cut,
+    Row,
+    Side,
+    Table,
+    Turn,
+    cuts_of,
+    read,
+    spelled,
+    true_ratio,
+    write,
+)
+from tests.unit.experiment.scripted import Script, scripted
+
+from ortune.backends.cpu import Cpu
+from ortune.core.capabilities import Capabilities
+from ortune.core.errors import OrtuneError
+from ortune.core.event import silent
+from ortune.core.facts import Facts
+from ortune.core.step import AS_IS
+from ortune.core.trial import Burst, Plan, Score, Status, Verdict
+from ortune.experiment import evaluate
+from ortune.measurement.timing.pairs import Effort
+from ortune.policies.exhaustive import Exhaustive
+from ortune.policies.staged import Staged, ranked
+from ortune.recipe.space import Space, Target
+from ortune.workloads.latency import Latency
+
+FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
+BASE = Cpu(threads=1)
+FLAGS = "avx2 avx512_vnni"
+CAPABLE = Capabilities(effective_cpus=1, instruction_sets=tuple(FLAGS.split()))
+ABOUT = About(
+    "toy", "", "cosine>=0.99", Latency(), BASE, FACTS, {"cpu": "toy"}, {}, 4.0, 3.0, FLAGS, 1,
+    ((BASE, CAPABLE),), (("threads",),),
+)  # fmt: skip
+MS = 1_000_000
+SCORES = (Score("cosine", 1.0, 1.0, 1.0, 1.0, 32, Verdict.LIKELY),)
+
+
+def turn(ratio: float) -> Turn:
+    one = Side(1000, (10_000, 10_000, 10_010), 10, alike=True)
+    return Turn(one, replace(one, entries=tuple(round(e * ratio) for e in one.entries)))
+
+
+def row(plan: Plan, ratio: float, *, stage: str = "search", fails: bool = False) -> Row:
+    cuts = tuple(
+        Cut(spelled(plan.recipe.steps[:at]), 2.0, ("m min-max",), {"m min-max": 5.0})
+        for at in cuts_of(plan.recipe.steps)
+    )
+    scores = (replace(SCORES[0], verdict=Verdict.FAILS),) if fails else SCORES
+    made = Row(plan.spelled, plan, stage, Status.FAILS if fails else Status.OK, cuts=cuts)
+    return replace(
+        made, load_s=0.2, first_s=0.1, warm_s=0.5, block_s=0.5, search_s=0.3, final_s=0.6,
+        pairs=(tuple(turn(ratio) for _ in range(8)),), scores=scores, final=scores,
+    )  # fmt: skip
+
+
+def space() -> Space:
+    with pretended(Table(ABOUT, ())):
+        return space_of(Table(ABOUT, ()))
+
+
+def ratio_of(plan: Plan) -> float:
+    """The faster the more is done to it; the last bet is the best."""
+    plans = ranked(space())
+    return 0.9 - 0.4 * plans.index(plan) / len(plans) if plan in plans else 0.95
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[Table]:
+    with pretended(Table(ABOUT, ())):
+        listed = space()
+        plans = ranked(listed)
+        around = [p for plan in plans for some in listed.neighbours(plan).values() for p in some]
+        every = dict.fromkeys([*plans, *around])
+        rows = [row(Plan(AS_IS, BASE), 1.0, stage="baseline")]
+        rows += [row(plan, ratio_of(plan)) for plan in every]
+        yield Table(replace(ABOUT, space=digest(listed)), tuple(rows))
+
+
+def test_with_time_the_best_is_found_and_without_it_is_not(table: Table) -> None:
+    late = replay(table, Staged(), 1000)
+    assert late.regret == pytest.approx(1.0, abs=0.01) and late.lacking == 0
+    assert late.finished == "done" and late.wall < 1000
+    early = replay(table, Staged(), 5)
+    assert early.regret > 1.05 and early.finished == "time"
+    assert early.tried < late.tried
+    assert replay(table, Staged(), 5) == early, "the clock is scripted: the same twice"
+
+
+def test_everything_is_found_by_trying_everything(table: Table) -> None:
+    found = replay(table, Exhaustive(), 10_000)
+    assert found.regret == pytest.approx(1.0)
+    assert found.ratio == pytest.approx(true_ratio(table.best))
+
+
+def test_a_changed_space_is_refused_unless_that_is_asked_for(table: Table) -> None:
+    old = replace(table, about=replace(table.about, space="other"))
+    with pytest.raises(OrtuneError, match="has changed since its table was measured"):
+        replay(old, Staged(), 30)
+    gone = old.rows[1].plan.recipe
+    less = replace(old, rows=tuple(r for r in old.rows if r.plan.recipe != gone))
+    assert replay(less, Staged(), 1000, changed=True).lacking > 0
+
+
+def test_what_was_built_and_calibrated_is_paid_once() -> None:
+    passes = {"m min-max": 5.0, "m percentile": 7.0, "n min-max": 1.0}
+    spent = Spent()
+    assert spent.cut(Cut("simplify", 2.0), passes) == 2.0
+    assert spent.cut(Cut("simplify", 2.0), passes) == 0.0
+    both = Cut("a", 1.0, ("m min-max", "m percentile"))
+    assert spent.cut(both, passes) == 1.0 + 7.0, "one pass answers both"
+    assert spent.cut(Cut("b", 1.0, ("m min-max",)), passes) == 1.0
+    assert spent.cut(Cut("c", 1.0, ("m min-max", "n min-max")), passes) == 1.0 + 1.0
+
+
+def test_an_effort_takes_as_many_blocks_as_it_would_have() -> None:
+    slow, even = (row(Plan(AS_IS, Cpu()), ratio) for ratio in (2.0, 1.005))
+
+    def taken(one: Row, effort: Effort) -> int:
+        return len(taken_blocks(one, one.timed()[0], effort))
+
+    assert taken(slow, Effort(max_blocks=1, decide=False)) == 1
+    assert taken(slow, Effort(seconds=4)) == 3, "it is hopeless"
+    assert taken(even, Effort(seconds=2.2, decide=False)) == 5
+    assert taken(even, Effort(seconds=100, decide=False)) == 8, "all there are"
+
+
+def test_what_fails_costs_its_time_and_a_hang_no_more_than_the_limit(table: Table) -> None:
+    whole = replay(table, Exhaustive(), 1000).wall
+
+    def longer(seconds: float, died: str) -> float:
+        rows = list(table.rows)
+        gone = replace(rows[-1], died=died, died_s=seconds, pairs=(), scores=(), final=())
+        rows[-1] = replace(gone, status=Status.FAILED, why="no answer")
+        found = replay(replace(table, rows=tuple(rows)), Exhaustive(), 1000)
+        assert found.regret == pytest.approx(1.0), "the others go on"
+        return found.wall - whole
+
+    assert longer(60.0, "timing") - longer(10.0, "timing") == pytest.approx(50.0)
+    assert longer(3000.0, "load") - longer(10.0, "load") == pytest.approx(1000 / 3 - 10)
+
+
+def test_what_was_not_measured_is_stood_for_by_the_nearest_and_slowest(table: Table) -> None:
+    fast = Plan(AS_IS, Cpu(threads=1, level="basic"))
+    slow = Plan(AS_IS, Cpu(threads=1, prepack=False))
+    rows = (table.rows[0], row(fast, 0.5), row(slow, 0.8))
+    few = Table(table.about, rows)
+    both = Plan(AS_IS, Cpu(threads=1, level="basic", prepack=False))
+    assert few.find(both) is None
+    near = few.nearest(both)
+    assert near is not None and near.plan == slow
+    assert few.standing_for(fast) == rows[1]
+
+
+def test_the_best_keeps_the_budget_and_is_the_original_where_nothing_is_faster() -> None:
+    original = row(Plan(AS_IS, BASE), 1.0, stage="baseline")
+    wrong = row(Plan(AS_IS, Cpu(threads=2)), 0.2, fails=True)
+    good = row(Plan(AS_IS, Cpu(threads=3)), 0.6)
+    died = replace(row(Plan(AS_IS, Cpu(threads=4)), 0.1), died="search", scores=(), final=())
+    assert Table(ABOUT, (original, wrong, good, died)).best is good
+    slower = row(Plan(AS_IS, Cpu(threads=3)), 1.2)
+    assert Table(ABOUT, (original, wrong, slower)).best is original
+    assert true_ratio(original) == 1.0 and true_ratio(good) == pytest.approx(0.6, abs=0.001)
+
+
+def test_regret_is_told_by_model_and_as_a_geometric_mean(table: Table) -> None:
+    assert geometric([0.5, 2.0]) == pytest.approx(1.0) and math.isnan(geometric([]))
+    found = compared([table], ["staged", "exhaustive"], [5, 1000])
+    one = found["policies"]["staged"]["seconds"]
+    assert list(one) == ["5", "1000"] and one["5"]["regret"] > one["1000"]["regret"] >= 1
+    assert one["5"]["models"]["toy"]["regret"] == pytest.approx(one["5"]["worst"], abs=1e-4)
+    assert found["tables"]["toy"]["plans"] == len(table.rows)
+    assert math.isnan(summary({})["regret"])
+
+
+def test_a_table_is_read_as_it_was_written(table: Table, tmp_path: Path) -> None:
+    path = tmp_path / "toy.json.gz"
+    write(path, table)
+    assert read(path) == table
+    first = path.read_bytes()
+    write(path, table)
+    assert path.read_bytes() == first
+    with pytest.raises(OrtuneError, match="no table other"):
+        read(tmp_path / "other.json.gz")
+
+
+def test_a_thinned_side_keeps_its_median_and_drops_what_was_disturbed() -> None:
+    taken = np.random.default_rng(0).lognormal(0, 0.1, 501) * MS
+    burst = Burst(tuple(int(t) for t in taken), (0.0,) * 501, 2, alike=True)
+    side = Side.of(burst, [True] * 501)
+    assert len(side.entries) == KEPT_ENTRIES
+    assert np.median(side.burst().latency_ns) == pytest.approx(np.median(taken), rel=0.01)
+    assert side.each == pytest.approx(2 * 501 / KEPT_ENTRIES, abs=1)
+    loud = Burst((MS,) * 10 + (9 * MS,) * 3, (0.0,) * 10 + (0.5,) * 3)
+    calm = Side.of(loud, [True] * 10 + [False] * 3)
+    assert max(calm.entries) * calm.unit_ns == pytest.approx(MS, rel=0.01)
+
+
+def test_rows_of_two_spaces_do_not_mix(tmp_path: Path) -> None:
+    first = frozen(tmp_path, space())
+    assert frozen(tmp_path, space()) == first
+    other = replace(space(), targets=(Target(Cpu(threads=2), CAPABLE),))
+    with pytest.raises(OrtuneError, match="rows of two spaces do not mix"):
+        frozen(tmp_path, other)
+
+
+class TestRecording:
+    """On scripted workers: nothing is run, and no lock is held."""
+
+    @pytest.fixture
+    def script(self) -> Script:
+        return Script()
+
+    @pytest.fixture
+    def begin(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Script
+    ) -> Iterator[Callable[[], Recording]]:
+        context = scripted(tmp_path, monkeypatch, script)
+        monkeypatch.setattr(recording, "to_itself", nullcontext)
+        monkeypatch.setattr(recording, "build_all", vars(evaluate)["build_all"])
+        with ExitStack() as stack:
+
+            def begun() -> Recording:
+                return Recording(context, 0.01, silent, stack, Kept(tmp_path / "rows"))
+
+            yield begun
+
+    def test_all_that_a_plan_cost_and_gave_is_kept(self, begin: Callable[[], Recording]) -> None:
+        first = begin()
+        first.original()
+        assert not try_all(first, space(), 2)
+        base, one, _ = current(first)
+        assert base.stage == "baseline" and true_ratio(base) == 1.0
+        assert one.truth == pytest.approx(0.5) and one.passes and not one.died
+        assert one.block_s > 0 and one.load_s > 0 and one.search_s > 0 and one.final_s > 0
+        assert one.scores[0].samples == 100 and one.final[0].samples == 200
+        assert [cut.steps for cut in one.cuts] == [
+            spelled(one.plan.recipe.steps[:at]) for at in cuts_of(one.plan.recipe.steps)
+        ]
+
+    def test_it_goes_on_where_it_was_stopped(
+        self, begin: Callable[[], Recording], script: Script, tmp_path: Path
+    ) -> None:
+        first = begin()
+        first.original()
+        try_all(first, space(), 3)
+        starts = len(script.asked("starts", "candidate"))
+        lost = current(first)[-1]
+        (tmp_path / "rows" / f"{lost.key}.json").unlink()
+        second = begin()
+        second.original()
+        try_all(second, space(), 1)
+        rows = current(second)
+        assert len(script.asked("starts", "candidate")) == starts + 1
+        assert {r.plan.spelled for r in rows} == {r.plan.spelled for r in current(first)}
+
+    @pytest.mark.parametrize("do", ["load", "burst", "score"])
+    def test_what_fails_costs_what_it_took(
+        self, begin: Callable[[], Recording], script: Script, do: str
+    ) -> None:
+        attempts = begin()
+        attempts.original()
+        script.fails = ("candidate", do)
+        try_all(attempts, space(), 1)
+        died = current(attempts)[1]
+        assert died.died == {"load": "load", "burst": "timing", "score": "search"}[do]
+        assert died.died_s > 0 and not died.passes and "died" in died.why
+        assert (died.truth is None) == (do != "score"), "what was timed is kept"
+
+    def test_the_fastest_are_timed_in_fresh_pairs_too(
+        self, begin: Callable[[], Recording]
+    ) -> None:
+        attempts = begin()
+        attempts.original()
+        try_all(attempts, space(), 1)
+        attempts.again(current(attempts)[1], 2)
+        assert len(current(attempts)[1].pairs) == 3
+        assert [len(one.blocks) > 0 for one in current(attempts)[1].timed()] == [True] * 3

@@ -1,0 +1,101 @@
+"""The exhaustive policy on records alone: everything once, whatever comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ortune.backends.cpu import Cpu
+from ortune.core.capabilities import Capabilities
+from ortune.core.facts import Facts
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import AS_IS
+from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
+from ortune.policies.exhaustive import Exhaustive
+from ortune.policies.staged import ranked
+from ortune.recipe.space import Space, Target
+from ortune.search.policy import LeftOut, Policy, View
+from ortune.workloads.latency import Latency
+
+FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
+CAPABLE = Capabilities(effective_cpus=2)
+SPACE = Space(FACTS, (Target(Cpu(), CAPABLE, frozenset({"threads"})),), Latency(), Cpu())
+BASE = Trial("base", Plan(AS_IS, Cpu()), "search", Status.OK, Interval(1, 1, 1), stage="baseline")
+
+
+def result(proposal: Proposal, ratio: float, verdict: Verdict = Verdict.PROVED) -> Trial:
+    score = Score("cosine", 1.0, 1.0, 1.0, 1.0, 32, verdict)
+    status = Status.FAILS if verdict is Verdict.FAILS else Status.OK
+    made = Trial(proposal.plan.spelled, proposal.plan, "search", status)
+    made = replace(made, stage=proposal.stage, neighbour_of=proposal.neighbour_of)
+    return replace(made, ratio=Interval(ratio, ratio, ratio), scores=(score,))
+
+
+def view(*trials: Trial, left: float = 1e6) -> View:
+    return View(FACTS, SPACE, (BASE, *trials), left, 1e6)
+
+
+def played(comes: Callable[[Proposal], Trial], policy: Exhaustive | None = None) -> list[Proposal]:
+    """Return all that is proposed, each with what comes of the one before."""
+    trials: list[Trial] = []
+    found: list[Proposal] = []
+    while (proposal := (policy or Exhaustive()).next(view(*trials))) is not None:
+        found.append(proposal)
+        trials.append(comes(proposal))
+    return found
+
+
+def fails_in_int8(proposal: Proposal) -> Trial:
+    fails = "int8-static" in proposal.plan.recipe.name and proposal.stage == "search"
+    return result(proposal, 0.5, Verdict.FAILS if fails else Verdict.PROVED)
+
+
+def test_everything_is_tried_once_at_full_effort() -> None:
+    found = played(fails_in_int8)
+    spelled = [proposal.plan.spelled for proposal in found]
+    assert len(spelled) == len(set(spelled))
+    assert {proposal.effort for proposal in found} == {"full"}
+    plans = ranked(SPACE)
+    assert [proposal.plan for proposal in found[: len(plans)]] == plans
+
+
+def test_whatever_fails_is_rescued_even_when_saved_before() -> None:
+    found = played(fails_in_int8)
+    failed = [p.plan for p in found if fails_in_int8(p).status is Status.FAILS]
+    wanted = {rescue.spelled for plan in failed for rescue in SPACE.rescues(plan)}
+    tried = {p.plan.spelled for p in found}
+    assert wanted and wanted <= tried
+    assert {p.stage for p in found} == {"search", "rescue", "runtime"}
+
+
+def test_settings_are_tried_around_the_fastest_alone() -> None:
+    ratios = {plan.spelled: 0.5 + 0.01 * at for at, plan in enumerate(ranked(SPACE))}
+    found = played(lambda p: result(p, ratios.get(p.plan.spelled, 0.3)), Exhaustive(fastest=2))
+    around = list(dict.fromkeys(p.neighbour_of for p in found if p.stage == "runtime"))
+    assert around == [plan.spelled for plan in ranked(SPACE)[:2]]
+    tried = {p.plan.spelled for p in found}
+    for plan in ranked(SPACE)[:2]:
+        for plans in SPACE.neighbours(plan).values():
+            assert {one.spelled for one in plans} <= tried
+
+
+def test_it_ends_with_its_share_of_the_time_and_says_what_is_left() -> None:
+    assert Exhaustive().next(view(left=-1.0)) is not None, "one plan is tried in any case"
+    first = Exhaustive().next(view())
+    assert first is not None
+    tried = view(result(first, 0.5), left=9e4)
+    assert Exhaustive().next(tried) is None
+    left = Exhaustive().left_out(tried)
+    assert left.late and left.plans >= len(ranked(SPACE)) - 1
+    assert Exhaustive(share=1.0).next(tried) is not None
+
+
+def test_nothing_is_left_out_when_all_is_tried() -> None:
+    trials: list[Trial] = []
+    while (proposal := Exhaustive().next(view(*trials))) is not None:
+        trials.append(result(proposal, 1.2))
+    assert Exhaustive().left_out(view(*trials)) == LeftOut()
+
+
+def test_it_is_spelled_like_any_policy() -> None:
+    assert parse(Policy, "exhaustive(fastest=3)") == Exhaustive(fastest=3)
