@@ -12,15 +12,13 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.hardware.native import native_types
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
 from ortune.runtimes.onnxruntime import checks
 from ortune.runtimes.openvino import native, plugin
 from ortune.runtimes.openvino import properties as property_keys
 from ortune.runtimes.openvino import record as openvino_record
-
-_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-_FP16 = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
 
 
 @dataclass(frozen=True)
@@ -89,13 +87,13 @@ class Openvino(Backend):
         f16 is as fast as bf16 and 12-19 dB cleaner, but overflows on some models. Without fp16
         arithmetic the f16 hint runs as bf16.
         """
-        sets = frozenset(capabilities.instruction_sets)
-        if sets & _FP16 or not sets:
+        types = native_types(capabilities)
+        if "f16" in types or not capabilities.instruction_sets:
             yield replace(self, precision="f16")
-        if sets & _BF16 and not sets & _FP16:
+        if "bf16" in types and "f16" not in types:
             yield replace(self, precision="bf16")
         yield self
-        if sets & _BF16 and sets & _FP16:
+        if {"bf16", "f16"} <= types:
             yield replace(self, precision="bf16")
 
     def coordinates(
