@@ -167,6 +167,7 @@ def _search(shape: Shape, made: Path, label: str, limit: str, out: Path) -> ot.S
         on=f"{cpu},openvino(threads={THREADS})" if openvino else cpu,
         time=limit,
         out=out,
+        warm_start=False,
     )
 
 

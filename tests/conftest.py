@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -21,6 +22,23 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # handler of our own they do not.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What a search leaves for the next one never lies at home."""
+    folder = tmp_path_factory.getbasetemp() / "caches"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "shared"))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def cache_home(caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """It lies apart for every test."""
+    folder = caches / uuid4().hex
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
 
 
 @pytest.fixture

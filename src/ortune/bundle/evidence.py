@@ -38,7 +38,7 @@ def evidence(study: Study, trial: Trial) -> BundleEvidence:
     """Collect the evidence of one trial's plan."""
     return BundleEvidence(
         study.job,
-        study.facts,
+        study.header.facts,
         study.baseline,
         tuple(other for other in study.trials if other.key == trial.key),
         study.noise,

@@ -71,6 +71,7 @@ def command(asked: _Asked) -> int:
         time=asked.time,
         out=folder / "run",
         command=repeat(),
+        warm_start=False,
     )
     with progress.display(seconds=job.time, quiet=asked.quiet, verbose=verbose()) as sink:
         study = run(replace(job, sink=sink))

@@ -94,6 +94,7 @@ def command(asked: _Asked) -> int:
         "cpus": cpus(),
         "memory": memory(),
         "disk_free": _disk(),
+        "warm_start": warm_start(),
         "noise": noise.now(),
         "backends": backends,
         "samples": samples,
@@ -167,6 +168,14 @@ def memory() -> dict[str, int | None]:
     return {"total": found.total, "available": found.available, "limit": limit}
 
 
+def warm_start() -> dict[str, Any]:
+    """Return where searches leave what paid, how many files there are, and their bytes."""
+    from ortune.search.machine_record import folder, kept
+
+    files = kept()
+    return {"folder": folder(), "files": len(files), "bytes": sum(p.stat().st_size for p in files)}
+
+
 def problems(runtimes: Mapping[str, str]) -> list[dict[str, str]]:
     """Return what is wrong with this installation, each with its fix.
 
@@ -234,6 +243,7 @@ def _show(
             f"{size(ram['total'])}, {size(ram['available'])} available{limit}",
         ),
         ("disk free", f"{size(result['disk_free']['here'])} here"),
+        ("what paid before", paid_text(result["warm_start"])),
         *((name, version) for name, version in result["versions"].items()),
     ]
     table(("this machine", ""), rows)
@@ -242,6 +252,16 @@ def _show(
     table(("demo model", "state", "detail"), [(f.name, f.state, f.detail) for f in samples])
     for problem in result["problems"]:
         say(f"! {problem['what']}\n  fix: {problem['fix']}")
+
+
+def paid_text(found: Mapping[str, Any]) -> str:
+    """Say where the records of earlier searches lie: whoever wants may remove them."""
+    from ortune.core.wording import count
+
+    if not found["files"]:
+        return "not recorded yet" if found["folder"] else "not recorded: there is no home folder"
+    files = count(found["files"], "file")
+    return f"{files}, {size(found['bytes'])} in {found['folder']}"
 
 
 def cpu_text(counts: Mapping[str, int]) -> str:

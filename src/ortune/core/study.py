@@ -11,6 +11,7 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
+from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval, Trial
 from ortune.core.workload import Workload
@@ -71,6 +72,8 @@ class Header:
         parts: Part of the data -> sample indices.
         policy: In which order plans were tried, spelled.
         outlook: What the samples can prove, as it was said before the search.
+        by_operator: Operator -> its share of the original's time; empty where none was taken.
+        paid: What had paid on this kind of machine when the run began.
     """
 
     job: Job
@@ -80,6 +83,8 @@ class Header:
     parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     policy: str = "staged"
     outlook: str = ""
+    by_operator: Mapping[str, float] = field(default_factory=dict)
+    paid: Paid = NOTHING
 
 
 @dataclass(frozen=True)
@@ -159,11 +164,6 @@ class Study(TableResult):
     def job(self) -> Job:
         """What makes two searches the same search."""
         return self.header.job
-
-    @property
-    def facts(self) -> Facts:
-        """Of the original."""
-        return self.header.facts
 
     @property
     def command(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
+from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.study import Job
@@ -60,6 +61,8 @@ class Context:
         finalists: Plans that may be judged on samples that no choice has read.
         watched: What outputs that the budget does not read should keep: named, never decisive.
         yielded: The group of each sample of an evaluate function; None of one without groups.
+        paid: What paid on this machine before the run began, from its header.
+        by_operator: Operator -> its share of the original's time, from there too.
     """
 
     root: Path
@@ -78,6 +81,8 @@ class Context:
     finalists: int = 1
     watched: tuple[Budget, ...] = ()
     yielded: tuple[str | None, ...] | None = None
+    paid: Paid = NOTHING
+    by_operator: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ortune.core.budget import Budget
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note, Sink
 from ortune.core.study import Header
 from ortune.core.wording import count
@@ -26,11 +26,17 @@ from ortune.experiment.samples import CALIBRATION, Division, Feeding
 from ortune.measurement.accuracy import ERROR, provable
 from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker
+from ortune.measurement.timing.operators import by_operator
+from ortune.measurement.timing.turns import Started
 
 _LOOKED_AT = 64
 """Samples, spread over all, that the budget is fixed by before they are divided."""
 _SHARE = 40
 """Scoring one plan on a part takes at most this fraction of the time budget (1/40)."""
+_SCORING_S = 300.0
+"""Scoring a part of the data may take so long at least."""
+_PROFILED = 0.02
+"""Share of the time budget that the profile by operator may take."""
 _FINAL = 4
 """The part that few plans are scored on may take so many times as long, where proof needs it."""
 
@@ -45,6 +51,8 @@ class Judged:
         watched: What outputs that the budget does not read should keep.
         outlook: What the samples can prove; empty where nothing is chosen.
         yielded: The group of each sample of an evaluate function; None of one without groups.
+        by_operator: Operator -> its share of the original's time; empty where nothing is chosen,
+            or no profile was taken.
     """
 
     feeding: Feeding
@@ -55,6 +63,7 @@ class Judged:
     watched: tuple[Budget, ...] = ()
     outlook: str = ""
     yielded: tuple[str | None, ...] | None = None
+    by_operator: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class Original:
 
     Attributes:
         work: Folder for its outputs.
-        timeout_s: Of scoring a part.
+        started: What it took until it had answered once.
         quick_ns: Its rough latency.
         finalists: Plans that may be judged on samples that no choice has read; 0 chooses nothing.
         header: Of the run that goes on.
@@ -73,7 +82,7 @@ class Original:
     request: ExperimentRequest
     worker: Worker
     work: Path
-    timeout_s: float
+    started: Started
     quick_ns: int
     finalists: int
     header: Header | None
@@ -84,15 +93,37 @@ class Original:
         """The chance of a false proof that one plan may take."""
         return ERROR / max(1, self.finalists)
 
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that scoring a part may take."""
+        return max(_SCORING_S, self.request.time)
+
     def judged(self, fed: Feeding) -> Judged:
-        """Fix the budget, divide the samples and score the original on them.
+        """Fix the budget, divide the samples, score the original on them and profile it.
 
         Raises:
             OrtuneError: The budget cannot be read or scored, or the original does not run.
         """
         found = self._by_function(fed) if self.request.evaluate else self._by_samples(fed)
         budgeting.check(found.budget, together(found.parts))
-        return found
+        return replace(found, by_operator=self._by_operator())
+
+    def _by_operator(self) -> Mapping[str, float]:
+        """Profile the original for a moment, the last that its process does.
+
+        A run that goes on keeps what it began with; where it cannot be done a search goes without.
+        """
+        if self.header is not None:
+            return self.header.by_operator
+        if not self.finalists or len(self.request.names) > 1:
+            return {}
+        folder, seconds = self.work / "profile", _PROFILED * self.request.time
+        times = {"load_ns": self.started.load_ns, "run_ns": self.quick_ns}
+        try:
+            return by_operator(self.worker, folder, seconds=seconds, **times)
+        except OrtuneError as error:  # a worker that dies says so too
+            self.sink(Note(f"the original is not profiled: {error.what}"))
+            return {}
 
     # --- samples ----------------------------------------------------------------------------
 

@@ -62,8 +62,7 @@ def prepare(
     with _start(request, root, fed.streams) as worker:
         started = ready(worker)
         quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
-        timeout_s = max(_TIMEOUT_S, request.time)
-        original = Original(request, worker, root / "data", timeout_s, quick, chosen, header, sink)
+        original = Original(request, worker, root / "data", started, quick, chosen, header, sink)
         found = original.judged(fed)
     fed = found.feeding.altered(request, root / "data" / "altered", sink)
     derived = f"budget {found.budget} ({found.rule})" if found.rule else ""
@@ -72,7 +71,8 @@ def prepare(
     job = _job(request, on, fed, found)
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
-    _claim(root, header, Header(job, whole, command, paths, found.division, policy, found.outlook))
+    about = Header(job, whole, command, paths, found.division, policy, found.outlook)
+    _claim(root, header, replace(about, by_operator=found.by_operator))
     return Context(
         root=root,
         job=job,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from ortune.core.acceptance import Outcome, outcome, winner
@@ -162,7 +162,9 @@ class _Loop:
         return "time" if left_out.late else "done"
 
     def _view(self, space: Space) -> View:
-        return View(self.context.facts, space, self._current(), self.aim.left(), self.aim.seconds)
+        known, trials, left = self.context, self._current(), self.aim.left()
+        view = View(known.facts, space, trials, left, self.aim.seconds)
+        return replace(view, by_operator=known.by_operator, paid=known.paid)
 
     def _current(self) -> list[Trial]:
         """Return this job's trials, the original first; where plugins were edited, none of old."""

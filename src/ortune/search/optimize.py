@@ -29,6 +29,7 @@ from ortune.experiment.prepare import prepare
 from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.capabilities import capabilities, demand
 from ortune.recipe.space import Space, Target
+from ortune.search import warm_start
 from ortune.search.loop import FINALISTS, Aim, search
 from ortune.search.padding import unpadded
 from ortune.search.policy import Policy
@@ -48,6 +49,7 @@ def run(asked: Optimize) -> Study:
     ]
     original = _baseline(targets) if asked.baseline is None else asked.original
     asked = replace(asked, baseline=original)
+    record = warm_start.record_for(asked)
     root = Path(asked.out)
     fresh = not root.exists()
     make_folder(root)
@@ -68,10 +70,14 @@ def run(asked: Optimize) -> Study:
             raise
         aim = Aim(asked.time, began, asked.target_speedup, asked.strict, monotonic)
         exact = asked.data is None and not asked.evaluate
+        context = warm_start.begun(context, record, asked.sink)
+        counted = warm_start.concluded(root)
         search(context, partial(explore, context, targets, exact), policy, aim, asked.sink)
     study = read_study(root)
     if study.finished != "interrupted":
         golden.write(study, context)
+        if record is not None and not counted:
+            warm_start.learn(study, record, asked.sink)
     else:
         asked.sink(Note(f"the same command goes on from here: {root}"))
     return study

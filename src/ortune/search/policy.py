@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 from typing import ClassVar
 
 from ortune.core.facts import Facts
+from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.profile import Profile
 from ortune.core.trial import Effort, Plan, Proposal, Trial
 from ortune.recipe.space import Space
 
@@ -44,8 +44,9 @@ class View:
         left: Seconds of the time budget that are left; negative when it is overrun.
         total: Seconds of the time budget.
         pending: Plans that are out at other workers.
-        profile: Of the original, where one was taken.
         kept_back: Seconds of those left that finalists and what follows them will take.
+        by_operator: Operator -> its share of the original's time; empty where none was taken.
+        paid: What paid on this kind of machine before: ask `search.tallies.prior`.
     """
 
     facts: Facts
@@ -54,8 +55,9 @@ class View:
     left: float
     total: float
     pending: Sequence[Plan] = ()
-    profile: Profile | None = None
     kept_back: float = 0.0
+    by_operator: Mapping[str, float] = field(default_factory=dict)
+    paid: Paid = NOTHING
 
     def remaining(self, share: float) -> float:
         """Return the seconds left of a share of the time budget."""

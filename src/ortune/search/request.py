@@ -30,6 +30,8 @@ class Optimize(ExperimentRequest):
         target_speedup: Stop at the first proved plan that is X times as fast.
         strict: Take only proved accuracy, not likely.
         policy: In which order plans are tried, such as "staged(plans=0.5)".
+        warm_start: Begin with what paid in earlier searches on this kind of machine, and keep
+            what paid in this one: in a small file below the user's cache folder.
         out: The run's folder; the same command resumes it.
         command: The command line to repeat in reports.
 
@@ -48,5 +50,6 @@ class Optimize(ExperimentRequest):
     target_speedup: Annotated[float | None, Option("X", low=1)] = None
     strict: bool = False
     policy: Annotated[str, Option("POLICY")] = "staged"
+    warm_start: bool = True
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ortune.cli import doctor
@@ -28,6 +30,19 @@ def test_two_runtimes_overwrite_each_other() -> None:
 )
 def test_cpus_say_what_narrows_them(host: int, mask: int, effective: int, text: str) -> None:
     assert doctor.cpu_text({"host": host, "affinity": mask, "effective": effective}) == text
+
+
+def test_the_records_of_searches_are_found(cache_home: Path) -> None:
+    folder = cache_home / "ortune" / "paid"
+    assert doctor.warm_start() == {"folder": folder, "files": 0, "bytes": 0}
+    assert doctor.paid_text(doctor.warm_start()) == "not recorded yet"
+    folder.mkdir(parents=True)
+    (folder / "one.json").write_text("x" * 2048)
+    (folder / "one.lock").write_text("")
+    assert doctor.warm_start() == {"folder": folder, "files": 1, "bytes": 2048}
+    assert doctor.paid_text(doctor.warm_start()).endswith(f" in {folder}")
+    nowhere = {"folder": None, "files": 0, "bytes": 0}
+    assert doctor.paid_text(nowhere) == "not recorded: there is no home folder"
 
 
 def test_memory_is_readable() -> None:

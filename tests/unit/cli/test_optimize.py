@@ -93,6 +93,16 @@ def test_settings_hold_what_was_given_with_absolute_paths(
     }
 
 
+def test_what_was_switched_off_stays_off_when_a_run_is_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    path.write_text(settings.write(Optimize(tmp_path / "m.onnx", warm_start=False, strict=True)))
+    assert {"warm_start = false", "strict = true"} <= set(path.read_text().splitlines())
+    assert parsed(str(path))["warm_start"] is False
+    assert parsed(str(path), "--warm-start")["warm_start"] is True
+    assert parsed("m.onnx")["warm_start"] is True
+    assert parsed("m.onnx", "--no-warm-start")["warm_start"] is False
+
+
 def parsed(*args: str) -> dict[str, object]:
     return optimize.command.make_context("optimize", list(args)).params
 

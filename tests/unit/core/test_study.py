@@ -252,8 +252,8 @@ def test_equal_points_are_both_on_the_front_and_what_has_no_score_is_not(tmp_pat
 def test_a_study_says_what_its_header_and_its_ending_hold(tmp_path: Path) -> None:
     made = changed(study(tmp_path), advice=("pin the clock",), strict=True)
     header, ending = made.header, made.ending
-    told = (made.job, made.facts, made.command, made.models, made.budget)
-    assert told == (header.job, header.facts, header.command, header.models, header.job.budget)
+    told = (made.job, made.command, made.models, made.budget)
+    assert told == (header.job, header.command, header.models, header.job.budget)
     concluded = (made.finished, made.history, made.noise, made.notes, made.advice, made.strict)
     assert concluded == (
         *(ending.finished, ending.history, ending.noise, ending.notes, ending.advice),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Verdict
 from ortune.experiment import measure
 from ortune.experiment.context import Context
+from ortune.experiment.ledger import read_header, write_header
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.scores import score
@@ -107,6 +109,22 @@ def test_a_generators_samples_are_divided_with_their_calls(here: Path) -> None:
     assert search.proof == ()
     assert final.proof == tuple(range(len(final.indices)))
     assert final.groups is not None
+
+
+def test_a_search_profiles_the_original_once(here: Path) -> None:
+    prepared(here)
+    header = read_header(here / "run")
+    assert header is not None
+    assert header.by_operator == {"Mul": 1.0}
+    write_header(here / "run", replace(header, by_operator={"Conv": 1.0}))
+    request = ExperimentRequest(here / "toy.onnx")
+    prepare(request, here / "run", lambda event: None, finalists=3)
+    assert read_header(here / "run") == replace(header, by_operator={"Conv": 1.0})
+
+
+def test_what_takes_too_long_to_profile_is_said(here: Path) -> None:
+    _, said = prepared(here, time="0.001s")
+    assert any(text.startswith("the original is not profiled: it would take") for text in said)
 
 
 def test_a_group_of_none_stands_alone(here: Path) -> None:

@@ -52,7 +52,7 @@ def write(request: Request, but: Collection[str] = ()) -> str:
             one.option.python
             or one.name in but
             or value is None
-            or value is False
+            or (isinstance(value, bool) and value is one.default)
             or callable(value)
         ):
             continue

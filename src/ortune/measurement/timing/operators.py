@@ -1,0 +1,80 @@
+"""How a run's time divides among operators: a few runs with the runtime's own profiler."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+from ortune.core.errors import BackendMissing
+from ortune.core.plugins import codec
+from ortune.core.session import Recorded
+from ortune.measurement.process import Worker
+
+_FEWEST, _MOST = 4, 20
+"""Profiled runs; of the middle half of them the times are the means."""
+_EVENTS = 6_000
+"""Calls of kernels in a trace at most: reading it takes about a tenth of a second."""
+_SLOWED = 1.5
+"""Time of a profiled run over a plain one, about."""
+_GRACE_S = 5.0
+_ONNX = {
+    "Convolution": "Conv",
+    "GroupConvolution": "Conv",
+    "FullyConnected": "MatMul",
+    "LSTMSequence": "LSTM",
+    "LSTMCell": "LSTM",
+}
+"""Operators of OpenVINO -> those of ONNX that do the same work."""
+
+
+def by_operator(
+    worker: Worker, folder: Path, *, seconds: float, load_ns: int, run_ns: int
+) -> dict[str, float]:
+    """Return operator -> its share of the time of all kernels, the largest first.
+
+    What a runtime fused counts as the operator that it was fused into.
+
+    Args:
+        worker: Of one model, with samples; from now on its session is one that records.
+        folder: Receives the runtime's files; they are removed.
+        seconds: That all of it may take.
+        load_ns: What opening a session took.
+        run_ns: What a run takes.
+
+    Raises:
+        BackendMissing: It would take longer, or the runtime records nothing.
+        WorkerFailed: It does not run with the profiler on.
+    """
+    left = seconds - 2 * load_ns / 1e9  # the graph is written too
+    fits = int(left * 1e9 / (_SLOWED * max(1, run_ns)))
+    if fits < _FEWEST:
+        raise BackendMissing(f"it would take more than {seconds:.2g} s", fix="give more time")
+    limit = 2 * seconds + _GRACE_S
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        opened = worker.ask("record", folder=str(folder), timeout_s=limit)
+        if "missing" in opened:
+            raise BackendMissing(opened["missing"], fix=opened["remedy"])
+        runs = max(_FEWEST, min(fits, _MOST, _EVENTS // max(1, opened["nodes"])))
+        worker.ask("laps", at=0, runs=runs, timeout_s=limit)
+        answer = worker.ask("recorded", runs=runs, timeout_s=limit)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return shares(codec.decode(Recorded, answer["recorded"]))
+
+
+def shares(recorded: Recorded) -> dict[str, float]:
+    """Return operator -> its share of the time of all kernels, the largest first."""
+    spent: defaultdict[str, float] = defaultdict(float)
+    for node in recorded.nodes:
+        spent[operator(node.op_type)] += node.kernel_ns or node.span_ns
+    total = sum(spent.values())
+    ranked = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    return {name: time / total for name, time in ranked if time > 0}
+
+
+def operator(kernel: str) -> str:
+    """Return the operator that a runtime's kernel computes, fused or in another layout."""
+    plain = kernel.removeprefix("Nhwc").removeprefix("Fused") or kernel
+    return _ONNX.get(plain, plain)

@@ -1,0 +1,143 @@
+"""Words and features of plans: stable, without names of the user's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ortune.backends.bucketed import Bucketed
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.core.facts import Facts
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
+from ortune.core.trial import Plan
+from ortune.search.features import backend_words, expanded, features, kind, size, words
+
+
+def facts(parameters: int = 5_000_000, **ops: int) -> Facts:
+    return Facts(ops, sum(ops.values()), parameters, 4 * parameters, {}, 17, 8, (), ())
+
+
+CONV = facts(Conv=20, Gemm=1, Relu=20)
+THREAD = "backend=cpu cpu.threads=1"
+BERT = facts(MatMul=72, Softmax=12, Gemm=1)
+
+
+def plan(steps: str, backend: str) -> Plan:
+    found = [
+        parse(Quantizer if one.startswith(("int", "clip")) else Transform, one)
+        for one in steps.split()
+    ]
+    return Plan(Recipe("given", tuple(found)), parse(Cpu.__mro__[1], backend))  # type: ignore[type-abstract]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (CONV, "conv"),
+        (BERT, "attention"),
+        (facts(MatMul=4, Softmax=1), "matmul"),
+        (facts(Conv=3, MatMul=3), "mixed"),
+        (facts(Conv=3, LSTM=1), "recurrent"),
+        (facts(Relu=3), "other"),
+        (facts(QLinearConv=9), "quantized"),
+    ],
+)
+def test_a_model_is_called_by_most_of_its_layers(given: Facts, found: str) -> None:
+    assert kind(given) == found
+
+
+@pytest.mark.parametrize(
+    ("parameters", "found"),
+    [(0, "small"), (999_999, "small"), (1_000_000, "medium"), (30_000_000, "large")],
+)
+def test_sizes_go_by_weights(parameters: int, found: str) -> None:
+    assert size(facts(parameters)) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (plan("", "cpu"), "backend=cpu recipe=as-is"),
+        (plan("fuse-gelu simplify", "openvino"), "backend=openvino(f32) recipe=clean"),
+        (
+            plan("simplify int8-static", "openvino(precision=bf16,hint=throughput)"),
+            "backend=openvino(bf16) openvino.hint=throughput recipe=int8-static",
+        ),
+        (
+            plan("cross-layer-equalization clip-weights int8-dynamic", "cpu(threads=1)"),
+            f"{THREAD} step=cross-layer-equalization recipe=clip-weights recipe=int8-dynamic",
+        ),
+    ],
+)
+def test_words_say_what_a_plan_is(given: Plan, found: str) -> None:
+    assert words(given, CONV) == ("model=conv", "size=medium", *found.split(" "))
+
+
+def test_options_are_words_and_names_of_the_model_are_only_counted() -> None:
+    step = 'int8-static(exclude=["/my/secret/node","b"],keep_first=1,observer=entropy,ops=[Conv])'
+    found = words(plan(step.replace(" ", ""), 'cpu(affinity="2;3",disable=[SkipLayerNormFusion])'),
+                  CONV)  # fmt: skip
+    assert found[3:] == (
+        "cpu.disable=[SkipLayerNormFusion]",
+        "cpu.affinity",
+        "recipe=int8-static",
+        "int8-static.observer=entropy",
+        "int8-static.ops=[Conv]",
+        "int8-static.keep_first=1",
+        "int8-static.exclude=2",
+    )
+
+
+def test_a_quantizer_inside_another_hides_no_names() -> None:
+    inner = parse(Quantizer, 'requantize(step=int8-dynamic(exclude=["secret"]))')  # type: ignore[type-abstract]
+    found = words(Plan(Recipe("x", (inner,)), Cpu()), CONV)
+    assert found[3:] == (
+        "recipe=requantize",
+        "requantize.step=int8-dynamic",
+        "requantize.step.exclude=1",
+    )
+
+
+def test_libraries_and_free_settings_stay_at_home() -> None:
+    backend = Cpu(custom_ops=("/home/me/secret.so",), config=("session.x=/home/me",))
+    assert backend_words(backend) == ("backend=cpu", "cpu.config=1")
+    openvino = Openvino(config=("CACHE_DIR=/home/me",))
+    assert backend_words(openvino) == ("backend=openvino(f32)", "openvino.config=1")
+
+
+def test_behind_buckets_the_inner_backend_counts() -> None:
+    inner = Openvino(precision="bf16", streams=2)
+    found = Bucketed(threads=1, inner=inner, mask="mask", inputs=("ids",), lengths=(16, 32))
+    assert backend_words(found) == (
+        "backend=openvino(bf16)",
+        "padding=cut",
+        "openvino.threads=1",
+        "openvino.streams=2",
+    )
+
+
+def test_features_are_words_and_what_may_behave_in_a_way_of_its_own() -> None:
+    given = plan("simplify int8-dynamic", "cpu(disable=[SkipLayerNormFusion])")
+    assert features(given, BERT) == (
+        "backend=cpu",
+        "cpu.disable=[SkipLayerNormFusion]",
+        "recipe=int8-dynamic",
+        "backend=cpu|recipe=int8-dynamic",
+        "model=attention|backend=cpu",
+        "model=attention|recipe=int8-dynamic",
+        "model=attention|backend=cpu|recipe=int8-dynamic",
+        "size=medium|recipe=int8-dynamic",
+        "model=attention|cpu.disable=[SkipLayerNormFusion]",
+        "recipe=int8-dynamic|cpu.disable=[SkipLayerNormFusion]",
+    )
+    assert features(given, BERT) == expanded(words(given, BERT))
+
+
+def test_what_a_recipe_is_called_is_no_feature() -> None:
+    given = plan("simplify int8-static", "cpu")
+    other = replace(given, recipe=replace(given.recipe, name="another"))
+    assert features(given, CONV) == features(other, CONV)
+    assert features(Plan(AS_IS, Cpu()), CONV)[1] == "recipe=as-is"
