@@ -52,7 +52,8 @@ def expanded(said: tuple[str, ...]) -> tuple[str, ...]:
     """Return the features of a plan of these words.
 
     A backend and a family may pay together alone; both may depend on the kind of the model, and a
-    family on its size; a setting of the backend on either.
+    family on its size; a setting of the backend on either, but for the threads, which most plans
+    of a search share.
     """
     by = {
         name: [one for one in said if one.startswith(f"{name}=")]
@@ -61,7 +62,11 @@ def expanded(said: tuple[str, ...]) -> tuple[str, ...]:
     about = {*by["model"], *by["size"]}
     known = {*about, *by["backend"], *by["recipe"]}
     backends = {one.partition("=")[2].partition("(")[0] for one in by["backend"]}
-    chosen = [one for one in said if one not in known and one.partition(".")[0] in backends]
+    chosen = [
+        one
+        for one in said
+        if one not in known and one.partition(".")[0] in backends and ".threads=" not in one
+    ]
     found = [one for one in said if one not in about]
     for names in (
         ("backend", "recipe"),

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import fmean
 from typing import NamedTuple
 
@@ -173,5 +174,6 @@ def _seen(tally: PlanTally) -> Seen:
     return Seen(tally.mean, math.sqrt(spread * (1 + 1 / count)), count)
 
 
+@cache
 def _has(said: tuple[str, ...]) -> frozenset[str]:
     return frozenset((*said, *expanded(said)))

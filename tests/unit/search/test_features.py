@@ -9,11 +9,15 @@ import pytest
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
+from ortune.recipe.space import Space, Target
 from ortune.search.features import backend_words, expanded, features, kind, size, words
+from ortune.search.tallies import WORDS, plain
+from ortune.workloads.latency import Latency
 
 
 def facts(parameters: int = 5_000_000, **ops: int) -> Facts:
@@ -134,6 +138,33 @@ def test_features_are_words_and_what_may_behave_in_a_way_of_its_own() -> None:
         "recipe=int8-dynamic|cpu.disable=[SkipLayerNormFusion]",
     )
     assert features(given, BERT) == expanded(words(given, BERT))
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        {"Conv": 20, "Gemm": 1, "Add": 5},
+        {"MatMul": 72, "Softmax": 12, "Gather": 3, "LayerNormalization": 12},
+        {"LSTM": 2, "Conv": 3, "MatMul": 2},
+    ],
+)
+def test_plans_of_a_search_are_told_apart_and_may_be_recorded(ops: dict[str, int]) -> None:
+    given, every = facts(**ops), list[Plan]()
+    flags = "avx2 avx512_vnni avx512_bf16 avx512_fp16 amx_bf16"
+    offered = Capabilities(effective_cpus=2, instruction_sets=tuple(flags.split()))
+    targets = [Target(one, offered, frozenset({"threads"})) for one in (Cpu(1), Openvino(1))]
+    space = Space(given, targets, Latency(), Cpu(1))
+    for target in targets:
+        for backend in space.variants(target):
+            every += [Plan(recipe, backend) for recipe in space.recipes(target, backend)]
+    every += [rescue for one in every for rescue in space.rescues(one)]
+    for one in (every[1], every[-1]):
+        every += [plan for plans in space.neighbours(one).values() for plan in plans]
+    found = {one.spelled: words(one, given) for one in every}
+    assert len(found) > 40
+    assert len({frozenset(expanded(said)) for said in found.values()}) == len(found)
+    assert all(map(plain, {word for said in found.values() for word in said}))
+    assert max(map(len, found.values())) <= WORDS
 
 
 def test_what_a_recipe_is_called_is_no_feature() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Outcome
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, Note
+from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Header, Study
@@ -63,6 +65,21 @@ class Stubborn(Given):
         return Proposal(self.plans[0], "test", "given")
 
 
+KNOWN = {
+    "paid": Paid((PlanTally(("backend=cpu", "recipe=clean"), tried=1),)),
+    "by_operator": {"Conv": 1.0},
+}
+
+
+@dataclass(frozen=True)
+class Warm(Given):
+    """Proposes nothing unless it is told what the run knew before its first trial."""
+
+    def next(self, view: View) -> Proposal | None:
+        told = {"paid": view.paid, "by_operator": view.by_operator}
+        return super().next(view) if told == KNOWN else None
+
+
 class Clock:
     """A clock that a test turns."""
 
@@ -75,9 +92,13 @@ class Clock:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]:
     def run(
-        script: Script, plans: Sequence[Plan] = PLANS, policy: type[Given] = Given, **aim: Any
+        script: Script,
+        plans: Sequence[Plan] = PLANS,
+        policy: type[Given] = Given,
+        known: Mapping[str, Any] = MappingProxyType({}),
+        **aim: Any,
     ) -> Study:
-        context = replace(scripted(tmp_path, monkeypatch, script), finalists=3)
+        context = replace(scripted(tmp_path, monkeypatch, script), finalists=3, **known)
         write_header(tmp_path, Header(context.job, context.facts))
         wanted = Aim(**{"seconds": 100.0, "began": 0.0, "clock": Clock(), **aim})
         search(context, lambda note: cast(Any, None), policy(tuple(plans)), wanted, told.append)
@@ -98,6 +119,13 @@ def backends(study: Study, part: str) -> list[int]:
 
 def ratios(*values: float) -> dict[Any, float]:
     return {plan.backend: value for plan, value in zip(PLANS, values, strict=False)}
+
+
+def test_the_policy_sees_what_was_known_before_the_first_trial(
+    run: Callable[..., Study],
+) -> None:
+    study = run(Script(ratios=ratios(0.8)), PLANS[:1], Warm, KNOWN)
+    assert backends(study, "search") == [1]
 
 
 def test_the_three_fastest_are_measured_again_and_the_best_of_them_is_handed_out(

@@ -14,6 +14,7 @@ from ortune.analysis.profiling.tensor_sizes import filled
 from ortune.core.backend import Backend
 from ortune.core.profile import Kernel
 from ortune.core.session import Executed, Operand, Recorded
+from ortune.measurement.timing.operators import SAME_WORK
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.flops import node_flops
 from ortune.model.analysis.regions import Regions
@@ -23,14 +24,6 @@ from ortune.model.mapping.tensors import ADDED
 
 _CONTROL = frozenset({"If", "Loop", "Scan"})
 _SHAPE = frozenset({"Shape", "Size", "Flatten", "Expand", "ShapeOf", "StridedSlice"})
-_SAME_WORK = {
-    "Convolution": "Conv",
-    "GroupConvolution": "Conv",
-    "FullyConnected": "MatMul",
-    "LSTMSequence": "LSTM",
-    "LSTMCell": "LSTM",
-}
-"""Operators of other runtimes whose operations are counted as ONNX'."""
 _PACKED_CONV = frozenset({"QLinearConv", "Conv", "FusedConv", "NhwcFusedConv"})
 _WEIGHTED = frozenset(
     (
@@ -220,7 +213,7 @@ def _flops(
     node: Executed, sources: Sequence[str], origin: Origin, packed: Sequence[Operand]
 ) -> int | None:
     """Count one call by the shapes of the run and the attributes of the source, times calls."""
-    op_type = _SAME_WORK.get(node.op_type, node.op_type)
+    op_type = SAME_WORK.get(node.op_type, node.op_type)
     given = [_value(one, grouped=node.op_type == "GroupConvolution") for one in node.inputs]
     attributes: list[ir.Attr] = []
     for name in sources:

@@ -18,14 +18,14 @@ _EVENTS = 6_000
 _SLOWED = 1.5
 """Time of a profiled run over a plain one, about."""
 _GRACE_S = 5.0
-_ONNX = {
+SAME_WORK = {
     "Convolution": "Conv",
     "GroupConvolution": "Conv",
     "FullyConnected": "MatMul",
     "LSTMSequence": "LSTM",
     "LSTMCell": "LSTM",
 }
-"""Operators of OpenVINO -> those of ONNX that do the same work."""
+"""Operators of other runtimes -> those of ONNX that do the same work."""
 
 
 def by_operator(
@@ -77,4 +77,4 @@ def shares(recorded: Recorded) -> dict[str, float]:
 def operator(kernel: str) -> str:
     """Return the operator that a runtime's kernel computes, fused or in another layout."""
     plain = kernel.removeprefix("Nhwc").removeprefix("Fused") or kernel
-    return _ONNX.get(plain, plain)
+    return SAME_WORK.get(plain, plain)
