@@ -37,6 +37,8 @@ _SCORING_S = 300.0
 """Scoring a part of the data may take so long at least."""
 _PROFILED = 0.02
 """Share of the time budget that the profile by operator may take."""
+_SEARCHED = 2
+"""Finalists from which on plans are searched for, not only compared."""
 _FINAL = 4
 """The part that few plans are scored on may take so many times as long, where proof needs it."""
 
@@ -51,8 +53,8 @@ class Judged:
         watched: What outputs that the budget does not read should keep.
         outlook: What the samples can prove; empty where nothing is chosen.
         yielded: The group of each sample of an evaluate function; None of one without groups.
-        by_operator: Operator -> its share of the original's time; empty where nothing is chosen,
-            or no profile was taken.
+        by_operator: Operator -> its share of the original's time; empty where nothing is searched
+            for, or no profile was taken.
     """
 
     feeding: Feeding
@@ -115,7 +117,7 @@ class Original:
         """
         if self.header is not None:
             return self.header.by_operator
-        if not self.finalists or len(self.request.names) > 1:
+        if self.finalists < _SEARCHED or len(self.request.names) > 1:
             return {}
         folder, seconds = self.work / "profile", _PROFILED * self.request.time
         times = {"load_ns": self.started.load_ns, "run_ns": self.quick_ns}

@@ -26,7 +26,7 @@ from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.plugins.plugin import digest, encode
 from ortune.core.workload import Workload
 from ortune.search import tallies
-from ortune.search.features import backend_words, ours, settings
+from ortune.search.words import backend_words, ours, settings
 
 FORMAT = 1
 _LARGEST = 512 * 1024

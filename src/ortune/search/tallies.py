@@ -14,7 +14,7 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.trial import Plan, Status, Trial, Verdict
-from ortune.search.features import expanded, ours, words
+from ortune.search.words import expanded, kind, ours, size, words
 
 MOST = 256
 """Tallies of a kind of machine; those that were added to longest ago are forgotten first."""
@@ -26,6 +26,8 @@ LONGEST, WORDS = 80, 16
 
 _SPREAD = 0.3
 """Of the log-ratio of like plans between models, where nothing is known: a factor of 1.35."""
+_STRANGE = {"model": 0.4, "size": 0.15}
+"""Of the log-ratio of like plans between kinds and sizes of models."""
 _WEIGHT = 2
 """Searches that this counts as."""
 
@@ -50,15 +52,26 @@ def prior(paid: Paid, features: Iterable[str]) -> Seen | None:
     That is the whole log-ratio of such plans, not the part of it that is theirs by the features.
 
     Args:
-        features: Features, or words, of `search.features`.
+        features: Features, or words, of `search.words`.
     """
     found = pooled(paid, features)
     return None if found is None or not found.measured else _seen(found)
 
 
-def evidence(paid: Paid) -> tuple[tuple[tuple[str, ...], Seen], ...]:
-    """Return features of like plans with what was seen of them: records for a regression."""
-    return tuple((expanded(one.words), _seen(one)) for one in paid.tallies if one.measured)
+def evidence(paid: Paid, facts: Facts) -> tuple[tuple[tuple[str, ...], Seen], ...]:
+    """Return words of like plans with what was seen of them: records for a regression.
+
+    Their deviations are for a model of these facts: what models of another kind or size showed
+    says less of it. `expanded` makes features of the words.
+    """
+    own = (f"model={kind(facts)}", f"size={size(facts)}")
+    found = []
+    for one in paid.tallies:
+        if one.measured:
+            seen = _seen(one)
+            strange = [_STRANGE[w.partition("=")[0]] for w in own if w not in one.words]
+            found.append((one.words, seen._replace(sd=math.hypot(seen.sd, *strange))))
+    return tuple(found)
 
 
 def pooled(paid: Paid, features: Iterable[str]) -> PlanTally | None:

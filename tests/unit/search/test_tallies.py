@@ -16,8 +16,8 @@ from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Edit, Quantizer, Recipe
 from ortune.core.trial import Interval, Measurement, Plan, Score, Status, Trial, Verdict
-from ortune.search.features import words
 from ortune.search.tallies import COUNT, MOST, evidence, joined, pooled, prior, tallied
+from ortune.search.words import words
 
 FACTS = Facts({"Conv": 9}, 9, 5_000_000, 1, {}, 17, 8, (), ())
 
@@ -67,7 +67,7 @@ def test_what_failed_has_no_ratio() -> None:
     (found,) = tallied([trial("a", quantized(), None)], FACTS).tallies
     assert (found.tried, found.failed, found.measured, found.scored) == (1, 1, 0, 0)
     assert prior(Paid((found,)), FIRST) is None
-    assert evidence(Paid((found,))) == ()
+    assert evidence(Paid((found,)), FACTS) == ()
 
 
 def test_plugins_of_others_are_not_counted() -> None:
@@ -130,7 +130,7 @@ def test_features_choose_the_tallies_that_have_them_all() -> None:
     every = pooled(paid, [])
     assert every is not None
     assert (every.tried, every.words) == (3, ())
-    assert [seen.searches for _, seen in evidence(paid)] == [1, 1, 1]
+    assert [seen.searches for _, seen in evidence(paid, FACTS)] == [1, 1, 1]
 
 
 @settings(max_examples=50)
@@ -140,6 +140,18 @@ def test_more_searches_tell_more_closely(count: int, squares: float) -> None:
     more = prior(Paid((PlanTally(FIRST, count + 1, measured=count + 1, squares=squares),)), FIRST)
     assert fewer is not None and more is not None
     assert 0 < more.sd < fewer.sd
+
+
+def test_other_models_say_less() -> None:
+    paid = tallied([trial("a", quantized(), 0.5)], FACTS)
+    others = [FACTS, replace(FACTS, parameters=1), replace(FACTS, ops={"MatMul": 9})]
+    deviations = []
+    for facts in others:
+        ((said, seen),) = evidence(paid, facts)
+        assert (said, seen.mean) == (FIRST, pytest.approx(math.log(0.5)))
+        deviations.append(seen.sd)
+    assert deviations == sorted(deviations)
+    assert deviations[0] < deviations[1] < deviations[2]
 
 
 def test_one_search_says_little_and_many_alike_a_lot() -> None:

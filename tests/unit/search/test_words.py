@@ -15,8 +15,8 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
 from ortune.recipe.space import Space, Target
-from ortune.search.features import backend_words, expanded, features, kind, size, words
 from ortune.search.tallies import WORDS, plain
+from ortune.search.words import backend_words, expanded, features, kind, size, words
 from ortune.workloads.latency import Latency
 
 
@@ -25,7 +25,7 @@ def facts(parameters: int = 5_000_000, **ops: int) -> Facts:
 
 
 CONV = facts(Conv=20, Gemm=1, Relu=20)
-THREAD = "backend=cpu cpu.threads=1"
+PREPARED = "backend=cpu cpu.threads=1 step=clean step=cross-layer-equalization"
 BERT = facts(MatMul=72, Softmax=12, Gemm=1)
 
 
@@ -68,11 +68,11 @@ def test_sizes_go_by_weights(parameters: int, found: str) -> None:
         (plan("fuse-gelu simplify", "openvino"), "backend=openvino(f32) recipe=clean"),
         (
             plan("simplify int8-static", "openvino(precision=bf16,hint=throughput)"),
-            "backend=openvino(bf16) openvino.hint=throughput recipe=int8-static",
+            "backend=openvino(bf16) openvino.hint=throughput step=clean recipe=int8-static",
         ),
         (
             plan("cross-layer-equalization clip-weights int8-dynamic", "cpu(threads=1)"),
-            f"{THREAD} step=cross-layer-equalization recipe=clip-weights recipe=int8-dynamic",
+            f"{PREPARED} recipe=clip-weights recipe=int8-dynamic",
         ),
     ],
 )
@@ -128,6 +128,7 @@ def test_features_are_words_and_what_may_behave_in_a_way_of_its_own() -> None:
     assert features(given, BERT) == (
         "backend=cpu",
         "cpu.disable=[SkipLayerNormFusion]",
+        "step=clean",
         "recipe=int8-dynamic",
         "backend=cpu|recipe=int8-dynamic",
         "model=attention|backend=cpu",

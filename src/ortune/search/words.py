@@ -131,6 +131,8 @@ def _recipe(recipe: Recipe) -> Iterator[str]:
     spent = [step for step in recipe.steps if isinstance(step, Quantizer)]
     if not spent:
         yield "recipe=clean" if recipe.steps else "recipe=as-is"
+    elif len(spent) < len(recipe.steps):
+        yield "step=clean"
     for step in recipe.steps:
         name = called(step)
         if isinstance(step, Quantizer):
