@@ -162,7 +162,14 @@ class _Loop:
         return "time" if left_out.late else "done"
 
     def _view(self, space: Space) -> View:
-        return View(self.context.facts, space, self._current(), self.aim.left(), self.aim.seconds)
+        return View(
+            self.context.facts,
+            space,
+            self._current(),
+            self.aim.left(),
+            self.aim.seconds,
+            self.context.budget,
+        )
 
     def _current(self) -> list[Trial]:
         """Return this job's trials, the original first; where plugins were edited, none of old."""
