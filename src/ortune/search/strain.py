@@ -20,6 +20,8 @@ def strain(score: Score, budget: Budget) -> float:
     0 is the limit, below it the budget is kept. Decibels are logarithms already. The verdict
     decides the sign: it may rest on a share of the samples where the value is their mean.
     """
+    if math.isnan(score.value):
+        return MOST
     bound = budget.bound(score.base)
     better = 1 if budget.metric.higher_is_better else -1
     if budget.metric.decibels:
@@ -30,8 +32,6 @@ def strain(score: Score, budget: Budget) -> float:
             found = math.log(lost / allowed)
         else:
             found = MOST if lost > 0 else LEAST
-    if math.isnan(found):
-        return MOST
     found = min(MOST, max(LEAST, found))
     fails = score.verdict is Verdict.FAILS
     return max(found, _TOUCHING) if fails else min(found, -_TOUCHING)
