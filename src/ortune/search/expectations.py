@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from ortune.core.step import Recipe
+from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan, Status, Trial
 from ortune.search.features import (
     families,
     hint,
     inner,
-    kits,
+    labour,
     latency_features,
     strain_features,
 )
@@ -40,7 +40,7 @@ _REPEATS = 0.3
 _BUILD_S, _RUN_S = 1.5, 4.0
 """Seconds of building and of a trial where none was seen."""
 _BYTES_PER_S = 60e6
-"""Weights that a quantizer writes in a second, where none was seen; a kit takes thrice as long."""
+"""Weights that a quantizer goes through in a second, where none was seen."""
 
 
 @dataclass(frozen=True)
@@ -162,24 +162,30 @@ class Expectations:
     # --- seconds ----------------------------------------------------------------------------
 
     def _build_s(self, recipe: Recipe) -> float:
+        """Return what the same steps took, or what their work takes at the pace of the others."""
         if not recipe.steps or recipe.key in self._built:
             return 0.1
-        kind = families(recipe)
-        alike = [seconds for made, seconds in self._built.values() if made == kind]
-        if alike:
-            return fmean(alike)
-        lossy = 1 + 3 * kits(recipe) if recipe.lossy else 0
-        return _BUILD_S + lossy * self._view.facts.weight_bytes / _BYTES_PER_S
+        alike = [s for made, s in self._built.values() if _names(made) == _names(recipe)]
+        return fmean(alike) if alike else self._pace * self._usual_s(recipe)
+
+    def _usual_s(self, recipe: Recipe) -> float:
+        return _BUILD_S + labour(recipe) * self._view.facts.weight_bytes / _BYTES_PER_S
 
     @cached_property
-    def _built(self) -> dict[str, tuple[frozenset[str], float]]:
-        trials = [t for t in self._view.trials if t.part == "search" and t.edits]
-        found: dict[str, tuple[frozenset[str], float]] = {}
-        for trial in trials:
-            seconds = sum(edit.seconds for edit in trial.edits)
-            known = found.get(trial.plan.recipe.key)
-            most = max(seconds, known[1] if known else 0.0)
-            found[trial.plan.recipe.key] = families(trial.plan.recipe), most
+    def _pace(self) -> float:
+        """Return how much longer than usual building takes here, 1 counted as one recipe more."""
+        taken = [math.log(max(s, 0.1) / self._usual_s(one)) for one, s in self._built.values()]
+        return math.exp(sum(taken) / (len(taken) + 1))
+
+    @cached_property
+    def _built(self) -> dict[str, tuple[Recipe, float]]:
+        """Return key of a recipe -> it, and the seconds that its steps took."""
+        found: dict[str, tuple[Recipe, float]] = {}
+        for trial in self._view.trials:
+            if trial.part == "search" and trial.edits:
+                recipe, seconds = trial.plan.recipe, sum(edit.seconds for edit in trial.edits)
+                known = found.get(recipe.key)
+                found[recipe.key] = recipe, max(seconds, known[1] if known else 0.0)
         return found
 
     def _run_s(self, plan: Plan) -> float:
@@ -194,6 +200,10 @@ class Expectations:
             if chosen:
                 return fmean(chosen)
         return _RUN_S
+
+
+def _names(recipe: Recipe) -> frozenset[str]:
+    return frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
 
 
 def _apart(both: float, one: float) -> float:

@@ -18,6 +18,7 @@ _FLOAT_SHARE: Mapping[Role | None, float] = {
     Role.WEIGHTS: 0.9,
 }
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
+_LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 12.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
 _PREPARES = (Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS)
 
 
@@ -101,6 +102,11 @@ def hint(backend: Backend) -> str:
     return f"{ran.name()}/{getattr(ran, 'precision', '')}".rstrip("/")
 
 
-def kits(recipe: Recipe) -> int:
-    """Return how many steps prepare for a quantizer."""
-    return sum(_role(step) in _PREPARES for step in recipe.steps)
+def labour(recipe: Recipe) -> float:
+    """Return how much work building is, in passes over the weights: rounding searches, layer by
+    layer, for what changes the outputs least."""
+    return sum(
+        _LABOUR.get(_role(step), 1.0)
+        for step in recipe.steps
+        if isinstance(step, Quantizer) or _role(step) in _PREPARES
+    )
