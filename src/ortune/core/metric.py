@@ -39,11 +39,13 @@ class Metric(Plugin):
     Attributes:
         higher_is_better: Direction.
         needs_labels: Scored against labels; otherwise against the baseline's outputs.
+        decibels: The score is a logarithm already, 20 of an amplitude.
     """
 
     folder: ClassVar[str] = "metrics"
     higher_is_better: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = False
+    decibels: ClassVar[bool] = False
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float | Sequence[float]:
         """Return the number of one sample, or its numbers; NaN when the outputs are broken.

@@ -281,8 +281,8 @@ class Trial:
 
     def taken(self, effort: Effort) -> bool:
         """Whether it was taken this far, or ended before for good."""
-        done = EFFORTS.index(self.effort) >= EFFORTS.index(effort)
-        return done or self.measurement is None
+        ended = self.status in (Status.FAILED, Status.UNCHANGED)
+        return ended or EFFORTS.index(self.effort) >= EFFORTS.index(effort)
 
     @property
     def score(self) -> Score | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ class Snr(Fidelity):
     or text output adds to the noise the signal times the share of its positions that differ. With
     ``share=0`` powers are summed over all samples too, where loud samples hide quiet ones.
     """
+
+    decibels: ClassVar[bool] = True
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return signal and noise power; an output that changed its shape is all noise."""

@@ -163,7 +163,7 @@ class _Loop:
 
     def _view(self, space: Space) -> View:
         known, trials, left = self.context, self._current(), self.aim.left()
-        view = View(known.facts, space, trials, left, self.aim.seconds)
+        view = View(known.facts, space, trials, left, self.aim.seconds, known.budget)
         return replace(view, by_operator=known.by_operator, paid=known.paid)
 
     def _current(self) -> list[Trial]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import ClassVar
 
+from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.plugins.plugin import Plugin
@@ -43,6 +44,7 @@ class View:
         trials: In order, the original first; failed and unchanged ones too.
         left: Seconds of the time budget that are left; negative when it is overrun.
         total: Seconds of the time budget.
+        budget: That a plan has to keep.
         pending: Plans that are out at other workers.
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
@@ -54,6 +56,7 @@ class View:
     trials: Sequence[Trial]
     left: float
     total: float
+    budget: Budget | None = None
     pending: Sequence[Plan] = ()
     kept_back: float = 0.0
     by_operator: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,112 @@
+"""Whatever is expected to gain most per second, by all that this run has measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ortune.core.acceptance import accepted
+from ortune.core.trial import Proposal, Trial
+from ortune.search.candidates import Candidate, candidates, hopeless, screened
+from ortune.search.compare import faster
+from ortune.search.expectations import Expectations, Expected
+from ortune.search.policy import LeftOut, Policy, View
+
+
+@dataclass(frozen=True)
+class Adaptive(Policy):
+    """Screen what needs no building, then try what is expected to gain most per second.
+
+    Every plan's latency, chance to keep the budget and cost are expected from all trials so far
+    (`search.expectations`), and the plan of the highest expected gain per second comes next, while
+    there is one that may gain `worth` and that fits into the time. Before the finals the fastest
+    are timed as long as the others.
+
+    Attributes:
+        worth: Expected gain, a share of the latency, below which a plan is not tried.
+        near: Screened plans within this share of the best are timed in full before the finals.
+    """
+
+    worth: float = 0.002
+    near: float = 0.05
+
+    def next(self, view: View) -> Proposal | None:
+        """Return what to try now."""
+        spare = view.left - view.kept_back
+        if spare <= 0 and len(view.trials) > 1:
+            return None
+        for one in screened(view):
+            if not view.tried(one.plan) and not hopeless(one.plan, view.trials):
+                return _proposal(one, "screen")
+        ranking = self._ranked(view)
+        fitting = [(one, found) for one, found in ranking if found.seconds <= spare]
+        best = _best(view)
+        if fitting and fitting[0][1].worth(best) >= self.worth:
+            one, found = fitting[0]
+            return _proposal(one, "search", _told(found, best))
+        return self._again(view, spare)
+
+    def left_out(self, view: View) -> LeftOut:
+        """Say how many plans may have gained something, and what was the best of them."""
+        spare, best = view.left - view.kept_back, _best(view)
+        late = [
+            (one, found)
+            for one, found in self._ranked(view)
+            if found.worth(best) >= self.worth and found.seconds > max(0.0, spare)
+        ]
+        if not late:
+            return LeftOut()
+        one, found = late[0]
+        text = f"not tried for lack of time: {one.plan}, {_told(found, best)}"
+        return LeftOut((text,), late=True, plans=len(late))
+
+    def _ranked(self, view: View) -> list[tuple[Candidate, Expected]]:
+        """Return the plans without a trial, by expected gain per second."""
+        found = [one for one in candidates(view) if not hopeless(one.plan, view.trials)]
+        expected = Expectations(view).of([one.plan for one in found])
+        best = _best(view)
+        ranked = zip(found, expected, strict=True)
+        return sorted(ranked, key=lambda pair: -pair[1].worth(best) / pair[1].seconds)
+
+    def _again(self, view: View, spare: float) -> Proposal | None:
+        """Time in full what was only screened and may be the best."""
+        for trial in self._doubtful(view):
+            if trial.seconds <= spare:
+                why = "screened, and near the best"
+                return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
+        return None
+
+    def _doubtful(self, view: View) -> Iterator[Trial]:
+        fit = faster(view.trials)
+        limit = (1 + self.near) * math.exp(_best(view))
+        for trial in fit:
+            if not trial.taken("search") and trial.ratio and trial.ratio.value <= limit:
+                yield trial
+
+
+def _best(view: View) -> float:
+    """Return the log-ratio of the best plan that keeps the budget; 0 where there is none."""
+    fit = (t.ratio.value for t in view.trials if t.ratio and accepted(t, strict=False))
+    return min((math.log(value) for value in fit if value > 0), default=0.0)
+
+
+def _proposal(one: Candidate, effort: str, told: str = "") -> Proposal:
+    why = "; ".join(filter(None, [one.why, told]))
+    return Proposal(
+        one.plan,
+        one.stage,
+        why,
+        effort="screen" if effort == "screen" else "search",
+        neighbour_of=one.neighbour_of,
+    )
+
+
+def _told(found: Expected, best: float) -> str:
+    """Return what is expected of a plan, in words."""
+    low, high = (found.latency.mean + z * found.latency.sd for z in (-1.645, 1.645))
+    return (
+        f"expected {math.exp(found.latency.mean):.2f} [{math.exp(low):.2f}, {math.exp(high):.2f}]"
+        f" beside {math.exp(best):.2f}, keeps the budget with {found.keeps:.0%},"
+        f" {found.seconds:.0f} s"
+    )

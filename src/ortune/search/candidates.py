@@ -1,0 +1,130 @@
+"""The plans that a search may try next, with where each comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from ortune.core.backend import Backend
+from ortune.core.step import AS_IS
+from ortune.core.trial import Plan, Status, Trial
+from ortune.recipe.space import Space
+from ortune.search.compare import faster
+from ortune.search.features import hint
+from ortune.search.policy import View
+
+LEADERS = 3
+"""Plans around which settings are tried, and whose settings the others get."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan without a trial.
+
+    Attributes:
+        stage: What trying it is about.
+        why: Where it comes from, in a few words.
+        neighbour_of: Key of the trial of which it changes settings alone.
+    """
+
+    plan: Plan
+    stage: str
+    why: str
+    neighbour_of: str = ""
+
+
+def screened(view: View) -> Iterator[Candidate]:
+    """Yield the original without padding and on every backend and precision: nothing to build."""
+    original = Plan(AS_IS, view.space.baseline)
+    unpadded = view.space.unpadded(original)
+    if unpadded is not None:
+        yield Candidate(unpadded, "screen", "the original, padding cut off")
+    for backend in _variants(view.space):
+        plan = Plan(AS_IS, backend)
+        if plan != original:
+            yield Candidate(plan, "screen", f"the original on {backend}")
+
+
+def candidates(view: View) -> list[Candidate]:
+    """Return every plan without a trial that follows from the space and the trials so far."""
+    found: dict[str, Candidate] = {}
+    for one in chain(_recipes(view), _rescues(view), _elsewhere(view), _settings(view)):
+        if one.plan.spelled not in found and not view.tried(one.plan):
+            found[one.plan.spelled] = one
+    return [one for one in found.values() if not (view.space.exact and one.plan.lossy)]
+
+
+def _variants(space: Space) -> Iterator[Backend]:
+    for target in space.targets:
+        yield from space.variants(target)
+
+
+def _recipes(view: View) -> Iterator[Candidate]:
+    """Yield every recipe on every variant."""
+    for target in view.space.targets:
+        for backend in view.space.variants(target):
+            for recipe in view.space.recipes(target, backend):
+                yield Candidate(Plan(recipe, backend), "search", "listed")
+
+
+def _rescues(view: View) -> Iterator[Candidate]:
+    """Yield what may bring plans back into the budget that run and fail it."""
+    for trial in _searched(view):
+        if trial.status is Status.FAILS:
+            for plan in view.space.rescues(trial.plan):
+                yield Candidate(plan, "rescue", f"{trial.plan} fails the budget")
+
+
+def _elsewhere(view: View) -> Iterator[Candidate]:
+    """Yield recipes that were scored, such as rescues, on the other variants of their backend."""
+    variants = list(_variants(view.space))
+    for trial in _searched(view):
+        if trial.score is None or view.space.is_unpadded(trial.plan):
+            continue
+        for backend in variants:
+            if type(backend) is type(trial.plan.backend):
+                why = f"{trial.plan.recipe.name} elsewhere"
+                yield Candidate(Plan(trial.plan.recipe, backend), "rescue", why)
+
+
+def _settings(view: View) -> Iterator[Candidate]:
+    """Yield one other setting around the leaders, the leaders' settings together, and buckets."""
+    leaders = faster(view.trials)
+    bare = [t for t in leaders if not view.space.is_unpadded(t.plan)][:LEADERS]
+    for leader in bare:
+        for setting, plans in view.space.neighbours(leader.plan).items():
+            for plan in plans:
+                why = f"{setting}, around {leader.plan}"
+                yield Candidate(plan, "runtime", why, leader.key)
+        for other in bare:
+            if type(other.plan.backend) is type(leader.plan.backend):
+                why = f"{leader.plan.recipe.name} with the settings of {other.plan}"
+                plan = Plan(leader.plan.recipe, other.plan.backend)
+                yield Candidate(plan, "runtime", why)
+    for leader in leaders[:1]:
+        cut = view.space.unpadded(leader.plan)
+        if cut is not None and not view.space.is_unpadded(leader.plan):
+            yield Candidate(cut, "padding", "the best plan, padding cut off")
+
+
+def _searched(view: View) -> Iterable[Trial]:
+    return (t for t in view.trials if t.part == "search" and t.stage != "baseline")
+
+
+def hopeless(plan: Plan, trials: Sequence[Trial]) -> str:
+    """Say why a plan cannot run or would change nothing; empty where it may.
+
+    What did not build or changed nothing does so everywhere; what died in a session dies again
+    under the same hint, whatever its other settings are.
+    """
+    for trial in trials:
+        if trial.part != "search" or trial.plan.recipe.steps != plan.recipe.steps:
+            continue
+        if trial.status is Status.UNCHANGED:
+            return "its steps change nothing"
+        if trial.status is Status.FAILED and not trial.reproduce:
+            return f"it does not build: {trial.why}"
+        if trial.status is Status.FAILED and hint(trial.plan.backend) == hint(plan.backend):
+            return f"it died there before: {trial.why}"
+    return ""

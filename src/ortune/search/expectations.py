@@ -1,0 +1,213 @@
+"""What a search expects of plans that it has not tried: latency, accuracy, seconds.
+
+Latencies add up in their logarithms from what a plan is made of: where it runs, the arithmetic of
+its float layers, its quantizers, their options, its settings. Each has a prior, widest where least
+is known beforehand, and all trials of the run speak on it. Losses of accuracy are told apart into
+those of the recipe and those of the backend's arithmetic, which add up as losses do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+from ortune.core.step import Quantizer, Recipe
+from ortune.core.trial import Plan, Status, Trial
+from ortune.search.features import (
+    families,
+    hint,
+    inner,
+    labour,
+    latency_features,
+    strain_features,
+)
+from ortune.search.policy import View
+from ortune.search.priors import Priors
+from ortune.search.strain import LEAST, strain, together
+from ortune.search.surrogate import Normal, Observed, Surrogate
+
+_NOISE = {"screen": 0.04, "search": 0.02, "full": 0.02}
+"""Standard deviation of a trial's log-ratio, by its effort."""
+_STOPPED = 0.06
+_AGAIN = 0.3
+"""The chance that a plan runs where one of its kind has died."""
+_REPEATS = 0.3
+"""Standard deviation of a strain where the same recipe runs elsewhere."""
+_BUILD_S, _RUN_S = 1.5, 4.0
+"""Seconds of building and of a trial where none was seen."""
+_BYTES_PER_S = 60e6
+"""Weights that a quantizer goes through in a second, where none was seen."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a plan would probably bring.
+
+    Attributes:
+        latency: Logarithm of its latency over the original's.
+        keeps: The chance that it runs and keeps the budget.
+        seconds: What trying it costs.
+    """
+
+    latency: Normal
+    keeps: float
+    seconds: float
+
+    def worth(self, best: float) -> float:
+        """Return the expected gain over the best log-ratio so far."""
+        return self.keeps * self.latency.gain(best)
+
+
+class Expectations:
+    """What is expected by all trials of a view.
+
+    Args:
+        view: Of the search; only its records count, so that the same view expects the same.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._priors = Priors(view)
+
+    def of(self, plans: Sequence[Plan]) -> list[Expected]:
+        """Return what is expected of each plan."""
+        latencies = self._latency.expect([latency_features(plan) for plan in plans])
+        strains = self._strain.expect([strain_features(plan.recipe) for plan in plans])
+        return [
+            Expected(latency, self._keeps(plan, lost), self.seconds(plan))
+            for plan, latency, lost in zip(plans, latencies, strains, strict=True)
+        ]
+
+    def _keeps(self, plan: Plan, recipe: Normal) -> float:
+        runs = 0.98 * _AGAIN ** self._died[hint(plan.backend), families(plan.recipe)]
+        if not plan.lossy:
+            return runs
+        backend = self._hints.get(hint(plan.backend)) if plan.backend.lossy else None
+        if backend is None:
+            backend = Normal(-1.0, 1.2) if plan.backend.lossy else Normal(LEAST, 0.0)
+        if not plan.recipe.lossy:
+            recipe = Normal(LEAST, 0.0)
+        lost = Normal(
+            together(recipe.mean, backend.mean), math.hypot(recipe.sd, backend.sd, _REPEATS)
+        )
+        return runs * lost.below(0.0)
+
+    def seconds(self, plan: Plan) -> float:
+        """Return what building, loading, timing and scoring a plan will take."""
+        return self._build_s(plan.recipe) + self._run_s(plan)
+
+    # --- records ----------------------------------------------------------------------------
+
+    @cached_property
+    def _measured(self) -> list[Trial]:
+        found = (t for t in self._view.trials if t.part == "search" and t.stage != "baseline")
+        return [t for t in found if t.ratio is not None and math.isfinite(t.ratio.value)]
+
+    @cached_property
+    def _died(self) -> Counter[tuple[str, frozenset[str]]]:
+        """Return how often quantizers died under a hint, other than while they were built."""
+        found = (t for t in self._view.trials if t.status is Status.FAILED and t.reproduce)
+        return Counter((hint(t.plan.backend), families(t.plan.recipe)) for t in found)
+
+    @cached_property
+    def _latency(self) -> Surrogate:
+        records = [
+            Observed(
+                latency_features(t.plan),
+                math.log(t.ratio.value),
+                _STOPPED if t.stopped else _NOISE[t.effort],
+            )
+            for t in self._measured
+            if t.ratio is not None
+        ]
+        return Surrogate(self._priors.latency, records)
+
+    @cached_property
+    def _hints(self) -> dict[str, Normal]:
+        """Return hint -> strain of the float model under it, where one was scored."""
+        found: dict[str, list[float]] = {}
+        for trial in self._scored:
+            if trial.plan.backend.lossy and not trial.plan.recipe.lossy:
+                found.setdefault(hint(trial.plan.backend), []).append(self._strained(trial))
+        return {place: Normal(fmean(values), 0.1) for place, values in found.items()}
+
+    @cached_property
+    def _scored(self) -> list[Trial]:
+        return [t for t in self._measured if t.score is not None and self._view.budget is not None]
+
+    def _strained(self, trial: Trial) -> float:
+        assert trial.score is not None
+        assert self._view.budget is not None
+        return strain(trial.score, self._view.budget)
+
+    @cached_property
+    def _strain(self) -> Surrogate:
+        """Return what is expected of recipes, by those scored where the backend adds little."""
+        records = []
+        for trial in self._scored:
+            if not trial.plan.recipe.lossy:
+                continue
+            found, noise = self._strained(trial), 0.1
+            if trial.plan.backend.lossy:
+                rest = self._hints.get(hint(trial.plan.backend), Normal(-1.0, 1.2))
+                found = _apart(found, rest.mean)
+                noise = _REPEATS
+            records.append(Observed(strain_features(trial.plan.recipe), found, noise))
+        return Surrogate(self._priors.strain, records)
+
+    # --- seconds ----------------------------------------------------------------------------
+
+    def _build_s(self, recipe: Recipe) -> float:
+        """Return what the same steps took, or what their work takes at the pace of the others."""
+        if not recipe.steps or recipe.key in self._built:
+            return 0.1
+        alike = [s for made, s in self._built.values() if _names(made) == _names(recipe)]
+        return fmean(alike) if alike else self._pace * self._usual_s(recipe)
+
+    def _usual_s(self, recipe: Recipe) -> float:
+        return _BUILD_S + labour(recipe) * self._view.facts.weight_bytes / _BYTES_PER_S
+
+    @cached_property
+    def _pace(self) -> float:
+        """Return how much longer than usual building takes here, 1 counted as one recipe more."""
+        taken = [math.log(max(s, 0.1) / self._usual_s(one)) for one, s in self._built.values()]
+        return math.exp(sum(taken) / (len(taken) + 1))
+
+    @cached_property
+    def _built(self) -> dict[str, tuple[Recipe, float]]:
+        """Return key of a recipe -> it, and the seconds that its steps took."""
+        found: dict[str, tuple[Recipe, float]] = {}
+        for trial in self._view.trials:
+            if trial.part == "search" and trial.edits:
+                recipe, seconds = trial.plan.recipe, sum(edit.seconds for edit in trial.edits)
+                known = found.get(recipe.key)
+                found[recipe.key] = recipe, max(seconds, known[1] if known else 0.0)
+        return found
+
+    def _run_s(self, plan: Plan) -> float:
+        """Return the mean of trials that ran alike: by hint, then by kind, then of all."""
+        trials = [t for t in self._measured if t.seconds and not t.stopped]
+        place, kind = hint(plan.backend), inner(plan.backend).name()
+        for chosen in (
+            [t.seconds for t in trials if hint(t.plan.backend) == place],
+            [t.seconds for t in trials if inner(t.plan.backend).name() == kind],
+            [t.seconds for t in trials],
+        ):
+            if chosen:
+                return fmean(chosen)
+        return _RUN_S
+
+
+def _names(recipe: Recipe) -> frozenset[str]:
+    return frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
+
+
+def _apart(both: float, one: float) -> float:
+    """Return the strain that makes `both` together with another, at least a third less."""
+    if both - one < 0.2:
+        return both - 1.0
+    return both + math.log1p(-math.exp(one - both))

@@ -1,0 +1,112 @@
+"""What plans are made of, in names that trials of one plan share with others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from ortune.backends.bucketed import Bucketed
+from ortune.core.backend import Backend
+from ortune.core.step import Quantizer, Recipe, Step
+from ortune.core.trial import Plan
+from ortune.quantization.roles import Role
+from ortune.search.surrogate import Features
+
+_FLOAT_SHARE: Mapping[Role | None, float] = {
+    Role.STATIC: 0.35,
+    Role.DYNAMIC: 0.35,
+    Role.WEIGHTS: 0.9,
+}
+"""How much of a plan's time stays with float layers, and so with the backend's hint for them."""
+_LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 12.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
+_PREPARES = (Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS)
+
+
+def latency_features(plan: Plan) -> Features:
+    """Return what a plan's log-ratio is made of, with weights."""
+    backend = inner(plan.backend)
+    kind, place = backend.name(), hint(backend)
+    made = sorted(families(plan.recipe))
+    rest = 1.0
+    for step in _quantizers(plan.recipe):
+        rest *= _FLOAT_SHARE.get(_role(step), 1.0)
+    found = {f"kind:{kind}": rest, f"hint:{place}": rest, f"plan:{plan.spelled}": 1.0}
+    for family in made:
+        found[f"family:{family}"] = 1.0
+        found[f"family@kind:{family}@{kind}"] = 1.0
+        found[f"family@hint:{family}@{place}"] = 1.0
+    found |= dict.fromkeys(_parts(plan.recipe), 1.0)
+    found |= {f"set:{kind}.{name}": 1.0 for name in _settings(backend)}
+    if isinstance(plan.backend, Bucketed):
+        found["bucketed:"] = 1.0
+    return found
+
+
+def strain_features(recipe: Recipe) -> Features:
+    """Return what a recipe's strain is made of."""
+    found = {f"family:{family}": 1.0 for family in families(recipe)}
+    found |= {name: 1.0 for name in _parts(recipe) if name != "clean:"}
+    return found | {f"recipe:{', '.join(map(str, recipe.steps))}": 1.0}
+
+
+def _parts(recipe: Recipe) -> Iterator[str]:
+    """Yield options of quantizers, steps of the accuracy kit, and whether the graph is cleaned."""
+    for step in recipe.steps:
+        if _role(step) in _PREPARES:
+            yield f"step:{step.name()}"
+        elif isinstance(step, Quantizer):
+            yield from (f"option:{step.name()}.{one}" for one in _changed(step))
+        else:
+            yield "clean:"
+
+
+def families(recipe: Recipe) -> frozenset[str]:
+    """Return the quantizers that a recipe is about, without those that prepare for them."""
+    return frozenset(s.name() for s in _quantizers(recipe))
+
+
+def _quantizers(recipe: Recipe) -> list[Quantizer]:
+    return [s for s in recipe.steps if isinstance(s, Quantizer) and _role(s) not in _PREPARES]
+
+
+def _role(step: Step) -> Role | None:
+    return vars(type(step)).get("role")
+
+
+def _settings(backend: Backend) -> Iterator[str]:
+    for name, value in ((f.name, getattr(backend, f.name)) for f in fields(backend)):
+        if name in ("precision", "custom_ops") or value == getattr(type(backend)(), name):
+            continue
+        if isinstance(value, tuple):
+            yield from (f"{name}={one}" for one in value)
+        else:
+            yield f"{name}={value}"
+
+
+def _changed(step: Step) -> Iterator[str]:
+    plain = type(step)()
+    for field in fields(step):
+        value = getattr(step, field.name)
+        if field.name != "target" and value != getattr(plain, field.name):
+            yield f"{field.name}={value}"
+
+
+def inner(backend: Backend) -> Backend:
+    """Return what really runs the model."""
+    return backend.inner if isinstance(backend, Bucketed) else backend
+
+
+def hint(backend: Backend) -> str:
+    """Return the backend and the arithmetic of its float layers, such as ``openvino/bf16``."""
+    ran = inner(backend)
+    return f"{ran.name()}/{getattr(ran, 'precision', '')}".rstrip("/")
+
+
+def labour(recipe: Recipe) -> float:
+    """Return how much work building is, in passes over the weights: rounding searches, layer by
+    layer, for what changes the outputs least."""
+    return sum(
+        _LABOUR.get(_role(step), 1.0)
+        for step in recipe.steps
+        if isinstance(step, Quantizer) or _role(step) in _PREPARES
+    )

@@ -1,0 +1,99 @@
+"""What is expected of plans before the first trial: by operators and instruction sets."""
+
+from __future__ import annotations
+
+import math
+
+from ortune.search.policy import View
+from ortune.search.surrogate import Normal
+
+_STRAINS = {
+    "int8-static": 0.2, "int8-dynamic": -0.1, "int8-weights": -1.0, "int4-weights": 0.7,
+    "fp16": -2.0, "bf16": -1.0, "fp8": 0.8,
+}  # fmt: skip
+"""What losses of quantizers were over usual budgets, roughly, as a logarithm."""
+
+
+class Priors:
+    """What is expected of features before the first trial: by operators and instruction sets.
+
+    Args:
+        view: Its facts and targets count.
+    """
+
+    def __init__(self, view: View) -> None:
+        facts = view.facts
+        counts = {
+            "conv": facts.ops.get("Conv", 0) + facts.ops.get("ConvTranspose", 0),
+            "product": facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0),
+            "recurrent": 6 * sum(facts.ops.get(op, 0) for op in ("LSTM", "GRU", "RNN")),
+        }
+        every = max(1, sum(counts.values()))
+        self._share = {kind: 0.85 * count / every for kind, count in counts.items()}
+        self._sets = frozenset(
+            name for target in view.space.targets for name in target.capabilities.instruction_sets
+        )
+
+    def latency(self, feature: str) -> Normal:
+        """Return the prior of a part of the log-ratio."""
+        kind, _, name = feature.partition(":")
+        match kind:
+            case "kind":
+                return Normal(0.0 if name == "cpu" else -0.05, 0.02 if name == "cpu" else 0.3)
+            case "hint":
+                return self._hint(name.partition("/")[2])
+            case "family":
+                return self._family(name)
+            case "family@kind" | "family@hint":
+                return Normal(0.0, 0.2 if kind == "family@kind" else 0.15)
+            case "option":
+                return Normal(0.0, 0.12)
+            case "step":
+                return Normal(0.01, 0.03)
+            case "clean":
+                return Normal(-0.03, 0.07)
+            case "set":
+                return Normal(0.0, 0.04)
+            case "bucketed":
+                return Normal(-0.3, 0.4)
+        return Normal(0.0, 0.04)
+
+    def strain(self, feature: str) -> Normal:
+        """Return the prior of a part of a recipe's strain."""
+        kind, _, name = feature.partition(":")
+        match kind:
+            case "family":
+                return Normal(_STRAINS.get(name, 0.0), 1.2)
+            case "option":
+                return Normal(-0.1, 0.5)
+            case "step":
+                return Normal(-0.4, 0.5)
+        return Normal(0.0, 0.2)
+
+    def _hint(self, precision: str) -> Normal:
+        gain, sd = 1.0, 0.02
+        if precision in ("bf16", "f16"):
+            gain, sd = 1.0, 0.6
+            if precision == "bf16" and "avx512_bf16" in self._sets:
+                gain, sd = 1.9, 0.4
+            if f"amx_{precision.replace('f16', 'fp16').replace('bfp16', 'bf16')}" in self._sets:
+                gain, sd = 4.0, 0.4
+        return Normal(_amdahl(0.9, gain), sd)
+
+    def _family(self, name: str) -> Normal:
+        vnni = any("vnni" in one for one in self._sets)
+        gain = 5.0 if "amx_int8" in self._sets else 3.0 if vnni else 1.4
+        share = self._share
+        match name:
+            case "int8-static":
+                return Normal(_amdahl(share["conv"] + share["product"], gain), 0.35)
+            case "int8-dynamic":
+                return Normal(_amdahl(share["product"] + share["recurrent"], 0.8 * gain), 0.35)
+            case "int8-weights" | "int4-weights":
+                return Normal(_amdahl(share["product"], 1.2), 0.35)
+        return Normal(0.0, 0.25)
+
+
+def _amdahl(share: float, gain: float) -> float:
+    """Return the log-ratio where a share of the time is so many times as fast (Amdahl's law)."""
+    return math.log(1 - share + share / gain)

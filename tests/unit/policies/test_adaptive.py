@@ -1,0 +1,167 @@
+"""The adaptive policy on records alone: trials in, a proposal out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.core.budget import Budget
+from ortune.core.capabilities import Capabilities
+from ortune.core.facts import Facts
+from ortune.core.step import AS_IS
+from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
+from ortune.policies.adaptive import Adaptive
+from ortune.recipe.space import Space, Target
+from ortune.search.policy import View
+from ortune.workloads.latency import Latency
+
+OPS = {"MatMul": 60, "Add": 60, "LayerNormalization": 25, "Softmax": 12, "Gelu": 12}
+FACTS = Facts(OPS, 170, 1, 80_000_000, {}, 17, 8, (), ())
+CAPABLE = Capabilities(instruction_sets=("avx512_vnni", "avx512_bf16"), effective_cpus=2)
+CPU, OPENVINO = Cpu(threads=1), Openvino(threads=1)
+TARGETS = tuple(Target(one, CAPABLE, frozenset({"threads"})) for one in (CPU, OPENVINO))
+SPACE = Space(FACTS, TARGETS, Latency(), CPU)
+BASE = Trial("base", Plan(AS_IS, CPU), "search", Status.OK, Interval(1, 1, 1), stage="baseline")
+BF16 = replace(OPENVINO, precision="bf16")
+
+World = Callable[[Plan], tuple[float, float]]
+"""What a plan's ratio is, and what share of the allowed loss it loses."""
+
+
+def view(trials: Sequence[Trial] = (), left: float = 100.0, **known: object) -> View:
+    made = View(FACTS, SPACE, (BASE, *trials), left, 180.0, Budget.parse("cosine>=0.99"))
+    return replace(made, **known)
+
+
+def trial(proposal: Proposal, ratio: float, lost: float = 0.0, **known: object) -> Trial:
+    verdict = Verdict.FAILS if lost > 1 else Verdict.PROVED
+    value = 1 - 0.01 * lost
+    score = Score("cosine", value, 1.0, value, 1.0, 32, verdict)
+    made = Trial(
+        proposal.plan.spelled,
+        proposal.plan,
+        "search",
+        Status.FAILS if lost > 1 else Status.OK if ratio < 1 else Status.SLOWER,
+        Interval(ratio, ratio * 0.99, ratio * 1.01),
+        (score,),
+        stage=proposal.stage,
+        neighbour_of=proposal.neighbour_of,
+        effort=proposal.effort,
+        seconds=3.0,
+        reproduce="a command",
+    )
+    return replace(made, **known)
+
+
+def searched(world: World, left: float = 100.0, most: int = 60) -> list[Trial]:
+    """Return the trials of a search in a world, in order; each takes four seconds."""
+    trials: dict[str, Trial] = {}
+    for _ in range(most):
+        proposal = Adaptive().next(view(list(trials.values()), left))
+        if proposal is None:
+            break
+        made = trial(proposal, *world(proposal.plan))
+        trials.pop(made.key, None)
+        trials[made.key], left = made, left - 4
+    return list(trials.values())
+
+
+def usual(plan: Plan) -> tuple[float, float]:
+    """A world where bf16 halves the time and static int8 fails until its weights are rounded."""
+    text, ratio, lost = plan.spelled, 0.95, 0.0
+    if "bf16" in text:
+        ratio, lost = 0.5, 0.3
+    if "int8-static" in text:
+        ratio, lost = 0.35, 1.6 if "adaptive-rounding" not in text else 0.5
+    if "SkipLayerNormFusion" in text:
+        ratio *= 0.85
+    return ratio, lost
+
+
+def test_the_original_is_screened_everywhere_first() -> None:
+    first = searched(usual, most=2)
+    assert [t.plan for t in first] == [Plan(AS_IS, BF16), Plan(AS_IS, OPENVINO)]
+    assert all(t.effort == "screen" and t.stage == "screen" for t in first)
+
+
+def test_it_finds_the_best_of_the_world_within_thirty_plans() -> None:
+    found = searched(usual, left=140.0, most=30)
+    fit = [t for t in found if t.status is Status.OK and t.ratio is not None]
+    best = min(fit, key=lambda t: t.ratio.value if t.ratio else math.inf)
+    assert best.ratio is not None
+    assert best.ratio.value <= 0.35
+
+
+def test_what_failed_by_little_is_rescued_while_it_may_win() -> None:
+    stages = [t.stage for t in searched(usual, left=80.0)]
+    assert "rescue" in stages
+
+
+def test_nothing_is_proposed_twice_at_one_effort() -> None:
+    found = searched(usual, left=1000.0, most=300)
+    assert len({t.key for t in found}) == len(found)
+
+
+def test_it_ends_where_nothing_may_gain() -> None:
+    def flat(plan: Plan) -> tuple[float, float]:
+        return (0.2, 0.0) if plan == Plan(AS_IS, BF16) else (3.0, 0.0)
+
+    found = searched(flat, left=10_000.0, most=400)
+    assert len(found) < 100
+
+
+def test_what_died_is_not_proposed_under_that_hint_again() -> None:
+    trials: list[Trial] = []
+    for _ in range(25):
+        proposal = Adaptive().next(view(trials))
+        assert proposal is not None
+        recipe, made = proposal.plan.recipe, trial(proposal, *usual(proposal.plan))
+        if "int8-weights" in proposal.plan.spelled and "bf16" in proposal.plan.spelled:
+            made = replace(made, status=Status.FAILED, ratio=None, scores=(), error="SIGFPE")
+            assert not any(t.plan.recipe.steps == recipe.steps and t.error for t in trials)
+        trials.append(made)
+
+
+def test_nothing_begins_that_does_not_fit_into_the_time() -> None:
+    screened = [
+        trial(Proposal(Plan(AS_IS, one), "screen", effort="screen"), 0.6, 0.2)
+        for one in (BF16, OPENVINO)
+    ]
+    assert Adaptive().next(view(screened, left=30.0)) is not None
+    assert Adaptive().next(view(screened, left=30.0, kept_back=29.5)) is None
+    late = Adaptive().left_out(view(screened, left=30.0, kept_back=29.5))
+    assert late.late
+    assert late.plans > 10
+    assert "not tried for lack of time" in late.notes[0]
+
+
+def test_it_says_why() -> None:
+    (*_, last) = searched(usual, left=40.0)
+    proposal = Adaptive().next(view(searched(usual, left=40.0)[:3]))
+    assert proposal is not None
+    assert "expected" in proposal.why
+    assert "keeps the budget with" in proposal.why
+    assert last.effort in ("screen", "search")
+
+
+def test_only_exact_plans_where_no_data_judges_them() -> None:
+    exact = replace(SPACE, exact=True)
+    trials: list[Trial] = []
+    for _ in range(12):
+        proposal = Adaptive().next(view(trials, space=exact))
+        if proposal is None:
+            break
+        assert not proposal.plan.lossy
+        trials.append(trial(proposal, 0.9))
+    assert trials
+
+
+def test_the_fastest_screened_plan_is_timed_in_full_before_the_finals() -> None:
+    def flat(plan: Plan) -> tuple[float, float]:
+        return (0.2, 0.0) if plan == Plan(AS_IS, BF16) else (3.0, 0.0)
+
+    (last,) = [t for t in searched(flat, left=10_000.0, most=400) if t.plan == Plan(AS_IS, BF16)]
+    assert last.effort == "search"

@@ -1,0 +1,52 @@
+"""How near a score lies to its budget."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ortune.core.budget import Budget
+from ortune.core.trial import Score, Verdict
+from ortune.search.strain import LEAST, MOST, strain, together
+
+
+def scored(value: float, base: float = 1.0, verdict: Verdict | None = Verdict.LIKELY) -> Score:
+    return Score("any", value, base, value, value, 10, verdict)
+
+
+@pytest.mark.parametrize(
+    ("budget", "value", "base", "verdict", "expected"),
+    [
+        ("top1>=base-0.02", 0.89, 0.9, Verdict.LIKELY, math.log(0.5)),
+        ("top1>=base-0.02", 0.86, 0.9, Verdict.FAILS, math.log(2)),
+        ("cosine>=0.99", 0.98, 1.0, Verdict.FAILS, math.log(2)),
+        ("max-error<=0.1", 0.05, 0.0, Verdict.LIKELY, math.log(0.5)),
+        ("snr(share=0)>=30", 20.0, 200.0, Verdict.FAILS, math.log(10) / 2),
+        ("snr(share=0)>=30", 40.0, 200.0, Verdict.LIKELY, -math.log(10) / 2),
+        ("snr(share=0)>=30", 200.0, 200.0, Verdict.PROVED, LEAST),
+        ("top1>=base-0.02", 0.95, 0.9, Verdict.PROVED, LEAST),
+        ("top1>=base", 0.8, 0.9, Verdict.FAILS, MOST),
+    ],
+)
+def test_it_is_the_logarithm_of_lost_over_allowed(
+    budget: str, value: float, base: float, verdict: Verdict, expected: float
+) -> None:
+    found = strain(scored(value, base, verdict), Budget.parse(budget))
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_verdict_decides_the_sign() -> None:
+    budget = Budget.parse("cosine>=0.99")
+    assert strain(scored(0.999, verdict=Verdict.FAILS), budget) == 0.05
+    assert strain(scored(0.98, verdict=Verdict.LIKELY), budget) == -0.05
+
+
+def test_what_cannot_be_scored_is_far_outside() -> None:
+    found = strain(scored(math.nan, verdict=Verdict.FAILS), Budget.parse("cosine>=0.99"))
+    assert found == MOST
+
+
+def test_losses_add_up() -> None:
+    assert together(math.log(0.5), math.log(0.25)) == pytest.approx(math.log(0.75))
+    assert together(math.log(0.25), math.log(0.5)) == pytest.approx(math.log(0.75))

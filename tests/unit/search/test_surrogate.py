@@ -1,0 +1,76 @@
+"""A linear model with Gaussian priors: what records say of features that they share."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortune.search.surrogate import Normal, Observed, Surrogate
+
+UNIT = Normal(0.0, 1.0)
+TABLE = np.linspace(-6, 6, 20_001)
+ERRORS = np.array([math.erf(t) for t in TABLE])
+
+
+def unit(name: str) -> Normal:
+    return UNIT
+
+
+def test_without_records_the_prior_is_expected() -> None:
+    priors = {"a": Normal(1.0, 0.3), "b": Normal(-2.0, 0.4)}
+    (found,) = Surrogate(priors.__getitem__, []).expect([{"a": 1.0, "b": 0.5}])
+    assert found.mean == pytest.approx(0.0)
+    assert found.sd == pytest.approx(math.hypot(0.3, 0.2))
+
+
+def test_one_record_moves_what_it_shares_by_the_share_of_its_variance() -> None:
+    found = Surrogate(unit, [Observed({"a": 1.0, "b": 1.0}, 4.0, 1.0)])
+    a, c = found.expect([{"a": 1.0}, {"c": 1.0}])
+    assert a.mean == pytest.approx(4.0 / 3)
+    assert a.sd == pytest.approx(math.sqrt(1 - 1 / 3))
+    assert (c.mean, c.sd) == (0.0, 1.0)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_it_is_the_regression_with_priors_of_the_textbook(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    names, rows = "abcd", rng.normal(size=(6, 4))
+    values, noise = rng.normal(size=6), rng.uniform(0.1, 1, 6)
+    records = [
+        Observed(dict(zip(names, row, strict=True)), float(v), float(n))
+        for row, v, n in zip(rows, values, noise, strict=True)
+    ]
+    precision = rows.T @ np.diag(1 / noise**2) @ rows + np.eye(4)
+    weights = np.linalg.solve(precision, rows.T @ (values / noise**2))
+    asked = rng.normal(size=4)
+    (found,) = Surrogate(unit, records).expect([dict(zip(names, asked, strict=True))])
+    assert found.mean == pytest.approx(float(asked @ weights), abs=1e-6)
+    assert found.sd == pytest.approx(
+        math.sqrt(float(asked @ np.linalg.solve(precision, asked))), abs=1e-6
+    )
+
+
+@given(st.floats(-2, 2), st.floats(0.01, 2), st.floats(-2, 2))
+def test_the_gain_is_the_mean_of_what_falls_below_the_best(
+    mean: float, sd: float, best: float
+) -> None:
+    grid = (np.arange(4_000) + 0.5) / 4_000
+    draws = mean + sd * np.sqrt(2) * _inverse_error(2 * grid - 1)
+    expected = float(np.maximum(0, best - draws).mean())
+    assert Normal(mean, sd).gain(best) == pytest.approx(expected, abs=2e-3 * max(1.0, sd))
+    assert Normal(mean, sd).below(best) == pytest.approx(float((draws < best).mean()), abs=2e-3)
+
+
+def test_what_is_known_gains_what_it_is_below_the_best() -> None:
+    assert Normal(-1.0, 0.0).gain(-0.5) == 0.5
+    assert Normal(-0.5, 0.0).gain(-1.0) == 0.0
+    assert Normal(-1.0, 0.0).below(-0.5) == 1.0
+
+
+def _inverse_error(x: np.ndarray) -> np.ndarray:
+    """Return the inverse of erf from a table."""
+    return np.interp(x, ERRORS, TABLE)
