@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -23,12 +23,14 @@ from ortune.search.features import (
     inner,
     labour,
     latency_features,
+    recorded_features,
     strain_features,
 )
 from ortune.search.policy import View
-from ortune.search.priors import Priors
+from ortune.search.priors import ELSEWHERE, Priors
 from ortune.search.strain import LEAST, strain, together
 from ortune.search.surrogate import Normal, Observed, Surrogate
+from ortune.search.tallies import evidence
 
 _NOISE = {"screen": 0.04, "search": 0.02, "full": 0.02}
 """Standard deviation of a trial's log-ratio, by its effort."""
@@ -124,7 +126,20 @@ class Expectations:
             for t in self._measured
             if t.ratio is not None
         ]
-        return Surrogate(self._priors.latency, records)
+        return Surrogate(self._priors.latency, [*self._elsewhere(), *records])
+
+    def _elsewhere(self) -> Iterator[Observed]:
+        """Yield what paid on this kind of machine before.
+
+        Other models deviate from this one in what a hint and a quantizer bring them: those parts
+        are shared by all that was recorded of them, so that many plans of one search count little
+        more than one, and are the smaller the more searches there were.
+        """
+        for said, seen in evidence(self._view.paid, self._view.facts):
+            found = dict(recorded_features(said))
+            shared = [name for name in found if name.startswith(("hint:", "family:"))]
+            found |= {f"elsewhere:{name}": seen.sd / ELSEWHERE for name in shared}
+            yield Observed(found, seen.mean, _STOPPED)
 
     @cached_property
     def _hints(self) -> dict[str, Normal]:

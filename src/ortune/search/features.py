@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
+from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan
 from ortune.quantization.roles import Role
@@ -19,27 +21,62 @@ _FLOAT_SHARE: Mapping[Role | None, float] = {
 }
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
 _LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 12.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
+_BOOLEANS = {"true": "True", "false": "False"}
 _PREPARES = (Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS)
 
 
 def latency_features(plan: Plan) -> Features:
     """Return what a plan's log-ratio is made of, with weights."""
     backend = inner(plan.backend)
-    kind, place = backend.name(), hint(backend)
-    made = sorted(families(plan.recipe))
-    rest = 1.0
-    for step in _quantizers(plan.recipe):
-        rest *= _FLOAT_SHARE.get(_role(step), 1.0)
-    found = {f"kind:{kind}": rest, f"hint:{place}": rest, f"plan:{plan.spelled}": 1.0}
-    for family in made:
-        found[f"family:{family}"] = 1.0
-        found[f"family@kind:{family}@{kind}"] = 1.0
-        found[f"family@hint:{family}@{place}"] = 1.0
+    made = {step.name(): _role(step) for step in _quantizers(plan.recipe)}
+    found = {f"plan:{plan.spelled}": 1.0, **_placed(backend.name(), hint(backend), made)}
     found |= dict.fromkeys(_parts(plan.recipe), 1.0)
-    found |= {f"set:{kind}.{name}": 1.0 for name in _settings(backend)}
+    found |= {f"set:{backend.name()}.{name}": 1.0 for name in _settings(backend)}
     if isinstance(plan.backend, Bucketed):
         found["bucketed:"] = 1.0
     return found
+
+
+def _placed(kind: str, place: str, made: Mapping[str, Role | None]) -> dict[str, float]:
+    """Return what backend, hint and quantizers are expected to bring, alone and together."""
+    rest = math.prod(_FLOAT_SHARE.get(role, 1.0) for role in made.values())
+    found = {f"kind:{kind}": rest, f"hint:{place}": rest}
+    for family in sorted(made):
+        found[f"family:{family}"] = 1.0
+        found[f"family@kind:{family}@{kind}"] = 1.0
+        found[f"family@hint:{family}@{place}"] = 1.0
+    return found
+
+
+def recorded_features(said: Sequence[str]) -> Features:
+    """Return what the log-ratio of recorded plans is made of, by their `search.words.words`.
+
+    The names are those of `latency_features`; a list in an option has none of its own there.
+    """
+    by: dict[str, list[str]] = {}
+    for name, _, value in (word.partition("=") for word in said):
+        by.setdefault(name, []).append(value)
+    kind, _, precision = by["backend"][0].rstrip(")").partition("(")
+    roles = {name: _named_role(name) for name in by["recipe"] if name in catalog.names(Quantizer)}
+    made = {name: role for name, role in roles.items() if role not in _PREPARES}
+    found = _placed(kind, f"{kind}/{precision}".rstrip("/"), made)
+    found |= {f"step:{name}": 1.0 for name in roles.keys() - made.keys()}
+    if "clean" in (*by["recipe"], *by.get("step", ())):
+        found["clean:"] = 1.0
+    if "padding" in by:
+        found["bucketed:"] = 1.0
+    for name, values in by.items():
+        owner = name.partition(".")[0]
+        if owner == kind:
+            every = (one for value in values for one in value.strip("[]").split(", "))
+            found |= {f"set:{name}={_BOOLEANS.get(one, one)}": 1.0 for one in every}
+        elif owner in made and name != f"{owner}.target":
+            found |= {f"option:{name}={_BOOLEANS.get(one, one)}": 1.0 for one in values}
+    return found
+
+
+def _named_role(name: str) -> Role | None:
+    return vars(catalog.load(Quantizer, name)).get("role")
 
 
 def strain_features(recipe: Recipe) -> Features:

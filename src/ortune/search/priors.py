@@ -13,23 +13,34 @@ _STRAINS = {
 }  # fmt: skip
 """What losses of quantizers were over usual budgets, roughly, as a logarithm."""
 
+_LAYERS = {
+    "conv": ("Conv", "ConvTranspose"),
+    "product": ("MatMul", "Gemm", "Attention", "MultiHeadAttention"),
+    "recurrent": ("LSTM", "GRU", "RNN"),
+}
+ELSEWHERE = 0.3
+"""Standard deviation of what a hint or a quantizer brings between models; weights scale it."""
+
 
 class Priors:
     """What is expected of features before the first trial: by operators and instruction sets.
 
     Args:
-        view: Its facts and targets count.
+        view: Its facts and targets count, and the profile of the original.
     """
 
     def __init__(self, view: View) -> None:
-        facts = view.facts
+        ops, timed = view.facts.ops, view.by_operator
         counts = {
-            "conv": facts.ops.get("Conv", 0) + facts.ops.get("ConvTranspose", 0),
-            "product": facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0),
-            "recurrent": 6 * sum(facts.ops.get(op, 0) for op in ("LSTM", "GRU", "RNN")),
+            kind: (6 if kind == "recurrent" else 1) * sum(ops.get(op, 0) for op in some)
+            for kind, some in _LAYERS.items()
         }
         every = max(1, sum(counts.values()))
         self._share = {kind: 0.85 * count / every for kind, count in counts.items()}
+        if timed:  # the original's own time says more than how many layers there are
+            self._share = {
+                kind: sum(timed.get(op, 0.0) for op in some) for kind, some in _LAYERS.items()
+            }
         self._sets = frozenset(
             name for target in view.space.targets for name in target.capabilities.instruction_sets
         )
@@ -54,6 +65,8 @@ class Priors:
                 return Normal(-0.03, 0.07)
             case "set":
                 return Normal(0.0, 0.04)
+            case "elsewhere":
+                return Normal(0.0, ELSEWHERE)
             case "bucketed":
                 return Normal(-0.3, 0.4)
         return Normal(0.0, 0.04)
