@@ -70,12 +70,19 @@ class Clock:
         return self.now
 
 
-def record(scenario: Scenario, folder: Path, policy: Policy = STAGED) -> dict[str, Any]:
-    """Search a scenario in a folder and return its proposals in order and what was concluded."""
+def record(
+    scenario: Scenario, folder: Path, policy: Policy = STAGED, before: Path | None = None
+) -> dict[str, Any]:
+    """Search a scenario in a folder and return its proposals in order and what was concluded.
+
+    Args:
+        before: The run that a resumed one goes on from, where it is there already.
+    """
     folder.mkdir(parents=True)
     if scenario.kept:
-        record(replace(scenario, kept=0), folder / "before", policy)
-        lines = (folder / "before" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+        if before is None:
+            record(replace(scenario, kept=0), before := folder / "before", policy)
+        lines = (before / "ledger.jsonl").read_bytes().splitlines(keepends=True)
         (folder / "ledger.jsonl").write_bytes(b"".join(lines[: scenario.kept]))
     log: dict[str, Any] = {"proposals": []}
     with machine(scenario, folder) as patch:

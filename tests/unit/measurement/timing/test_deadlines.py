@@ -32,7 +32,7 @@ def test_what_the_original_needs_a_plan_may_need_several_times() -> None:
 
 
 def test_a_machine_on_which_processes_start_slowly_is_waited_for() -> None:
-    assert Deadlines.of(started(200, 12), 6.0, 8 * MS, 1.5, Latency()).seconds["load"] == 18.0
+    assert Deadlines.of(started(200, 12), 6.0, 8 * MS, 1.5, Latency()).seconds["load"] == 12.0
 
 
 def test_sessions_side_by_side_load_at_the_first_run() -> None:
