@@ -57,7 +57,7 @@ def taken_blocks(row: Row, pair: Pair, spent: Effort) -> list[Block]:
             ratio = stats.ratio([Pair(blocks[:done])], stats.SEARCHING)
             if enough(ratio, done, done * each - spent.seconds, spent):
                 break
-        if done >= spent.max_blocks:
+        if done >= spent.max_blocks or spent.stops(Pair(blocks[:done])):
             break
     return list(blocks[:done])
 

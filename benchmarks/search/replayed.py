@@ -27,7 +27,7 @@ from ortune.experiment.context import Context
 from ortune.experiment.evaluate import effort
 from ortune.experiment.ledger import Ledger, read_study, write_header
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, claiming
+from ortune.measurement.timing.pairs import Effort, Stop, claiming
 from ortune.recipe.space import Space
 from ortune.search import loop
 from ortune.search.policy import Policy
@@ -95,7 +95,9 @@ class Replayed:
             )
             self._recorded(replace(judged, status=Status.OK))
 
-    def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
+    def one(
+        self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
+    ) -> Trial:
         """Return the plan's trial, known or from the table; its time passes."""
         known = self.ledger.find(self.key(proposal.plan), "search")
         if known is not None:
@@ -108,16 +110,19 @@ class Replayed:
         )  # fmt: skip
         always = always_score or proposal.effort == "full"
         scored = "always" if always else "unless slower" if proposal.score else "never"
-        trial = self._tried(blank, row, effort(proposal, self.pair_seconds), scored)
+        spent = effort(proposal, self.pair_seconds)
+        trial = self._tried(blank, row, spent if always else replace(spent, stop=stop), scored)
         return self._recorded(replace(trial, seconds=self.clock.now - began))
 
-    def final(self, trial: Trial, index: int, total: int) -> Trial:
+    def final(self, trial: Trial, index: int, total: int, seconds: float | None = None) -> Trial:
         """Return a finalist's trial: its fresh pairs, and its score on all samples."""
         known = self.ledger.find(trial.key, "final")
         if known is not None:
             return known
         began, row, base = self.clock.now, self._row(trial.plan), self.table.rows[0]
         spent, pairs = claiming(self.pair_seconds), row.timed()
+        if seconds is not None:
+            spent = replace(spent, seconds=seconds)
         fresh = pairs[1:] or pairs
         taken = []
         for at in range(stats.PAIRS):
@@ -154,6 +159,9 @@ class Replayed:
         self.clock.now += row.load_s + row.first_s + row.warm_s
         self.clock.now += len(blocks) * turn_s(row, spent)
         made = _measured(blank, row, [Pair(tuple(blocks))])
+        if spent.stop is not None and (why := spent.stop(Pair(tuple(blocks)))):
+            stopped = replace(made, stopped=why)
+            return measure.concluded(self.context, stopped, stats.NOTHING)
         low = stats.ratio(made.measurement.pairs, stats.SEARCHING).low if made.measurement else 1.0
         if scored == "always" or (scored == "unless slower" and low < measure.HOPELESS):
             if row.died == "search":

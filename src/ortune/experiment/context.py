@@ -19,6 +19,7 @@ from ortune.core.plugins import codec
 from ortune.core.study import Job
 from ortune.measurement.accuracy import ERROR
 from ortune.measurement.job import WorkerJob
+from ortune.measurement.timing.deadlines import Deadlines
 from ortune.recipe.build import Material
 
 
@@ -63,6 +64,7 @@ class Context:
         yielded: The group of each sample of an evaluate function; None of one without groups.
         paid: What paid on this machine before the run began, from its header.
         by_operator: Operator -> its share of the original's time, from there too.
+        deadlines: Of a plan's requests, by what the original took.
     """
 
     root: Path
@@ -83,6 +85,7 @@ class Context:
     yielded: tuple[str | None, ...] | None = None
     paid: Paid = NOTHING
     by_operator: Mapping[str, float] = field(default_factory=dict)
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
     @property
     def error(self) -> float:
@@ -99,9 +102,10 @@ class Context:
         """The accuracy budget."""
         return self.job.budget
 
-    def scoring_s(self, part: ScoredPart) -> float:
-        """Return the seconds that scoring a part may take: 20 times the original's or more."""
-        return max(self.timeout_s, 20 * len(part.indices) * self.base_ns / 1e9)
+    def scoring_s(self, part: ScoredPart, run_ns: int = 0) -> float:
+        """Return the seconds that scoring a part may take of a plan whose runs take `run_ns`."""
+        usual = max(self.timeout_s, 20 * len(part.indices) * self.base_ns / 1e9)
+        return self.deadlines.score_s(run_ns, usual)
 
     def evaluation(self) -> tuple[ScoredPart, ...]:
         """Return what finalists are judged on: the search's part and the part held out from it."""

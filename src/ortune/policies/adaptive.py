@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ortune.core.acceptance import accepted
-from ortune.core.trial import Proposal, Trial
+from ortune.core.trial import Proposal, Trial, Untried
 from ortune.search.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.compare import faster
 from ortune.search.expectations import Expectations, Expected
@@ -33,33 +33,38 @@ class Adaptive(Policy):
 
     def next(self, view: View) -> Proposal | None:
         """Return what to try now."""
-        spare = view.left - view.kept_back
-        if spare <= 0 and len(view.trials) > 1:
+        if view.spare <= 0 and len(view.trials) > 1:
             return None
         for one in screened(view):
             if not view.tried(one.plan) and not hopeless(one.plan, view.trials):
                 return _proposal(one, "screen")
         ranking = self._ranked(view)
-        fitting = [(one, found) for one, found in ranking if found.seconds <= spare]
+        fitting = [(one, found) for one, found in ranking if found.seconds <= view.spare]
         best = _best(view)
         if fitting and fitting[0][1].worth(best) >= self.worth:
             one, found = fitting[0]
             return _proposal(one, "search", _told(found, best))
-        return self._again(view, spare)
+        return self._again(view)
 
     def left_out(self, view: View) -> LeftOut:
-        """Say how many plans may have gained something, and what was the best of them."""
-        spare, best = view.left - view.kept_back, _best(view)
-        late = [
-            (one, found)
-            for one, found in self._ranked(view)
-            if found.worth(best) >= self.worth and found.seconds > max(0.0, spare)
-        ]
-        if not late:
-            return LeftOut()
-        one, found = late[0]
-        text = f"not tried for lack of time: {one.plan}, {_told(found, best)}"
-        return LeftOut((text,), late=True, plans=len(late))
+        """Say of every plan without a trial why it has none."""
+        best, notes = _best(view), []
+        untried = [Untried(str(one.plan), why) for one, why in self._hopeless(view)]
+        late = False
+        for one, found in self._ranked(view):
+            worth = found.worth(best) >= self.worth
+            if worth and not late:
+                notes.append(f"not tried for lack of time: {one.plan}, {_told(found, best)}")
+            late |= worth
+            lack = "no time left" if worth else "gains too little"
+            untried.append(Untried(str(one.plan), f"{lack}: {_told(found, best)}"))
+        return LeftOut(tuple(notes), late, untried=tuple(untried))
+
+    def _hopeless(self, view: View) -> Iterator[tuple[Candidate, str]]:
+        """Yield the plans that are not tried whatever they might gain, with the reason."""
+        for one in candidates(view):
+            if why := hopeless(one.plan, view.trials):
+                yield one, why
 
     def _ranked(self, view: View) -> list[tuple[Candidate, Expected]]:
         """Return the plans without a trial, by expected gain per second."""
@@ -69,10 +74,10 @@ class Adaptive(Policy):
         ranked = zip(found, expected, strict=True)
         return sorted(ranked, key=lambda pair: -pair[1].worth(best) / pair[1].seconds)
 
-    def _again(self, view: View, spare: float) -> Proposal | None:
+    def _again(self, view: View) -> Proposal | None:
         """Time in full what was only screened and may be the best."""
         for trial in self._doubtful(view):
-            if trial.seconds <= spare:
+            if trial.seconds <= view.spare:
                 why = "screened, and near the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
         return None

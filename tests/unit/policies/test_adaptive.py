@@ -134,7 +134,8 @@ def test_nothing_begins_that_does_not_fit_into_the_time() -> None:
     assert Adaptive().next(view(screened, left=30.0, kept_back=29.5)) is None
     late = Adaptive().left_out(view(screened, left=30.0, kept_back=29.5))
     assert late.late
-    assert late.plans > 10
+    assert late.count > 10
+    assert all(one.why for one in late.untried)
     assert "not tried for lack of time" in late.notes[0]
 
 
