@@ -39,11 +39,14 @@ from ortune.recipe.space import Space
 from ortune.search.optimize import explore, make_folder, read_targets
 from ortune.search.policy import View
 
-PAIR_S = 4.0
-"""Seconds of timing a plan: what a search of three minutes gives it."""
-HANG_S = 60.0
-"""Time limit of a task in a search of three minutes: a hang costs so much."""
-FASTEST, AGAIN = 10, 4
+PAIR_S = 2.0
+"""Seconds of timing a plan, at most: blocks are half as long as in a search of three minutes."""
+HANG_S = 20.0
+"""Time limit of a task: longer than any search waits for one."""
+FASTEST = 10
+"""Plans around which every single setting is tried."""
+CONFIRMED, AGAIN = 6, 2
+"""Of so many of the fastest more fresh pairs are timed, and how many."""
 _EVER = 1e9
 
 
@@ -140,10 +143,8 @@ def record(name: str, *, limit: int | None = None) -> tuple[Table, bool]:
         attempts.original()
         estimate(name, found, kept)
         whole = try_all(attempts, found.space, limit)
-        fit = [r for r in current(attempts)[1:] if r.passes and r.truth is not None]
-        for row in sorted(fit, key=true_ratio)[: FASTEST * whole]:
-            if len(row.pairs) == 1:
-                attempts.again(row, AGAIN)
+        if whole:
+            confirm(attempts)
         return Table(_about(name, space_digest, found), tuple(current(attempts))), whole
 
 
@@ -166,6 +167,17 @@ def try_all(attempts: Recording, space: Space, limit: int | None = None) -> bool
         trial = attempts.one(proposal)
         seconds = time.perf_counter() - began
         print(f"  {trial.plan}: {trial.status}, {trial.why} ({seconds:.1f} s)", flush=True)
+
+
+def confirm(attempts: Recording) -> None:
+    """Time the fastest in fresh pairs, until those that are the fastest by all pairs have them."""
+    while True:
+        fit = [r for r in current(attempts)[1:] if r.passes and r.truth is not None]
+        fastest = sorted(fit, key=true_ratio)[:CONFIRMED]
+        row = next((r for r in fastest if len(r.pairs) <= AGAIN), None)
+        if row is None:
+            return
+        attempts.again(row)
 
 
 def current(attempts: Recording) -> list[Row]:
@@ -215,6 +227,7 @@ def _about(name: str, space_digest: str, found: Opened) -> About:
         machine=dict(job.machine),
         versions=dict(job.versions),
         pair_s=PAIR_S,
+        hang_s=HANG_S,
         prepared_s=found.prepared_s,
         flags=" ".join(sorted(instruction_sets())),
         cpus=effective_cpus(),

@@ -1,12 +1,13 @@
-"""One plan after another at full effort, each with what it cost, kept as it is found."""
+"""One plan after another as far as it can count, each with what it cost, kept as found."""
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from unittest.mock import patch
 import onnx_ir as ir
 
 from benchmarks.neighbour import to_itself
+from benchmarks.search.costs import RECORDED_BURST_S
 from benchmarks.search.table import Cut, Row, Turn, cuts_of, spelled
+from benchmarks.search.workers import Once, timed
 from ortune.calibration.cache import RangeCache
 from ortune.calibration.calibrate import calibrate
 from ortune.core.atomic_write import write_text
@@ -28,14 +31,17 @@ from ortune.core.trial import Plan, Proposal, Status, Trial
 from ortune.experiment import measure
 from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
-from ortune.experiment.evaluate import Attempts, effort
+from ortune.experiment.evaluate import Attempts
 from ortune.experiment.scores import score
-from ortune.measurement.process import WorkerFailed
+from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed, claiming, fresh_pairs, time_pair
+from ortune.measurement.timing.pairs import Effort, fresh_pairs
 from ortune.measurement.timing.turns import ready
 from ortune.recipe import editing
 from ortune.recipe.built import steps_key
+
+SCORED = 1.3
+"""Times the original's latency: what is slower is not scored, however short it was timed."""
 
 
 class Kept:
@@ -68,16 +74,21 @@ class Attempt:
     began: float = field(default_factory=time.perf_counter)
     known: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def seconds(self) -> float:
+        """Since the present phase began."""
+        return time.perf_counter() - self.began
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time a phase; what fails in it says where."""
         self.died, self.began = name, time.perf_counter()
         yield
-        self.known[f"{name}_s"] = time.perf_counter() - self.began
+        self.known[f"{name}_s"] = self.seconds
 
 
 class Recording(Attempts):
-    """The search's attempts, in which every phase is timed and whatever runs is scored twice."""
+    """The search's attempts, in which every phase is timed and whatever may win is scored."""
 
     def __init__(
         self, context: Context, pair_seconds: float, sink: Sink, stack: ExitStack, kept: Kept
@@ -90,22 +101,21 @@ class Recording(Attempts):
         plan = Plan(AS_IS, self.context.job.baseline)
         if self.key(plan) in self.kept.rows:
             return
+        effort = replace(self._effort(), max_blocks=12)
         with to_itself():
-            began = time.perf_counter()
             self.baseline()
-            seconds = time.perf_counter() - began
+            tried, live = Attempt(), self._live()
+            with measure.start(self.context, self.context.models, plan.backend, "again") as worker:
+                with tried.phase("load"):
+                    started = ready(worker)
+                pair, took = timed(live, worker, effort, math.inf)
         trial = self.ledger.trials[0]
-        taken = trial.measurement
-        assert taken is not None
-        row = Row(trial.key, trial.plan, "baseline", trial.status, size=trial.size)
-        load_s, first_s = taken.load_ns / 1e9, taken.first_ns / 1e9
-        turns = tuple(Turn.of(block) for block in taken.pairs[0].blocks)
-        found = replace(row, pairs=(turns,), scores=trial.scores, final=trial.scores)
-        timed = replace(found, load_s=load_s, first_s=first_s, peak_rss=taken.peak_rss)
-        block_s = sum(block.seconds for block in taken.pairs[0].blocks) / len(turns)
-        # What is left is the start of the other process, and the warming up of both.
-        warm_s = max(0.0, seconds - 2 * (load_s + first_s) - block_s * len(turns))
-        self.kept.put(replace(timed, warm_s=warm_s, block_s=block_s))
+        row = Row(trial.key, trial.plan, "baseline", trial.status, size=trial.size, **took)
+        turns = tuple(Turn.of(block) for block in pair.blocks)
+        row = replace(row, pairs=(turns,), scores=trial.scores, final=trial.scores)
+        first_s = started.first_ns / 1e9
+        load_s = tried.known["load_s"] - first_s
+        self.kept.put(replace(row, load_s=load_s, first_s=first_s, peak_rss=started.peak_rss))
 
     def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
@@ -118,23 +128,34 @@ class Recording(Attempts):
         self.kept.put(row)
         return self._recorded(trial, proposal)
 
-    def again(self, row: Row, pairs: int) -> None:
-        """Time a row's plan in fresh pairs too: one pair of processes proves little."""
+    def again(self, row: Row) -> Row:
+        """Time a row's plan in one more fresh pair: one pair of processes proves little."""
         with to_itself():
             self._rest()
             files = build_all(self.context, row.plan, self.sink)
             context, backend = self.context, row.plan.backend
             models, base = context.models, context.job.baseline
-            taken = [
-                tuple(Turn.of(block) for block in one.pair.blocks)
-                for one in fresh_pairs(
-                    lambda: measure.start(context, models, base, "baseline"),
-                    lambda: measure.start(context, files.paths, backend, "again"),
-                    pairs,
-                    claiming(self.pair_seconds),
-                )
-            ]
-        self.kept.put(replace(row, pairs=(*row.pairs, *taken)))
+            fresh = fresh_pairs(
+                lambda: measure.start(context, models, base, "baseline"),
+                lambda: measure.start(context, files.paths, backend, "again"),
+                1,
+                replace(self._effort(), max_blocks=20),
+            )
+            taken: tuple[Turn, ...] = ()
+            with closing(fresh), suppress(WorkerFailed):
+                taken = tuple(Turn.of(block) for block in next(fresh).pair.blocks)
+        found = replace(row, pairs=(*row.pairs, taken))
+        self.kept.put(found)
+        return found
+
+    def _effort(self) -> Effort:
+        """Of a plan: as long as a search of three minutes times it, in shorter bursts."""
+        return Effort(seconds=self.pair_seconds, decide=False, burst=RECORDED_BURST_S)
+
+    def _best(self) -> float:
+        """Return the ratio of the fastest plan so far that keeps the budget."""
+        known = [r.truth for r in self.kept.rows.values() if r.passes and r.truth is not None]
+        return min([1.0, *known])
 
     def _measured(self, key: str, proposal: Proposal) -> tuple[Row, Trial]:
         plan, cuts = proposal.plan, list[Cut]()
@@ -154,9 +175,9 @@ class Recording(Attempts):
         why = ""
         try:
             blank = self._run(proposal, files, live, blank, tried)
-        except BaselineFailed:
-            raise
         except WorkerFailed as error:
+            if error.worker is live:
+                raise
             why = error.failure.reason
         except OrtuneError as error:
             why = error.what
@@ -171,7 +192,7 @@ class Recording(Attempts):
         return replace(row, **tried.known, status=trial.status, why=trial.why), trial
 
     def _run(
-        self, proposal: Proposal, files: Files, live: Any, blank: Trial, tried: Attempt
+        self, proposal: Proposal, files: Files, live: Worker, blank: Trial, tried: Attempt
     ) -> Trial:
         """Load, time and score; `tried` knows all that went well."""
         context, known = self.context, tried.known
@@ -180,28 +201,28 @@ class Recording(Attempts):
                 started = ready(worker)
             known["load_s"] -= started.first_ns / 1e9
             known |= {"first_s": started.first_ns / 1e9, "peak_rss": started.peak_rss}
-            seen: list[float] = []
             with tried.phase("timing"):
-                began = time.perf_counter()
-                pair = time_pair(
-                    live,
-                    worker,
-                    effort(proposal, self.pair_seconds),
-                    lambda ratio, done: seen.append(time.perf_counter() - began),
-                )
-            known |= _turns(known.pop("timing_s"), seen, len(pair.blocks))
+                pair, took = timed(live, worker, self._effort(), self._best())
+            del known["timing_s"]
+            known |= took
             known["pairs"] = (tuple(Turn.of(block) for block in pair.blocks),)
             blank = replace(blank, measurement=measure.measurement(started, [pair]))
-            with tried.phase("search"):
-                scores = score(context, worker, proposal.plan, context.parts["search"])
-            known["scores"] = scores
-            blank = replace(blank, scores=scores)
-            known["trial"] = measure.concluded(context, blank, stats.NOTHING)
-            parts = context.evaluation()
-            with tried.phase("final"):
-                known["final"] = scores
-                if len(parts) > 1:
-                    known["final"] = score(context, worker, proposal.plan, *parts)
+            ratio = stats.ratio([pair], stats.SEARCHING)
+            if ratio.low < measure.HOPELESS and ratio.value < SCORED:
+                blank = self._scored(proposal.plan, worker, blank, tried)
+        return blank
+
+    def _scored(self, plan: Plan, worker: Worker, blank: Trial, tried: Attempt) -> Trial:
+        """Score on the search's part, then on all samples: what was scored is not run again."""
+        context, known, once = self.context, tried.known, Once(worker)
+        with tried.phase("search"):
+            scores = score(context, once, plan, context.parts["search"])
+        known["scores"] = scores
+        blank = replace(blank, scores=scores)
+        known["trial"] = measure.concluded(context, blank, stats.NOTHING)
+        with tried.phase("final"):
+            known["final"] = score(context, once, plan, *context.evaluation())
+        known["final_s"] += known["search_s"]
         return blank
 
     def _built(self, plan: Plan, cuts: list[Cut]) -> Files:
@@ -262,12 +283,6 @@ def calibrations(asked: dict[str, float], ranges: list[str]) -> Iterator[None]:
 
     with patch.object(editing, "calibrate", noting):
         yield
-
-
-def _turns(seconds: float, seen: Sequence[float], blocks: int) -> dict[str, float]:
-    """Return what a turn took, seen from the third on, and what came before the first."""
-    each = (seen[-1] - seen[0]) / (len(seen) - 1) if len(seen) > 1 else seconds / (blocks + 1)
-    return {"block_s": each, "warm_s": max(0.0, seconds - blocks * each)}
 
 
 def _brief(edits: Sequence[Edit]) -> tuple[Edit, ...]:

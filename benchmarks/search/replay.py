@@ -1,11 +1,15 @@
 """Replay policies on the tables: how far is what they find from the best there is?
 
-    python -m benchmarks.search.replay --policy staged --seconds 30,60,180 [NAME ...]
+    python -m benchmarks.search.replay --policy staged --policy adaptive [--left-out] [NAME ...]
 
 The search's own loop runs under a scripted clock on which plans cost what the tables say. Regret
 is the latency of what was found over that of the table's best plan within the budget: of each
-table, and the geometric mean. Results, where all tables are replayed:
-``benchmarks/results/search_replay.json``. Seconds a table; it need not be idle: nothing is timed.
+table, and the geometric mean. Of the trials that were abandoned part way those whose whole ratio
+is within 2 % of the table's best were abandoned wrongly.
+
+Tables named in ``benchmarks/search/left_out.json`` are replayed with ``--left-out`` alone: no
+policy is tuned on them. Results, where all tables are replayed, these too:
+``benchmarks/results/replay.json``. Seconds a table; it need not be idle: nothing is timed.
 """
 
 from __future__ import annotations
@@ -19,12 +23,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.markdown import table as markdown
 from benchmarks.search.replayed import Result, replay
 from benchmarks.search.table import Table, tables, true_ratio
 from ortune.core.plugins.spelling import parse
 from ortune.search.policy import Policy
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "search_replay.json"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "replay.json"
+LEFT_OUT: tuple[str, ...] = tuple(
+    json.loads(Path(__file__).with_name("left_out.json").read_text())
+)
 
 
 def main() -> None:
@@ -34,17 +42,16 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="tables; all there are")
     parser.add_argument("--policy", action="append", help="staged; repeat it to compare")
     parser.add_argument("--seconds", default="30,60,180")
+    parser.add_argument("--left-out", action="store_true", help="those left out of tuning too")
     parser.add_argument("--changed-space", action="store_true", help="what a table lacks fails")
     asked = parser.parse_args()
     seconds = [float(text) for text in asked.seconds.split(",")]
-    every = list(tables(asked.names))
-    if not every:
-        parser.error("no tables yet: python -m benchmarks.search.record NAME")
-    found = compared(every, asked.policy or ["staged"], seconds, changed=asked.changed_space)
-    for policy, about in found["policies"].items():
-        for limit, one in about["seconds"].items():
-            print(f"{policy}, {limit} s: {one['regret']:.3f} (worst {one['worst']:.3f})")
-    if not asked.names:
+    wanted = [t for t in tables(asked.names) if asked.left_out or t.about.name not in LEFT_OUT]
+    if not wanted:
+        parser.error("no such tables yet: python -m benchmarks.search.record NAME")
+    found = compared(wanted, asked.policy or ["staged"], seconds, changed=asked.changed_space)
+    print(shown(found))
+    if asked.left_out and not asked.names:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
@@ -68,17 +75,54 @@ def compared(
 
 
 def summary(results: Mapping[str, Result]) -> dict[str, Any]:
-    """Return the geometric mean of the regrets, the worst, and each."""
-    regrets = [one.regret for one in results.values()]
+    """Return the geometric mean of the regrets, all and of what was left out, and each."""
+    every = list(results.values())
     rounded = {
         name: {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(one).items()}
         for name, one in results.items()
     }
+    abandoned, wrongly = (
+        sum(counts) for counts in ([o.abandoned for o in every], [len(o.wrongly) for o in every])
+    )
     return {
-        "regret": geometric(regrets),
-        "worst": max(regrets, default=math.nan),
+        "regret": geometric(one.regret for one in every),
+        "regret of left out": geometric(
+            one.regret for name, one in results.items() if name in LEFT_OUT
+        ),
+        "worst": max((one.regret for one in every), default=math.nan),
+        "wall over its limit": max((one.over for one in every), default=math.nan),
+        "abandoned": abandoned,
+        "wrongly abandoned": wrongly,
         "models": rounded,
     }
+
+
+def shown(found: Mapping[str, Any]) -> str:
+    """Return regrets as a table: a row a model, a column a policy and time limit."""
+    columns = [
+        (policy, limit, one)
+        for policy, about in found["policies"].items()
+        for limit, one in about["seconds"].items()
+    ]
+    head = ["found / best in the table", "best plan", "its ratio"]
+    head += [f"{policy}, {limit} s" for policy, limit, _ in columns]
+    rows = []
+    for name, about in found["tables"].items():
+        regrets = [f"{one['models'][name]['regret']:.3f}" for *_, one in columns]
+        mark = " (left out)" * (name in LEFT_OUT)
+        rows.append([name + mark, f"`{about['best']}`", f"{about['ratio']:.3f}", *regrets])
+    for label in ("regret", "regret of left out", "worst"):
+        values = [f"{one[label]:.3f}" for *_, one in columns]
+        rows.append([_LABELS[label], "", "", *values])
+    shares = [f"{one['wrongly abandoned']} of {one['abandoned']}" for *_, one in columns]
+    return markdown(head, [*rows, ["wrongly abandoned", "", "", *shares]])
+
+
+_LABELS = {
+    "regret": "geometric mean",
+    "regret of left out": "geometric mean of those left out of tuning",
+    "worst": "worst",
+}
 
 
 def geometric(values: Iterable[float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,22 +22,20 @@ from ortune.core.workload import Workload
 from ortune.measurement.timing import stats
 
 TABLES = Path(__file__).with_name("tables")
-KEPT_ENTRIES = 24
-"""Entries of a side that are kept of a block: a median of more tells no more."""
+KEPT_ENTRIES = 10
+"""Entries that are kept of a burst: a median of more tells no more."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What one side of a block took, thinned.
+    """What one burst took, thinned.
 
     Attributes:
         unit_ns: What `entries` count: about a thousandth of a run.
-        each: Runs behind an entry, those that were left out spread over the others.
     """
 
     unit_ns: int
     entries: tuple[int, ...]
-    each: int
     alike: bool
 
     @classmethod
@@ -54,31 +52,47 @@ class Side:
             places = np.linspace(0, len(chosen) - 1, KEPT_ENTRIES).round().astype(int)
             chosen = np.sort(chosen)[places] if burst.alike else chosen[:KEPT_ENTRIES]
         unit = max(1, int(np.median(chosen)) // 1000)
-        each = max(1, round(burst.runs_each * len(burst.latency_ns) / len(chosen)))
-        return cls(unit, tuple(np.rint(chosen / unit).astype(int).tolist()), each, burst.alike)
+        return cls(unit, tuple(np.rint(chosen / unit).astype(int).tolist()), burst.alike)
 
-    def burst(self) -> Burst:
-        """Return it as the statistics read it."""
-        taken = tuple(self.unit_ns * one for one in self.entries)
-        return Burst(taken, (0.0,) * len(taken), self.each, self.alike)
+    @property
+    def latency_ns(self) -> tuple[int, ...]:
+        """Nanoseconds of each entry."""
+        return tuple(self.unit_ns * one for one in self.entries)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One block A B B A."""
+    """One block, its bursts apart in the order in which they ran: A B B A."""
 
-    baseline: Side
-    candidate: Side
+    bursts: tuple[Side, Side, Side, Side]
 
     @classmethod
     def of(cls, block: Block) -> Turn:
         """Thin a block."""
-        one, two = stats.calm(block)
-        return cls(Side.of(block.baseline, one.tolist()), Side.of(block.candidate, two.tolist()))
+        calm = stats.calm(block)
+        (a, d), (b, c) = (
+            _halves(burst, kept.tolist())
+            for burst, kept in zip((block.baseline, block.candidate), calm, strict=True)
+        )
+        return cls((a, b, c, d))
 
     def block(self) -> Block:
         """Return it as the statistics read it."""
-        return Block(self.baseline.burst(), self.candidate.burst())
+        a, b, c, d = self.bursts
+        return Block(_joined(a, d), _joined(b, c))
+
+
+def _halves(burst: Burst, kept: Sequence[bool]) -> tuple[Side, Side]:
+    """Return both bursts that were joined: they have as many entries each."""
+    half = len(burst.latency_ns) // 2
+    one = replace(burst, latency_ns=burst.latency_ns[:half])
+    two = replace(burst, latency_ns=burst.latency_ns[half:])
+    return Side.of(one, kept[:half]), Side.of(two, kept[half:])
+
+
+def _joined(one: Side, two: Side) -> Burst:
+    taken = one.latency_ns + two.latency_ns
+    return Burst(taken, (0.0,) * len(taken), alike=one.alike)
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Row:
-    """One plan measured at full effort, and all that it cost.
+    """One plan measured as far as it can count, and all that it cost.
 
     Attributes:
         key: Digest of everything the result depends on; it may change with a plugin's code.
@@ -112,9 +126,11 @@ class Row:
         warm_s: From then to the first block; `block_s` is a whole turn, all waiting included.
         search_s: Scoring the search's part; `final_s` all samples that finalists are judged on.
         pairs: Blocks of one pair of processes each: the search's, then fresh ones of the fastest.
-        scores: On the search's part, `final` on all.
+            A plan far behind the best has fewer blocks, as any rule would have ended there.
+        scores: On the search's part, `final` on all; none of what is clearly slower than the
+            original, as no search asks for them.
         died: In what it failed: build, load, timing, search, final; empty where it did not.
-        died_s: How long that took. A hang ends at the time limit of a search of three minutes.
+        died_s: How long that took; a hang ends at `About.hang_s`.
     """
 
     key: str
@@ -162,7 +178,8 @@ class About:
 
     Attributes:
         space: Digest of what the space lists.
-        pair_s: Seconds of timing that every plan got.
+        pair_s: Seconds of timing that a plan got, at most.
+        hang_s: Time limit of a task: what reached it was hanging.
         prepared_s: Seconds until the search would have begun.
         flags: The CPU's instruction sets, all of them; `cpus` that could be used.
         offered: Backend as searched -> what its environment offers it, in the order of the search.
@@ -179,6 +196,7 @@ class About:
     machine: Mapping[str, str]
     versions: Mapping[str, str]
     pair_s: float
+    hang_s: float
     prepared_s: float
     flags: str
     cpus: int

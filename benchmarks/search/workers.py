@@ -1,0 +1,80 @@
+"""Workers of a recording: timed no longer than it can count, and scored once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ortune.core.plugins import codec
+from ortune.core.trial import Block, Burst, Pair
+from ortune.core.workload import Span
+from ortune.measurement.process import Worker
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import Effort
+from ortune.measurement.timing.turns import blocks, burst, pace, warm
+
+HOPELESS, BEHIND = 3.0, 1.1
+"""Times the best so far: a plan that is so far behind after one block gets no second; one whose
+whole interval lies so far behind after four gets no fifth."""
+
+
+class Once(Worker):
+    """A live worker that answers from memory what it has scored before."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def ask(self, do: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
+        key = json.dumps([do, codec.encode(arguments)])
+        if key not in self._known:
+            self._known[key] = self._worker.ask(do, timeout_s=timeout_s, **arguments)
+        return self._known[key]
+
+
+def timed(
+    baseline: Worker, candidate: Worker, effort: Effort, best: float
+) -> tuple[Pair, dict[str, Any]]:
+    """Time a pair as `time_pair` does, until it cannot matter any more by how much it is behind.
+
+    Args:
+        best: Ratio of the best plan so far.
+
+    Returns:
+        The blocks, and the seconds until the first and of each.
+    """
+    began = time.perf_counter()
+    sizes = pace({one: warm(one) for one in (baseline, candidate)}, effort.burst)
+    warm_s, last = time.perf_counter() - began, candidate
+
+    def taken(worker: Worker, size: Span) -> Burst:
+        nonlocal last
+        if worker is not last:
+            last.ask("rest")
+        last = worker
+        return burst(worker, size)
+
+    began, done = time.perf_counter(), list[Block]()
+    for found in blocks(sizes, taken):
+        done.append(Block(found[baseline], found[candidate]))
+        seconds = time.perf_counter() - began
+        if len(done) >= effort.max_blocks or settled(done, seconds, effort, best):
+            break
+    return Pair(tuple(done)), {"warm_s": warm_s, "block_s": seconds / len(done)}
+
+
+def settled(done: Sequence[Block], seconds: float, effort: Effort, best: float) -> bool:
+    """Whether more blocks would tell nothing: time is up, or the plan is far behind the best.
+
+    Args:
+        seconds: Since the first block began.
+    """
+    ratio = stats.ratio([Pair(tuple(done))], stats.SEARCHING)
+    if ratio.value > HOPELESS * best:
+        return True
+    late = seconds - effort.seconds
+    if len(done) < effort.min_blocks and late < effort.seconds:
+        return False
+    return late > 0 or ratio.low > BEHIND * best
