@@ -33,7 +33,6 @@ from ortune.core.event import silent
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets
 from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
-from ortune.measurement.timing import stats
 from ortune.policies.exhaustive import Exhaustive
 from ortune.recipe.space import Space
 from ortune.search.optimize import explore, make_folder, read_targets
@@ -47,6 +46,8 @@ FASTEST = 10
 """Plans around which every single setting is tried."""
 CONFIRMED, AGAIN = 6, 2
 """Of so many of the fastest more fresh pairs are timed, and how many."""
+SAVED, BUILDS, BUILD_S = 0.25, 0.3, 4.0
+"""For estimates: rescues that are needed, plans that build something new, seconds of a build."""
 _EVER = 1e9
 
 
@@ -195,24 +196,19 @@ def estimate(name: str, found: Opened, kept: Kept) -> float:
     around = [len(some) for key, some in every.items() if key.startswith("around ")]
     settings = FASTEST * round(sum(around) / max(1, len(around)))
     first = next(row for row in kept.rows.values() if row.stage == "baseline")
-    run_s, samples = found.context.base_ns / 1e9, len(found.context.parts["search"].indices)
-    whole = sum(len(part.indices) for part in found.context.evaluation())
-    each = PAIR_S + 2.0 + 2 * (first.load_s + first.first_s) + run_s * (samples + whole)
-    builds = 3 * (first.load_s + first.first_s) + 4.0
-    likely = plans + rescues / 4 + settings
-    left = max(0.0, likely - len(kept.rows)) * each + (plans + rescues / 4) / 3 * builds
-    left += FASTEST * AGAIN * (claim_s() + 2 * first.load_s)
+    start_s = first.start_s + first.load_s + first.first_s + first.warm_s
+    timing_s = max(PAIR_S, 2 * first.block_s)
+    likely = plans + rescues * SAVED + settings
+    left = max(0.0, likely - len(kept.rows)) * (start_s + timing_s + first.final_s / 2)
+    left += (plans + rescues * SAVED) * BUILDS * (BUILD_S + first.final_s)
+    left += CONFIRMED * AGAIN * (timing_s + 2 * start_s)
     print(
-        f"{name}: {plans} plans, at most {rescues} rescues, about {settings} settings; "
+        f"{name}: {plans} plans, at most {rescues} rescues, about {settings} settings; a start "
+        f"takes {start_s:.1f} s, a block {first.block_s:.2f} s, scoring {first.final_s:.1f} s; "
         f"{len(kept.rows)} measured, about {left / 60:.0f} minutes left",
         flush=True,
     )
     return left
-
-
-def claim_s() -> float:
-    """Return the seconds of one fresh pair, without its start."""
-    return PAIR_S * 3 / stats.PAIRS + 1.5
 
 
 def _about(name: str, space_digest: str, found: Opened) -> About:
@@ -227,7 +223,6 @@ def _about(name: str, space_digest: str, found: Opened) -> About:
         machine=dict(job.machine),
         versions=dict(job.versions),
         pair_s=PAIR_S,
-        hang_s=HANG_S,
         prepared_s=found.prepared_s,
         flags=" ".join(sorted(instruction_sets())),
         cpus=effective_cpus(),

@@ -36,7 +36,7 @@ from ortune.experiment.scores import score
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, fresh_pairs
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.turns import Started, ready
 from ortune.recipe import editing
 from ortune.recipe.built import steps_key
 
@@ -79,6 +79,16 @@ class Attempt:
         """Since the present phase began."""
         return time.perf_counter() - self.began
 
+    def starts(self, worker: Worker) -> Started:
+        """Load and run once."""
+        with self.phase("load"):
+            started = ready(worker)
+        load_s, first_s = started.load_ns / 1e9, started.first_ns / 1e9
+        start_s = max(0.0, self.known["load_s"] - load_s - first_s)
+        self.known |= {"start_s": start_s, "load_s": load_s, "first_s": first_s}
+        self.known["peak_rss"] = started.peak_rss
+        return started
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time a phase; what fails in it says where."""
@@ -97,25 +107,23 @@ class Recording(Attempts):
         self.kept = kept
 
     def original(self) -> None:
-        """Record the original, as every search begins."""
-        plan = Plan(AS_IS, self.context.job.baseline)
+        """Record the original, as every search begins, and what scoring takes."""
+        plan, context = Plan(AS_IS, self.context.job.baseline), self.context
         if self.key(plan) in self.kept.rows:
             return
-        effort = replace(self._effort(), max_blocks=12)
+        effort, tried = replace(self._effort(), max_blocks=12), Attempt()
         with to_itself():
             self.baseline()
-            tried, live = Attempt(), self._live()
-            with measure.start(self.context, self.context.models, plan.backend, "again") as worker:
-                with tried.phase("load"):
-                    started = ready(worker)
+            trial, live = self.ledger.trials[0], self._live()
+            with measure.start(context, context.models, plan.backend, "again") as worker:
+                tried.starts(worker)
                 pair, took = timed(live, worker, effort, math.inf)
-        trial = self.ledger.trials[0]
-        row = Row(trial.key, trial.plan, "baseline", trial.status, size=trial.size, **took)
+                self._scored(plan, worker, trial, tried)
+        known = tried.known | took | {"scores": trial.scores, "final": trial.scores}
         turns = tuple(Turn.of(block) for block in pair.blocks)
-        row = replace(row, pairs=(turns,), scores=trial.scores, final=trial.scores)
-        first_s = started.first_ns / 1e9
-        load_s = tried.known["load_s"] - first_s
-        self.kept.put(replace(row, load_s=load_s, first_s=first_s, peak_rss=started.peak_rss))
+        row = Row(trial.key, trial.plan, "baseline", trial.status, size=trial.size)
+        del known["trial"]
+        self.kept.put(replace(row, pairs=(turns,), **known))
 
     def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
@@ -197,10 +205,7 @@ class Recording(Attempts):
         """Load, time and score; `tried` knows all that went well."""
         context, known = self.context, tried.known
         with measure.start(context, files.paths, proposal.plan.backend, "search") as worker:
-            with tried.phase("load"):
-                started = ready(worker)
-            known["load_s"] -= started.first_ns / 1e9
-            known |= {"first_s": started.first_ns / 1e9, "peak_rss": started.peak_rss}
+            started = tried.starts(worker)
             with tried.phase("timing"):
                 pair, took = timed(live, worker, self._effort(), self._best())
             del known["timing_s"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -32,6 +33,8 @@ NEAR = 1.02
 """Times the table's best: a plan that fast was abandoned wrongly."""
 LONGEST_S = 60.0
 """Time limit of a task in a search, at most."""
+TIMES = ("time", "perf_counter", "monotonic")
+"""What the search's code reads time by."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,9 @@ def simulating(machine: Machine) -> Iterator[None]:
     first = machine.table.rows[0]
     value, file = first.scores[0].value, SimpleNamespace(size=lambda _: first.size or 0)
     with ExitStack() as stack:
-        for module in (evaluate, measure, pairs, loop):
-            if hasattr(module, "time"):
-                stack.enter_context(patch.object(module, "time", machine.clock))
+        for module, name in product((evaluate, measure, pairs, loop), TIMES):
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, machine.clock))
         stack.enter_context(patch.object(loop, "Attempts", Attempts))
         stack.enter_context(patch.object(evaluate, "build_all", machine.build_all))
         stack.enter_context(patch.object(evaluate, "scored", lambda *_: value))

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.search.costs import Paid, Spent, passes
@@ -77,25 +78,41 @@ class Machine:
         edits = tuple(row.edits)
         return Files(dict.fromkeys(context.models, path), edits, row.size or 0, changed, name)
 
-    def worker(self, job: WorkerJob, *, timeout_s: float = math.inf, **_: object) -> Any:
+    def worker(
+        self,
+        job: WorkerJob,
+        *,
+        timeout_s: float = math.inf,
+        deadlines: Mapping[str, float] | None = None,
+        **_: object,
+    ) -> Any:
         """Start a worker."""
         recipe = self._recipes.get(next(iter(job.models.values())), AS_IS)
         row = self.row(Plan(recipe, job.backend))
         count = self._starts[row.plan.spelled] = self._starts.get(row.plan.spelled, -1) + 1
-        return SimulatedWorker(self, row, count, timeout_s)
+        return SimulatedWorker(self, row, count, timeout_s, deadlines or {})
 
     def score(
-        self, context: Context, worker: SimulatedWorker, plan: Plan, *parts: ScoredPart
+        self,
+        context: Context,
+        worker: SimulatedWorker,
+        plan: Plan,
+        *parts: ScoredPart,
+        **given: Any,
     ) -> tuple[Score, ...]:
         """Score a loaded plan on one part or on all.
+
+        Args:
+            given: What decides how long it may take.
 
         Raises:
             WorkerFailed: It did not answer.
         """
         row, whole = worker.row, len(parts) > 1
+        limit = max(context.scoring_s(part, **given) for part in parts)
         if row.died in ("search", "final")[: 1 + whole]:
-            worker.dies(max(context.scoring_s(part) for part in parts))
-        self.clock.now += row.final_s if whole else row.search_s
+            worker.dies(limit)
+        worker.takes(row.final_s if whole else row.search_s, limit)
         return row.final or row.scores if whole else row.scores
 
     def row(self, plan: Plan) -> Row:
@@ -138,8 +155,17 @@ class SimulatedWorker:
     reproduce = "a replay"
     alive = True
 
-    def __init__(self, machine: Machine, row: Row, start: int, timeout_s: float) -> None:
-        self.machine, self.row, self._timeout_s = machine, row, timeout_s
+    def __init__(
+        self,
+        machine: Machine,
+        row: Row,
+        start: int = 0,
+        timeout_s: float = math.inf,
+        deadlines: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self.machine, self.row = machine, row
+        self._timeout_s, self._deadlines = timeout_s, deadlines
+        self._there = machine.clock.now + row.start_s
         self.paid = Paid.of(row, machine.table.rows[0])
         pairs = [pair for pair in row.pairs if pair] or [()]
         self.turns = pairs[start % len(pairs)]
@@ -161,14 +187,15 @@ class SimulatedWorker:
         Raises:
             WorkerFailed: It failed then, or takes longer than it may.
         """
-        row, limit = self.row, timeout_s or self._timeout_s
+        row, limit = self.row, timeout_s or self._deadlines.get(do, self._timeout_s)
         if do == "load":
             if row.died == "load":
                 self.dies(limit)
-            self._takes(row.load_s, limit)
+            # Other work may have been done while the process came up.
+            self.takes(max(0.0, self._there - self.machine.clock.now) + row.load_s, limit)
             return {"load_ns": round(row.load_s * 1e9), "placement": {}}
         if do == "first":
-            self._takes(row.first_s, limit)
+            self.takes(row.first_s, limit)
             return {"first_ns": round(row.first_s * 1e9), "peak_rss": row.peak_rss}
         if do == "burst" and "drop" in asked:
             return self._timed(limit, **asked)
@@ -180,20 +207,16 @@ class SimulatedWorker:
         Raises:
             WorkerFailed: Always.
         """
-        hung = self.row.died_s >= self.machine.table.about.hang_s
-        self._takes(math.inf if hung else self.row.died_s, limit)
+        self.takes(math.inf if self.row.hung else self.row.died_s, limit)
         self._fails(self.row.why)
 
     def _warming(self, runs: int, limit: float) -> Mapping[str, Any]:
-        first = self.machine.warms(self)
-        if first:
+        if self.machine.warms(self):
             self.bursts = [0, 0]
             if self.row.died == "timing":
                 self.dies(limit)
         ns = self.paid.run_ns[1]
-        # What a row took before its first burst holds the original's warming up too.
-        beyond = self.paid.warm_s * (first and self.row.stage != "baseline")
-        self._takes(beyond + runs * ns / 1e9, limit)
+        self.takes(runs * ns / 1e9, limit)
         alike = all(side.alike for turn in self.turns for side in turn.bursts)
         return {"latency_ns": [ns] * runs, "spent_ns": runs * ns, "alike": alike}
 
@@ -209,14 +232,21 @@ class SimulatedWorker:
         done, candidate.bursts[side] = candidate.bursts[side], candidate.bursts[side] + 1
         bursts = candidate.turns[done // 2 % len(candidate.turns)].bursts
         taken = bursts[(0, 3)[done % 2] if side == 0 else 1 + done % 2]
-        self._takes(candidate.paid.burst(side, runs * each), limit)
+        if not done and not side:
+            self.machine.clock.now += candidate.paid.warm_s
+        self.takes(candidate.paid.burst(side, runs * each), limit)
         return {
             "latency_ns": list(islice(cycle(taken.latency_ns), runs)),
             "waited": [0.0] * runs,
             "alike": taken.alike,
         }
 
-    def _takes(self, seconds: float, limit: float) -> None:
+    def takes(self, seconds: float, limit: float) -> None:
+        """Let time pass.
+
+        Raises:
+            WorkerFailed: It is more than it may be.
+        """
         if seconds > limit:
             self.machine.clock.now += limit
             self._fails(f"no answer after {limit:.3g} s")

@@ -122,7 +122,8 @@ class Row:
     Attributes:
         key: Digest of everything the result depends on; it may change with a plugin's code.
         cuts: The builds that were made for this plan; those made before stand in other rows.
-        load_s: Until the session is there; `first_s` until it has answered once.
+        start_s: Until the process is there; `load_s` until the session is, `first_s` until it has
+            answered once.
         warm_s: From then to the first block; `block_s` is a whole turn, all waiting included.
         search_s: Scoring the search's part; `final_s` all samples that finalists are judged on.
         pairs: Blocks of one pair of processes each: the search's, then fresh ones of the fastest.
@@ -130,7 +131,7 @@ class Row:
         scores: On the search's part, `final` on all; none of what is clearly slower than the
             original, as no search asks for them.
         died: In what it failed: build, load, timing, search, final; empty where it did not.
-        died_s: How long that took; a hang ends at `About.hang_s`.
+        died_s: How long that took, for a hang until it was given up.
     """
 
     key: str
@@ -143,6 +144,7 @@ class Row:
     edits: tuple[Edit, ...] = ()
     peak_rss: int = 0
     cuts: tuple[Cut, ...] = ()
+    start_s: float = 0.0
     load_s: float = 0.0
     first_s: float = 0.0
     warm_s: float = 0.0
@@ -165,6 +167,11 @@ class Row:
         return stats.ratio(self.timed()).value if any(self.pairs) else None
 
     @property
+    def hung(self) -> bool:
+        """Whether it gave no answer: a longer wait would have taken longer."""
+        return self.why.startswith("no answer")
+
+    @property
     def passes(self) -> bool:
         """Whether it ran and kept the budget on all samples."""
         judged = self.final or self.scores
@@ -179,7 +186,6 @@ class About:
     Attributes:
         space: Digest of what the space lists.
         pair_s: Seconds of timing that a plan got, at most.
-        hang_s: Time limit of a task: what reached it was hanging.
         prepared_s: Seconds until the search would have begun.
         flags: The CPU's instruction sets, all of them; `cpus` that could be used.
         offered: Backend as searched -> what its environment offers it, in the order of the search.
@@ -196,7 +202,6 @@ class About:
     machine: Mapping[str, str]
     versions: Mapping[str, str]
     pair_s: float
-    hang_s: float
     prepared_s: float
     flags: str
     cpus: int

@@ -45,6 +45,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import AS_IS
 from ortune.core.trial import Burst, Pair, Plan, Proposal, Score, Status, Verdict
 from ortune.experiment import evaluate
+from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing import pairs
 from ortune.measurement.timing.pairs import Effort
 from ortune.policies.exhaustive import Exhaustive
@@ -57,7 +58,7 @@ BASE = Cpu(threads=1)
 FLAGS = "avx2 avx512_vnni"
 CAPABLE = Capabilities(effective_cpus=1, instruction_sets=tuple(FLAGS.split()))
 ABOUT = About(
-    "toy", "", "cosine>=0.99", Latency(), BASE, FACTS, {"cpu": "toy"}, {}, 2.0, 20.0, 3.0, FLAGS,
+    "toy", "", "cosine>=0.99", Latency(), BASE, FACTS, {"cpu": "toy"}, {}, 2.0, 3.0, FLAGS,
     1, ((BASE, CAPABLE),), (("threads",),),
 )  # fmt: skip
 MS = 1_000_000
@@ -78,7 +79,8 @@ def row(plan: Plan, ratio: float, *, stage: str = "search", fails: bool = False)
     scores = (replace(SCORES[0], verdict=Verdict.FAILS),) if fails else SCORES
     made = Row(plan.spelled, plan, stage, Status.FAILS if fails else Status.OK, cuts=cuts)
     return replace(
-        made, load_s=0.2, first_s=0.1, warm_s=0.5, block_s=0.5, search_s=0.3, final_s=0.6,
+        made, start_s=0.4, load_s=0.2, first_s=0.1, warm_s=0.5, block_s=0.5, search_s=0.3,
+        final_s=0.6,
         pairs=(tuple(turn(ratio) for _ in range(8)),), scores=scores, final=scores,
     )  # fmt: skip
 
@@ -145,16 +147,17 @@ def test_what_was_built_and_calibrated_is_paid_once() -> None:
 def test_what_fails_costs_its_time_and_a_hang_no_more_than_the_limit(table: Table) -> None:
     whole = replay(table, Exhaustive(), 1000).wall
 
-    def longer(seconds: float, died: str) -> float:
+    def longer(seconds: float, died: str, why: str = "it crashed") -> float:
         rows = list(table.rows)
         gone = replace(rows[-1], died=died, died_s=seconds, pairs=(), scores=(), final=())
-        rows[-1] = replace(gone, status=Status.FAILED, why="no answer")
+        rows[-1] = replace(gone, status=Status.FAILED, why=why)
         found = replay(replace(table, rows=tuple(rows)), Exhaustive(), 1000)
         assert found.regret == pytest.approx(1.0), "the others go on"
         return found.wall - whole
 
     assert longer(15.0, "timing") - longer(10.0, "timing") == pytest.approx(5.0)
-    assert longer(20.0, "load") - longer(10.0, "load") == pytest.approx(60 - 10), "it hung"
+    hung = longer(20.0, "load", "no answer to 'load' after 20 s")
+    assert hung - longer(10.0, "load") == pytest.approx(60 - 10), "as long as it may"
 
 
 class TestMachine:
@@ -163,7 +166,7 @@ class TestMachine:
     def pair(self, one: Row, effort: Effort) -> tuple[Pair, float]:
         original = row(Plan(AS_IS, BASE), 1.0, stage="baseline")
         machine = Machine(Table(ABOUT, (original, one)), Clock())
-        base, candidate = (SimulatedWorker(machine, r, 0, 20.0) for r in (original, one))
+        base, candidate = (SimulatedWorker(machine, r) for r in (original, one))
         with simulating(machine):
             return pairs.time_pair(
                 cast("Any", base), cast("Any", candidate), effort
@@ -202,6 +205,22 @@ class TestMachine:
         assert many - few == pytest.approx(4 * one.block_s)
         longer = self.pair(one, Effort(max_blocks=1, decide=False, burst=0.1))[1]
         assert longer - few == pytest.approx(4 * 0.04)
+
+    def test_a_request_has_its_own_deadline(self) -> None:
+        slow = replace(row(Plan(AS_IS, Cpu()), 1.0), first_s=9.0)
+        machine = Machine(Table(ABOUT, (slow,)), Clock())
+        worker = SimulatedWorker(machine, slow, deadlines={"first": 2.0})
+        worker.ask("load")
+        began = machine.clock.now
+        with pytest.raises(WorkerFailed, match="no answer"):
+            worker.ask("first")
+        assert machine.clock.now - began == 2.0 and not worker.alive
+
+    def test_processes_that_come_up_together_cost_one_start(self) -> None:
+        machine = Machine(Table(ABOUT, (one := row(Plan(AS_IS, BASE), 1.0),)), Clock())
+        for worker in [SimulatedWorker(machine, one), SimulatedWorker(machine, one)]:
+            worker.ask("load")
+        assert machine.clock.now == pytest.approx(one.start_s + 2 * one.load_s)
 
     def test_a_trial_that_was_screened_is_charged_again_but_not_its_build(
         self, table: Table, tmp_path: Path
@@ -322,7 +341,7 @@ class TestRecording:
         base, one, _ = current(first)
         assert base.stage == "baseline" and true_ratio(base) == 1.0
         assert one.truth == pytest.approx(0.5) and one.passes and not one.died
-        assert one.block_s > 0 and one.load_s > 0 and one.search_s > 0 and one.final_s > 0
+        assert one.block_s > 0 and one.start_s > 0 and one.search_s > 0 and one.final_s > 0
         assert one.scores[0].samples == 100 and one.final[0].samples == 200
         assert [cut.steps for cut in one.cuts] == [
             spelled(one.plan.recipe.steps[:at]) for at in cuts_of(one.plan.recipe.steps)
@@ -372,6 +391,7 @@ class TestRecording:
     ) -> None:
         attempts = begin()
         attempts.original()
+        script.diary.clear()
         try_all(attempts, space(), 1)
         assert [len(some) for some in script.asked("score", "candidate")] == [100, 100]
         script.ratio = 1.5
