@@ -23,9 +23,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.markdown import table as markdown
 from benchmarks.search.replayed import Result, replay
 from benchmarks.search.table import Table, tables, true_ratio
+from benchmarks.tables_of_the_rest import replayed
 from ortune.core.plugins.spelling import parse
 from ortune.search.policy import Policy
 
@@ -50,7 +50,7 @@ def main() -> None:
     if not wanted:
         parser.error("no such tables yet: python -m benchmarks.search.record NAME")
     found = compared(wanted, asked.policy or ["staged"], seconds, changed=asked.changed_space)
-    print(shown(found))
+    print(replayed(found))
     if asked.left_out and not asked.names:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -63,8 +63,13 @@ def compared(
     changed: bool = False,
 ) -> dict[str, Any]:
     """Replay every policy on every table for every time limit."""
-    found: dict[str, Any] = {"tables": {table.about.name: _about(table) for table in every}}
-    found["policies"] = {}
+    first = every[0].about
+    found: dict[str, Any] = {
+        "machine": dict(first.machine),
+        "versions": dict(first.versions),
+        "tables": {table.about.name: _about(table) for table in every},
+        "policies": {},
+    }
     for text in policies:
         policy, limits = parse(Policy, text), {}
         for limit in seconds:
@@ -97,34 +102,6 @@ def summary(results: Mapping[str, Result]) -> dict[str, Any]:
     }
 
 
-def shown(found: Mapping[str, Any]) -> str:
-    """Return regrets as a table: a row a model, a column a policy and time limit."""
-    columns = [
-        (policy, limit, one)
-        for policy, about in found["policies"].items()
-        for limit, one in about["seconds"].items()
-    ]
-    head = ["found / best in the table", "best plan", "its ratio"]
-    head += [f"{policy}, {limit} s" for policy, limit, _ in columns]
-    rows = []
-    for name, about in found["tables"].items():
-        regrets = [f"{one['models'][name]['regret']:.3f}" for *_, one in columns]
-        mark = " (left out)" * (name in LEFT_OUT)
-        rows.append([name + mark, f"`{about['best']}`", f"{about['ratio']:.3f}", *regrets])
-    for label in ("regret", "regret of left out", "worst"):
-        values = [f"{one[label]:.3f}" for *_, one in columns]
-        rows.append([_LABELS[label], "", "", *values])
-    shares = [f"{one['wrongly abandoned']} of {one['abandoned']}" for *_, one in columns]
-    return markdown(head, [*rows, ["wrongly abandoned", "", "", *shares]])
-
-
-_LABELS = {
-    "regret": "geometric mean",
-    "regret of left out": "geometric mean of those left out of tuning",
-    "worst": "worst",
-}
-
-
 def geometric(values: Iterable[float]) -> float:
     """Return the geometric mean."""
     found = [math.log(value) for value in values]
@@ -134,7 +111,7 @@ def geometric(values: Iterable[float]) -> float:
 def _about(table: Table) -> dict[str, Any]:
     return {
         "cpu": table.about.machine.get("cpu", ""),
-        "versions": dict(table.about.versions),
+        "left out": table.about.name in LEFT_OUT,
         "space": table.about.space,
         "plans": len(table.rows),
         "best": str(table.best.plan),

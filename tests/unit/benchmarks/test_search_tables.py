@@ -16,7 +16,7 @@ from benchmarks.search.costs import RECORDED_BURST_S, Spent
 from benchmarks.search.models import NAMES
 from benchmarks.search.record import confirm, current, frozen, try_all
 from benchmarks.search.recording import Kept, Recording
-from benchmarks.search.replay import LEFT_OUT, compared, geometric, shown, summary
+from benchmarks.search.replay import LEFT_OUT, compared, geometric, summary
 from benchmarks.search.replayed import Attempts, replay, simulating, surroundings
 from benchmarks.search.simulated import Clock, Machine, SimulatedWorker
 from benchmarks.search.spaces import digest, pretended, space_of
@@ -35,6 +35,7 @@ from benchmarks.search.table import (
     write,
 )
 from benchmarks.search.workers import settled
+from benchmarks.tables_of_the_rest import replayed
 from tests.unit.experiment.scripted import Script, scripted
 
 from ortune.backends.cpu import Cpu
@@ -57,8 +58,9 @@ FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
 BASE = Cpu(threads=1)
 FLAGS = "avx2 avx512_vnni"
 CAPABLE = Capabilities(effective_cpus=1, instruction_sets=tuple(FLAGS.split()))
+MACHINE = {"cpu": "toy", "instruction sets": FLAGS, "effective cpus": "1"}
 ABOUT = About(
-    "toy", "", "cosine>=0.99", Latency(), BASE, FACTS, {"cpu": "toy"}, {}, 2.0, 3.0, FLAGS,
+    "toy", "", "cosine>=0.99", Latency(), BASE, FACTS, MACHINE, {}, 2.0, 3.0, FLAGS,
     1, ((BASE, CAPABLE),), (("threads",),),
 )  # fmt: skip
 MS = 1_000_000
@@ -273,10 +275,10 @@ def test_regret_is_told_by_model_and_as_a_geometric_mean(table: Table) -> None:
     assert one["5"]["models"]["toy"]["regret"] == pytest.approx(one["5"]["worst"], abs=1e-4)
     assert found["tables"]["toy"]["plans"] == len(table.rows)
     assert math.isnan(summary({})["regret"])
-    page = shown(found)
+    page = replayed(found)
     assert "| toy |" in page and "staged, 5 s" in page and "0 of 0" in page
     marked = replace(table, about=replace(table.about, name=LEFT_OUT[0]))
-    assert f"| {LEFT_OUT[0]} (left out) |" in shown(compared([marked], ["staged"], [5]))
+    assert f"| {LEFT_OUT[0]} (left out) |" in replayed(compared([marked], ["staged"], [5]))
 
 
 def test_models_that_are_left_out_of_tuning_have_tables() -> None:
