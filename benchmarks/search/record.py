@@ -84,20 +84,16 @@ class Opened:
 def opened(name: str) -> Opened:
     """Prepare a model as `optimize` does; what an earlier recording prepared is checked."""
     request = asked(name, WORK / name / "run")
-    root = Path(request.out)
-    with to_itself():
-        began = time.perf_counter()
-        targets = [
-            replace(one, splits=request.driven.splits(one.capabilities.effective_cpus))
-            for one in read_targets(request.on)
-        ]
-        make_folder(root)
-        context = prepare(
-            request, root, silent, on=request.on, policy=str(Exhaustive()), finalists=3
-        )
-        exact = request.data is None and not request.evaluate
-        space = explore(context, targets, exact, lambda text: None)
-        seconds = time.perf_counter() - began
+    root, began = Path(request.out), time.perf_counter()
+    targets = [
+        replace(one, splits=request.driven.splits(one.capabilities.effective_cpus))
+        for one in read_targets(request.on)
+    ]
+    make_folder(root)
+    context = prepare(request, root, silent, on=request.on, policy=str(Exhaustive()), finalists=3)
+    exact = request.data is None and not request.evaluate
+    space = explore(context, targets, exact, lambda text: None)
+    seconds = time.perf_counter() - began
     timed = replace(context, timeout_s=min(HANG_S, context.timeout_s))
     return Opened(timed, space, _first(root.parent / "prepared.json", seconds))
 
@@ -136,12 +132,13 @@ def record(name: str, *, limit: int | None = None) -> tuple[Table, bool]:
     Args:
         limit: Plans to try at most.
     """
-    found = opened(name)
-    space_digest = frozen(WORK / name, found.space)
     kept = Kept(WORK / name / "rows")
     with ExitStack() as stack:
-        attempts = Recording(found.context, PAIR_S, silent, stack, kept)
-        attempts.original()
+        with to_itself():
+            found = opened(name)
+            space_digest = frozen(WORK / name, found.space)
+            attempts = Recording(found.context, PAIR_S, silent, stack, kept)
+            attempts.original()
         estimate(name, found, kept)
         whole = try_all(attempts, found.space, limit)
         if whole:

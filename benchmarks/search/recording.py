@@ -107,18 +107,20 @@ class Recording(Attempts):
         self.kept = kept
 
     def original(self) -> None:
-        """Record the original, as every search begins, and what scoring takes."""
+        """Record the original, as every search begins, and what scoring takes.
+
+        Whoever asks for it has the machine to itself.
+        """
         plan, context = Plan(AS_IS, self.context.job.baseline), self.context
         if self.key(plan) in self.kept.rows:
             return
         effort, tried = replace(self._effort(), max_blocks=12), Attempt()
-        with to_itself():
-            self.baseline()
-            trial, live = self.ledger.trials[0], self._live()
-            with measure.start(context, context.models, plan.backend, "again") as worker:
-                tried.starts(worker)
-                pair, took = timed(live, worker, effort, math.inf)
-                self._scored(plan, worker, trial, tried)
+        self.baseline()
+        trial, live = self.ledger.trials[0], self._live()
+        with measure.start(context, context.models, plan.backend, "again") as worker:
+            tried.starts(worker)
+            pair, took = timed(live, worker, effort, math.inf)
+            self._scored(plan, worker, trial, tried)
         known = tried.known | took | {"scores": trial.scores, "final": trial.scores}
         turns = tuple(Turn.of(block) for block in pair.blocks)
         row = Row(trial.key, trial.plan, "baseline", trial.status, size=trial.size)
