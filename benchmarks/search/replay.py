@@ -17,8 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -43,13 +46,17 @@ def main() -> None:
     parser.add_argument("--policy", action="append", help="staged; repeat it to compare")
     parser.add_argument("--seconds", default="30,60,180")
     parser.add_argument("--left-out", action="store_true", help="those left out of tuning too")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that replay")
     parser.add_argument("--changed-space", action="store_true", help="what a table lacks fails")
     asked = parser.parse_args()
     seconds = [float(text) for text in asked.seconds.split(",")]
     wanted = [t for t in tables(asked.names) if asked.left_out or t.about.name not in LEFT_OUT]
     if not wanted:
         parser.error("no such tables yet: python -m benchmarks.search.record NAME")
-    found = compared(wanted, asked.policy or ["staged"], seconds, changed=asked.changed_space)
+    policies = asked.policy or ["staged"]
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        mapped = pool.map if asked.jobs > 1 else map
+        found = compared(wanted, policies, seconds, changed=asked.changed_space, mapped=mapped)
     print(replayed(found))
     if asked.left_out and not asked.names:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
@@ -61,22 +68,35 @@ def compared(
     seconds: Sequence[float],
     *,
     changed: bool = False,
+    mapped: Callable[..., Iterable[Result]] = map,
 ) -> dict[str, Any]:
-    """Replay every policy on every table for every time limit."""
+    """Replay every policy on every table for every time limit.
+
+    Args:
+        changed: See `replay`.
+        mapped: As the built-in; a pool's spreads the replays over processes.
+    """
+    cases = list(product(policies, seconds, every))
+    one = partial(_one, changed=changed)
+    limits: dict[str, dict[str, dict[str, Result]]] = {}
+    for (policy, limit, table), result in zip(cases, mapped(one, cases), strict=True):
+        of_policy = limits.setdefault(policy, {})
+        of_policy.setdefault(f"{limit:g}", {})[table.about.name] = result
     first = every[0].about
-    found: dict[str, Any] = {
+    return {
         "machine": dict(first.machine),
         "versions": dict(first.versions),
         "tables": {table.about.name: _about(table) for table in every},
-        "policies": {},
+        "policies": {
+            policy: {"seconds": {limit: summary(found) for limit, found in some.items()}}
+            for policy, some in limits.items()
+        },
     }
-    for text in policies:
-        policy, limits = parse(Policy, text), {}
-        for limit in seconds:
-            results = {t.about.name: replay(t, policy, limit, changed=changed) for t in every}
-            limits[f"{limit:g}"] = summary(results)
-        found["policies"][text] = {"seconds": limits}
-    return found
+
+
+def _one(case: tuple[str, float, Table], *, changed: bool) -> Result:
+    policy, limit, table = case
+    return replay(table, parse(Policy, policy), limit, changed=changed)
 
 
 def summary(results: Mapping[str, Result]) -> dict[str, Any]:
