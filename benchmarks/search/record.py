@@ -38,10 +38,8 @@ from ortune.recipe.space import Space
 from ortune.search.optimize import explore, make_folder, read_targets
 from ortune.search.policy import View
 
-PAIR_S = 2.0
-"""Seconds of timing a plan, at most: blocks are half as long as in a search of three minutes."""
-HANG_S = 20.0
-"""Time limit of a task: longer than any search waits for one."""
+PAIR_S = 1.5
+"""Seconds of timing a plan: five blocks, which are half as long as in a search of 3 minutes."""
 FASTEST = 10
 """Plans around which every single setting is tried."""
 CONFIRMED, AGAIN = 6, 2
@@ -94,8 +92,7 @@ def opened(name: str) -> Opened:
     exact = request.data is None and not request.evaluate
     space = explore(context, targets, exact, lambda text: None)
     seconds = time.perf_counter() - began
-    timed = replace(context, timeout_s=min(HANG_S, context.timeout_s))
-    return Opened(timed, space, _first(root.parent / "prepared.json", seconds))
+    return Opened(context, space, _first(root.parent / "prepared.json", seconds))
 
 
 def _first(path: Path, seconds: float) -> float:
@@ -194,7 +191,7 @@ def estimate(name: str, found: Opened, kept: Kept) -> float:
     settings = FASTEST * round(sum(around) / max(1, len(around)))
     first = next(row for row in kept.rows.values() if row.stage == "baseline")
     start_s = first.start_s + first.load_s + first.first_s + first.warm_s
-    timing_s = max(PAIR_S, 2 * first.block_s)
+    timing_s = max(PAIR_S, 3 * first.block_s)
     likely = plans + rescues * SAVED + settings
     left = max(0.0, likely - len(kept.rows)) * (start_s + timing_s + first.final_s / 2)
     left += (plans + rescues * SAVED) * BUILDS * (BUILD_S + first.final_s)
@@ -225,6 +222,7 @@ def _about(name: str, space_digest: str, found: Opened) -> About:
         cpus=effective_cpus(),
         offered=tuple((one.backend, one.capabilities) for one in space.targets),
         pinned=tuple(tuple(sorted(one.pinned)) for one in space.targets),
+        deadlines=found.context.deadlines,
         exact=space.exact,
         buckets=space.buckets if isinstance(space.buckets, Bucketed) else None,
     )

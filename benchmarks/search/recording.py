@@ -27,7 +27,7 @@ from ortune.core.event import Sink
 from ortune.core.observer import Probe
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS, Edit, Recipe, Step
-from ortune.core.trial import Plan, Proposal, Status, Trial
+from ortune.core.trial import Pair, Plan, Proposal, Status, Trial
 from ortune.experiment import measure
 from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
@@ -35,7 +35,7 @@ from ortune.experiment.evaluate import Attempts
 from ortune.experiment.scores import score
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, fresh_pairs
+from ortune.measurement.timing.pairs import Effort, Stop, fresh_pairs
 from ortune.measurement.timing.turns import Started, ready
 from ortune.recipe import editing
 from ortune.recipe.built import steps_key
@@ -120,14 +120,16 @@ class Recording(Attempts):
         with measure.start(context, context.models, plan.backend, "again") as worker:
             tried.starts(worker)
             pair, took = timed(live, worker, effort, math.inf)
-            self._scored(plan, worker, trial, tried)
+            self._scored(plan, worker, trial, tried, pair)
         known = tried.known | took | {"scores": trial.scores, "final": trial.scores}
         turns = tuple(Turn.of(block) for block in pair.blocks)
         row = Row(trial.key, trial.plan, "baseline", trial.status, size=trial.size)
         del known["trial"]
         self.kept.put(replace(row, pairs=(turns,), **known))
 
-    def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
+    def one(
+        self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
+    ) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
         key = self.key(proposal.plan)
         known = self.ledger.find(key, "search")
@@ -216,19 +218,22 @@ class Recording(Attempts):
             blank = replace(blank, measurement=measure.measurement(started, [pair]))
             ratio = stats.ratio([pair], stats.SEARCHING)
             if ratio.low < measure.HOPELESS and ratio.value < SCORED:
-                blank = self._scored(proposal.plan, worker, blank, tried)
+                blank = self._scored(proposal.plan, worker, blank, tried, pair)
         return blank
 
-    def _scored(self, plan: Plan, worker: Worker, blank: Trial, tried: Attempt) -> Trial:
+    def _scored(
+        self, plan: Plan, worker: Worker, blank: Trial, tried: Attempt, pair: Pair
+    ) -> Trial:
         """Score on the search's part, then on all samples: what was scored is not run again."""
         context, known, once = self.context, tried.known, Once(worker)
+        run_ns = max(pair.blocks[-1].candidate.latency_ns)
         with tried.phase("search"):
-            scores = score(context, once, plan, context.parts["search"])
+            scores = score(context, once, plan, context.parts["search"], run_ns=run_ns)
         known["scores"] = scores
         blank = replace(blank, scores=scores)
         known["trial"] = measure.concluded(context, blank, stats.NOTHING)
         with tried.phase("final"):
-            known["final"] = score(context, once, plan, *context.evaluation())
+            known["final"] = score(context, once, plan, *context.evaluation(), run_ns=run_ns)
         known["final_s"] += known["search_s"]
         return blank
 

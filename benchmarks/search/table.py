@@ -20,6 +20,7 @@ from ortune.core.step import Edit, Quantizer, Step
 from ortune.core.trial import Block, Burst, Pair, Plan, Score, Status, Verdict
 from ortune.core.workload import Workload
 from ortune.measurement.timing import stats
+from ortune.measurement.timing.deadlines import Deadlines
 
 TABLES = Path(__file__).with_name("tables")
 KEPT_ENTRIES = 10
@@ -186,6 +187,7 @@ class About:
     Attributes:
         space: Digest of what the space lists.
         pair_s: Seconds of timing that a plan got, at most.
+        deadlines: Of a plan's requests.
         prepared_s: Seconds until the search would have begun.
         flags: The CPU's instruction sets, all of them; `cpus` that could be used.
         offered: Backend as searched -> what its environment offers it, in the order of the search.
@@ -207,6 +209,7 @@ class About:
     cpus: int
     offered: tuple[tuple[Backend, Capabilities], ...]
     pinned: tuple[tuple[str, ...], ...]
+    deadlines: Deadlines = field(default_factory=Deadlines)
     exact: bool = False
     buckets: Backend | None = None
 

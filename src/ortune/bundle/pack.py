@@ -30,7 +30,14 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 """A fixed date: the same trial packs to the same bytes."""
 
 
-def pack(study: Study, path: str | Path, *, trial: str | None = None, force: bool = False) -> Path:
+def pack(
+    study: Study,
+    path: str | Path,
+    *,
+    trial: str | None = None,
+    unconfirmed: bool = False,
+    force: bool = False,
+) -> Path:
     """Write a bundle: tuned model, plain original, settings, recipe, evidence, golden samples.
 
     Models are stored, not compressed. The file appears when it is whole.
@@ -38,14 +45,22 @@ def pack(study: Study, path: str | Path, *, trial: str | None = None, force: boo
     Args:
         path: Where it goes, by custom ``NAME.ortune``.
         trial: Start of the key of another trial than the best.
+        unconfirmed: Pack one that no finalist's pairs have confirmed as faster and within the
+            budget.
         force: Replace an existing file. Inputs of the run are never replaced.
 
     Raises:
-        OrtuneError: The trial cannot be packed, a part of the run is gone, or the path cannot be
-            written.
+        OrtuneError: The trial cannot be packed or is not confirmed, a part of the run is gone, or
+            the path cannot be written.
     """
     path = Path(path)
     chosen = study.best if trial is None else _find(study, trial)
+    if not (unconfirmed or study.confirmed(chosen)):
+        raise OrtuneError(
+            f"trial {chosen.key[:8]} ({chosen.plan}) is not confirmed: no finalist that is faster "
+            "and keeps the budget",
+            fix="give --unconfirmed (unconfirmed=True) to pack it all the same",
+        )
     parts = content(study, chosen)
     texts = {
         SETTINGS: codec.encode(_settings(chosen.plan.backend, parts)),

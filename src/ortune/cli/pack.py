@@ -20,12 +20,13 @@ class _Asked(Request):
 
     Example:
         ortune pack run -o model.ortune
-        ortune pack run -o small.ortune --trial 3fa9
+        ortune pack run -o small.ortune --trial 3fa9 --unconfirmed
 
     Attributes:
         run: The run's folder.
         out: The bundle, NAME.ortune.
         trial: Another trial than the winner, by its key.
+        unconfirmed: Pack a trial that fresh pairs have not confirmed.
         force: Overwrite an existing output.
     """
 
@@ -33,6 +34,7 @@ class _Asked(Request):
     _: KW_ONLY
     out: Annotated[str | Path, Option("PATH", "-o --out")]
     trial: Annotated[str | None, Option("KEY")] = None
+    unconfirmed: bool = False
     force: bool = False
 
 
@@ -45,7 +47,13 @@ def command(asked: _Asked) -> int:
     from ortune.experiment.ledger import read_study
 
     study = read_study(Path(asked.run))
-    path = pack(study, asked.out, trial=asked.trial, force=asked.force)
+    path = pack(
+        study,
+        asked.out,
+        trial=asked.trial,
+        unconfirmed=asked.unconfirmed,
+        force=asked.force,
+    )
     chosen = study.best if asked.trial is None else study.find(asked.trial)
     plan = str(chosen.plan) if chosen else ""
     result = {

@@ -47,7 +47,7 @@ def outcome(trial: Trial) -> Outcome:
         return Outcome.FAILED
     if trial.status is Status.FAILS:
         return Outcome.FAILS
-    if trial.ratio.low > 1:
+    if trial.ratio.low > 1 or (trial.stopped and trial.status is Status.SLOWER):
         return Outcome.SLOWER
     if trial.status is Status.SCREENED:
         return Outcome.UNSCORED

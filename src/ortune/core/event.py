@@ -52,7 +52,14 @@ class TrialDone:
     cached: bool = False
 
 
-Event: TypeAlias = Note | StepDone | TrialStarted | Timing | TrialDone
+@dataclass(frozen=True)
+class Unconfirmed:
+    """The first plan that seems faster and keeps the budget; a finalist's pairs may tell else."""
+
+    trial: Trial
+
+
+Event: TypeAlias = Note | StepDone | TrialStarted | Timing | TrialDone | Unconfirmed
 Sink: TypeAlias = Callable[[Event], None]
 
 

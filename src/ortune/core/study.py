@@ -12,7 +12,7 @@ from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
 from ortune.core.result import TableResult
-from ortune.core.trial import Interval, Trial
+from ortune.core.trial import Interval, Trial, Untried
 from ortune.core.workload import Workload
 
 
@@ -94,7 +94,8 @@ class Ending:
         strict: Only proved accuracy is accepted.
         advice: What was wrong with the machine meanwhile, and what to change; the worst first.
         too_noisy: So much was wrong that a gain worth having would not have been seen.
-        untried: Plans that were left for lack of time.
+        untried: How many plans were left out.
+        left_out: The first of them, each with its reason.
     """
 
     history: tuple[Contribution, ...] = ()
@@ -105,6 +106,7 @@ class Ending:
     advice: tuple[str, ...] = ()
     too_noisy: bool = False
     untried: int = 0
+    left_out: tuple[Untried, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -228,8 +230,7 @@ class Study(TableResult):
 
     def find(self, key: str) -> Trial | None:
         """Return the last trial whose key starts with `key`: the final one where there are two."""
-        found = [trial for trial in self.trials if trial.key.startswith(key)]
-        return found[-1] if found else None
+        return next((t for t in reversed(self.trials) if t.key.startswith(key)), None)
 
     @property
     def final(self) -> tuple[Trial, ...]:
@@ -251,12 +252,9 @@ class Study(TableResult):
             return ()
         judged = {trial.key for trial in self.final}
         best = self.best.ratio.value if self.best.ratio else 1.0
-        fit = [
-            (t.ratio.value, t)
-            for t in self.trials
-            if t.key not in judged and self.accepts(t) and faster(t) and t.ratio
-        ]
-        return tuple(t for value, t in sorted(fit, key=lambda one: one[0]) if value < best)
+        fit = [t for t in self.trials if t.key not in judged and self.accepts(t) and faster(t)]
+        values = [(t.ratio.value, t) for t in fit if t.ratio]
+        return tuple(t for value, t in sorted(values, key=lambda one: one[0]) if value < best)
 
     @property
     def counts(self) -> Mapping[Outcome, int]:
@@ -268,8 +266,8 @@ class Study(TableResult):
 
     def confirmed(self, trial: Trial) -> bool:
         """Whether a trial is a finalist that is faster and accepted, or the original."""
-        final = trial.part == "final" and self.accepts(trial) and faster(trial)
-        return final or trial.key == self.baseline.key
+        fit = trial.part == "final" and self.accepts(trial) and faster(trial)
+        return fit or trial.key == self.baseline.key
 
     def accepts(self, trial: Trial) -> bool:
         """Say whether a trial's accuracy was verified as surely as requested."""
@@ -296,5 +294,5 @@ class Study(TableResult):
         def beaten(slow: float, bad: float) -> bool:
             return any(a <= slow and b <= bad and (a, b) != (slow, bad) for a, b, _ in points)
 
-        fastest_first = sorted(points, key=lambda point: point[0])
-        return tuple(trial for slow, bad, trial in fastest_first if not beaten(slow, bad))
+        points.sort(key=lambda point: point[0])
+        return tuple(trial for slow, bad, trial in points if not beaten(slow, bad))

@@ -71,6 +71,14 @@ class Proposal:
 
 
 @dataclass(frozen=True)
+class Untried:
+    """A plan that a search left out, and why."""
+
+    plan: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Interval:
     """An estimate with the ends of its confidence interval."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ortune.core.plugins import codec
 from ortune.core.study import Job
 from ortune.measurement.accuracy import ERROR
 from ortune.measurement.job import WorkerJob
+from ortune.measurement.timing.deadlines import Deadlines
 from ortune.recipe.build import Material
 
 
@@ -60,6 +61,7 @@ class Context:
         finalists: Plans that may be judged on samples that no choice has read.
         watched: What outputs that the budget does not read should keep: named, never decisive.
         yielded: The group of each sample of an evaluate function; None of one without groups.
+        deadlines: Of a plan's requests, by what the original took.
     """
 
     root: Path
@@ -78,6 +80,7 @@ class Context:
     finalists: int = 1
     watched: tuple[Budget, ...] = ()
     yielded: tuple[str | None, ...] | None = None
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
     @property
     def error(self) -> float:
@@ -94,9 +97,10 @@ class Context:
         """The accuracy budget."""
         return self.job.budget
 
-    def scoring_s(self, part: ScoredPart) -> float:
-        """Return the seconds that scoring a part may take: 20 times the original's or more."""
-        return max(self.timeout_s, 20 * len(part.indices) * self.base_ns / 1e9)
+    def scoring_s(self, part: ScoredPart, run_ns: int = 0) -> float:
+        """Return the seconds that scoring a part may take of a plan whose runs take `run_ns`."""
+        usual = max(self.timeout_s, 20 * len(part.indices) * self.base_ns / 1e9)
+        return self.deadlines.score_s(run_ns, usual)
 
     def evaluation(self) -> tuple[ScoredPart, ...]:
         """Return what finalists are judged on: the search's part and the part held out from it."""

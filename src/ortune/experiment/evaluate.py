@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted
@@ -17,7 +18,7 @@ from ortune.experiment.ledger import Ledger
 from ortune.measurement.accuracy import ERROR, scored
 from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, claiming, time_pair
+from ortune.measurement.timing.pairs import Effort, Stop, claiming, time_pair
 from ortune.measurement.timing.turns import ready
 from ortune.model.io import file
 from ortune.recipe.space import trial_key
@@ -45,6 +46,7 @@ class Attempts:
         self.ledger = Ledger(self.context.root)
         self._job = job_key(self.context.job)
         self._worker: Worker | None = None
+        self._began = 0.0
 
     def key(self, plan: Plan) -> str:
         """Return the key of a plan's trial."""
@@ -61,6 +63,7 @@ class Attempts:
         key = self.key(plan)
         if self.ledger.find(key, "search") is not None:
             return
+        self._began = perf_counter()
         self.sink(TrialStarted(plan, "baseline", 1, 1))
         with measure.start(self.context, self.context.models, plan.backend, "baseline") as worker:
             started = ready(worker)
@@ -87,13 +90,17 @@ class Attempts:
             )
         )
 
-    def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
+    def one(
+        self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
+    ) -> Trial:
         """Return the trial of a proposed plan, from the ledger or new.
 
         Args:
             proposal: What to try.
             always_score: Score it even where it has lost on time.
+            stop: Ends the timing part way, unless all of it is wanted.
         """
+        self._began = perf_counter()
         plan, key = proposal.plan, self.key(proposal.plan)
         known = self.ledger.find(key, "search")
         if known is not None and known.taken(proposal.effort):
@@ -108,6 +115,7 @@ class Attempts:
         if plan.recipe.steps and not files.changed:
             return self._unchanged(key, proposal)
         always = always_score or proposal.effort == "full"
+        wanted = effort(proposal, self.pair_seconds)
         trial = measure.attempt(
             self.context,
             key,
@@ -115,7 +123,7 @@ class Attempts:
             files,
             self.context.parts["search"],
             self._live(),
-            effort(proposal, self.pair_seconds),
+            wanted if always else replace(wanted, stop=stop),
             self.sink,
             scored="always" if always else "unless slower" if proposal.score else "never",
         )
@@ -132,16 +140,23 @@ class Attempts:
             self.note(f"{name}: {why}")
         return trial
 
-    def final(self, trial: Trial, index: int, total: int) -> Trial:
-        """Return a trial re-measured in fresh pairs on all evaluation samples."""
+    def final(self, trial: Trial, index: int, total: int, seconds: float | None = None) -> Trial:
+        """Return a trial re-measured in fresh pairs on all evaluation samples.
+
+        Args:
+            seconds: Of timing that each pair gets, where not the usual.
+        """
         known = self.ledger.find(trial.key, "final")
         if known is not None:
             self.sink(TrialDone(known, cached=True))
             return known
+        self._began = perf_counter()
         self.sink(TrialStarted(trial.plan, "final", index, total))
         self._rest()
         files = build_all(self.context, trial.plan, self.sink)
         effort = claiming(self.pair_seconds)
+        if seconds is not None:
+            effort = replace(effort, seconds=seconds)
         learnt = measure.learnt(self.ledger.trials, but=trial.key)
         found = measure.finalist(
             self.context,
@@ -169,6 +184,7 @@ class Attempts:
     def _recorded(self, trial: Trial, proposal: Proposal | None = None) -> Trial:
         if proposal is not None:
             trial = _of(trial, proposal)
+        trial = replace(trial, seconds=perf_counter() - self._began)
         self.ledger.append(trial)
         self.sink(TrialDone(trial))
         return trial

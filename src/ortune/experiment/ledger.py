@@ -148,6 +148,12 @@ def write_ending(root: Path, ending: Ending) -> None:
     write_text(root / "ending.json", json.dumps(codec.encode(ending), indent=1))
 
 
+def ended(root: Path) -> bool:
+    """Say whether a run came to its end: it was neither killed nor interrupted."""
+    data = _load(root / "ending.json")
+    return data is not None and data.get("finished") != "interrupted"
+
+
 def read_study(root: str | Path) -> Study:
     """Rebuild a study from its folder, finished or not.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,9 +30,12 @@ from ortune.experiment.scores import score
 from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs, time_pair
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, Stop, fresh_pairs, time_pair
 from ortune.measurement.timing.turns import Started, ready
 
+_ONCE = 1.35
+"""A lone block beyond this is slower: so far from the truth is one in a hundred at most, by
+``benchmarks/results/abandoned.json``."""
 NO_FASTER = str(Outcome.LEVEL)
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
@@ -50,19 +53,28 @@ def attempt(
     *,
     scored: Literal["always", "unless slower", "never"] = "unless slower",
 ) -> Trial:
-    """Measure and judge a built plan against a live baseline. Whatever happens is a trial."""
+    """Measure and judge a built plan against a live baseline. Whatever happens is a trial.
+
+    One that `effort` stops part way is not scored.
+    """
     began, blank = time.perf_counter(), _blank(key, plan, part.name, files)
     scores: tuple[Score, ...] = ()
+    told = _Told(effort.stop)
     try:
         with start(context, files.paths, plan.backend, part.name) as worker:
             started = ready(worker)
             pair = time_pair(
-                baseline, worker, effort, lambda found, done: sink(Timing(found, done))
+                baseline,
+                worker,
+                replace(effort, stop=told if effort.stop else None),
+                lambda found, done: sink(Timing(found, done)),
             )
             measured = measurement(started, [pair])
             low = stats.ratio(measured.pairs, stats.SEARCHING).low
-            if scored == "always" or (scored == "unless slower" and low < HOPELESS):
-                scores = score(context, worker, plan, part)
+            may_win = scored == "unless slower" and low < HOPELESS and not told.why
+            if scored == "always" or may_win:
+                scores = score(context, worker, plan, part, run_ns=_run_ns(pair))
+            blank = replace(blank, stopped=told.why)
     except BaselineFailed:
         raise
     except WorkerFailed as error:
@@ -107,7 +119,8 @@ def finalist(
             for one in fresh:
                 if not taken:
                     first = one
-                    scores = score(context, one.candidate, trial.plan, *parts)
+                    quick = _run_ns(one.pair)
+                    scores = score(context, one.candidate, trial.plan, *parts, run_ns=quick)
                 taken.append(one.pair)
     except BaselineFailed:
         raise
@@ -117,6 +130,24 @@ def finalist(
         return _died(blank, Failure(error.what, first.candidate.reproduce), began)
     measured = measurement(first.started, taken)
     return _judged(context, blank, measured, scores, one.candidate.reproduce, began, learnt)
+
+
+@dataclass
+class _Told:
+    """A rule that stops a trial, and what it said."""
+
+    rule: Stop | None
+    why: str = ""
+
+    def __call__(self, pair: Pair, done: float | None = None) -> str:
+        if self.rule is not None:
+            self.why = self.rule(pair, done)
+        return self.why
+
+
+def _run_ns(pair: Pair) -> int:
+    """Return the longest entry of a plan's last block."""
+    return max(pair.blocks[-1].candidate.latency_ns)
 
 
 def _blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
@@ -184,7 +215,10 @@ def concluded(context: Context, trial: Trial, learnt: stats.Learnt) -> Trial:
     ratio = stats.ratio(pairs, learnt=learnt)
     sure = ratio if trial.part == "final" else stats.ratio(pairs, stats.SEARCHING, learnt)
     status, why = conclude(context, sure, trial.scores)
-    if status is Status.SLOWER and ratio.low <= 1:
+    if trial.stopped and not trial.scores:
+        slower = ratio.low > 1 or ratio.value > _ONCE
+        status, why = Status.SLOWER if slower else Status.SCREENED, trial.stopped
+    elif status is Status.SLOWER and ratio.low <= 1:
         status, why = Status.LEVEL, "; ".join([NO_FASTER, *say.fallen(trial.scores)])
     predicted = stats.prediction(pairs, learnt)
     return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted)
@@ -222,4 +256,9 @@ def start(context: Context, models: Mapping[str, Path], backend: Backend, label:
     """Start a worker for these models in a fresh folder of the run."""
     folder = worker_folder(context.root / "workers", label)
     job = context.worker_job(models, backend, folder)
-    return Worker(job, timeout_s=context.timeout_s, memory_limit=context.memory_limit)
+    return Worker(
+        job,
+        timeout_s=context.timeout_s,
+        memory_limit=context.memory_limit,
+        deadlines=None if label == "baseline" else context.deadlines.seconds,
+    )

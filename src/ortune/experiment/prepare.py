@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from ortune.core.budget import Budget
@@ -24,6 +25,7 @@ from ortune.experiment.samples import Feeding
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.timing.deadlines import Deadlines
 from ortune.measurement.timing.turns import Started, ready
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
@@ -59,12 +61,7 @@ def prepare(
     facts = {name: model_facts.facts(file.load(path), read=True) for name, path in models.items()}
     fed = _fed(request, facts, root, header, sink).settled(root / "data")
     chosen = 0 if request.whole else finalists
-    with _start(request, root, fed.streams) as worker:
-        started = ready(worker)
-        quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
-        timeout_s = max(_TIMEOUT_S, request.time)
-        original = Original(request, worker, root / "data", timeout_s, quick, chosen, header, sink)
-        found = original.judged(fed)
+    found, deadlines, timeout_s = _judged(request, root, fed, chosen, header, sink)
     fed = found.feeding.altered(request, root / "data" / "altered", sink)
     derived = f"budget {found.budget} ({found.rule})" if found.rule else ""
     for text in filter(None, (derived, found.outlook)):
@@ -82,14 +79,37 @@ def prepare(
         materials=fed.materials,
         parts=found.parts,
         evaluate=request.evaluate or "",
-        base_ns=quick,
-        timeout_s=_timeout_s(request, started),
+        base_ns=deadlines.run_ns,
+        timeout_s=timeout_s,
         memory_limit=request.memory_limit,
         verbose=request.verbose,
         finalists=max(1, chosen),
         watched=found.watched,
         yielded=found.yielded,
+        deadlines=deadlines,
     )
+
+
+def _judged(
+    request: ExperimentRequest,
+    root: Path,
+    fed: Feeding,
+    chosen: int,
+    header: Header | None,
+    sink: Sink,
+) -> tuple[Judged, Deadlines, float]:
+    """Run the original: return what it fixes, deadlines by what it took, and a general one."""
+    began = monotonic()
+    with _start(request, root, fed.streams) as worker:
+        started = ready(worker)
+        ready_s = monotonic() - began
+        quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
+        timeout_s = max(_TIMEOUT_S, request.time)
+        original = Original(request, worker, root / "data", timeout_s, quick, chosen, header, sink)
+        found = original.judged(fed)
+        judged_s = monotonic() - began - ready_s
+    deadlines = Deadlines.of(started, ready_s, quick, judged_s, request.driven)
+    return found, deadlines, _timeout_s(request, started)
 
 
 def _job(request: ExperimentRequest, on: str, fed: Feeding, found: Judged) -> Job:

@@ -20,17 +20,24 @@ from ortune.measurement.process import Worker
 Records = NDArray[np.float64]
 
 
-def score(context: Context, worker: Worker, plan: Plan, *parts: ScoredPart) -> tuple[Score, ...]:
+def score(
+    context: Context, worker: Worker, plan: Plan, *parts: ScoredPart, run_ns: int = 0
+) -> tuple[Score, ...]:
     """Score a loaded plan on parts of the data together: the budget's metric first.
 
     Then come the figures shown beside it, and the outputs that it does not read, which carry
     `Verdict.FAILS` where they fall below their own limits. None of these decides.
+
+    Args:
+        run_ns: What its runs take, for the deadline.
     """
     if context.evaluate:
-        return (_judged(context, parts, _evaluated(context, worker, parts)),)
+        return (_judged(context, parts, _evaluated(context, worker, parts, run_ns)),)
     metric = context.budget.metric
     beside = [*shown_beside(context.budget), *(limit.metric for limit in context.watched)]
-    answers = [_ask(worker, [metric], part, context.scoring_s(part), beside) for part in parts]
+    answers = [
+        _ask(worker, [metric], part, context.scoring_s(part, run_ns), beside) for part in parts
+    ]
     own = np.concatenate([tables[0] for tables, _ in answers])
     shown = [_joined(tables) for tables in zip(*(others for _, others in answers), strict=True)]
     plain = len(beside) - len(context.watched)
@@ -125,13 +132,16 @@ def _groups(parts: Sequence[ScoredPart]) -> list[str] | None:
     return [name for part in parts for name in part.groups or ()] or None
 
 
-def _evaluated(context: Context, worker: Worker, parts: Sequence[ScoredPart]) -> Records:
+def _evaluated(
+    context: Context, worker: Worker, parts: Sequence[ScoredPart], run_ns: int
+) -> Records:
     """Return the evaluate function's records on these parts.
 
     Raises:
         BadData: They are not of the samples that the original's were of.
     """
-    answer = worker.ask("evaluate", function=context.evaluate, timeout_s=context.timeout_s * 10)
+    limit_s = context.deadlines.score_s(run_ns, context.timeout_s * 10)
+    answer = worker.ask("evaluate", function=context.evaluate, timeout_s=limit_s)
     known = context.yielded
     if known is None:
         rows = table(answer["records"][0], sum(len(p.indices) for p in context.evaluation()))

@@ -47,13 +47,21 @@ class WorkerFailed(Exception):
 
 
 class Worker:
-    """A live worker process that answers commands. Use as a context manager."""
+    """A live worker process that answers commands. Use as a context manager.
+
+    A command that has no deadline of its own is given `timeout_s`.
+    """
 
     def __init__(
-        self, job: WorkerJob, *, timeout_s: float = 300, memory_limit: int | None = None
+        self,
+        job: WorkerJob,
+        *,
+        timeout_s: float = 300,
+        memory_limit: int | None = None,
+        deadlines: Mapping[str, float] | None = None,
     ) -> None:
         python = interpreter(job.environment)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._deadlines = timeout_s, deadlines or {}
         self._limit = memory_limit or int(psutil.virtual_memory().available * 0.9)
         job.out.mkdir(parents=True, exist_ok=True)
         self._job = job.out / "job.json"
@@ -82,11 +90,12 @@ class Worker:
         self.close()
 
     def ask(self, do: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
-        """Send one command and wait for its answer.
+        """Send one command and wait for its answer, until the deadline that the command has.
 
         Raises:
             WorkerFailed: It crashed, hung, took too much memory or answered with an error.
         """
+        limit_s = timeout_s or self._deadlines.get(do, self._timeout_s)
         line = json.dumps({"do": do, **codec.encode(arguments)})
         with self._commands.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -97,7 +106,7 @@ class Worker:
             pipe.flush()
         except BrokenPipeError:
             raise self._failed(self._death()) from None
-        answer: dict[str, Any] = json.loads(self._read(timeout_s or self._timeout_s, do))
+        answer: dict[str, Any] = json.loads(self._read(limit_s, do))
         if "error" in answer:
             raise self._failed(str(answer["error"]), str(answer.get("fix", "")))
         return answer

@@ -34,10 +34,10 @@ class Exhaustive(Policy):
 
     def left_out(self, view: View) -> LeftOut:
         """Count what time has left untried, as far as it is known by now."""
-        count = sum(1 for _ in self._untried(view))
-        if not count:
+        left = [found.plan for found in self._untried(view)]
+        if not left:
             return LeftOut()
-        return LeftOut((f"time is up: {count} plans were not tried",), late=True, plans=count)
+        return LeftOut.of(left, "time was up", f"time is up: {len(left)} plans were not tried")
 
     def _untried(self, view: View) -> Iterator[Proposal]:
         """Yield every plan without a trial once, in the order in which they are tried."""

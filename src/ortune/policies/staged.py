@@ -62,7 +62,7 @@ class Staged(Policy):
         if not untried:
             return
         if untried[0] is not found[0] and view.remaining(self.plans) <= 0:
-            yield LeftOut(late=True, plans=len(untried))
+            yield LeftOut.of(untried, "the time for ranked plans was up")
             return
         place = found.index(untried[0]) + 1
         why = f"bet {place} of {len(found)}"
@@ -78,7 +78,7 @@ class Staged(Policy):
                 if trial is None:
                     if view.remaining(self.rescues) <= 0:
                         text = f"time is up: {failed.plan.recipe.name} was not saved"
-                        yield LeftOut((text,), plans=1)
+                        yield LeftOut.of([plan], "the time for rescues was up", text, late=False)
                         return
                     why = f"{failed.plan} is faster than the best but fails the budget"
                     yield Proposal(plan, "rescue", why, index=index, total=index)
@@ -119,7 +119,8 @@ class Staged(Policy):
                 gained[kind] = (best.plan.backend, leader.plan.backend)
             if proposal is not None:
                 late = view.remaining(self.settings) <= 0
-                yield LeftOut(late=True, plans=1) if late else proposal
+                gone = LeftOut.of([proposal.plan], "the time for runtime settings was up")
+                yield gone if late else proposal
                 return
 
     def _descend(self, view: View, best: Trial) -> tuple[Trial, Proposal | None]:
@@ -153,7 +154,8 @@ class Staged(Policy):
             return
         late = view.remaining(self.padding) <= 0
         why = "the best plan, padding cut off"
-        yield LeftOut(late=True, plans=1) if late else Proposal(plan, "padding", why, total=1)
+        gone = LeftOut.of([plan], "the time for plans behind buckets was up")
+        yield gone if late else Proposal(plan, "padding", why, total=1)
 
 
 def ranked(space: Space) -> list[Plan]:

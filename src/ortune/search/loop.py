@@ -5,33 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from statistics import fmean
+from dataclasses import dataclass, field, replace
 
-from ortune.core.acceptance import Outcome, outcome, winner
+from ortune.core.acceptance import Outcome, winner
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Note, Sink
-from ortune.core.step import Recipe, Transform
+from ortune.core.event import Note, Sink, Unconfirmed
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import Plan, Proposal, Trial
 from ortune.core.wording import count
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
-from ortune.experiment.ledger import write_ending
+from ortune.experiment.ledger import ended, write_ending
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
-from ortune.measurement.timing import stats
 from ortune.recipe.space import Space
+from ortune.search import conclusion, history
+from ortune.search.abandon import beaten
 from ortune.search.compare import apart, faster, quicker, reaches
-from ortune.search.policy import Policy, View
+from ortune.search.policy import LeftOut, Policy, View
+from ortune.search.reserve import Reserve
 
 FINALISTS = 3
 """Plans that are re-measured at the end; as many before it, where a target may end the search."""
 
 
-LONGEST_S = 90
-"""Seconds of a finalist at most that are worth asking for."""
+_SET_UP = 0.25
+"""Share of the time budget from which set-up does not count against it."""
+_TOLD = 200
+"""Plans that an ending names as not tried, at most."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def search(
             aim.strict,
             tuple(map(str, loop.judgement.advice)),
             loop.judgement.too_noisy,
-            loop.untried,
+            loop.left_out.count,
+            loop.left_out.untried[:_TOLD],
         )
         write_ending(context.root, ending)
 
@@ -113,7 +116,7 @@ class _Loop:
     stack: ExitStack
     history: list[Contribution] = field(default_factory=list)
     readings: dict[str, str] = field(default_factory=dict)
-    untried: int = 0
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     def __post_init__(self) -> None:
         # 4 seconds of a search of three minutes, 1 of a short one.
@@ -124,12 +127,15 @@ class _Loop:
 
     def run(self, explore: Callable[[Callable[[str], None]], Space]) -> str:
         """Try, confirm and explain; say how it ended."""
+        self._count_former_time()
         self.attempts.baseline()
+        self._count_set_up()
         finished = self._try(explore(self.attempts.note))
         if finished != "target":
             finished = self._confirm(finished)
         self.conclude()
-        self._say_what_would_be_found()
+        if text := conclusion.what_would_be_found(self.trials, self._finals()):
+            self.attempts.note(text)
         self._explain()
         self.judge_machine()
         return finished
@@ -139,30 +145,64 @@ class _Loop:
         """All so far, the original first."""
         return self.attempts.ledger.trials
 
+    def _count_former_time(self) -> None:
+        """Let a run that was killed or interrupted go on with the time that it had left."""
+        if not ended(self.context.root):
+            former = sum(trial.seconds for trial in self.trials)
+            self.aim = replace(self.aim, began=self.aim.began - former)
+
+    def _count_set_up(self) -> None:
+        """Where reading and scoring the original took long, say so and count from here."""
+        former = sum(trial.seconds for trial in self.trials[1:])
+        taken = self.aim.seconds - self.aim.left() - former
+        if taken > _SET_UP * self.aim.seconds:
+            self.attempts.note(
+                f"reading, and running and scoring the original, took {taken:.0f} s; the "
+                f"{self.aim.seconds:.0f} s of --time count from here"
+            )
+            self.aim = replace(self.aim, began=self.aim.began + taken)
+
+    def _reserve(self) -> Reserve:
+        parts = {i for part in self.context.parts.values() for i in part.indices}
+        return Reserve(self._current(), self.attempts.pair_seconds, len(parts))
+
     # --- stages -----------------------------------------------------------------------------
 
     def _try(self, space: Space) -> str:
         """Try what the policy proposes until it has nothing more or the target is reached."""
-        for trial in self._current():
-            if self._on_target(trial):
-                return "target"
-        while (proposal := self.policy.next(view := self._view(space))) is not None:
+        if any(self._on_target(trial) for trial in self._current()):
+            return "target"
+        view = self._view(space)
+        while (view.spare > 0 or len(view.trials) <= 1) and (
+            proposal := self.policy.next(view)
+        ) is not None:
             if view.tried(proposal.plan, proposal.effort):
                 raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
-            if self._on_target(self.attempts.one(proposal)):
+            trial = self.attempts.one(proposal, stop=beaten(view.trials))
+            if self._on_target(trial):
                 return "target"
-        left_out = self.policy.left_out(view)
-        self.untried = left_out.plans
-        if left_out.late:
+            self._show_first(trial, view)
+            view = self._view(space)
+        self.left_out = found = self.policy.left_out(view)
+        late = found.late or (view.spare <= 0 and self.policy.next(view) is not None)
+        if late:
             # Told now only: the verdict counts it.
-            left = f"{count(left_out.plans, 'plan')} {Outcome.UNTRIED}" if left_out.plans else ""
+            left = f"{count(found.count, 'plan')} {Outcome.UNTRIED}" if found.count else ""
             self.sink(Note(f"time is up{': ' * bool(left)}{left}"))
-        for text in left_out.notes:
+        for text in found.notes:
             self.attempts.note(text)
-        return "time" if left_out.late else "done"
+        return "time" if late else "done"
+
+    def _show_first(self, trial: Trial, before: View) -> None:
+        """Show the first plan that may be faster and keeps the budget; a finalist is sure."""
+        if trial in faster([self.trials[0], trial]) and len(faster(before.trials)) == 0:
+            self.sink(Unconfirmed(trial))
 
     def _view(self, space: Space) -> View:
-        return View(self.context.facts, space, self._current(), self.aim.left(), self.aim.seconds)
+        trials = self._current()
+        back = self._reserve().kept_back(self._candidates(), FINALISTS, self.aim.seconds)
+        left, total = self.aim.left(), self.aim.seconds
+        return View(self.context.facts, space, trials, left, total, kept_back=back)
 
     def _current(self) -> list[Trial]:
         """Return this job's trials, the original first; where plugins were edited, none of old."""
@@ -171,18 +211,23 @@ class _Loop:
 
     def _confirm(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten."""
-        chosen = [t for t in faster(self._current()) if not self._idle(t)][:FINALISTS]
+        chosen = self._candidates()[:FINALISTS]
         for index, trial in enumerate(chosen, 1):
-            leader = self._winner()
-            if leader is not None and self.aim.left() <= 0:
+            reserve, leader = self._reserve(), self._winner()
+            needed = reserve.final_s(trial) + reserve.closing_s
+            if (index > 1 or leader is not None) and self.aim.left() < needed:
                 left = sum(not self._judged(one) for one in chosen[index - 1 :])
                 if not left:
                     break
                 self.attempts.note(f"time is up, not re-measured: {count(left, 'finalist')}")
                 return "time"
             if leader is None or not apart(leader, trial):
-                self.attempts.final(trial, index, len(chosen))
+                seconds = reserve.seconds_each(trial, self.aim.left())
+                self.attempts.final(trial, index, len(chosen), seconds)
         return finished
+
+    def _candidates(self) -> list[Trial]:
+        return [t for t in faster(self._current()) if not self._idle(t)]
 
     def _judged(self, trial: Trial) -> bool:
         """Whether a plan was re-measured."""
@@ -201,21 +246,23 @@ class _Loop:
         if best is None:
             return
         base = self.context.job.baseline
-        exact = tuple(s for s in best.plan.recipe.steps if isinstance(s, Transform))
-        steps = [("graph", Plan(Recipe("clean", exact), base))] if exact else []
-        if best.plan.recipe.lossy:
-            steps.append(("quantization", Plan(best.plan.recipe, base)))
-        for name, plan in steps:
+        for name, plan in history.parts(best.plan, base):
             if self.attempts.key(plan) == best.key:
+                continue
+            if self._too_late_for(plan):
+                self.attempts.note(f"time is up: what {name} alone brings was not measured")
                 continue
             proposal = Proposal(plan, "history", f"what {name} alone brings")
             trial = self.attempts.one(proposal, always_score=True)
             if trial.ratio is not None:
                 self.history.append(Contribution(name, trial.key))
-        last = "quantization" if best.plan.backend == base else "runtime"
-        if not best.plan.recipe.lossy and best.plan.backend == base:
-            last = "graph"
-        self.history.append(Contribution(last, best.key))
+        self.history.append(Contribution(history.last(best.plan, base), best.key))
+
+    def _too_late_for(self, plan: Plan) -> bool:
+        """Whether there is no time left to measure a plan that explains the winner."""
+        known = self.attempts.ledger.find(self.attempts.key(plan), "search") is not None
+        reserve = self._reserve()
+        return not known and self.aim.left() < reserve.row_s + reserve.closing_s
 
     # --- judgement --------------------------------------------------------------------------
 
@@ -243,45 +290,11 @@ class _Loop:
             if found != trial:
                 self.attempts.ledger.append(found)
 
-    def _say_what_would_be_found(self) -> None:
-        """Where a finalist is not told from the original, say how long would tell 3 %."""
-        finals = [t for t in self._finals() if t.measurement is not None]
-        if not any(outcome(t) is Outcome.LEVEL for t in finals):
-            return
-        each = fmean(t.seconds for t in finals) / stats.PAIRS
-        learnt = measure.learnt(self.trials)
-        needed = stats.pairs_for(learnt)
-        if needed is not None and needed <= stats.PAIRS:
-            return
-        had = f"{stats.PAIRS} pairs of fresh processes, {stats.PAIRS * each:.0f} s"
-        if needed is not None and needed * each <= LONGEST_S:
-            text = f"to find a difference of 3 % a finalist needs {needed} pairs here, "
-            text += f"{needed * each:.0f} s; it had {had}"
-        else:
-            text = (
-                f"this machine cannot tell a difference of 3 % within {LONGEST_S} s a finalist; "
-            )
-            text += f"{had}, find one of {100 * stats.found(learnt):.0f} %"
-        self.attempts.note(text)
-
     def _finals(self) -> list[Trial]:
         return [trial for trial in self._current() if trial.part == "final"]
 
     def judge_machine(self) -> None:
         """Say how far the machine could be trusted since the search began."""
-        pairs = [p for t in self.trials if t.measurement for p in t.measurement.pairs]
-        finals = [t.measurement.pairs for t in self._finals() if t.measurement is not None]
-        first = self.trials[0].measurement
-        equal = None
-        if first is not None:
-            equal = stats.ratio(first.pairs, learnt=stats.Learnt.of(finals))
-            self.readings["A/A ratio of the original to itself"] = str(equal)
-        share = stats.disturbed(pairs)
-        known = "not readable here" if share != share else f"{100 * share:.1f} %"
-        self.readings["runs disturbed by neighbours"] = known
         record = noise.between(self.before, noise.snapshot())
-        self.readings |= record.readings()
-        reach = stats.half_width(measure.learnt(self.trials))
-        self.readings["half-width of a claim by all pairs"] = f"{100 * reach:.1f} %"
-        claimed = any(t.ratio is not None and t.ratio.clear for t in self._finals())
-        self.judgement = noise.judge(record, share, equal, reach=reach, claimed=claimed)
+        found, self.judgement = conclusion.machine(self.trials, self._finals(), record)
+        self.readings |= found

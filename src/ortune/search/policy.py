@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -12,7 +12,7 @@ from typing import ClassVar
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.profile import Profile
-from ortune.core.trial import Effort, Plan, Proposal, Trial
+from ortune.core.trial import Effort, Plan, Proposal, Trial, Untried
 from ortune.recipe.space import Space
 
 
@@ -57,9 +57,14 @@ class View:
     profile: Profile | None = None
     kept_back: float = 0.0
 
+    @property
+    def spare(self) -> float:
+        """Seconds left for plans; the rest is kept back for the finalists."""
+        return self.left - self.kept_back
+
     def remaining(self, share: float) -> float:
-        """Return the seconds left of a share of the time budget."""
-        return self.left - (1 - share) * self.total
+        """Return the seconds left of a share of the time budget, without those kept back."""
+        return min(self.left - (1 - share) * self.total, self.spare)
 
     def find(self, plan: Plan) -> Trial | None:
         """Return the search's trial of a plan, whatever its recipe is called."""
@@ -100,17 +105,33 @@ class LeftOut:
     Attributes:
         notes: For the user and the report.
         late: More time would have tried more.
-        plans: How many plans, as far as they are known.
+        plans: How many plans, as far as they are known; at least those in `untried`.
+        untried: Plans that were left out, each with its reason.
     """
 
     notes: tuple[str, ...] = ()
     late: bool = False
     plans: int = 0
+    untried: tuple[Untried, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many plans were left out."""
+        return max(self.plans, len(self.untried))
+
+    @classmethod
+    def of(cls, plans: Iterable[Plan], why: str, *notes: str, late: bool = True) -> LeftOut:
+        """Return plans that were left out for one reason."""
+        untried = tuple(Untried(str(plan), why) for plan in plans)
+        return cls(notes, late, len(untried), untried)
 
     def and_also(self, other: LeftOut) -> LeftOut:
         """Return both together."""
         return LeftOut(
-            (*self.notes, *other.notes), self.late or other.late, self.plans + other.plans
+            (*self.notes, *other.notes),
+            self.late or other.late,
+            self.plans + other.plans,
+            (*self.untried, *other.untried),
         )
 
 

@@ -244,6 +244,20 @@ class TestMachine:
         assert screened > searched > 0, "the build and its ranges are there"
 
 
+def test_what_was_abandoned_wrongly_is_told(table: Table) -> None:
+    fine = replay(table, Exhaustive(), 1000)
+    assert fine.abandoned == 0, "all of it is wanted"
+    rows = list(table.rows)
+    at = next(k for k, one in enumerate(rows) if k > 3 and one.plan.recipe.steps)
+    rows[at] = replace(row(rows[at].plan, 5.0), cuts=rows[at].cuts)
+    slow = replay(replace(table, rows=tuple(rows)), Staged(), 1000)
+    assert slow.abandoned > 0 and slow.wrongly == ()
+    good = [turn(0.3) for _ in range(9)]
+    rows[at] = replace(rows[at], pairs=((turn(5.0), *good),))
+    late = replay(replace(table, rows=tuple(rows)), Staged(), 1000)
+    assert str(rows[at].plan) in late.wrongly
+
+
 def test_what_was_not_measured_is_stood_for_by_the_nearest_and_slowest(table: Table) -> None:
     fast = Plan(AS_IS, Cpu(threads=1, level="basic"))
     slow = Plan(AS_IS, Cpu(threads=1, prepack=False))

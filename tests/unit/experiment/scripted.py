@@ -36,12 +36,14 @@ class Script:
         ratio: Their latency over the original's; `ratios` has that of single backends.
         noise: Sample -> what is added to their answer.
         fails: Request at which a worker dies: ("baseline" or "candidate", request).
+        passes: Called whenever a candidate loads.
     """
 
     ratio: float = 0.5
     ratios: dict[Backend, float] = field(default_factory=dict)
     noise: Callable[[int], float] = lambda index: 0.001
     fails: tuple[str, str] = ("", "")
+    passes: Callable[[], None] = lambda: None
     diary: list[tuple[str, str, Any]] = field(default_factory=list)
 
     def asked(self, do: str, side: str) -> list[Any]:
@@ -74,6 +76,8 @@ class Scripted:
         if self.script.fails == (self.side, do):
             worker: Any = self
             raise WorkerFailed(Failure(f"the {self.side} died", "run it again"), worker)
+        if (self.side, do) == ("candidate", "load"):
+            self.script.passes()
         if do == "score":
             rows = {key: more.get(key, ()) for key in ("metrics", "beside")}
             return {

@@ -165,7 +165,7 @@ def test_a_candidate_that_dies_is_a_trial_that_failed(
 def test_a_score_that_cannot_be_had_is_a_trial_that_failed(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> tuple[Score, ...]:
+    def refuse(*_: object, **__: object) -> tuple[Score, ...]:
         raise BadData("record 3 is 1.5, outside its bounds", fix="-")
 
     monkeypatch.setattr(measure, "score", refuse)

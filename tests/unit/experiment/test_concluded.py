@@ -18,6 +18,7 @@ from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing import stats
+from ortune.measurement.timing.deadlines import Deadlines
 
 
 def pair(log: float) -> Pair:
@@ -88,12 +89,13 @@ def test_a_worker_gets_a_fresh_folder_and_the_limits_of_its_context(
         return "a worker"
 
     monkeypatch.setattr(measure, "Worker", start)
-    context = replace(context, timeout_s=7.0, memory_limit=5)
+    deadlines = Deadlines({"load": 9.0})
+    context = replace(context, timeout_s=7.0, memory_limit=5, deadlines=deadlines)
     for _ in range(2):
         found: Any = measure.start(context, {}, Cpu(threads=2), "final")
         assert found == "a worker"
     (one, limits), (two, _) = started
-    assert limits == {"timeout_s": 7.0, "memory_limit": 5}
+    assert limits == {"timeout_s": 7.0, "memory_limit": 5, "deadlines": {"load": 9.0}}
     assert one.backend == Cpu(threads=2)
     assert one.out != two.out
     assert one.out.parent == two.out.parent == (context.root / "workers").resolve()

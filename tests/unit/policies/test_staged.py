@@ -23,6 +23,7 @@ from ortune.core.trial import (
     Score,
     Status,
     Trial,
+    Untried,
     Verdict,
 )
 from ortune.policies.staged import Staged, ranked
@@ -90,7 +91,9 @@ def test_plans_end_with_their_share_of_the_time() -> None:
     assert proposed(view(tried, left=40.1)).plan == plans[1]
     late = view(tried, left=40.0)
     assert Staged().next(late) is None
-    assert Staged().left_out(late) == LeftOut(late=True, plans=len(plans) - 1)
+    why = "the time for ranked plans was up"
+    assert Staged().left_out(late) == LeftOut.of(plans[1:], why)
+    assert [one.plan for one in Staged().left_out(late).untried] == list(map(str, plans[1:]))
     assert Staged(plans=0.9).next(late) is not None
 
 
@@ -134,7 +137,8 @@ def test_settings_end_with_their_share_of_the_time() -> None:
     assert proposed(view(trials, left=30.1)).stage == "runtime"
     late = view(trials, left=30.0)
     assert Staged().next(late) is None
-    assert Staged().left_out(late) == LeftOut(late=True, plans=1)
+    (left,) = Staged().left_out(late).untried
+    assert left == Untried("int8-static @ cpu(spin=false)", "the time for runtime settings was up")
 
 
 def test_a_policy_is_spelled_and_keeps_no_state() -> None:

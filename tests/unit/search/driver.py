@@ -174,7 +174,7 @@ class Scripted:
             self._pass(outcome)
             self._recorded("search", plan, outcome, Proposal(plan, "baseline"))
 
-    def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
+    def one(self, proposal: Proposal, *, always_score: bool = False, stop: Any = None) -> Trial:
         """Return the plan's trial, known or scripted."""
         plan, stage = proposal.plan, STAGES.get(proposal.stage, proposal.stage)
         known = self.ledger.find(self.key(plan), "search")
@@ -192,7 +192,7 @@ class Scripted:
             return trial
         return self._recorded("search", plan, outcome, proposal, always_score=always_score)
 
-    def final(self, trial: Trial, index: int, total: int) -> Trial:
+    def final(self, trial: Trial, index: int, total: int, seconds: float | None = None) -> Trial:
         """Return the finalist's trial, known or scripted."""
         known = self.ledger.find(trial.key, "final")
         if known is not None:

@@ -71,6 +71,9 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
+    def turn(self, seconds: float) -> None:
+        self.now += seconds
+
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]:
@@ -108,7 +111,10 @@ def test_the_three_fastest_are_measured_again_and_the_best_of_them_is_handed_out
     assert backends(study, "final") == [2, 4, 3]
     assert study.best.plan == PLANS[1] and study.best.part == "final"
     assert study.finished == "done" and not study.too_noisy
-    assert study.counts[Outcome.SLOWER] == 1 and study.counts[Outcome.UNTRIED] == 3
+    assert study.counts[Outcome.UNSCORED] == 1 and study.counts[Outcome.UNTRIED] == 3
+    stopped = study.trials[5]
+    assert stopped.stopped == "stopped after its first burst: 2.40 times the best so far"
+    assert (stopped.why, stopped.scores) == (stopped.stopped, ())
     assert study.notes == ("three more plans are there",)
     assert study.best.score is not None and study.best.score.verdict is Verdict.PROVED
     assert [step.name for step in study.history] == ["baseline", "quantization", "runtime"]
@@ -150,8 +156,8 @@ def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., 
 
 def test_time_that_is_up_leaves_finalists_out_but_for_the_first(run: Callable[..., Study]) -> None:
     clock = Clock()
-    clock.now = 200.0
-    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
+    script = Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95), passes=lambda: clock.turn(15.0))
+    study = run(script, clock=clock)
     assert backends(study, "final") == [1]
     assert study.finished == "time"
     assert "time is up, not re-measured: 2 finalists" in study.notes

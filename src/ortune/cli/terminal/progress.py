@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 import click
 
 from ortune.core import acceptance
-from ortune.core.event import Event, Note, Sink, StepDone, Timing, TrialDone, TrialStarted
+from ortune.core.event import (
+    Event,
+    Note,
+    Sink,
+    StepDone,
+    Timing,
+    TrialDone,
+    TrialStarted,
+    Unconfirmed,
+)
 from ortune.core.trial import Interval, Status, Trial
 from ortune.core.wording import count
 
@@ -94,6 +103,8 @@ def describe(event: Event, *, verbose: bool = False, place: str = "") -> str:
             return f"{place} {plan} ..."
         case TrialDone(trial, cached):
             return f"{place} {outcome(trial)}{' (from the ledger)' if cached else ''}".strip()
+        case Unconfirmed(trial) if trial.ratio is not None:
+            return f"first within the budget, unconfirmed: {trial.plan}, {speed(trial.ratio)}"
     return ""
 
 
@@ -151,12 +162,15 @@ class Board:
                 self._timing = ""
                 if self._beats(trial):
                     self._best = trial
+                elif trial.part == "final" and self._best and trial.key == self._best.key:
+                    self._best = None  # it fell
 
     def best(self) -> str:
         """Return the best plan so far and its speed-up."""
         if self._best is None or self._best.ratio is None:
             return "the original"
-        return f"{self._best.plan}, {speed(self._best.ratio)}"
+        mark = "" if self._best.part == "final" else ", unconfirmed"
+        return f"{self._best.plan}, {speed(self._best.ratio)}{mark}"
 
     def left(self) -> float | None:
         """Return the seconds left of the budget."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.core.workload import Span
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.turns import Started, blocks, burst, live, pace, ready, warm
+from ortune.measurement.timing.turns import Started, blocks, burst, glance, pace, ready, warm
 
 _FEWEST, _SLOW = 3, 2
 """Blocks before a pair is looked at; where they take twice the seconds, as many as have an error
@@ -22,6 +23,13 @@ class BaselineFailed(WorkerFailed):
     """The side that the other is measured against failed."""
 
 
+class Stop(Protocol):
+    """Decides part way that a pair needs no more timing."""
+
+    def __call__(self, pair: Pair, done: float | None = None) -> str:
+        """Return why it ends; empty to go on. `done` is in blocks, 0.5 the first A B alone."""
+
+
 @dataclass(frozen=True)
 class Effort:
     """How long a pair may take.
@@ -30,6 +38,7 @@ class Effort:
         min_blocks: Blocks before any early stop, unless they take twice the seconds: then two.
         decide: Stop early when the interval lies wholly on one side of 1 and is narrow enough.
         burst: Seconds of a burst; a block has four, and what its sides take to settle.
+        stop: Asked after a warm-up run, after the first A B and after every block.
     """
 
     min_blocks: int = 4
@@ -37,6 +46,11 @@ class Effort:
     seconds: float = 4.0
     decide: bool = True
     burst: float = 0.15
+    stop: Stop | None = field(default=None, repr=False, compare=False)
+
+    def stops(self, pair: Pair, done: float | None = None) -> bool:
+        """Whether a pair ends here, whatever else is wanted of it."""
+        return self.stop is not None and bool(self.stop(pair, done))
 
 
 def claiming(search_s: float) -> Effort:
@@ -75,28 +89,45 @@ def time_pair(
     effort: Effort,
     progress: Progress = lambda ratio, done: None,
 ) -> Pair:
-    """Time blocks A B B A until the effort is spent or the answer is clear.
+    """Time blocks A B B A until the effort is spent, the answer is clear or it is stopped.
 
-    A side begins when the other's threads have stopped spinning: they would take its CPUs.
+    A side begins when the other's threads have stopped spinning: they would take its CPUs. What
+    was stopped within its first block has a block of what was timed until then.
 
     Raises:
         BaselineFailed: The baseline died.
         WorkerFailed: The candidate died.
     """
     with _blaming(baseline):
-        sizes = pace({one: warm(one) for one in (baseline, candidate)}, effort.burst)
-        last = candidate
+        base, seen = warm(baseline), glance(candidate)
+        runs = Pair((Block(_run(base.run_ns), _run(min(seen["latency_ns"]))),))
+        if effort.stops(runs, 0):
+            return runs
+        sizes = pace({baseline: base, candidate: warm(candidate, seen)}, effort.burst)
+        bursts: dict[Worker, Burst] = {}
+        last, over = candidate, False
 
-        def timed(worker: Worker, size: Span) -> Burst:
-            nonlocal last
+        def timed(worker: Worker, size: Span) -> Burst | None:
+            nonlocal last, over
+            if over:
+                return None
             if worker is not last:
                 last.ask("rest")
             last = worker
-            return burst(worker, size)
+            found = burst(worker, size)
+            if len(bursts) < 2:
+                bursts[worker] = found
+                over = len(bursts) == 2 and effort.stops(first_bursts(), 0.5)
+            return found
+
+        def first_bursts() -> Pair:
+            return Pair((Block(bursts[baseline], bursts[candidate]),))
 
         taken: list[Block] = []
         until = time.monotonic() + effort.seconds
         for found in blocks(sizes, timed):
+            if over:
+                return first_bursts()
             taken.append(Block(found[baseline], found[candidate]))
             late = time.monotonic() - until
             if len(taken) >= (_FEWEST if late < effort.seconds else _SLOW):
@@ -104,7 +135,7 @@ def time_pair(
                 progress(ratio, len(taken))
                 if enough(ratio, len(taken), late, effort):
                     break
-            if len(taken) >= effort.max_blocks:
+            if len(taken) >= effort.max_blocks or effort.stops(Pair(tuple(taken))):
                 break
     return Pair(tuple(taken))
 
@@ -132,14 +163,22 @@ def fresh_pairs(
     """
     for turn in range(count):
         with ExitStack() as stack:
-            base = first
-            if turn or base is None:
-                base = stack.enter_context(baseline())
-                with _blaming(base):
-                    ready(base)
-            ((worker, started),) = stack.enter_context(live(candidate))
+            base = first if not turn else None
+            fresh = stack.enter_context(baseline()) if base is None else None
+            worker = stack.enter_context(candidate())  # while one imports, so does the other
+            if fresh is not None:
+                with _blaming(fresh):
+                    ready(fresh)
+                base = fresh
+            assert base is not None
+            started = ready(worker)
             pair = time_pair(base, worker, effort, progress)
             yield LivePair(base, worker, started, pair)
+
+
+def _run(latency_ns: int) -> Burst:
+    """Return a single run, of which nothing else is known, as a burst."""
+    return Burst((max(1, latency_ns),), (-1.0,), alike=True)
 
 
 def enough(ratio: Interval, done: int, late: float, effort: Effort) -> bool:

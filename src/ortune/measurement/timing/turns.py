@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ortune.core.trial import Burst
 from ortune.core.workload import Span
@@ -85,9 +85,18 @@ def live(*starts: Callable[[], Worker]) -> Iterator[list[tuple[Worker, Started]]
         yield found
 
 
-def warm(worker: Worker) -> Warmed:
-    """Run until latencies settle."""
-    answer = worker.ask("burst", at=0, runs=2)
+def glance(worker: Worker) -> Mapping[str, Any]:
+    """Run twice: the beginning of warming up."""
+    return worker.ask("burst", at=0, runs=2)
+
+
+def warm(worker: Worker, seen: Mapping[str, Any] | None = None) -> Warmed:
+    """Run until latencies settle.
+
+    Args:
+        seen: What `glance` has shown, where it was asked before.
+    """
+    answer = glance(worker) if seen is None else seen
     quick, spent = min(answer["latency_ns"]), answer["spent_ns"]
     while spent < _WARM_NS:
         runs = max(2, min(500, _WARM_NS // 4 // max(quick, 1)))

@@ -1,0 +1,59 @@
+"""How long a plan's requests may take: a few times what the original's took, then it hangs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ortune.core.workload import Workload
+from ortune.measurement.timing.turns import Started
+from ortune.workloads.latency import Latency
+from ortune.workloads.throughput import Throughput
+
+_LOAD_S, _RUN_S, _BURST_S, _SCORE_S = 8.0, 2.0, 4.0, 6.0
+"""What is always granted: a slow start of a process is no hang."""
+_TIMES = 10
+"""Times the original's own that a load and a run may take."""
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds by the request, from the original's; a request that is not named has the worker's.
+
+    Attributes:
+        seconds: Request -> seconds.
+        run_ns: A run of the original.
+        judged_s: Running and scoring the original on all samples.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    run_ns: int = 0
+    judged_s: float = 0.0
+
+    @classmethod
+    def of(
+        cls, started: Started, ready_s: float, run_ns: int, judged_s: float, workload: Workload
+    ) -> Deadlines:
+        """Return what plans get.
+
+        Args:
+            started: The original's start; `ready_s` is the whole of it, its process included.
+            judged_s: What it took to run and to score it.
+        """
+        load_s = max(_LOAD_S, 3 * ready_s, _TIMES * started.load_ns / 1e9)
+        lanes = workload.lanes(1)
+        run_s = max(_RUN_S, _TIMES * started.first_ns / 1e9)
+        found = {"load": load_s, "first": run_s + (lanes - 1) * load_s}
+        if isinstance(workload, Latency | Throughput):  # others decide how long a burst takes
+            found["burst"] = max(_BURST_S, lanes * 4 * _TIMES * run_ns / 1e9)
+        return cls(found, run_ns, judged_s)
+
+    def score_s(self, run_ns: int, otherwise: float) -> float:
+        """Return what scoring may take of a plan whose runs take `run_ns`.
+
+        Args:
+            otherwise: Where it is not known what the original took.
+        """
+        if not self.judged_s:
+            return otherwise
+        slower = max(1.0, run_ns / max(1, self.run_ns))
+        return max(_SCORE_S, 3 * slower * self.judged_s)

@@ -1,0 +1,79 @@
+"""When a trial is stopped part way: its plan cannot reach the best any more.
+
+How far the log-ratio lies from that of the whole pair (``benchmarks/results/abandoned.json``, by
+``python -m benchmarks.abandoned``: 255 sides of `benchmarks.aa`, five models, one and two threads,
+quiet and beside a neighbour; the first A B by the raw bursts of 15 pairs of an LSTM):
+
+| after | median | 90 % | too slow by, 99 % | stopped from |
+|---|---|---|---|---|
+| first A B | 12 % | 31 % | 34 % | 1.5 times the best |
+| 1 block | 1.7 % | 13 % | 28 % | 1.35 |
+| 2 blocks | 1.0 % | 6 % | 23 % | 1.22 |
+| 3 blocks and more | 0.6 % | 3 % | 9 % | 1.1 |
+
+Of plans that would end at 1.02 times the best 3 % are stopped; of all that are stopped, where
+plans lie evenly between 0.8 and 4 times the best, 0.16 % would have ended within 2 % of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ortune.core.acceptance import accepted
+from ortune.core.trial import Pair, Trial
+from ortune.measurement.timing import stats
+
+NEAR = 1.02
+"""A plan within 2 % of the best is not to be stopped."""
+_BEHIND = {0.0: 3.0, 0.5: 1.5, 1.0: 1.35, 2.0: 1.22, 3.0: 1.1}
+"""Blocks that were timed (0: a warm-up run alone) -> times the best from which it is stopped."""
+_DISTURBED = 0.5
+"""Share of entries disturbed by neighbours from which these count twice."""
+
+
+@dataclass(frozen=True)
+class Beaten:
+    """Says when a trial has lost against what is to be beaten.
+
+    Attributes:
+        best: Latency of the best plan so far that keeps the budget over the original's; 1 without.
+    """
+
+    best: float = 1.0
+
+    def __call__(self, pair: Pair, done: float | None = None) -> str:
+        """Return why the timing is to end; empty where the plan may yet win.
+
+        Args:
+            pair: What was timed so far.
+            done: Blocks that this is; half a block is the first A B, 0 a warm-up run.
+        """
+        logs = stats.block_logs(pair)
+        if not len(logs):
+            return ""
+        blocks = float(len(pair.blocks)) if done is None else done
+        limit = math.log(_BEHIND[max(known for known in _BEHIND if known <= blocks)])
+        if stats.disturbed([pair]) > _DISTURBED:
+            limit *= 2
+        behind = stats.centre(logs) - math.log(self.best)
+        if behind <= limit:
+            return ""
+        return f"stopped after {_spoken(blocks)}: {math.exp(behind):.2f} times the best so far"
+
+
+def beaten(trials: Sequence[Trial]) -> Beaten:
+    """Return the rule by the search's trials so far."""
+    fit = [
+        t.ratio.value
+        for t in trials
+        if t.part == "search" and t.ratio and accepted(t, strict=False)
+    ]
+    return Beaten(min([1.0, *fit]))
+
+
+def _spoken(blocks: float) -> str:
+    if blocks < 1:
+        return "its first burst" if blocks else "a warm-up run"
+    return f"{blocks:.0f} block{'' if blocks == 1 else 's'}"

@@ -1,0 +1,61 @@
+"""What a search concludes beside its winner: how far the machine could be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from ortune.core.acceptance import Outcome, outcome
+from ortune.core.trial import Trial
+from ortune.experiment import measure
+from ortune.measurement.machine import noise
+from ortune.measurement.timing import stats
+
+LONGEST_S = 90
+"""Seconds of a finalist at most that are worth asking for."""
+
+
+def what_would_be_found(trials: Sequence[Trial], finals: Sequence[Trial]) -> str:
+    """Say how long would tell 3 % where a finalist is not told from the original; else empty."""
+    taken = [t for t in finals if t.measurement is not None]
+    if not any(outcome(t) is Outcome.LEVEL for t in taken):
+        return ""
+    each = fmean(t.seconds for t in taken) / stats.PAIRS
+    learnt = measure.learnt(trials)
+    needed = stats.pairs_for(learnt)
+    if needed is not None and needed <= stats.PAIRS:
+        return ""
+    had = f"{stats.PAIRS} pairs of fresh processes, {stats.PAIRS * each:.0f} s"
+    if needed is not None and needed * each <= LONGEST_S:
+        text = f"to find a difference of 3 % a finalist needs {needed} pairs here, "
+        return text + f"{needed * each:.0f} s; it had {had}"
+    text = f"this machine cannot tell a difference of 3 % within {LONGEST_S} s a finalist; "
+    return text + f"{had}, find one of {100 * stats.found(learnt):.0f} %"
+
+
+def machine(
+    trials: Sequence[Trial], finals: Sequence[Trial], record: noise.Record
+) -> tuple[Mapping[str, str], noise.Judgement]:
+    """Return readings that say how far the machine could be trusted, and the verdict on it.
+
+    Args:
+        trials: The original first.
+        finals: The finalists among them.
+        record: Of the machine, since the search began.
+    """
+    readings: dict[str, str] = {}
+    pairs = [p for t in trials if t.measurement for p in t.measurement.pairs]
+    groups = [t.measurement.pairs for t in finals if t.measurement is not None]
+    first, equal = trials[0].measurement, None
+    if first is not None:
+        equal = stats.ratio(first.pairs, learnt=stats.Learnt.of(groups))
+        readings["A/A ratio of the original to itself"] = str(equal)
+    share = stats.disturbed(pairs)
+    known = "not readable here" if share != share else f"{100 * share:.1f} %"
+    readings["runs disturbed by neighbours"] = known
+    readings |= record.readings()
+    reach = stats.half_width(measure.learnt(trials))
+    readings["half-width of a claim by all pairs"] = f"{100 * reach:.1f} %"
+    claimed = any(t.ratio is not None and t.ratio.clear for t in finals)
+    judged = noise.judge(record, share, equal, reach=reach, claimed=claimed)
+    return readings, judged

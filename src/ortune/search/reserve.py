@@ -1,0 +1,96 @@
+"""What the end of a search will take, by what was measured before: time that is kept back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from ortune.core.trial import Trial
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import claiming
+
+NEAR = 1.05
+"""A plan within 5 % of the fastest is worth a finalist's time beside it."""
+_MOST, _MORE = 0.4, 0.15
+"""Shares of the time budget that are kept back at most: of all, and beyond the first finalist."""
+_ROWS = 2
+"""Plans that the history measures at most."""
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """Seconds that finalists and what follows them will take.
+
+    Attributes:
+        trials: The original first.
+        pair_seconds: Seconds of timing that a pair of the search gets.
+        samples: How many samples a finalist is scored on.
+    """
+
+    trials: Sequence[Trial]
+    pair_seconds: float
+    samples: int
+
+    @property
+    def start_s(self) -> float:
+        """A process of the original until it is warm: half of what its two cost beside timing."""
+        first = self.trials[0]
+        if first.measurement is None:
+            return 0.0
+        timed = sum(block.seconds for pair in first.measurement.pairs for block in pair.blocks)
+        return max(0.0, first.seconds - timed) / 2
+
+    def final_s(self, trial: Trial) -> float:
+        """Return what re-measuring a plan takes: as its kind did, or put together."""
+        known = [t.seconds for t in self.trials if t.part == "final" and t.error is None]
+        return fmean(known) if known else self.fixed_s(trial) + self._timing_s(trial)
+
+    def fixed_s(self, trial: Trial) -> float:
+        """Return what of it no shorter timing saves: starting all processes, and scoring."""
+        base, own = self.trials[0].measurement, trial.measurement
+        if base is None or own is None:
+            return self.row_s
+        slower = own.load_ns + own.first_ns - base.load_ns - base.first_ns
+        each = 2 * self.start_s + max(0, slower) / 1e9
+        return stats.PAIRS * each + self.samples * median(own.latency_ns) / 1e9
+
+    def seconds_each(self, trial: Trial, left: float) -> float:
+        """Return the timing that each of a finalist's pairs gets of the seconds that are left."""
+        room = (left - self.fixed_s(trial) - self.closing_s) / stats.PAIRS
+        return min(claiming(self.pair_seconds).seconds, max(0.1, room))
+
+    @property
+    def row_s(self) -> float:
+        """A plan of the history: as long as a trial of the search."""
+        found = [t.seconds for t in self.trials[1:] if t.part == "search" and t.ratio]
+        return fmean(found) if found else 0.0
+
+    @property
+    def closing_s(self) -> float:
+        """What follows: outputs of the original and the winner are kept, each by a process."""
+        return 2 * self.start_s
+
+    def kept_back(self, candidates: Sequence[Trial], finalists: int, total: float) -> float:
+        """Return the seconds to keep back for the finalists, the history and the end.
+
+        Args:
+            candidates: Plans that may become finalists, fastest first.
+            finalists: At most.
+            total: The time budget.
+        """
+        first = candidates[0] if candidates else self.trials[0]
+        near = [t for t in candidates[1:finalists] if _ratio(t) < NEAR * _ratio(first)]
+        each = self.final_s(first)
+        more = len(near) * each + _ROWS * self.row_s
+        return min(_MOST * total, each + self.closing_s + min(more, _MORE * total))
+
+    def _timing_s(self, trial: Trial) -> float:
+        pairs = trial.measurement.pairs if trial.measurement is not None else ()
+        block_s = max((block.seconds for pair in pairs for block in pair.blocks), default=0.0)
+        least = 0.0 if trial.measurement is None else claiming(self.pair_seconds).seconds
+        return stats.PAIRS * max(least, 2 * block_s)
+
+
+def _ratio(trial: Trial) -> float:
+    return trial.ratio.value if trial.ratio else 1.0
