@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.search.table import Cut, Row, Side, Table
+from benchmarks.search.bursts import Side
+from benchmarks.search.table import Cut, Row, Table
 from ortune.measurement.timing.turns import Warmed, pace
 
 RECORDED_BURST_S = 0.06

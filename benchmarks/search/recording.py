@@ -11,20 +11,16 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
-
-import onnx_ir as ir
 
 from benchmarks.neighbour import to_itself
+from benchmarks.search.bursts import Turn
+from benchmarks.search.calibrations import calibrations
 from benchmarks.search.costs import RECORDED_BURST_S
-from benchmarks.search.table import Cut, Row, Turn, cuts_of, spelled
+from benchmarks.search.table import Cut, Row, cuts_of, spelled
 from benchmarks.search.workers import Once, timed
-from ortune.calibration.cache import RangeCache
-from ortune.calibration.calibrate import calibrate
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink
-from ortune.core.observer import Probe
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS, Edit, Recipe, Step
 from ortune.core.trial import Pair, Plan, Proposal, Status, Trial
@@ -37,7 +33,6 @@ from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, Stop, fresh_pairs
 from ortune.measurement.timing.turns import Started, ready
-from ortune.recipe import editing
 from ortune.recipe.built import steps_key
 
 SCORED = 1.3
@@ -265,36 +260,6 @@ class Recording(Attempts):
         for material in self.context.materials.values():
             folder = self.context.root / "artefacts" / steps_key(steps, material.key)
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def calibrations(asked: dict[str, float], ranges: list[str]) -> Iterator[None]:
-    """Note the seconds of every pass over the samples, and what it was asked.
-
-    Args:
-        asked: Gets what was not known -> seconds of the pass that found it out.
-        ranges: Gets all that was asked.
-    """
-    real = calibrate
-
-    def noting(
-        model: ir.Model,
-        probes: Sequence[Probe],
-        stream: Path,
-        indices: Sequence[int],
-        folder: Path,
-        **others: Any,
-    ) -> Any:
-        missing = RangeCache(folder, [list(indices)]).missing(probes)
-        began = time.perf_counter()
-        found = real(model, probes, stream, indices, folder, **others)
-        seconds = time.perf_counter() - began
-        ranges.extend(dict.fromkeys(f"{folder.name} {probe.observer}" for probe in probes))
-        asked.update({f"{folder.name} {probe.observer}": seconds for probe in missing})
-        return found
-
-    with patch.object(editing, "calibrate", noting):
-        yield
 
 
 def _brief(edits: Sequence[Edit]) -> tuple[Edit, ...]:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from benchmarks.search import recording
+from benchmarks.search.bursts import KEPT_ENTRIES, Side, Turn
 from benchmarks.search.costs import RECORDED_BURST_S, Spent
 from benchmarks.search.models import NAMES
 from benchmarks.search.record import confirm, current, frozen, try_all
@@ -21,13 +22,10 @@ from benchmarks.search.replayed import Attempts, replay, simulating, surrounding
 from benchmarks.search.simulated import Clock, Machine, SimulatedWorker
 from benchmarks.search.spaces import digest, pretended, space_of
 from benchmarks.search.table import (
-    KEPT_ENTRIES,
     About,
     Cut,
     Row,
-    Side,
     Table,
-    Turn,
     cuts_of,
     read,
     spelled,
