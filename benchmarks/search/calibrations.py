@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,9 +13,11 @@ from unittest.mock import patch
 import onnx_ir as ir
 
 from ortune.calibration.cache import RangeCache
-from ortune.calibration.calibrate import calibrate
+from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.observer import Probe
-from ortune.recipe import editing
+
+CALLERS = ("ortune.calibration.calibrate", "ortune.recipe.one_pass")
+"""Modules that have samples observed, of which there may be fewer."""
 
 
 @contextmanager
@@ -25,23 +28,29 @@ def calibrations(asked: dict[str, float], ranges: list[str]) -> Iterator[None]:
         asked: Gets what was not known -> seconds of the pass that found it out.
         ranges: Gets all that was asked.
     """
-    real = calibrate
 
     def noting(
         model: ir.Model,
         probes: Sequence[Probe],
         stream: Path,
-        indices: Sequence[int],
+        groups: Sequence[Sequence[int]],
         folder: Path,
         **others: Any,
     ) -> Any:
-        missing = RangeCache(folder, [list(indices)]).missing(probes)
+        missing = RangeCache(folder, groups).missing(probes)
         began = time.perf_counter()
-        found = real(model, probes, stream, indices, folder, **others)
-        seconds = time.perf_counter() - began
-        ranges.extend(dict.fromkeys(f"{folder.name} {probe.observer}" for probe in probes))
-        asked.update({f"{folder.name} {probe.observer}": seconds for probe in missing})
-        return found
+        try:
+            return calibrate_groups(model, probes, stream, groups, folder, **others)
+        finally:
+            seconds = time.perf_counter() - began
+            ranges.extend(f"{folder.name} {probe.observer}" for probe in probes)
+            asked.update({f"{folder.name} {probe.observer}": seconds for probe in missing})
 
-    with patch.object(editing, "calibrate", noting):
+    with ExitStack() as stack:
+        for name in CALLERS:
+            try:
+                module = import_module(name)
+            except ModuleNotFoundError:
+                continue
+            stack.enter_context(patch.object(module, "calibrate_groups", noting))
         yield

@@ -28,28 +28,46 @@ class Spent:
     built: set[str] = field(default_factory=set)
     ranges: set[str] = field(default_factory=set)
 
-    def cut(self, cut: Cut, passes: Mapping[str, float]) -> float:
+    def cut(self, cut: Cut, passes: Mapping[str, Pass]) -> float:
         """Return the seconds of a build, and remember it; of ranges unknown one pass finds all.
 
         Args:
-            passes: What is asked of samples -> seconds of the pass that found it out.
+            passes: What is asked of samples -> the pass that found it out.
         """
         if cut.steps in self.built:
             return 0.0
         longest: dict[str, float] = {}
         for asked in cut.ranges:
-            if asked not in self.ranges:
+            if asked not in self.ranges and asked in passes:
                 model = asked.split(" ", 1)[0]
-                longest[model] = max(longest.get(model, 0.0), passes.get(asked, 0.0))
-        self.ranges.update(cut.ranges)
+                longest[model] = max(longest.get(model, 0.0), passes[asked].seconds)
+        for asked in cut.ranges:
+            self.ranges |= passes[asked].found if asked in passes else {asked}
         if not cut.error:
             self.built.add(cut.steps)
         return cut.seconds + sum(longest.values())
 
 
-def passes(table: Table) -> dict[str, float]:
-    """Return what was asked of samples -> seconds of the pass that found it out."""
-    return {asked: s for cut in table.cuts.values() for asked, s in cut.calibrated.items()}
+@dataclass(frozen=True)
+class Pass:
+    """One pass over the samples.
+
+    Attributes:
+        found: All that it found out; more than was asked where others will ask for it.
+    """
+
+    seconds: float
+    found: frozenset[str]
+
+
+def passes(table: Table) -> dict[str, Pass]:
+    """Return what was asked of samples -> the pass that found it out."""
+    found: dict[str, Pass] = {}
+    for cut in table.cuts.values():
+        for asked, seconds in cut.calibrated.items():
+            together = (other for other, s in cut.calibrated.items() if s == seconds)
+            found[asked] = Pass(seconds, frozenset(together))
+    return found
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,8 @@ class Recording(Attempts):
             finally:
                 once = sum(set(asked.values()))
                 seconds = max(0.0, time.perf_counter() - began - once)
-                cuts.append(Cut(spelled(part), seconds, tuple(ranges), asked, error))
+                unique = tuple(dict.fromkeys(ranges))
+                cuts.append(Cut(spelled(part), seconds, unique, asked, error))
         return build_all(self.context, plan, self.sink)
 
     def _forget(self, steps: Sequence[Step]) -> None:

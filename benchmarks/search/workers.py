@@ -18,6 +18,8 @@ from ortune.measurement.timing.turns import blocks, burst, pace, warm
 HOPELESS, BEHIND = 3.0, 1.1
 """Times the best so far: a plan that is so far behind after one block gets no second; one whose
 whole interval lies so far behind after four gets no fifth."""
+DISTURBED = 0.5
+"""Share of entries disturbed by neighbours above which a lone block says nothing."""
 
 
 class Once(Worker):
@@ -71,8 +73,9 @@ def settled(done: Sequence[Block], seconds: float, effort: Effort, best: float) 
     Args:
         seconds: Since the first block began.
     """
-    ratio = stats.ratio([Pair(tuple(done))], stats.SEARCHING)
-    if ratio.value > HOPELESS * best:
+    taken = [Pair(tuple(done))]
+    ratio = stats.ratio(taken, stats.SEARCHING)
+    if ratio.value > HOPELESS * best and not stats.disturbed(taken) > DISTURBED:
         return True
     late = seconds - effort.seconds
     if len(done) < effort.min_blocks and late < effort.seconds:

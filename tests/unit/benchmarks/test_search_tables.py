@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from benchmarks.search import recording
 from benchmarks.search.bursts import KEPT_ENTRIES, Side, Turn
-from benchmarks.search.costs import RECORDED_BURST_S, Spent
+from benchmarks.search.costs import RECORDED_BURST_S, Pass, Spent, passes
 from benchmarks.search.models import NAMES
 from benchmarks.search.record import confirm, current, frozen, try_all
 from benchmarks.search.recording import Kept, Recording
@@ -134,7 +134,8 @@ def test_a_changed_space_is_refused_unless_that_is_asked_for(table: Table) -> No
 
 
 def test_what_was_built_and_calibrated_is_paid_once() -> None:
-    passes = {"m min-max": 5.0, "m percentile": 7.0, "n min-max": 1.0}
+    apart = {"m min-max": 5.0, "m percentile": 7.0, "n min-max": 1.0}
+    passes = {asked: Pass(s, frozenset([asked])) for asked, s in apart.items()}
     spent = Spent()
     assert spent.cut(Cut("simplify", 2.0), passes) == 2.0
     assert spent.cut(Cut("simplify", 2.0), passes) == 0.0
@@ -142,6 +143,17 @@ def test_what_was_built_and_calibrated_is_paid_once() -> None:
     assert spent.cut(both, passes) == 1.0 + 7.0, "one pass answers both"
     assert spent.cut(Cut("b", 1.0, ("m min-max",)), passes) == 1.0
     assert spent.cut(Cut("c", 1.0, ("m min-max", "n min-max")), passes) == 1.0 + 1.0
+
+
+def test_a_pass_answers_what_others_will_ask_whoever_comes_first() -> None:
+    asked = {"m min-max": 5.0, "m percentile": 5.0}
+    first = Cut("a", 1.0, tuple(asked), asked)
+    second = Cut("b", 1.0, ("m percentile",))
+    plan = Plan(AS_IS, BASE)
+    known = passes(Table(ABOUT, (replace(row(plan, 1.0), cuts=(first, second)),)))
+    for one, two in ((first, second), (second, first)):
+        spent = Spent()
+        assert (spent.cut(one, known), spent.cut(two, known)) == (6.0, 1.0)
 
 
 def test_what_fails_costs_its_time_and_a_hang_no_more_than_the_limit(table: Table) -> None:
