@@ -32,6 +32,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.event import silent
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets
 from ortune.experiment.context import Context
+from ortune.experiment.ledger import read_header
 from ortune.experiment.prepare import prepare
 from ortune.policies.exhaustive import Exhaustive
 from ortune.recipe.space import Space
@@ -193,12 +194,14 @@ def estimate(name: str, found: Opened, kept: Kept) -> float:
     start_s = first.start_s + first.load_s + first.first_s + first.warm_s
     timing_s = max(PAIR_S, 3 * first.block_s)
     likely = plans + rescues * SAVED + settings
-    left = max(0.0, likely - len(kept.rows)) * (start_s + timing_s + first.final_s / 2)
+    left = max(0.0, likely - len(kept.rows)) * (start_s + timing_s)
+    left += (plans + rescues * SAVED) * first.final_s / 2 + settings * first.search_s
     left += (plans + rescues * SAVED) * BUILDS * (BUILD_S + first.final_s)
     left += CONFIRMED * AGAIN * (timing_s + 2 * start_s)
     print(
         f"{name}: {plans} plans, at most {rescues} rescues, about {settings} settings; a start "
-        f"takes {start_s:.1f} s, a block {first.block_s:.2f} s, scoring {first.final_s:.1f} s; "
+        f"takes {start_s:.1f} s, a block {first.block_s:.2f} s, scoring {first.search_s:.1f} s, "
+        f"on all samples {first.final_s:.1f} s; "
         f"{len(kept.rows)} measured, about {left / 60:.0f} minutes left",
         flush=True,
     )
@@ -223,6 +226,7 @@ def _about(name: str, space_digest: str, found: Opened) -> About:
         offered=tuple((one.backend, one.capabilities) for one in space.targets),
         pinned=tuple(tuple(sorted(one.pinned)) for one in space.targets),
         deadlines=found.context.deadlines,
+        by_operator=getattr(read_header(found.context.root), "by_operator", {}),
         exact=space.exact,
         buckets=space.buckets if isinstance(space.buckets, Bucketed) else None,
     )

@@ -115,7 +115,7 @@ class Recording(Attempts):
         with measure.start(context, context.models, plan.backend, "again") as worker:
             tried.starts(worker)
             pair, took = timed(live, worker, effort, math.inf)
-            self._scored(plan, worker, trial, tried, pair)
+            self._scored(plan, worker, trial, tried, pair, whole=True)
         known = tried.known | took | {"scores": trial.scores, "final": trial.scores}
         turns = tuple(Turn.of(block) for block in pair.blocks)
         row = Row(trial.key, trial.plan, "baseline", trial.status, size=trial.size)
@@ -135,8 +135,11 @@ class Recording(Attempts):
         self.kept.put(row)
         return self._recorded(trial, proposal)
 
-    def again(self, row: Row) -> Row:
-        """Time a row's plan in one more fresh pair: one pair of processes proves little."""
+    def again(self, row: Row) -> None:
+        """Time a row's plan in one more fresh pair, and score it on all samples.
+
+        One pair of processes proves little.
+        """
         with to_itself():
             self._rest()
             files = build_all(self.context, row.plan, self.sink)
@@ -149,11 +152,12 @@ class Recording(Attempts):
                 replace(self._effort(), max_blocks=20),
             )
             taken: tuple[Turn, ...] = ()
+            final = row.final
             with closing(fresh), suppress(WorkerFailed):
-                taken = tuple(Turn.of(block) for block in next(fresh).pair.blocks)
-        found = replace(row, pairs=(*row.pairs, taken))
-        self.kept.put(found)
-        return found
+                one = next(fresh)
+                taken = tuple(Turn.of(block) for block in one.pair.blocks)
+                final = final or score(context, one.candidate, row.plan, *context.evaluation())
+        self.kept.put(replace(row, pairs=(*row.pairs, taken), final=final))
 
     def _effort(self) -> Effort:
         """Of a plan: as long as a search of three minutes times it, in shorter bursts."""
@@ -213,11 +217,20 @@ class Recording(Attempts):
             blank = replace(blank, measurement=measure.measurement(started, [pair]))
             ratio = stats.ratio([pair], stats.SEARCHING)
             if ratio.low < measure.HOPELESS and ratio.value < SCORED:
-                blank = self._scored(proposal.plan, worker, blank, tried, pair)
+                # Settings seldom change an answer: of these the fastest alone are scored on all.
+                whole = proposal.stage != "runtime" or bool(context.evaluate)
+                blank = self._scored(proposal.plan, worker, blank, tried, pair, whole=whole)
         return blank
 
     def _scored(
-        self, plan: Plan, worker: Worker, blank: Trial, tried: Attempt, pair: Pair
+        self,
+        plan: Plan,
+        worker: Worker,
+        blank: Trial,
+        tried: Attempt,
+        pair: Pair,
+        *,
+        whole: bool,
     ) -> Trial:
         """Score on the search's part, then on all samples: what was scored is not run again."""
         context, known, once = self.context, tried.known, Once(worker)
@@ -227,6 +240,8 @@ class Recording(Attempts):
         known["scores"] = scores
         blank = replace(blank, scores=scores)
         known["trial"] = measure.concluded(context, blank, stats.NOTHING)
+        if not whole:
+            return blank
         with tried.phase("final"):
             known["final"] = score(context, once, plan, *context.evaluation(), run_ns=run_ns)
         known["final_s"] += known["search_s"]

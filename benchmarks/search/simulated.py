@@ -112,7 +112,9 @@ class Machine:
         limit = max(context.scoring_s(part, **given) for part in parts)
         if row.died in ("search", "final")[: 1 + whole]:
             worker.dies(limit)
-        worker.takes(row.final_s if whole else row.search_s, limit)
+        first = self.table.rows[0]
+        as_much = row.search_s * first.final_s / max(first.search_s, 1e-9)
+        worker.takes((row.final_s or as_much) if whole else row.search_s, limit)
         return row.final or row.scores if whole else row.scores
 
     def row(self, plan: Plan) -> Row:

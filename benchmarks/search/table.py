@@ -58,7 +58,7 @@ class Row:
         pairs: Blocks of one pair of processes each: the search's, then fresh ones of the fastest.
             A plan far behind the best has fewer blocks, as any rule would have ended there.
         scores: On the search's part, `final` on all; none of what is clearly slower than the
-            original, as no search asks for them.
+            original, as no search asks for them, and of runtime settings those of the fastest.
         died: In what it failed: build, load, timing, search, final; empty where it did not.
         died_s: How long that took, for a hang until it was given up.
     """
@@ -116,6 +116,7 @@ class About:
         space: Digest of what the space lists.
         pair_s: Seconds of timing that a plan got, at most.
         deadlines: Of a plan's requests.
+        by_operator: Operator -> its share of the original's time; empty where none was taken.
         prepared_s: Seconds until the search would have begun.
         flags: The CPU's instruction sets, all of them; `cpus` that could be used.
         offered: Backend as searched -> what its environment offers it, in the order of the search.
@@ -138,6 +139,7 @@ class About:
     offered: tuple[tuple[Backend, Capabilities], ...]
     pinned: tuple[tuple[str, ...], ...]
     deadlines: Deadlines = field(default_factory=Deadlines)
+    by_operator: Mapping[str, float] = field(default_factory=dict)
     exact: bool = False
     buckets: Backend | None = None
 

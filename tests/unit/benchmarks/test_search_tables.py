@@ -34,7 +34,7 @@ from benchmarks.search.table import (
 )
 from benchmarks.search.workers import settled
 from benchmarks.tables_of_the_rest import replayed
-from tests.unit.experiment.scripted import Script, scripted
+from tests.unit.experiment.scripted import LOSSY, Script, scripted
 
 from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
@@ -411,6 +411,19 @@ class TestRecording:
         confirm(attempts)
         assert len(current(attempts)[1].pairs) == 3
         assert [len(one.blocks) > 0 for one in current(attempts)[1].timed()] == [True] * 3
+
+    def test_of_settings_the_fastest_alone_are_scored_on_all_samples(
+        self, begin: Callable[[], Recording], script: Script
+    ) -> None:
+        attempts = begin()
+        attempts.original()
+        script.diary.clear()
+        attempts.one(Proposal(LOSSY, "runtime"))
+        assert [len(some) for some in script.asked("score", "candidate")] == [100]
+        row = current(attempts)[1]
+        assert row.scores and not row.final and row.passes
+        attempts.again(row)
+        assert current(attempts)[1].final[0].samples == 200
 
     def test_nothing_is_scored_twice_and_what_is_slower_not_at_all(
         self, begin: Callable[[], Recording], script: Script
