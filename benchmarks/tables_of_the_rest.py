@@ -118,7 +118,8 @@ def replayed(results: Results) -> str:
         ("geometric mean of those left out", "regret of left out"),
         ("worst", "worst"),
     ):
-        rows.append([label, "", "", *(f"{one[key]:.3f}" for _, one in columns)])
+        found = ["" if one[key] is None else f"{one[key]:.3f}" for _, one in columns]
+        rows.append([label, "", "", *found])
     late = [f"{one['wall over its limit']:+.0f} s" for _, one in columns]
     rows.append(["wall time over the limit, worst", "", "", *late])
     wrongly = [f"{one['wrongly abandoned']} of {one['abandoned']}" for _, one in columns]

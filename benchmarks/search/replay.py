@@ -102,6 +102,7 @@ def _one(case: tuple[str, float, Table], *, changed: bool) -> Result:
 def summary(results: Mapping[str, Result]) -> dict[str, Any]:
     """Return the geometric mean of the regrets, all and of what was left out, and each."""
     every = list(results.values())
+    left_out = [one.regret for name, one in results.items() if name in LEFT_OUT]
     rounded = {
         name: {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(one).items()}
         for name, one in results.items()
@@ -111,9 +112,7 @@ def summary(results: Mapping[str, Result]) -> dict[str, Any]:
     )
     return {
         "regret": geometric(one.regret for one in every),
-        "regret of left out": geometric(
-            one.regret for name, one in results.items() if name in LEFT_OUT
-        ),
+        "regret of left out": geometric(left_out) if left_out else None,
         "worst": max((one.regret for one in every), default=math.nan),
         "wall over its limit": max((one.over for one in every), default=math.nan),
         "abandoned": abandoned,

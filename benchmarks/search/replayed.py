@@ -31,6 +31,8 @@ from ortune.search.policy import Policy
 
 NEAR = 1.02
 """Times the table's best: a plan that fast was abandoned wrongly."""
+SET_UP = 0.25
+"""Share of the limit from which set-up does not count against it."""
 LONGEST_S = 60.0
 """Time limit of a task in a search, at most."""
 TIMES = ("time", "perf_counter", "monotonic")
@@ -43,7 +45,8 @@ class Result:
 
     Attributes:
         regret: Latency of what was found over that of the table's best; 1 is perfect.
-        wall: Seconds that it took; `over` the limit, negative below.
+        wall: Seconds that it took; `over` the limit, negative below. Set-up counts where it is
+            less than a quarter of the limit, as in a search.
         abandoned: Trials whose timing was ended part way; `wrongly` those within 2 % of the best.
         lacking: Plans that the table does not have; `near` ones were stood in for.
     """
@@ -104,6 +107,7 @@ def _result(
 ) -> Result:
     row, best = table.standing_for(study.best.plan), true_ratio(table.best)
     assert row is not None
+    set_up = table.about.prepared_s + study.baseline.seconds
     # What follows a search: the original and the winner answer once more, for the bundle.
     wall = machine.clock.now + sum(
         one.start_s + one.load_s + one.first_s for one in (table.rows[0], row)
@@ -113,7 +117,7 @@ def _result(
         found=str(study.best.plan),
         ratio=true_ratio(row),
         wall=wall,
-        over=wall - seconds,
+        over=wall - seconds - set_up * (set_up > SET_UP * seconds),
         tried=sum(trial.part == "search" for trial in study.trials),
         abandoned=len(stopped),
         wrongly=tuple(str(t.plan) for t in stopped if _true(table, t.plan) <= NEAR * best),

@@ -118,6 +118,12 @@ def test_with_time_the_best_is_found_and_without_it_is_not(table: Table) -> None
     assert replay(table, Staged(), 5) == early, "the clock is scripted: the same twice"
 
 
+def test_set_up_counts_where_it_is_a_small_part_of_the_time(table: Table) -> None:
+    slow = replace(table, about=replace(table.about, prepared_s=20.0))
+    short, long = (replay(slow, Staged(), seconds) for seconds in (10, 200))
+    assert short.wall - short.over > 10 + 20 and long.wall - long.over == pytest.approx(200)
+
+
 def test_everything_is_found_by_trying_everything(table: Table) -> None:
     found = replay(table, Exhaustive(), 10_000)
     assert found.regret == pytest.approx(1.0)
