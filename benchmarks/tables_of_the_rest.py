@@ -122,6 +122,9 @@ def replayed(results: Results) -> str:
         rows.append([label, "", "", *found])
     late = [f"{one['wall over its limit']:+.0f} s" for _, one in columns]
     rows.append(["wall time over the limit, worst", "", "", *late])
+    first = [one["first plan after"] for _, one in columns]
+    shown = ["" if seconds is None else f"{seconds:.0f} s" for seconds in first]
+    rows.append(["first plan on the screen, worst", "", "", *shown])
     wrongly = [f"{one['wrongly abandoned']} of {one['abandoned']}" for _, one in columns]
     rows.append(["abandoned wrongly", "", "", *wrongly])
     head = ["found over the table's best", "best plan", "its ratio", *dict(columns)]

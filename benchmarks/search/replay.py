@@ -115,6 +115,7 @@ def summary(results: Mapping[str, Result]) -> dict[str, Any]:
         "regret of left out": geometric(left_out) if left_out else None,
         "worst": max((one.regret for one in every), default=math.nan),
         "wall over its limit": max((one.over for one in every), default=math.nan),
+        "first plan after": max((o.first_s for o in every if o.first_s), default=None),
         "abandoned": abandoned,
         "wrongly abandoned": wrongly,
         "models": rounded,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from benchmarks.search.spaces import digest, pretended, space_of
 from benchmarks.search.table import Row, Table, true_ratio
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Event, TrialDone
+from ortune.core.event import Event, TrialDone, Unconfirmed
 from ortune.core.study import Header, Job, Study
 from ortune.core.trial import Plan, Trial
 from ortune.experiment import evaluate, measure
@@ -47,6 +47,8 @@ class Result:
         regret: Latency of what was found over that of the table's best; 1 is perfect.
         wall: Seconds that it took; `over` the limit, negative below. Set-up counts where it is
             less than a quarter of the limit, as in a search.
+        first_s: Seconds from the end of set-up until the first plan that may be faster and keeps
+            the budget was shown; None where none was.
         abandoned: Trials whose timing was ended part way; `wrongly` those within 2 % of the best.
         lacking: Plans that the table does not have; `near` ones were stood in for.
     """
@@ -57,11 +59,32 @@ class Result:
     wall: float
     over: float
     tried: int
+    first_s: float | None
     abandoned: int
     wrongly: tuple[str, ...]
     lacking: int
     near: int
     finished: str
+
+
+@dataclass
+class Seen:
+    """What a search says on its way.
+
+    Attributes:
+        stopped: Trials whose timing was ended part way.
+        first_s: When the first plan was shown as unconfirmed.
+    """
+
+    clock: Clock
+    stopped: list[Trial] = field(default_factory=list)
+    first_s: float | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TrialDone) and event.trial.stopped and not event.cached:
+            self.stopped.append(event.trial)
+        if isinstance(event, Unconfirmed) and self.first_s is None:
+            self.first_s = self.clock.now
 
 
 class Attempts(evaluate.Attempts):
@@ -81,13 +104,8 @@ def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = Fals
     Raises:
         OrtuneError: The space has changed.
     """
-    stopped: list[Trial] = []
-
-    def sink(event: Event) -> None:
-        if isinstance(event, TrialDone) and event.trial.stopped and not event.cached:
-            stopped.append(event.trial)
-
     machine = Machine(table, Clock(table.about.prepared_s))
+    seen = Seen(machine.clock)
     with TemporaryDirectory(prefix="ortune-") as folder, pretended(table), simulating(machine):
         space = space_of(table)
         if digest(space) != table.about.space and not changed:
@@ -97,14 +115,12 @@ def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = Fals
             )
         aim = loop.Aim(seconds, 0.0, clock=machine.clock)
         context = surroundings(table, Path(folder), seconds)
-        loop.search(context, lambda note: space, policy, aim, sink)
+        loop.search(context, lambda note: space, policy, aim, seen)
         study = read_study(Path(folder))
-    return _result(table, study, machine, stopped, seconds)
+    return _result(table, study, machine, seen, seconds)
 
 
-def _result(
-    table: Table, study: Study, machine: Machine, stopped: Sequence[Trial], seconds: float
-) -> Result:
+def _result(table: Table, study: Study, machine: Machine, seen: Seen, seconds: float) -> Result:
     row, best = table.standing_for(study.best.plan), true_ratio(table.best)
     assert row is not None
     set_up = table.about.prepared_s + study.baseline.seconds
@@ -119,8 +135,9 @@ def _result(
         wall=wall,
         over=wall - seconds - set_up * (set_up > SET_UP * seconds),
         tried=sum(trial.part == "search" for trial in study.trials),
-        abandoned=len(stopped),
-        wrongly=tuple(str(t.plan) for t in stopped if _true(table, t.plan) <= NEAR * best),
+        first_s=seen.first_s and seen.first_s - set_up,
+        abandoned=len(seen.stopped),
+        wrongly=tuple(str(t.plan) for t in seen.stopped if _true(table, t.plan) <= NEAR * best),
         lacking=len(machine.lacking),
         near=len(machine.near),
         finished=study.finished,

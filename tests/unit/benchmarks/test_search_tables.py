@@ -112,6 +112,7 @@ def test_with_time_the_best_is_found_and_without_it_is_not(table: Table) -> None
     late = replay(table, Staged(), 1000)
     assert late.regret == pytest.approx(1.0, abs=0.01) and late.lacking == 0
     assert late.finished == "done" and late.wall < 1000
+    assert late.first_s is not None and 0 < late.first_s < 60
     early = replay(table, Staged(), 5)
     assert early.regret > 1.05 and early.finished == "time"
     assert early.tried < late.tried
