@@ -192,10 +192,10 @@ def estimate(name: str, found: Opened, kept: Kept) -> float:
     settings = FASTEST * round(sum(around) / max(1, len(around)))
     first = next(row for row in kept.rows.values() if row.stage == "baseline")
     start_s = first.start_s + first.load_s + first.first_s + first.warm_s
-    timing_s = max(PAIR_S, 3 * first.block_s)
+    timing_s = max(PAIR_S, 2 * first.block_s)
     likely = plans + rescues * SAVED + settings
     left = max(0.0, likely - len(kept.rows)) * (start_s + timing_s)
-    left += (plans + rescues * SAVED) * first.final_s / 2 + settings * first.search_s
+    left += (plans + rescues * SAVED) * first.final_s / 2 + settings * first.search_s / 2
     left += (plans + rescues * SAVED) * BUILDS * (BUILD_S + first.final_s)
     left += CONFIRMED * AGAIN * (timing_s + 2 * start_s)
     print(

@@ -17,7 +17,7 @@ from benchmarks.search.bursts import Turn
 from benchmarks.search.calibrations import calibrations
 from benchmarks.search.costs import RECORDED_BURST_S
 from benchmarks.search.table import Cut, Row, cuts_of, spelled
-from benchmarks.search.workers import Once, timed
+from benchmarks.search.workers import Once, behind, timed
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink
@@ -216,11 +216,15 @@ class Recording(Attempts):
             known["pairs"] = (tuple(Turn.of(block) for block in pair.blocks),)
             blank = replace(blank, measurement=measure.measurement(started, [pair]))
             ratio = stats.ratio([pair], stats.SEARCHING)
-            if ratio.low < measure.HOPELESS and ratio.value < SCORED:
-                # Settings seldom change an answer: of these the fastest alone are scored on all.
-                whole = proposal.stage != "runtime" or bool(context.evaluate)
-                blank = self._scored(proposal.plan, worker, blank, tried, pair, whole=whole)
-        return blank
+            if ratio.low >= measure.HOPELESS or ratio.value >= SCORED:
+                return blank
+            around = self.kept.rows.get(proposal.neighbour_of)
+            if around is not None and behind([pair], self._best(), len(pair.blocks)):
+                known |= {"scores": around.scores, "search_s": around.search_s}
+                return replace(blank, scores=around.scores)
+            # Settings seldom change an answer: of these the fastest alone are scored on all.
+            whole = around is None or bool(context.evaluate)
+            return self._scored(proposal.plan, worker, blank, tried, pair, whole=whole)
 
     def _scored(
         self,

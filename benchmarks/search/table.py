@@ -58,7 +58,8 @@ class Row:
         pairs: Blocks of one pair of processes each: the search's, then fresh ones of the fastest.
             A plan far behind the best has fewer blocks, as any rule would have ended there.
         scores: On the search's part, `final` on all; none of what is clearly slower than the
-            original, as no search asks for them, and of runtime settings those of the fastest.
+            original, as no search asks for them. A setting that is far behind the best has the
+            scores of the plan around which it was tried; the fastest settings alone have `final`.
         died: In what it failed: build, load, timing, search, final; empty where it did not.
         died_s: How long that took, for a hang until it was given up.
     """

@@ -15,11 +15,11 @@ from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort
 from ortune.measurement.timing.turns import blocks, burst, pace, warm
 
-HOPELESS, BEHIND = 3.0, 1.1
-"""Times the best so far: a plan that is so far behind after one block gets no second; one whose
-whole interval lies so far behind after four gets no fifth."""
+BEHIND = {1: 2.0, 2: 1.5, 4: 1.1}
+"""Blocks -> times the best so far beyond which a plan gets no more of them: further than where
+`ortune.search.abandon` stops a trial, so that a replayed search seldom asks for more."""
 DISTURBED = 0.5
-"""Share of entries disturbed by neighbours above which a lone block says nothing."""
+"""Share of entries disturbed by neighbours above which few blocks say nothing."""
 
 
 class Once(Worker):
@@ -74,10 +74,15 @@ def settled(done: Sequence[Block], seconds: float, effort: Effort, best: float) 
         seconds: Since the first block began.
     """
     taken = [Pair(tuple(done))]
-    ratio = stats.ratio(taken, stats.SEARCHING)
-    if ratio.value > HOPELESS * best and not stats.disturbed(taken) > DISTURBED:
+    if behind(taken, best, len(done)) and not stats.disturbed(taken) > DISTURBED:
         return True
     late = seconds - effort.seconds
     if len(done) < effort.min_blocks and late < effort.seconds:
         return False
-    return late > 0 or ratio.low > BEHIND * best
+    return late > 0 or behind(taken, best, len(done))
+
+
+def behind(pairs: Sequence[Pair], best: float, blocks: int) -> bool:
+    """Whether a plan of which so many blocks were timed is far behind the best."""
+    limit = BEHIND[max(known for known in BEHIND if known <= blocks)]
+    return stats.ratio(pairs, stats.SEARCHING).value > limit * best

@@ -425,12 +425,19 @@ class TestRecording:
         attempts = begin()
         attempts.original()
         script.diary.clear()
-        attempts.one(Proposal(LOSSY, "runtime"))
+        original = current(attempts)[0]
+        attempts.one(Proposal(LOSSY, "runtime", neighbour_of=original.key))
         assert [len(some) for some in script.asked("score", "candidate")] == [100]
         row = current(attempts)[1]
         assert row.scores and not row.final and row.passes
         attempts.again(row)
         assert current(attempts)[1].final[0].samples == 200
+        script.diary.clear()
+        script.ratio = 1.02
+        slow = replace(LOSSY, backend=Cpu(threads=1, level="basic"))
+        attempts.one(Proposal(slow, "runtime", neighbour_of=row.key))
+        assert not script.asked("score", "candidate")
+        assert current(attempts)[2].scores == row.scores, "far behind, so those of its plan"
 
     def test_nothing_is_scored_twice_and_what_is_slower_not_at_all(
         self, begin: Callable[[], Recording], script: Script
@@ -453,5 +460,5 @@ def test_what_is_far_behind_gets_fewer_blocks() -> None:
         effort = Effort(seconds=6.0, decide=False)
         return next(n for n in range(1, 20) if settled(every[:n], float(n), effort, best))
 
-    assert needed(3.1, 1.0) == 1 and needed(2.9, 1.0) == 4
+    assert needed(2.1, 1.0) == 1 and needed(1.6, 1.0) == 2 and needed(1.4, 1.0) == 4
     assert needed(0.5, 0.4) == 4 and needed(0.5, 0.48) == 7 and needed(1.0, math.inf) == 7
