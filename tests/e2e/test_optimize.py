@@ -35,7 +35,7 @@ def search(task: tuple[Path, Path], out: Path, **more: object) -> ot.Study:
         "budget": "top1>=base-0.02",
         "on": "scripted",
         "baseline": "scripted",
-        "time": "60s",
+        "time": "300s",
     }
     return ot.optimize(model, data=data, out=out, **(options | more))  # type: ignore[arg-type]
 
@@ -84,7 +84,8 @@ def test_a_fast_plan_that_fails_is_rescued(task: tuple[Path, Path], tmp_path: Pa
         for name in ("coarse", "coarse(care=true)")
     )
     assert plain.status is Status.FAILS
-    assert saved.status is Status.OK
+    assert saved.stage == "rescue"
+    assert saved.stopped.startswith("stopped after its first burst"), "another is faster by then"
     assert plain.ratio is not None
     assert saved.ratio is not None
     assert plain.ratio.value < saved.ratio.value < 1
@@ -176,7 +177,7 @@ def test_target_speedup_stops_early(task: tuple[Path, Path], tmp_path: Path) -> 
 def dying(task: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> ot.Study:
     """Every backend fails in its own way; the search goes on to the next."""
     out = tmp_path_factory.mktemp("dying") / "run"
-    return search(task, out, on="crash,hog,hang", time="40s", memory_limit=1 << 30)
+    return search(task, out, on="crash,hog,hang", time="90s", memory_limit=600 << 20)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_the_real_cpu_never_hands_back_a_slower_model(
     assert best.status is Status.OK
 
 
-def command(task: tuple[Path, Path], out: Path, time: str = "60s") -> list[str]:
+def command(task: tuple[Path, Path], out: Path, time: str = "300s") -> list[str]:
     model, data = task
     return [
         sys.executable, "-m", "ortune.cli.main", "optimize", str(model), "--data", str(data),

@@ -86,7 +86,7 @@ def test_a_run_packs_as_it_did(
     """The winner without naming it, other trials by their key."""
     run, _, which = bundle.removesuffix(".ortune").partition("-")
     path = tmp_path / bundle
-    chosen = [] if which == "winner" else ["--trial", BUNDLES[bundle]["key"][:12]]
+    chosen = [] if which == "winner" else ["--trial", BUNDLES[bundle]["key"][:12], "--unconfirmed"]
     words = ["pack", str(root / "runs" / run), "-o", str(path), *chosen, "--json"]
     assert cli.main(words) == 0
     assert json.loads(capsys.readouterr().out)["plan"] == BUNDLES[bundle]["plan"]

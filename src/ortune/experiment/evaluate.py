@@ -134,7 +134,7 @@ class Attempts:
         name, why = proposal.plan.recipe.name, "nothing to change, not tried"
         told = [t.plan.recipe.name for t in self.ledger.trials if t.status is Status.UNCHANGED]
         trial = Trial(key, proposal.plan, "search", Status.UNCHANGED, why=why)
-        trial = _of(trial, proposal)
+        trial = replace(_of(trial, proposal), seconds=perf_counter() - self._began)
         self.ledger.append(trial)
         if name not in told:
             self.note(f"{name}: {why}")

@@ -490,7 +490,13 @@ def test_what_was_measured_once_is_packed_only_by_name_and_says_so(
     assert main(["pack", str(root), "-o", str(cut)]) == 0
     assert "not confirmed" not in capsys.readouterr().out
     assert read(cut).manifest.models == read(cut).manifest.fallback, "the original"
-    assert main(["pack", str(root), "-o", str(named), "--trial", "aa11"]) == 0
+    asked = ["pack", str(root), "-o", str(named), "--trial", "aa11"]
+    for words in (asked, [*asked, "--force"]):
+        assert main(words) == 2 and not named.exists(), "force is about overwriting alone"
+        what, fix = capsys.readouterr().err.splitlines()
+        assert "trial aa11aa11 (clean @ cpu(threads=1)) is not confirmed" in what
+        assert "--unconfirmed" in fix
+    assert main([*asked, "--unconfirmed"]) == 0
     assert "not confirmed" in capsys.readouterr().out
     assert read(named).manifest.models != read(named).manifest.fallback
     ledger.append(study.trials[-1])

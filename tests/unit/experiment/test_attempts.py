@@ -13,6 +13,7 @@ from tests.unit import studies
 from tests.unit.experiment.scripted import EDITS, FINAL, LOSSY, SEARCH, Script, Scripted, scripted
 
 from ortune.backends.cpu import Cpu
+from ortune.core.acceptance import Outcome, outcome
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted
 from ortune.core.step import AS_IS
@@ -23,6 +24,7 @@ from ortune.experiment.evaluate import Attempts
 from ortune.experiment.ledger import Ledger
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming
+from ortune.search.abandon import Beaten
 
 
 @pytest.fixture
@@ -115,6 +117,49 @@ def test_full_effort_stops_for_no_answer_and_scores_whatever_the_time_was(
     assert full.status is Status.SLOWER and full.scores
     few, all_of_them = (len(t.measurement.pairs[0].blocks) for t in (decided, full))
     assert (few, all_of_them) == (3, 24)
+
+
+def test_a_plan_a_thousand_times_slower_is_stopped_at_its_first_warm_up_run(
+    attempts: Attempts, script: Script
+) -> None:
+    script.ratio = 1000.0
+    trial = tried(attempts, stop=Beaten(0.5))
+    assert (
+        trial.stopped == trial.why == "stopped after a warm-up run: 2000.00 times the best so far"
+    )
+    assert (trial.status, trial.scores, outcome(trial)) == (Status.SLOWER, (), Outcome.SLOWER)
+    assert len(script.asked("burst", "candidate")) == 1
+    assert script.asked("score", "candidate") == []
+    assert tried(attempts, stop=Beaten(0.5)) is trial
+
+
+def test_what_is_stopped_and_faster_than_the_original_is_called_not_scored(
+    attempts: Attempts, script: Script
+) -> None:
+    script.ratio = 0.9
+    trial = tried(attempts, stop=Beaten(0.5))
+    assert trial.stopped.startswith("stopped after its first burst: 1.80 times")
+    assert (trial.status, outcome(trial)) == (Status.SCREENED, Outcome.UNSCORED)
+    assert len(script.asked("burst", "candidate")) == 2, "a warm-up and a burst"
+
+
+def test_nothing_is_stopped_where_all_of_it_is_wanted(attempts: Attempts, script: Script) -> None:
+    script.ratio = 5.0
+    full = attempts.one(Proposal(LOSSY, "all", effort="full"), stop=Beaten(0.5))
+    plan = replace(LOSSY, backend=Cpu(threads=2))
+    history = tried(attempts, plan, always_score=True, stop=Beaten(0.5))
+    for trial in (full, history):
+        assert trial.scores and not trial.stopped
+
+
+def test_a_trial_takes_all_that_passed_since_it_was_proposed(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(0, 10_000, 7))
+    monkeypatch.setattr(evaluate, "perf_counter", lambda: float(next(now)))
+    assert tried(attempts).seconds == 7
+    monkeypatch.setattr(evaluate, "build_all", lambda *_: Files({}, (), 12, False, ""))
+    assert tried(attempts, replace(LOSSY, backend=Cpu(threads=2))).seconds == 7
 
 
 def test_a_recipe_that_changes_nothing_is_not_run(

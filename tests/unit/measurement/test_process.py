@@ -137,3 +137,23 @@ def test_integers_beyond_a_table_name_the_range_that_fits(model: Path) -> None:
         worker.ask("load")
         worker.ask("score", indices=[4], metrics=[])
     assert "--range INPUT:0..4" in caught.value.failure.fix
+
+
+@pytest.mark.parametrize("at", ["load", "first", "burst"])
+def test_a_hang_ends_at_the_deadline_of_what_it_hangs_in(model: Path, at: str) -> None:
+    deadlines = dict.fromkeys(("load", "first", "burst"), 60.0) | {at: 0.5}
+    with Worker(job(model, Hang(at=at)), deadlines=deadlines) as worker:
+        for do, arguments in (("load", {}), ("first", {}), ("burst", {"at": 0, "runs": 2})):
+            if do == at:
+                with pytest.raises(WorkerFailed, match=f"no answer to '{at}' after 0.5 s"):
+                    worker.ask(do, **arguments)
+                break
+            worker.ask(do, **arguments)
+    assert not worker.alive
+
+
+def test_a_division_by_zero_is_a_value(model: Path) -> None:
+    with Worker(job(model, Crash(divides=True))) as worker:
+        worker.ask("load")
+        with pytest.raises(WorkerFailed, match="killed by SIGFPE"):
+            worker.ask("first")

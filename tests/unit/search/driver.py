@@ -44,10 +44,12 @@ from ortune.policies.staged import Staged
 from ortune.search import loop as searching
 from ortune.search import optimize as optimizing
 from ortune.search.optimize import read_targets
+from ortune.search.policy import Policy
 
 GOLDEN = Path(__file__).with_name("proposals.json")
 STAGES = {"padding": "runtime"}
 """Stages that the golden file, older than they are, calls otherwise."""
+STAGED = Staged()
 BEGAN, PREPARING = 1000.0, 3.0
 """What the clock shows at the start, and the seconds that pass before the search."""
 
@@ -68,16 +70,23 @@ class Clock:
         return self.now
 
 
-def record(scenario: Scenario, folder: Path) -> dict[str, Any]:
-    """Search a scenario in a folder and return its proposals in order and what was concluded."""
+def record(
+    scenario: Scenario, folder: Path, policy: Policy = STAGED, before: Path | None = None
+) -> dict[str, Any]:
+    """Search a scenario in a folder and return its proposals in order and what was concluded.
+
+    Args:
+        before: The run that a resumed one goes on from, where it is there already.
+    """
     folder.mkdir(parents=True)
     if scenario.kept:
-        record(replace(scenario, kept=0), folder / "before")
-        lines = (folder / "before" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+        if before is None:
+            record(replace(scenario, kept=0), before := folder / "before", policy)
+        lines = (before / "ledger.jsonl").read_bytes().splitlines(keepends=True)
         (folder / "ledger.jsonl").write_bytes(b"".join(lines[: scenario.kept]))
     log: dict[str, Any] = {"proposals": []}
     with machine(scenario, folder) as patch:
-        _drive(scenario, folder, log, patch)
+        _drive(scenario, folder, policy, log, patch)
     if "error" in log:
         return log
     study = read_study(folder)
@@ -88,7 +97,13 @@ def record(scenario: Scenario, folder: Path) -> dict[str, Any]:
     return log
 
 
-def _drive(scenario: Scenario, root: Path, log: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
+def _drive(
+    scenario: Scenario,
+    root: Path,
+    policy: Policy,
+    log: dict[str, Any],
+    patch: pytest.MonkeyPatch,
+) -> None:
     """Run the loop: its `Attempts` are scripted, what is padded is given."""
     clock = Clock()
     patch.setattr(searching, "Attempts", partial(Scripted, scenario, clock, log))
@@ -106,7 +121,7 @@ def _drive(scenario: Scenario, root: Path, log: dict[str, Any], patch: pytest.Mo
     explore = partial(optimizing.explore, context, targets, scenario.exact)
     clock.now += PREPARING
     try:
-        searching.search(context, explore, Staged(), aim, silent)
+        searching.search(context, explore, policy, aim, silent)
     except (OrtuneError, KeyboardInterrupt) as error:
         log["error"] = [type(error).__name__, *str(error).splitlines()]
 
@@ -187,7 +202,11 @@ class Scripted:
             text = f"{plan.recipe.name}: nothing to change, not tried"
             if text not in self.notes:
                 self.note(text)
-            trial = Trial(self.key(plan), plan, "search", Status.UNCHANGED, stage=proposal.stage)
+            trial = Trial(
+                *(self.key(plan), plan, "search", Status.UNCHANGED),
+                seconds=outcome.seconds,
+                stage=proposal.stage,
+            )
             self.ledger.append(trial)
             return trial
         return self._recorded("search", plan, outcome, proposal, always_score=always_score)

@@ -14,17 +14,18 @@ from tests.unit.experiment.scripted import FINAL, LOSSY, Script, scripted
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Outcome
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Event, Note
+from ortune.core.event import Event, Note, TrialDone, Unconfirmed
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Header, Study
-from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Verdict
+from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Untried, Verdict
 from ortune.experiment import evaluate, measure
 from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import stats
 from ortune.search.loop import Aim, search
 from ortune.search.policy import LeftOut, Policy, View
 
+MORE = "three more plans are there"
 PLANS = [replace(LOSSY, backend=Cpu(threads=n)) for n in range(1, 6)]
 
 
@@ -39,7 +40,7 @@ class Given(Policy):
         return Proposal(left[0], "test", "given") if left else None
 
     def left_out(self, view: View) -> LeftOut:
-        return LeftOut(notes=("three more plans are there",), late=False, plans=3)
+        return LeftOut(notes=(MORE,), late=False, plans=3)
 
 
 @dataclass(frozen=True)
@@ -298,6 +299,91 @@ def test_an_original_that_stops_running_ends_the_search_in_two_lines(
     with pytest.raises(OrtuneError, match="the original stopped running: the baseline died") as e:
         run(Script(fails=("baseline", "burst")))
     assert "run it again" in e.value.fix
+
+
+def test_the_first_plan_that_keeps_the_budget_is_shown_at_once_and_no_other(
+    run: Callable[..., Study],
+) -> None:
+    run(Script(ratios=ratios(1.2, 0.8, 0.5)), PLANS[:3])
+    (shown,) = [e.trial for e in told if isinstance(e, Unconfirmed)]
+    assert shown.plan == PLANS[1] and shown.part == "search"
+    order = [type(e) for e in told if isinstance(e, TrialDone | Unconfirmed)]
+    assert order.index(Unconfirmed) == 3, "after the original and two plans"
+
+
+def test_the_history_is_left_out_and_said_so_where_no_time_is_left(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    script = Script(passes=lambda: clock.turn(17.0))
+    study = run(script, [Plan(BOTH, PLANS[0].backend)], clock=clock)
+    assert [step.name for step in study.history] == ["baseline", "runtime"]
+    assert "time is up: what graph alone brings was not measured" in study.notes
+    assert "time is up: what quantization alone brings was not measured" in study.notes
+    assert study.best.part == "final", "what is best is confirmed in any case"
+
+
+def test_set_up_that_takes_long_is_said_and_does_not_count(run: Callable[..., Study]) -> None:
+    clock = Clock()
+    clock.now = 26.0
+    seen: list[float] = []
+    study = run(Script(), [], clock=clock, policy=seeing(seen))
+    first = "reading, and running and scoring the original, took 26 s; "
+    assert study.notes[0] == first + "the 100 s of --time count from here"
+    assert seen == [100.0]
+    clock.now, told[:] = 24.0, []
+
+
+def test_set_up_that_is_quick_counts(run: Callable[..., Study]) -> None:
+    clock = Clock()
+    clock.now = 24.0
+    seen: list[float] = []
+    assert run(Script(), [], clock=clock, policy=seeing(seen)).notes == (MORE,)
+    assert seen == [76.0]
+
+
+def seeing(seen: list[float]) -> Any:
+    """Return a policy that proposes nothing and tells the time that is left."""
+
+    @dataclass(frozen=True)
+    class Seeing(Given):
+        def next(self, view: View) -> Proposal | None:
+            seen.append(view.left)
+            return None
+
+    return Seeing
+
+
+def test_a_run_that_was_killed_goes_on_with_the_time_that_it_had_left(
+    run: Callable[..., Study],
+) -> None:
+    first = run(Script(), PLANS[:2])
+    seen: list[float] = []
+    again = run(Script(), [], policy=seeing(seen))
+    spent = sum(trial.seconds for trial in again.trials)
+    Path(first.root, "ending.json").unlink()
+    run(Script(), [], policy=seeing(seen))
+    assert seen[0] == 100.0, "one that had ended gets all of it again"
+    assert seen[-1] == pytest.approx(100.0 - spent)
+
+
+def test_plans_that_were_left_out_are_listed_with_their_reasons(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = LeftOut.of(PLANS * 50, "time was up")
+    monkeypatch.setattr(Given, "left_out", lambda self, view: left)
+    study = run(Script(ratio=1.2), PLANS[:1])
+    assert study.counts[Outcome.UNTRIED] == 250
+    assert len(study.ending.left_out) == 200
+    assert study.ending.left_out[0] == Untried(str(PLANS[0]), "time was up")
+
+
+def test_no_plan_is_begun_in_the_time_of_the_finalists(run: Callable[..., Study]) -> None:
+    clock = Clock()
+    script = Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95), passes=lambda: clock.turn(40.0))
+    study = run(script, seconds=160.0, clock=clock)
+    assert backends(study, "search") == [1, 2, 3, 4]
+    assert study.finished == "time"
 
 
 def test_ctrl_c_before_anything_is_known_is_passed_on(

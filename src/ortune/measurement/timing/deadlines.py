@@ -39,7 +39,7 @@ class Deadlines:
             started: The original's start; `ready_s` is the whole of it, its process included.
             judged_s: What it took to run and to score it.
         """
-        load_s = max(_LOAD_S, 3 * ready_s, _TIMES * started.load_ns / 1e9)
+        load_s = max(_LOAD_S, 2 * ready_s, _TIMES * started.load_ns / 1e9)
         lanes = workload.lanes(1)
         run_s = max(_RUN_S, _TIMES * started.first_ns / 1e9)
         found = {"load": load_s, "first": run_s + (lanes - 1) * load_s}

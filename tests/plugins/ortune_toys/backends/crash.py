@@ -1,8 +1,9 @@
-"""Dies by a segmentation fault."""
+"""Dies by a signal."""
 
 from __future__ import annotations
 
 import ctypes
+import signal
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,18 @@ from ortune_toys.backends._fake import fake
 
 @dataclass(frozen=True)
 class Crash(Backend):
-    """Dies by a segmentation fault.
+    """Dies by a signal, a segmentation fault.
 
     Attributes:
         threads: Ignored.
+        divides: By zero: it is an arithmetic fault.
     """
 
     automatic: ClassVar[bool] = False
 
+    divides: bool = False
+
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        if self.divides:
+            return fake(lambda: signal.raise_signal(signal.SIGFPE))
         return fake(lambda: ctypes.string_at(0))

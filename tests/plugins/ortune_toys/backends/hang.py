@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import ClassVar
 
 from ortune.core.backend import Backend
 from ortune.core.session import Session
 from ortune_toys.backends._fake import fake
+
+_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,15 @@ class Hang(Backend):
 
     Attributes:
         threads: Ignored.
+        at: What it hangs in: load, first (run) or burst.
     """
 
     automatic: ClassVar[bool] = False
 
+    at: str = "first"
+
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        return fake(lambda: time.sleep(600))
+        if self.at == "load":
+            time.sleep(_SECONDS)
+        runs = count()
+        return fake(lambda: time.sleep(0 if self.at == "burst" and not next(runs) else _SECONDS))

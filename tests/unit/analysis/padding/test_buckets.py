@@ -357,7 +357,7 @@ def test_a_search_cuts_what_the_data_pad_and_the_bundle_does_too(tmp_path: Path)
     assert trial.ratio is not None
     assert trial.ratio.high < 0.7, "512 positions against 16"
     assert trial.scores[0].basis.endswith("real positions only")
-    packed = ot.pack(study, tmp_path / "toy.ortune", trial=trial.key)
+    packed = ot.pack(study, tmp_path / "toy.ortune", trial=trial.key, unconfirmed=True)
     mask, ids = row(5, LONG), np.full((1, LONG), 7)
     with ot.load(packed) as engine, ot.load(model) as plain:
         assert engine.backend == trial.plan.backend

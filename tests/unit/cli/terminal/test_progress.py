@@ -9,7 +9,15 @@ import pytest
 
 from ortune.backends.cpu import Cpu
 from ortune.cli.terminal import progress
-from ortune.core.event import Event, Note, StepDone, Timing, TrialDone, TrialStarted
+from ortune.core.event import (
+    Event,
+    Note,
+    StepDone,
+    Timing,
+    TrialDone,
+    TrialStarted,
+    Unconfirmed,
+)
 from ortune.core.step import AS_IS, Edit, Recipe
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 
@@ -86,7 +94,7 @@ def test_the_board_keeps_the_best() -> None:
     slower = replace(FAST, plan=Plan(AS_IS, Cpu(threads=1)), ratio=Interval(0.8, 0.7, 0.9))
     board.take(TrialDone(slower))
     board.take(TrialDone(replace(slower, status=Status.FAILS, ratio=Interval(0.1, 0.1, 0.1))))
-    assert board.best() == "clean @ cpu, 2.00x [1.60, 2.50]"
+    assert board.best() == "clean @ cpu, 2.00x [1.60, 2.50], unconfirmed"
 
 
 def test_the_board_does_not_take_noise_for_a_gain() -> None:
@@ -99,7 +107,19 @@ def test_a_final_measurement_replaces_the_same_plan_in_search() -> None:
     board = progress.Board(60)
     board.take(TrialDone(FAST))
     board.take(TrialDone(replace(FAST, part="final", ratio=Interval(0.8, 0.75, 0.85))))
-    assert board.best().startswith("clean @ cpu, 1.25x")
+    assert board.best() == "clean @ cpu, 1.25x [1.18, 1.33]"
+
+
+def test_what_falls_as_a_finalist_is_not_the_best_any_more() -> None:
+    board = progress.Board(60)
+    board.take(TrialDone(FAST))
+    board.take(TrialDone(replace(FAST, part="final", status=Status.FAILS)))
+    assert board.best() == "the original"
+
+
+def test_the_first_plan_within_the_budget_is_told_as_unconfirmed() -> None:
+    text = progress.describe(Unconfirmed(FAST))
+    assert text == "first within the budget, unconfirmed: clean @ cpu, 2.00x [1.60, 2.50]"
 
 
 def test_time_left_ends_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ortune.core.trial import Pair
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, claiming, time_pair
 
@@ -128,3 +129,35 @@ def test_five_claiming_pairs_take_as_long_as_three_of_a_search() -> None:
     assert found.seconds * stats.PAIRS == pytest.approx(12.0)
     assert not found.decide
     assert found.max_blocks == 20
+
+
+class Asked:
+    """A rule that keeps what it was asked, and stops at one of these questions."""
+
+    def __init__(self, stop_at: int) -> None:
+        self.stop_at = stop_at
+        self.asked: list[float | None] = []
+        self.pairs: list[Pair] = []
+
+    def __call__(self, pair: Pair, done: float | None = None) -> str:
+        self.asked.append(done)
+        self.pairs.append(pair)
+        return "enough" if len(self.asked) == self.stop_at else ""
+
+
+@pytest.mark.parametrize(("stop_at", "taken"), [(1, 1), (2, 1), (3, 1), (4, 2), (99, 6)])
+def test_a_rule_may_stop_it_at_a_warm_up_run_a_burst_and_every_block(
+    clock: Clock, stop_at: int, taken: int
+) -> None:
+    rule = Asked(stop_at)
+    effort = Effort(max_blocks=6, seconds=60, decide=False, stop=rule)
+    assert blocks(clock, 0.5, effort) == taken
+    assert rule.asked == [0, 0.5, *[None] * 5][:stop_at], "not asked where it ends in any case"
+    run, *rest = [len(pair.blocks[0].candidate.latency_ns) for pair in rule.pairs]
+    assert run == 1
+    assert all(entries == 2 * rest[0] for entries in rest[1:]), "a block has two bursts a side"
+
+
+def test_what_was_stopped_is_not_part_of_what_an_effort_is() -> None:
+    assert Effort(stop=Asked(1)) == Effort()
+    assert repr(Effort(stop=Asked(1))) == repr(Effort())

@@ -1,0 +1,29 @@
+"""Plans that the search left out, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core.acceptance import Outcome
+from ortune.core.section import Block, Heading, Section, Table, Text
+from ortune.core.study import Study
+from ortune.core.wording import count
+
+
+@dataclass(frozen=True)
+class UntriedSection(Section):
+    """Every plan that was not tried, with its reason."""
+
+    order: ClassVar[int] = 35
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield a row a plan, and how many more there are."""
+        left = study.ending.left_out
+        if not left:
+            return
+        yield Heading("Not tried")
+        yield Table(("plan", "why not"), tuple((one.plan, one.why) for one in left))
+        if (more := study.counts[Outcome.UNTRIED] - len(left)) > 0:
+            yield Text(f"And {count(more, 'plan')} more.")

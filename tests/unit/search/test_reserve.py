@@ -1,0 +1,86 @@
+"""Time that is kept back for the end of a search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit import studies
+
+from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Trial
+from ortune.measurement.timing import stats
+from ortune.search.reserve import Reserve
+
+MS = 1_000_000
+SAMPLES = 100
+
+
+def trial(key: str, ratio: float, run_ms: int, *, seconds: float, load_ms: int = 200) -> Trial:
+    """A trial of one block of two runs a side."""
+    base, own = Burst((10 * MS,) * 2, (0.0,) * 2), Burst((run_ms * MS,) * 2, (0.0,) * 2)
+    taken = Measurement((Pair((Block(base, own),)),), load_ms * MS, 10 * MS, 1)
+    found = replace(studies.baseline(), key=key, ratio=Interval(ratio, ratio, ratio))
+    return replace(found, measurement=taken, seconds=seconds)
+
+
+BASE = trial("base", 1.0, 10, seconds=3.04)
+FAST = trial("fast", 0.5, 5, seconds=6.0, load_ms=1200)
+NEXT = trial("next", 0.51, 5, seconds=4.0)
+FAR = trial("far", 0.8, 8, seconds=5.0)
+
+
+def test_a_start_is_half_of_what_the_originals_pair_cost_beside_timing() -> None:
+    assert Reserve([BASE], 4.0, 0).start_s == pytest.approx(1.5)
+    assert Reserve([replace(BASE, measurement=None)], 4.0, 0).start_s == 0
+
+
+def test_a_finalist_is_put_together_until_one_was_measured() -> None:
+    reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
+    fixed = stats.PAIRS * (2 * 1.5 + 1.0) + SAMPLES * 0.005
+    assert reserve.fixed_s(FAST) == pytest.approx(fixed)
+    assert reserve.final_s(FAST) == pytest.approx(fixed + 12.0)
+    final = replace(FAST, part="final", seconds=17.0)
+    died = replace(NEXT, part="final", seconds=1.0, error="it crashed")
+    assert Reserve([BASE, FAST, final, died], 4.0, SAMPLES).final_s(NEXT) == 17.0
+
+
+def test_a_slow_model_has_two_blocks_whatever_the_seconds() -> None:
+    slow = trial("slow", 0.9, 9000, seconds=60.0)
+    base = replace(BASE, seconds=0.0)
+    timing = Reserve([base, slow], 4.0, 0)
+    assert timing.final_s(slow) >= stats.PAIRS * 2 * (2 * 9 + 2 * 0.01)
+
+
+@pytest.mark.parametrize(("left", "each"), [(100.0, 2.4), (28.5, 1.0), (3.0, 0.1), (-9.0, 0.1)])
+def test_pairs_get_less_timing_where_time_is_short(left: float, each: float) -> None:
+    reserve = Reserve([BASE, FAST], 4.0, SAMPLES)
+    left = left if left != 28.5 else reserve.fixed_s(FAST) + reserve.closing_s + 5.0
+    assert reserve.seconds_each(FAST, left) == pytest.approx(each)
+
+
+def test_kept_back_are_the_first_finalist_those_near_it_and_the_history() -> None:
+    trials = [BASE, FAST, NEXT, FAR]
+    reserve = Reserve(trials, 4.0, SAMPLES)
+    one = reserve.final_s(FAST) + reserve.closing_s
+    long = 10_000.0
+    assert reserve.kept_back([FAST], 3, long) == pytest.approx(one + 2 * 5.0)
+    assert reserve.kept_back([FAST, FAR], 3, long) == pytest.approx(one + 2 * 5.0)
+    near = reserve.kept_back([FAST, NEXT, FAR], 3, long)
+    assert near == pytest.approx(one + reserve.final_s(FAST) + 2 * 5.0)
+    assert reserve.kept_back([FAST] * 9, 3, long) == pytest.approx(
+        one + 2 * reserve.final_s(FAST) + 2 * 5.0
+    )
+
+
+def test_it_is_never_more_than_two_fifths_and_little_beyond_the_first() -> None:
+    reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
+    assert reserve.kept_back([FAST, NEXT], 3, 10.0) == pytest.approx(4.0)
+    one = reserve.final_s(FAST) + reserve.closing_s
+    assert reserve.kept_back([FAST, NEXT], 3, 180.0) == pytest.approx(one + 0.15 * 180)
+
+
+def test_without_a_candidate_the_original_stands_for_one(tmp_path: Path) -> None:
+    reserve = Reserve([BASE], 4.0, SAMPLES)
+    expected = reserve.final_s(BASE) + reserve.closing_s
+    assert reserve.kept_back([], 3, 180.0) == pytest.approx(expected)
