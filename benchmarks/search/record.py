@@ -1,15 +1,16 @@
 """Measure every plan of a model's space: the tables that policies are replayed on.
 
-    python -m benchmarks.search.record NAME ... [--limit PLANS] [--estimate]
+    python -m benchmarks.search.record NAME ... [--estimate] [--limit PLANS] [--fastest 10]
 
-Every plan that the space lists, rescues of whatever fails, single settings around the ten fastest:
-seconds to build, calibrate, load, settle and score, raw timing blocks in order, scores on the
-search's part and on all samples, and what failures cost. The ten fastest that keep the budget are
-timed in four fresh pairs more. One model is whole before the next begins; what is done lies in
-``build/search/NAME``, and the same command goes on where it was stopped. Nothing else is timed on
+Every plan that the space lists, rescues of whatever fails, single settings around the ten fastest
+that are faster than the original: seconds to build, calibrate, start, load, settle and score, raw
+timing blocks in order, scores on the search's part and on all samples, and what failures cost. The
+six fastest that keep the budget are timed in two fresh pairs more. A plan far behind the best so
+far gets fewer blocks. One model is whole before the next begins; what is done lies in
+``build/search/NAME``, and the same command goes on where it was killed. Nothing else is timed on
 this machine while a plan is; between plans others get their turn. Tables:
-``benchmarks/search/tables/NAME.json.gz``, written when whole. Every core but one idle; see
-``--estimate`` for the time.
+``benchmarks/search/tables/NAME.json.gz``, written when whole. The cores idle; ``--estimate`` says
+for how long.
 """
 
 from __future__ import annotations
@@ -41,8 +42,6 @@ from ortune.search.policy import View
 
 PAIR_S = 1.5
 """Seconds of timing a plan: five blocks, which are half as long as in a search of 3 minutes."""
-FASTEST = 10
-"""Plans around which every single setting is tried."""
 CONFIRMED, AGAIN = 6, 2
 """Of so many of the fastest more fresh pairs are timed, and how many."""
 SAVED, BUILDS, BUILD_S = 0.25, 0.3, 4.0
@@ -56,11 +55,13 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--limit", type=int, help="plans to try; then no table is written")
+    parser.add_argument("--fastest", type=int, default=10, help="plans with settings around them")
     parser.add_argument("--estimate", action="store_true", help="say how long it takes, no more")
     given = parser.parse_args()
     for name in given.names or NAMES:
         try:
-            found, whole = record(name, limit=0 if given.estimate else given.limit)
+            limit = 0 if given.estimate else given.limit
+            found, whole = record(name, limit=limit, fastest=given.fastest)
         except OrtuneError as error:
             print(f"{name}: {error}", flush=True)
             continue
@@ -124,11 +125,12 @@ def frozen(folder: Path, space: Space) -> str:
     return str(known["digest"])
 
 
-def record(name: str, *, limit: int | None = None) -> tuple[Table, bool]:
+def record(name: str, *, limit: int | None = None, fastest: int = 10) -> tuple[Table, bool]:
     """Measure what is not measured yet; return the table, and whether it is whole.
 
     Args:
         limit: Plans to try at most.
+        fastest: Plans around which every single setting is tried.
     """
     kept = Kept(WORK / name / "rows")
     with ExitStack() as stack:
@@ -137,16 +139,18 @@ def record(name: str, *, limit: int | None = None) -> tuple[Table, bool]:
             space_digest = frozen(WORK / name, found.space)
             attempts = Recording(found.context, PAIR_S, silent, stack, kept)
             attempts.original()
-        estimate(name, found, kept)
-        whole = try_all(attempts, found.space, limit)
+        estimate(name, found, kept, fastest)
+        whole = try_all(attempts, found.space, limit, fastest)
         if whole:
             confirm(attempts)
         return Table(_about(name, space_digest, found), tuple(current(attempts))), whole
 
 
-def try_all(attempts: Recording, space: Space, limit: int | None = None) -> bool:
+def try_all(
+    attempts: Recording, space: Space, limit: int | None = None, fastest: int = 10
+) -> bool:
     """Try all there is, or some of it; say whether nothing is left."""
-    policy, done = Exhaustive(fastest=FASTEST), 0
+    policy, done = Exhaustive(fastest=fastest), 0
     while True:
         keys = attempts.kept.rows
         trials = [
@@ -183,13 +187,13 @@ def current(attempts: Recording) -> list[Row]:
     return sorted(rows, key=lambda row: (row.stage != "baseline", order.get(row.key, len(order))))
 
 
-def estimate(name: str, found: Opened, kept: Kept) -> float:
+def estimate(name: str, found: Opened, kept: Kept, fastest: int) -> float:
     """Print and return the seconds that are left, roughly: by what the original takes."""
     every = listing(found.space)
     plans = sum(not key.startswith("around ") for key in every)
     rescues = sum(len(some) for key, some in every.items() if not key.startswith("around "))
     around = [len(some) for key, some in every.items() if key.startswith("around ")]
-    settings = FASTEST * round(sum(around) / max(1, len(around)))
+    settings = fastest * round(sum(around) / max(1, len(around)))
     first = next(row for row in kept.rows.values() if row.stage == "baseline")
     start_s = first.start_s + first.load_s + first.first_s + first.warm_s
     timing_s = max(PAIR_S, 2 * first.block_s)
