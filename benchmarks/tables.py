@@ -103,7 +103,7 @@ def _written(name: str, results: Path) -> str:
     source, write = TABLES[name]
     path = results / f"{source}.json"
     if not path.is_file():
-        return f"Not measured yet: there is no `benchmarks/results/{source}.json`."
+        return f"Not measured yet: there is no {source}.json among the results."
     return write(json.loads(path.read_text()))
 
 
