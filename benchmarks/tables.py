@@ -16,7 +16,15 @@ from typing import Any
 
 from benchmarks.tables_of_accuracy import coverage, power
 from benchmarks.tables_of_speed import aa_cells, aa_summary, again, main_job, readme, uninterrupted
-from benchmarks.tables_of_the_rest import buckets, ceilings, gains, gates, precision, tune
+from benchmarks.tables_of_the_rest import (
+    buckets,
+    ceilings,
+    gains,
+    gates,
+    precision,
+    replayed,
+    tune,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -37,6 +45,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "precision": ("precision", precision),
     "gains": ("gains", gains),
     "buckets": ("buckets", buckets),
+    "replay": ("replay", replayed),
 }
 """Name of a table -> the results that it is written from, and its writer."""
 PAGES = (
@@ -94,7 +103,7 @@ def _written(name: str, results: Path) -> str:
     source, write = TABLES[name]
     path = results / f"{source}.json"
     if not path.is_file():
-        return f"Not measured yet: `python -m benchmarks.{source}`."
+        return f"Not measured yet: there is no {source}.json among the results."
     return write(json.loads(path.read_text()))
 
 

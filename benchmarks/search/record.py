@@ -1,15 +1,16 @@
 """Measure every plan of a model's space: the tables that policies are replayed on.
 
-    python -m benchmarks.search.record NAME ... [--limit PLANS] [--estimate]
+    python -m benchmarks.search.record NAME ... [--estimate] [--limit PLANS] [--fastest 10]
 
-Every plan that the space lists, rescues of whatever fails, single settings around the ten fastest:
-seconds to build, calibrate, load, settle and score, raw timing blocks in order, scores on the
-search's part and on all samples, and what failures cost. The ten fastest that keep the budget are
-timed in four fresh pairs more. One model is whole before the next begins; what is done lies in
-``build/search/NAME``, and the same command goes on where it was stopped. Nothing else is timed on
+Every plan that the space lists, rescues of whatever fails, single settings around the ten fastest
+that are faster than the original: seconds to build, calibrate, start, load, settle and score, raw
+timing blocks in order, scores on the search's part and on all samples, and what failures cost. The
+six fastest that keep the budget are timed in two fresh pairs more. A plan far behind the best so
+far gets fewer blocks. One model is whole before the next begins; what is done lies in
+``build/search/NAME``, and the same command goes on where it was killed. Nothing else is timed on
 this machine while a plan is; between plans others get their turn. Tables:
-``benchmarks/search/tables/NAME.json.gz``, written when whole. Every core but one idle; see
-``--estimate`` for the time.
+``benchmarks/search/tables/NAME.json.gz``, written when whole. The cores idle; ``--estimate`` says
+for how long.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ from ortune.core.errors import OrtuneError
 from ortune.core.event import silent
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets
 from ortune.experiment.context import Context
+from ortune.experiment.ledger import read_header
 from ortune.experiment.prepare import prepare
-from ortune.measurement.timing import stats
 from ortune.policies.exhaustive import Exhaustive
 from ortune.recipe.space import Space
 from ortune.search.optimize import explore, make_folder, read_targets
 from ortune.search.policy import View
 
-PAIR_S = 4.0
-"""Seconds of timing a plan: what a search of three minutes gives it."""
-HANG_S = 60.0
-"""Time limit of a task in a search of three minutes: a hang costs so much."""
-FASTEST, AGAIN = 10, 4
+PAIR_S = 1.5
+"""Seconds of timing a plan: five blocks, which are half as long as in a search of 3 minutes."""
+CONFIRMED, AGAIN = 6, 2
+"""Of so many of the fastest more fresh pairs are timed, and how many."""
+SAVED, BUILDS, BUILD_S = 0.25, 0.3, 4.0
+"""For estimates: rescues that are needed, plans that build something new, seconds of a build."""
 _EVER = 1e9
 
 
@@ -53,11 +55,13 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--limit", type=int, help="plans to try; then no table is written")
+    parser.add_argument("--fastest", type=int, default=10, help="plans with settings around them")
     parser.add_argument("--estimate", action="store_true", help="say how long it takes, no more")
     given = parser.parse_args()
     for name in given.names or NAMES:
         try:
-            found, whole = record(name, limit=0 if given.estimate else given.limit)
+            limit = 0 if given.estimate else given.limit
+            found, whole = record(name, limit=limit, fastest=given.fastest)
         except OrtuneError as error:
             print(f"{name}: {error}", flush=True)
             continue
@@ -80,22 +84,17 @@ class Opened:
 def opened(name: str) -> Opened:
     """Prepare a model as `optimize` does; what an earlier recording prepared is checked."""
     request = asked(name, WORK / name / "run")
-    root = Path(request.out)
-    with to_itself():
-        began = time.perf_counter()
-        targets = [
-            replace(one, splits=request.driven.splits(one.capabilities.effective_cpus))
-            for one in read_targets(request.on)
-        ]
-        make_folder(root)
-        context = prepare(
-            request, root, silent, on=request.on, policy=str(Exhaustive()), finalists=3
-        )
-        exact = request.data is None and not request.evaluate
-        space = explore(context, targets, exact, lambda text: None)
-        seconds = time.perf_counter() - began
-    timed = replace(context, timeout_s=min(HANG_S, context.timeout_s))
-    return Opened(timed, space, _first(root.parent / "prepared.json", seconds))
+    root, began = Path(request.out), time.perf_counter()
+    targets = [
+        replace(one, splits=request.driven.splits(one.capabilities.effective_cpus))
+        for one in read_targets(request.on)
+    ]
+    make_folder(root)
+    context = prepare(request, root, silent, on=request.on, policy=str(Exhaustive()), finalists=3)
+    exact = request.data is None and not request.evaluate
+    space = explore(context, targets, exact, lambda text: None)
+    seconds = time.perf_counter() - began
+    return Opened(context, space, _first(root.parent / "prepared.json", seconds))
 
 
 def _first(path: Path, seconds: float) -> float:
@@ -126,30 +125,32 @@ def frozen(folder: Path, space: Space) -> str:
     return str(known["digest"])
 
 
-def record(name: str, *, limit: int | None = None) -> tuple[Table, bool]:
+def record(name: str, *, limit: int | None = None, fastest: int = 10) -> tuple[Table, bool]:
     """Measure what is not measured yet; return the table, and whether it is whole.
 
     Args:
         limit: Plans to try at most.
+        fastest: Plans around which every single setting is tried.
     """
-    found = opened(name)
-    space_digest = frozen(WORK / name, found.space)
     kept = Kept(WORK / name / "rows")
     with ExitStack() as stack:
-        attempts = Recording(found.context, PAIR_S, silent, stack, kept)
-        attempts.original()
-        estimate(name, found, kept)
-        whole = try_all(attempts, found.space, limit)
-        fit = [r for r in current(attempts)[1:] if r.passes and r.truth is not None]
-        for row in sorted(fit, key=true_ratio)[: FASTEST * whole]:
-            if len(row.pairs) == 1:
-                attempts.again(row, AGAIN)
+        with to_itself():
+            found = opened(name)
+            space_digest = frozen(WORK / name, found.space)
+            attempts = Recording(found.context, PAIR_S, silent, stack, kept)
+            attempts.original()
+        estimate(name, found, kept, fastest)
+        whole = try_all(attempts, found.space, limit, fastest)
+        if whole:
+            confirm(attempts)
         return Table(_about(name, space_digest, found), tuple(current(attempts))), whole
 
 
-def try_all(attempts: Recording, space: Space, limit: int | None = None) -> bool:
+def try_all(
+    attempts: Recording, space: Space, limit: int | None = None, fastest: int = 10
+) -> bool:
     """Try all there is, or some of it; say whether nothing is left."""
-    policy, done = Exhaustive(fastest=FASTEST), 0
+    policy, done = Exhaustive(fastest=fastest), 0
     while True:
         keys = attempts.kept.rows
         trials = [
@@ -168,6 +169,17 @@ def try_all(attempts: Recording, space: Space, limit: int | None = None) -> bool
         print(f"  {trial.plan}: {trial.status}, {trial.why} ({seconds:.1f} s)", flush=True)
 
 
+def confirm(attempts: Recording) -> None:
+    """Time the fastest in fresh pairs, until those that are the fastest by all pairs have them."""
+    while True:
+        fit = [r for r in current(attempts)[1:] if r.passes and r.truth is not None]
+        fastest = sorted(fit, key=true_ratio)[:CONFIRMED]
+        row = next((r for r in fastest if len(r.pairs) <= AGAIN), None)
+        if row is None:
+            return
+        attempts.again(row)
+
+
 def current(attempts: Recording) -> list[Row]:
     """Return the rows of the code as it is, the original first, then in the order of the plans."""
     order = {trial.key: at for at, trial in enumerate(attempts.ledger.trials)}
@@ -175,32 +187,29 @@ def current(attempts: Recording) -> list[Row]:
     return sorted(rows, key=lambda row: (row.stage != "baseline", order.get(row.key, len(order))))
 
 
-def estimate(name: str, found: Opened, kept: Kept) -> float:
+def estimate(name: str, found: Opened, kept: Kept, fastest: int) -> float:
     """Print and return the seconds that are left, roughly: by what the original takes."""
     every = listing(found.space)
     plans = sum(not key.startswith("around ") for key in every)
     rescues = sum(len(some) for key, some in every.items() if not key.startswith("around "))
     around = [len(some) for key, some in every.items() if key.startswith("around ")]
-    settings = FASTEST * round(sum(around) / max(1, len(around)))
+    settings = fastest * round(sum(around) / max(1, len(around)))
     first = next(row for row in kept.rows.values() if row.stage == "baseline")
-    run_s, samples = found.context.base_ns / 1e9, len(found.context.parts["search"].indices)
-    whole = sum(len(part.indices) for part in found.context.evaluation())
-    each = PAIR_S + 2.0 + 2 * (first.load_s + first.first_s) + run_s * (samples + whole)
-    builds = 3 * (first.load_s + first.first_s) + 4.0
-    likely = plans + rescues / 4 + settings
-    left = max(0.0, likely - len(kept.rows)) * each + (plans + rescues / 4) / 3 * builds
-    left += FASTEST * AGAIN * (claim_s() + 2 * first.load_s)
+    start_s = first.start_s + first.load_s + first.first_s + first.warm_s
+    timing_s = max(PAIR_S, 2 * first.block_s)
+    likely = plans + rescues * SAVED + settings
+    left = max(0.0, likely - len(kept.rows)) * (start_s + timing_s)
+    left += (plans + rescues * SAVED) * first.final_s / 2 + settings * first.search_s / 2
+    left += (plans + rescues * SAVED) * BUILDS * (BUILD_S + first.final_s)
+    left += CONFIRMED * AGAIN * (timing_s + 2 * start_s)
     print(
-        f"{name}: {plans} plans, at most {rescues} rescues, about {settings} settings; "
+        f"{name}: {plans} plans, at most {rescues} rescues, about {settings} settings; a start "
+        f"takes {start_s:.1f} s, a block {first.block_s:.2f} s, scoring {first.search_s:.1f} s, "
+        f"on all samples {first.final_s:.1f} s; "
         f"{len(kept.rows)} measured, about {left / 60:.0f} minutes left",
         flush=True,
     )
     return left
-
-
-def claim_s() -> float:
-    """Return the seconds of one fresh pair, without its start."""
-    return PAIR_S * 3 / stats.PAIRS + 1.5
 
 
 def _about(name: str, space_digest: str, found: Opened) -> About:
@@ -220,6 +229,8 @@ def _about(name: str, space_digest: str, found: Opened) -> About:
         cpus=effective_cpus(),
         offered=tuple((one.backend, one.capabilities) for one in space.targets),
         pinned=tuple(tuple(sorted(one.pinned)) for one in space.targets),
+        deadlines=found.context.deadlines,
+        by_operator=getattr(read_header(found.context.root), "by_operator", {}),
         exact=space.exact,
         buckets=space.buckets if isinstance(space.buckets, Bucketed) else None,
     )

@@ -1,41 +1,42 @@
-"""One plan after another at full effort, each with what it cost, kept as it is found."""
+"""One plan after another as far as it can count, each with what it cost, kept as found."""
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
-
-import onnx_ir as ir
 
 from benchmarks.neighbour import to_itself
-from benchmarks.search.table import Cut, Row, Turn, cuts_of, spelled
-from ortune.calibration.cache import RangeCache
-from ortune.calibration.calibrate import calibrate
+from benchmarks.search.bursts import Turn
+from benchmarks.search.calibrations import calibrations
+from benchmarks.search.costs import RECORDED_BURST_S
+from benchmarks.search.table import Cut, Row, cuts_of, spelled
+from benchmarks.search.workers import Once, behind, timed
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink
-from ortune.core.observer import Probe
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS, Edit, Recipe, Step
-from ortune.core.trial import Plan, Proposal, Status, Trial
+from ortune.core.trial import Pair, Plan, Proposal, Status, Trial
 from ortune.experiment import measure
 from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
-from ortune.experiment.evaluate import Attempts, effort
+from ortune.experiment.evaluate import Attempts
 from ortune.experiment.scores import score
-from ortune.measurement.process import WorkerFailed
+from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed, claiming, fresh_pairs, time_pair
-from ortune.measurement.timing.turns import ready
-from ortune.recipe import editing
+from ortune.measurement.timing.pairs import Effort, Stop, fresh_pairs
+from ortune.measurement.timing.turns import Started, ready
 from ortune.recipe.built import steps_key
+
+SCORED = 1.3
+"""Times the original's latency: what is slower is not scored, however short it was timed."""
 
 
 class Kept:
@@ -68,16 +69,31 @@ class Attempt:
     began: float = field(default_factory=time.perf_counter)
     known: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def seconds(self) -> float:
+        """Since the present phase began."""
+        return time.perf_counter() - self.began
+
+    def starts(self, worker: Worker) -> Started:
+        """Load and run once."""
+        with self.phase("load"):
+            started = ready(worker)
+        load_s, first_s = started.load_ns / 1e9, started.first_ns / 1e9
+        start_s = max(0.0, self.known["load_s"] - load_s - first_s)
+        self.known |= {"start_s": start_s, "load_s": load_s, "first_s": first_s}
+        self.known["peak_rss"] = started.peak_rss
+        return started
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time a phase; what fails in it says where."""
         self.died, self.began = name, time.perf_counter()
         yield
-        self.known[f"{name}_s"] = time.perf_counter() - self.began
+        self.known[f"{name}_s"] = self.seconds
 
 
 class Recording(Attempts):
-    """The search's attempts, in which every phase is timed and whatever runs is scored twice."""
+    """The search's attempts, in which every phase is timed and whatever may win is scored."""
 
     def __init__(
         self, context: Context, pair_seconds: float, sink: Sink, stack: ExitStack, kept: Kept
@@ -86,28 +102,29 @@ class Recording(Attempts):
         self.kept = kept
 
     def original(self) -> None:
-        """Record the original, as every search begins."""
-        plan = Plan(AS_IS, self.context.job.baseline)
+        """Record the original, as every search begins, and what scoring takes.
+
+        Whoever asks for it has the machine to itself.
+        """
+        plan, context = Plan(AS_IS, self.context.job.baseline), self.context
         if self.key(plan) in self.kept.rows:
             return
-        with to_itself():
-            began = time.perf_counter()
-            self.baseline()
-            seconds = time.perf_counter() - began
-        trial = self.ledger.trials[0]
-        taken = trial.measurement
-        assert taken is not None
+        effort, tried = replace(self._effort(), max_blocks=12), Attempt()
+        self.baseline()
+        trial, live = self.ledger.trials[0], self._live()
+        with measure.start(context, context.models, plan.backend, "again") as worker:
+            tried.starts(worker)
+            pair, took = timed(live, worker, effort, math.inf)
+            self._scored(plan, worker, trial, tried, pair, whole=True)
+        known = tried.known | took | {"scores": trial.scores, "final": trial.scores}
+        turns = tuple(Turn.of(block) for block in pair.blocks)
         row = Row(trial.key, trial.plan, "baseline", trial.status, size=trial.size)
-        load_s, first_s = taken.load_ns / 1e9, taken.first_ns / 1e9
-        turns = tuple(Turn.of(block) for block in taken.pairs[0].blocks)
-        found = replace(row, pairs=(turns,), scores=trial.scores, final=trial.scores)
-        timed = replace(found, load_s=load_s, first_s=first_s, peak_rss=taken.peak_rss)
-        block_s = sum(block.seconds for block in taken.pairs[0].blocks) / len(turns)
-        # What is left is the start of the other process, and the warming up of both.
-        warm_s = max(0.0, seconds - 2 * (load_s + first_s) - block_s * len(turns))
-        self.kept.put(replace(timed, warm_s=warm_s, block_s=block_s))
+        del known["trial"]
+        self.kept.put(replace(row, pairs=(turns,), **known))
 
-    def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
+    def one(
+        self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
+    ) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
         key = self.key(proposal.plan)
         known = self.ledger.find(key, "search")
@@ -118,23 +135,38 @@ class Recording(Attempts):
         self.kept.put(row)
         return self._recorded(trial, proposal)
 
-    def again(self, row: Row, pairs: int) -> None:
-        """Time a row's plan in fresh pairs too: one pair of processes proves little."""
+    def again(self, row: Row) -> None:
+        """Time a row's plan in one more fresh pair, and score it on all samples.
+
+        One pair of processes proves little.
+        """
         with to_itself():
             self._rest()
             files = build_all(self.context, row.plan, self.sink)
             context, backend = self.context, row.plan.backend
             models, base = context.models, context.job.baseline
-            taken = [
-                tuple(Turn.of(block) for block in one.pair.blocks)
-                for one in fresh_pairs(
-                    lambda: measure.start(context, models, base, "baseline"),
-                    lambda: measure.start(context, files.paths, backend, "again"),
-                    pairs,
-                    claiming(self.pair_seconds),
-                )
-            ]
-        self.kept.put(replace(row, pairs=(*row.pairs, *taken)))
+            fresh = fresh_pairs(
+                lambda: measure.start(context, models, base, "baseline"),
+                lambda: measure.start(context, files.paths, backend, "again"),
+                1,
+                replace(self._effort(), max_blocks=20),
+            )
+            taken: tuple[Turn, ...] = ()
+            final = row.final
+            with closing(fresh), suppress(WorkerFailed):
+                one = next(fresh)
+                taken = tuple(Turn.of(block) for block in one.pair.blocks)
+                final = final or score(context, one.candidate, row.plan, *context.evaluation())
+        self.kept.put(replace(row, pairs=(*row.pairs, taken), final=final))
+
+    def _effort(self) -> Effort:
+        """Of a plan: as long as a search of three minutes times it, in shorter bursts."""
+        return Effort(seconds=self.pair_seconds, decide=False, burst=RECORDED_BURST_S)
+
+    def _best(self) -> float:
+        """Return the ratio of the fastest plan so far that keeps the budget."""
+        known = [r.truth for r in self.kept.rows.values() if r.passes and r.truth is not None]
+        return min([1.0, *known])
 
     def _measured(self, key: str, proposal: Proposal) -> tuple[Row, Trial]:
         plan, cuts = proposal.plan, list[Cut]()
@@ -154,9 +186,9 @@ class Recording(Attempts):
         why = ""
         try:
             blank = self._run(proposal, files, live, blank, tried)
-        except BaselineFailed:
-            raise
         except WorkerFailed as error:
+            if error.worker is live:
+                raise
             why = error.failure.reason
         except OrtuneError as error:
             why = error.what
@@ -171,37 +203,52 @@ class Recording(Attempts):
         return replace(row, **tried.known, status=trial.status, why=trial.why), trial
 
     def _run(
-        self, proposal: Proposal, files: Files, live: Any, blank: Trial, tried: Attempt
+        self, proposal: Proposal, files: Files, live: Worker, blank: Trial, tried: Attempt
     ) -> Trial:
         """Load, time and score; `tried` knows all that went well."""
         context, known = self.context, tried.known
         with measure.start(context, files.paths, proposal.plan.backend, "search") as worker:
-            with tried.phase("load"):
-                started = ready(worker)
-            known["load_s"] -= started.first_ns / 1e9
-            known |= {"first_s": started.first_ns / 1e9, "peak_rss": started.peak_rss}
-            seen: list[float] = []
+            started = tried.starts(worker)
             with tried.phase("timing"):
-                began = time.perf_counter()
-                pair = time_pair(
-                    live,
-                    worker,
-                    effort(proposal, self.pair_seconds),
-                    lambda ratio, done: seen.append(time.perf_counter() - began),
-                )
-            known |= _turns(known.pop("timing_s"), seen, len(pair.blocks))
+                pair, took = timed(live, worker, self._effort(), self._best())
+            del known["timing_s"]
+            known |= took
             known["pairs"] = (tuple(Turn.of(block) for block in pair.blocks),)
             blank = replace(blank, measurement=measure.measurement(started, [pair]))
-            with tried.phase("search"):
-                scores = score(context, worker, proposal.plan, context.parts["search"])
-            known["scores"] = scores
-            blank = replace(blank, scores=scores)
-            known["trial"] = measure.concluded(context, blank, stats.NOTHING)
-            parts = context.evaluation()
-            with tried.phase("final"):
-                known["final"] = scores
-                if len(parts) > 1:
-                    known["final"] = score(context, worker, proposal.plan, *parts)
+            ratio = stats.ratio([pair], stats.SEARCHING)
+            if ratio.low >= measure.HOPELESS or ratio.value >= SCORED:
+                return blank
+            around = self.kept.rows.get(proposal.neighbour_of)
+            if around is not None and behind([pair], self._best(), len(pair.blocks)):
+                known |= {"scores": around.scores, "search_s": around.search_s}
+                return replace(blank, scores=around.scores)
+            # Settings seldom change an answer: of these the fastest alone are scored on all.
+            whole = around is None or bool(context.evaluate)
+            return self._scored(proposal.plan, worker, blank, tried, pair, whole=whole)
+
+    def _scored(
+        self,
+        plan: Plan,
+        worker: Worker,
+        blank: Trial,
+        tried: Attempt,
+        pair: Pair,
+        *,
+        whole: bool,
+    ) -> Trial:
+        """Score on the search's part, then on all samples: what was scored is not run again."""
+        context, known, once = self.context, tried.known, Once(worker)
+        run_ns = max(pair.blocks[-1].candidate.latency_ns)
+        with tried.phase("search"):
+            scores = score(context, once, plan, context.parts["search"], run_ns=run_ns)
+        known["scores"] = scores
+        blank = replace(blank, scores=scores)
+        known["trial"] = measure.concluded(context, blank, stats.NOTHING)
+        if not whole:
+            return blank
+        with tried.phase("final"):
+            known["final"] = score(context, once, plan, *context.evaluation(), run_ns=run_ns)
+        known["final_s"] += known["search_s"]
         return blank
 
     def _built(self, plan: Plan, cuts: list[Cut]) -> Files:
@@ -224,7 +271,8 @@ class Recording(Attempts):
             finally:
                 once = sum(set(asked.values()))
                 seconds = max(0.0, time.perf_counter() - began - once)
-                cuts.append(Cut(spelled(part), seconds, tuple(ranges), asked, error))
+                unique = tuple(dict.fromkeys(ranges))
+                cuts.append(Cut(spelled(part), seconds, unique, asked, error))
         return build_all(self.context, plan, self.sink)
 
     def _forget(self, steps: Sequence[Step]) -> None:
@@ -232,42 +280,6 @@ class Recording(Attempts):
         for material in self.context.materials.values():
             folder = self.context.root / "artefacts" / steps_key(steps, material.key)
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def calibrations(asked: dict[str, float], ranges: list[str]) -> Iterator[None]:
-    """Note the seconds of every pass over the samples, and what it was asked.
-
-    Args:
-        asked: Gets what was not known -> seconds of the pass that found it out.
-        ranges: Gets all that was asked.
-    """
-    real = calibrate
-
-    def noting(
-        model: ir.Model,
-        probes: Sequence[Probe],
-        stream: Path,
-        indices: Sequence[int],
-        folder: Path,
-        **others: Any,
-    ) -> Any:
-        missing = RangeCache(folder, [list(indices)]).missing(probes)
-        began = time.perf_counter()
-        found = real(model, probes, stream, indices, folder, **others)
-        seconds = time.perf_counter() - began
-        ranges.extend(dict.fromkeys(f"{folder.name} {probe.observer}" for probe in probes))
-        asked.update({f"{folder.name} {probe.observer}": seconds for probe in missing})
-        return found
-
-    with patch.object(editing, "calibrate", noting):
-        yield
-
-
-def _turns(seconds: float, seen: Sequence[float], blocks: int) -> dict[str, float]:
-    """Return what a turn took, seen from the third on, and what came before the first."""
-    each = (seen[-1] - seen[0]) / (len(seen) - 1) if len(seen) > 1 else seconds / (blocks + 1)
-    return {"block_s": each, "warm_s": max(0.0, seconds - blocks * each)}
 
 
 def _brief(edits: Sequence[Edit]) -> tuple[Edit, ...]:

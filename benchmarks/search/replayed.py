@@ -1,201 +1,42 @@
-"""A search on a table: the real loop and policy, a scripted clock, costs as they were measured.
-
-What of a recorded trial is taken, and what it costs, stands in `benchmarks.search.costs`.
-"""
+"""A search on a table: the real loop, policy, clock rules and judgement on a simulated machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from unittest.mock import patch
 
-from benchmarks.search.costs import Spent, taken_blocks, turn_s
+import numpy as np
+
+from benchmarks.search.costs import Paid
+from benchmarks.search.simulated import Clock, Machine
 from benchmarks.search.spaces import digest, pretended, space_of
-from benchmarks.search.table import Row, Table, cuts_of, spelled, true_ratio
+from benchmarks.search.table import Row, Table, true_ratio
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Note, Sink, silent
-from ortune.core.step import AS_IS
+from ortune.core.event import Event, TrialDone, Unconfirmed
 from ortune.core.study import Header, Job, Study
-from ortune.core.trial import Measurement, Pair, Plan, Proposal, Status, Trial
-from ortune.experiment import measure
-from ortune.experiment.context import Context
-from ortune.experiment.evaluate import effort
-from ortune.experiment.ledger import Ledger, read_study, write_header
-from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, Stop, claiming
-from ortune.recipe.space import Space
+from ortune.core.trial import Plan, Trial
+from ortune.experiment import evaluate, measure
+from ortune.experiment.context import Context, ScoredPart
+from ortune.experiment.ledger import read_study, write_header
+from ortune.measurement.timing import pairs
 from ortune.search import loop
 from ortune.search.policy import Policy
 
-ORIGINAL = Effort(max_blocks=12, seconds=2, decide=False)
-"""What the original's pair with itself gets."""
-
-
-@dataclass
-class Clock:
-    """Time that passes only where a table says so."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Replayed:
-    """Stands in for the search's `Attempts`: a ledger of its own, costs and results by the table.
-
-    Attributes:
-        lacking: Plans that were proposed and that the table has no row of, nor a near one.
-        near: Plans for which the row of a near one stood.
-    """
-
-    table: Table
-    clock: Clock
-    lacking: list[str]
-    near: list[str]
-    context: Context
-    pair_seconds: float
-    sink: Sink
-    stack: ExitStack
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.ledger = Ledger(self.context.root)
-        self.spent = Spent()
-        cuts = self.table.cuts.values()
-        self._passes = {asked: s for cut in cuts for asked, s in cut.calibrated.items()}
-
-    def key(self, plan: Plan) -> str:
-        """Return what counts of a plan, spelled."""
-        return plan.spelled
-
-    def note(self, text: str) -> None:
-        """Keep it."""
-        self.notes.append(text)
-        self.sink(Note(text))
-
-    def baseline(self) -> None:
-        """Record the original and its pair with itself."""
-        plan = Plan(AS_IS, self.context.job.baseline)
-        if self.ledger.find(self.key(plan), "search") is None:
-            row = self.table.rows[0]
-            blocks = row.timed()[0].blocks[: ORIGINAL.max_blocks]
-            timed = len(blocks) * turn_s(row, ORIGINAL)
-            self.clock.now += 2 * (row.load_s + row.first_s) + row.warm_s + timed
-            blank = Trial(self.key(plan), plan, "search", Status.OK, stage="baseline")
-            made = _measured(blank, row, [Pair(blocks)])
-            judged = measure.concluded(
-                self.context, replace(made, scores=row.scores), stats.NOTHING
-            )
-            self._recorded(replace(judged, status=Status.OK))
-
-    def one(
-        self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
-    ) -> Trial:
-        """Return the plan's trial, known or from the table; its time passes."""
-        known = self.ledger.find(self.key(proposal.plan), "search")
-        if known is not None:
-            return known
-        began, row = self.clock.now, self._row(proposal.plan)
-        blank = Trial(
-            self.key(proposal.plan), proposal.plan, "search", Status.FAILED,
-            size=row.size, edits=row.edits, stage=proposal.stage, proposed=proposal.why,
-            neighbour_of=proposal.neighbour_of,
-        )  # fmt: skip
-        always = always_score or proposal.effort == "full"
-        scored = "always" if always else "unless slower" if proposal.score else "never"
-        spent = effort(proposal, self.pair_seconds)
-        trial = self._tried(blank, row, spent if always else replace(spent, stop=stop), scored)
-        return self._recorded(replace(trial, seconds=self.clock.now - began))
-
-    def final(self, trial: Trial, index: int, total: int, seconds: float | None = None) -> Trial:
-        """Return a finalist's trial: its fresh pairs, and its score on all samples."""
-        known = self.ledger.find(trial.key, "final")
-        if known is not None:
-            return known
-        began, row, base = self.clock.now, self._row(trial.plan), self.table.rows[0]
-        spent, pairs = claiming(self.pair_seconds), row.timed()
-        if seconds is not None:
-            spent = replace(spent, seconds=seconds)
-        fresh = pairs[1:] or pairs
-        taken = []
-        for at in range(stats.PAIRS):
-            blocks = taken_blocks(row, fresh[at % len(fresh)], spent)
-            starts = base.load_s + base.first_s + row.load_s + row.first_s
-            self.clock.now += starts + row.warm_s + len(blocks) * turn_s(row, spent)
-            taken.append(Pair(tuple(blocks)))
-        self.clock.now += row.final_s
-        made = replace(trial, part="final", stage="final", neighbour_of="")
-        made = replace(_measured(made, row, taken), scores=row.final)
-        if row.died == "final":
-            made = replace(
-                made, status=Status.FAILED, measurement=None, error=row.why, why=row.why
-            )
-        learnt = measure.learnt(self.ledger.trials, but=trial.key)
-        found = measure.concluded(self.context, made, learnt)
-        return self._recorded(replace(found, seconds=self.clock.now - began))
-
-    def _tried(self, blank: Trial, row: Row, spent: Effort, scored: str) -> Trial:
-        """Let time pass as it did when the row was measured, up to where this effort ends."""
-        failed = replace(blank, why=row.why, error=row.why)
-        for until in cuts_of(blank.plan.recipe.steps):
-            cut = self.table.cuts.get(spelled(blank.plan.recipe.steps[:until]))
-            self.clock.now += self.spent.cut(cut, self._passes) if cut is not None else 0.0
-            if cut is not None and cut.error:
-                return failed
-        if row.status is Status.UNCHANGED:
-            return replace(blank, status=Status.UNCHANGED, why=row.why)
-        if row.died in ("build", "load", "timing"):
-            died_s = min(row.died_s, self.context.timeout_s)
-            self.clock.now += row.load_s + row.first_s + died_s
-            return failed
-        blocks = taken_blocks(row, row.timed()[0], spent)
-        self.clock.now += row.load_s + row.first_s + row.warm_s
-        self.clock.now += len(blocks) * turn_s(row, spent)
-        made = _measured(blank, row, [Pair(tuple(blocks))])
-        if spent.stop is not None and (why := spent.stop(Pair(tuple(blocks)))):
-            stopped = replace(made, stopped=why)
-            return measure.concluded(self.context, stopped, stats.NOTHING)
-        low = stats.ratio(made.measurement.pairs, stats.SEARCHING).low if made.measurement else 1.0
-        if scored == "always" or (scored == "unless slower" and low < measure.HOPELESS):
-            if row.died == "search":
-                self.clock.now += row.died_s
-                return failed
-            self.clock.now += row.search_s
-            made = replace(made, scores=row.scores)
-        return measure.concluded(self.context, made, stats.NOTHING)
-
-    def _row(self, plan: Plan) -> Row:
-        """Return a plan's row, a near one's, or one that fails after a usual time."""
-        found = self.table.find(plan)
-        if found is not None:
-            return found
-        near = self.table.nearest(plan)
-        if near is not None:
-            self.near.append(plan.spelled)
-            return near
-        self.lacking.append(plan.spelled)
-        base = self.table.rows[0]
-        usual = base.load_s + base.first_s + self.pair_seconds
-        why = "the table has no such plan"
-        return Row("", plan, "", Status.FAILED, why, died="load", died_s=usual)
-
-    def _recorded(self, trial: Trial) -> Trial:
-        self.ledger.append(trial)
-        return trial
-
-
-def _measured(trial: Trial, row: Row, pairs: Sequence[Pair]) -> Trial:
-    taken = Measurement(
-        tuple(pairs), round(row.load_s * 1e9), round(row.first_s * 1e9), row.peak_rss
-    )
-    return replace(trial, measurement=taken)
+NEAR = 1.02
+"""Times the table's best: a plan that fast was abandoned wrongly."""
+SET_UP = 0.25
+"""Share of the limit from which set-up does not count against it."""
+LONGEST_S = 60.0
+"""Time limit of a task in a search, at most."""
+TIMES = ("time", "perf_counter", "monotonic")
+"""What the search's code reads time by."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +45,11 @@ class Result:
 
     Attributes:
         regret: Latency of what was found over that of the table's best; 1 is perfect.
-        wall: Seconds that it took.
+        wall: Seconds that it took; `over` the limit, negative below. Set-up counts where it is
+            less than a quarter of the limit, as in a search.
+        first_s: Seconds from the end of set-up until the first plan that may be faster and keeps
+            the budget was shown; None where none was.
+        abandoned: Trials whose timing was ended part way; `wrongly` those within 2 % of the best.
         lacking: Plans that the table does not have; `near` ones were stood in for.
     """
 
@@ -212,10 +57,41 @@ class Result:
     found: str
     ratio: float
     wall: float
+    over: float
     tried: int
+    first_s: float | None
+    abandoned: int
+    wrongly: tuple[str, ...]
     lacking: int
     near: int
     finished: str
+
+
+@dataclass
+class Seen:
+    """What a search says on its way.
+
+    Attributes:
+        stopped: Trials whose timing was ended part way.
+        first_s: When the first plan was shown as unconfirmed.
+    """
+
+    clock: Clock
+    stopped: list[Trial] = field(default_factory=list)
+    first_s: float | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TrialDone) and event.trial.stopped and not event.cached:
+            self.stopped.append(event.trial)
+        if isinstance(event, Unconfirmed) and self.first_s is None:
+            self.first_s = self.clock.now
+
+
+class Attempts(evaluate.Attempts):
+    """The search's own; a table knows plans by their spelling."""
+
+    def key(self, plan: Plan) -> str:
+        return plan.spelled
 
 
 def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = False) -> Result:
@@ -228,54 +104,91 @@ def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = Fals
     Raises:
         OrtuneError: The space has changed.
     """
-    clock, lacking, near = Clock(), list[str](), list[str]()
-    with TemporaryDirectory(prefix="ortune-") as folder, pretended(table):
+    machine = Machine(table, Clock(table.about.prepared_s))
+    seen = Seen(machine.clock)
+    with TemporaryDirectory(prefix="ortune-") as folder, pretended(table), simulating(machine):
         space = space_of(table)
         if digest(space) != table.about.space and not changed:
             raise OrtuneError(
                 f"the space of {table.about.name} has changed since its table was measured",
                 fix="measure it anew, or give --changed-space: what the table lacks then fails",
             )
-        study = _searched(table, space, policy, seconds, Path(folder), clock, (lacking, near))
-        best = study.best.plan
-        row = table.standing_for(best)
-        assert row is not None
-        regret, ratio = true_ratio(row) / true_ratio(table.best), true_ratio(row)
-        tried = sum(trial.part == "search" for trial in study.trials)
-        return Result(
-            regret, str(best), ratio, clock.now, tried, len(lacking), len(near), study.finished
-        )
+        aim = loop.Aim(seconds, 0.0, clock=machine.clock)
+        context = surroundings(table, Path(folder), seconds)
+        loop.search(context, lambda note: space, policy, aim, seen)
+        study = read_study(Path(folder))
+    return _result(table, study, machine, seen, seconds)
 
 
-def _searched(
-    table: Table,
-    space: Space,
-    policy: Policy,
-    seconds: float,
-    root: Path,
-    clock: Clock,
-    told: tuple[list[str], list[str]],
-) -> Study:
-    about = table.about
-    job = Job(
-        about.name,
-        "m",
-        "d",
-        Budget.parse(about.budget),
-        "",
-        about.workload,
-        about.baseline,
-        {},
-        {},
+def _result(table: Table, study: Study, machine: Machine, seen: Seen, seconds: float) -> Result:
+    row, best = table.standing_for(study.best.plan), true_ratio(table.best)
+    assert row is not None
+    set_up = table.about.prepared_s + study.baseline.seconds
+    # What follows a search: the original and the winner answer once more, for the bundle.
+    wall = machine.clock.now + sum(
+        one.start_s + one.load_s + one.first_s for one in (table.rows[0], row)
     )
+    return Result(
+        regret=true_ratio(row) / best,
+        found=str(study.best.plan),
+        ratio=true_ratio(row),
+        wall=wall,
+        over=wall - seconds - set_up * (set_up > SET_UP * seconds),
+        tried=sum(trial.part == "search" for trial in study.trials),
+        first_s=seen.first_s and seen.first_s - set_up,
+        abandoned=len(seen.stopped),
+        wrongly=tuple(str(t.plan) for t in seen.stopped if _true(table, t.plan) <= NEAR * best),
+        lacking=len(machine.lacking),
+        near=len(machine.near),
+        finished=study.finished,
+    )
+
+
+def _true(table: Table, plan: Plan) -> float:
+    row = table.standing_for(plan)
+    return true_ratio(row) if row is not None and row.truth is not None else np.inf
+
+
+@contextmanager
+def simulating(machine: Machine) -> Iterator[None]:
+    """Have the search's code run on a simulated machine."""
+    first = machine.table.rows[0]
+    value, file = first.scores[0].value, SimpleNamespace(size=lambda _: first.size or 0)
+    with ExitStack() as stack:
+        for module, name in product((evaluate, measure, pairs, loop), TIMES):
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, machine.clock))
+        stack.enter_context(patch.object(loop, "Attempts", Attempts))
+        stack.enter_context(patch.object(evaluate, "build_all", machine.build_all))
+        stack.enter_context(patch.object(evaluate, "scored", lambda *_: value))
+        stack.enter_context(patch.object(evaluate, "file", file))
+        stack.enter_context(patch.object(measure, "Worker", machine.worker))
+        stack.enter_context(patch.object(measure, "score", machine.score))
+        yield
+
+
+def surroundings(table: Table, root: Path, seconds: float) -> Context:
+    """Return what is fixed before a search of a table."""
+    about, first = table.about, table.rows[0]
+    budget = Budget.parse(about.budget)
+    job = Job(about.name, "m", "d", budget, "", about.workload, about.baseline, {}, {})
     write_header(root, Header(job, about.facts))
-    context = Context(
-        root, job, about.facts, {}, {}, {}, {}, "", base_ns=1,
-        timeout_s=max(20.0, seconds / 3), finalists=loop.FINALISTS,
+    needed = 10 * first.load_s + 40 * first.first_s
+    return Context(
+        root, job, about.facts, {"": root / "model.onnx"}, {}, {}, parts(table.rows), "",
+        base_ns=Paid.of(first, first).run_ns[0],
+        timeout_s=min(LONGEST_S, max(20.0, seconds / 3, needed)),
+        finalists=loop.FINALISTS, deadlines=about.deadlines,
     )  # fmt: skip
-    clock.now = about.prepared_s
-    aim = loop.Aim(seconds, 0.0, clock=clock)
-    attempts = partial(Replayed, table, clock, *told)
-    with patch.object(loop, "Attempts", attempts):
-        loop.search(context, lambda note: space, policy, aim, silent)
-    return read_study(root)
+
+
+def parts(rows: Sequence[Row]) -> dict[str, ScoredPart]:
+    """Return the parts of the data: of the samples of the rows only how many they are counts."""
+    few = rows[0].scores[0].samples
+    many = max([row.final[0].samples for row in rows if row.final], default=few)
+    made = {"search": range(few), "final": range(few, many)}
+    return {
+        name: ScoredPart(name, tuple(some), None, np.ones((len(some), 1)))
+        for name, some in made.items()
+        if some
+    }

@@ -9,76 +9,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
+from benchmarks.search.bursts import Turn
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.step import Edit, Quantizer, Step
-from ortune.core.trial import Block, Burst, Pair, Plan, Score, Status, Verdict
+from ortune.core.trial import Pair, Plan, Score, Status, Verdict
 from ortune.core.workload import Workload
 from ortune.measurement.timing import stats
+from ortune.measurement.timing.deadlines import Deadlines
 
 TABLES = Path(__file__).with_name("tables")
-KEPT_ENTRIES = 24
-"""Entries of a side that are kept of a block: a median of more tells no more."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """What one side of a block took, thinned.
-
-    Attributes:
-        unit_ns: What `entries` count: about a thousandth of a run.
-        each: Runs behind an entry, those that were left out spread over the others.
-    """
-
-    unit_ns: int
-    entries: tuple[int, ...]
-    each: int
-    alike: bool
-
-    @classmethod
-    def of(cls, burst: Burst, kept: Sequence[bool]) -> Side:
-        """Keep the entries that no neighbour disturbed, unless there are too few.
-
-        Of many that are alike those at even places of their order stand for all; of others the
-        first, which are compared with the other side's first.
-        """
-        taken = np.asarray(burst.latency_ns)[: len(kept)]
-        calm = taken[np.asarray(kept, bool)]
-        chosen = calm if len(calm) >= min(4, len(taken)) else taken
-        if len(chosen) > KEPT_ENTRIES:
-            places = np.linspace(0, len(chosen) - 1, KEPT_ENTRIES).round().astype(int)
-            chosen = np.sort(chosen)[places] if burst.alike else chosen[:KEPT_ENTRIES]
-        unit = max(1, int(np.median(chosen)) // 1000)
-        each = max(1, round(burst.runs_each * len(burst.latency_ns) / len(chosen)))
-        return cls(unit, tuple(np.rint(chosen / unit).astype(int).tolist()), each, burst.alike)
-
-    def burst(self) -> Burst:
-        """Return it as the statistics read it."""
-        taken = tuple(self.unit_ns * one for one in self.entries)
-        return Burst(taken, (0.0,) * len(taken), self.each, self.alike)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One block A B B A."""
-
-    baseline: Side
-    candidate: Side
-
-    @classmethod
-    def of(cls, block: Block) -> Turn:
-        """Thin a block."""
-        one, two = stats.calm(block)
-        return cls(Side.of(block.baseline, one.tolist()), Side.of(block.candidate, two.tolist()))
-
-    def block(self) -> Block:
-        """Return it as the statistics read it."""
-        return Block(self.baseline.burst(), self.candidate.burst())
 
 
 @dataclass(frozen=True)
@@ -103,18 +46,22 @@ class Cut:
 
 @dataclass(frozen=True)
 class Row:
-    """One plan measured at full effort, and all that it cost.
+    """One plan measured as far as it can count, and all that it cost.
 
     Attributes:
         key: Digest of everything the result depends on; it may change with a plugin's code.
         cuts: The builds that were made for this plan; those made before stand in other rows.
-        load_s: Until the session is there; `first_s` until it has answered once.
+        start_s: Until the process is there; `load_s` until the session is, `first_s` until it has
+            answered once.
         warm_s: From then to the first block; `block_s` is a whole turn, all waiting included.
         search_s: Scoring the search's part; `final_s` all samples that finalists are judged on.
         pairs: Blocks of one pair of processes each: the search's, then fresh ones of the fastest.
-        scores: On the search's part, `final` on all.
+            A plan far behind the best has fewer blocks, as any rule would have ended there.
+        scores: On the search's part, `final` on all; none of what is clearly slower than the
+            original, as no search asks for them. A setting that is far behind the best has the
+            scores of the plan around which it was tried; the fastest settings alone have `final`.
         died: In what it failed: build, load, timing, search, final; empty where it did not.
-        died_s: How long that took. A hang ends at the time limit of a search of three minutes.
+        died_s: How long that took, for a hang until it was given up.
     """
 
     key: str
@@ -127,6 +74,7 @@ class Row:
     edits: tuple[Edit, ...] = ()
     peak_rss: int = 0
     cuts: tuple[Cut, ...] = ()
+    start_s: float = 0.0
     load_s: float = 0.0
     first_s: float = 0.0
     warm_s: float = 0.0
@@ -149,6 +97,11 @@ class Row:
         return stats.ratio(self.timed()).value if any(self.pairs) else None
 
     @property
+    def hung(self) -> bool:
+        """Whether it gave no answer: a longer wait would have taken longer."""
+        return self.why.startswith("no answer")
+
+    @property
     def passes(self) -> bool:
         """Whether it ran and kept the budget on all samples."""
         judged = self.final or self.scores
@@ -162,7 +115,9 @@ class About:
 
     Attributes:
         space: Digest of what the space lists.
-        pair_s: Seconds of timing that every plan got.
+        pair_s: Seconds of timing that a plan got, at most.
+        deadlines: Of a plan's requests.
+        by_operator: Operator -> its share of the original's time; empty where none was taken.
         prepared_s: Seconds until the search would have begun.
         flags: The CPU's instruction sets, all of them; `cpus` that could be used.
         offered: Backend as searched -> what its environment offers it, in the order of the search.
@@ -184,6 +139,8 @@ class About:
     cpus: int
     offered: tuple[tuple[Backend, Capabilities], ...]
     pinned: tuple[tuple[str, ...], ...]
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    by_operator: Mapping[str, float] = field(default_factory=dict)
     exact: bool = False
     buckets: Backend | None = None
 

@@ -14,6 +14,8 @@ NEAR = 1.05
 """A plan within 5 % of the fastest is worth a finalist's time beside it."""
 _MOST, _MORE = 0.4, 0.15
 """Shares of the time budget that are kept back at most: of all, and beyond the first finalist."""
+_LONGER = 1.5
+"""Times that bursts of a finalist are longer than those of the search."""
 _ROWS = 2
 """Plans that the history measures at most."""
 
@@ -56,9 +58,14 @@ class Reserve:
         return stats.PAIRS * each + self.samples * median(own.latency_ns) / 1e9
 
     def seconds_each(self, trial: Trial, left: float) -> float:
-        """Return the timing that each of a finalist's pairs gets of the seconds that are left."""
+        """Return the timing that each of a finalist's pairs gets of the seconds that are left.
+
+        A pair takes twice its seconds where they do not hold the fewest blocks.
+        """
         room = (left - self.fixed_s(trial) - self.closing_s) / stats.PAIRS
-        return min(claiming(self.pair_seconds).seconds, max(0.1, room))
+        effort = claiming(self.pair_seconds)
+        fits = room if room > effort.min_blocks * _block_s(trial) else room / 2
+        return min(effort.seconds, max(0.1, fits))
 
     @property
     def row_s(self) -> float:
@@ -86,10 +93,19 @@ class Reserve:
         return min(_MOST * total, each + self.closing_s + min(more, _MORE * total))
 
     def _timing_s(self, trial: Trial) -> float:
-        pairs = trial.measurement.pairs if trial.measurement is not None else ()
-        block_s = max((block.seconds for pair in pairs for block in pair.blocks), default=0.0)
-        least = 0.0 if trial.measurement is None else claiming(self.pair_seconds).seconds
-        return stats.PAIRS * max(least, 2 * block_s)
+        """Return the timing of all pairs: the seconds, or the fewest blocks in at most twice."""
+        if trial.measurement is None:
+            return 0.0
+        effort, block_s = claiming(self.pair_seconds), _block_s(trial)
+        fewest = min(effort.min_blocks * block_s, 2 * effort.seconds)
+        return stats.PAIRS * max(effort.seconds, fewest, 2 * block_s)
+
+
+def _block_s(trial: Trial) -> float:
+    """Return what a finalist's block takes, by the search's: its bursts are longer."""
+    pairs = trial.measurement.pairs if trial.measurement is not None else ()
+    longest = max((block.seconds for pair in pairs for block in pair.blocks), default=0.0)
+    return _LONGER * longest
 
 
 def _ratio(trial: Trial) -> float:

@@ -25,5 +25,6 @@ class UntriedSection(Section):
             return
         yield Heading("Not tried")
         yield Table(("plan", "why not"), tuple((one.plan, one.why) for one in left))
-        if (more := study.counts[Outcome.UNTRIED] - len(left)) > 0:
+        more = study.counts[Outcome.UNTRIED] - len(left)
+        if more > 0:
             yield Text(f"And {count(more, 'plan')} more.")

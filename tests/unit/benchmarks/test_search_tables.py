@@ -7,31 +7,34 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from benchmarks.search import recording
-from benchmarks.search.costs import Spent, taken_blocks
-from benchmarks.search.record import current, frozen, try_all
+from benchmarks.search.bursts import KEPT_ENTRIES, Side, Turn
+from benchmarks.search.costs import RECORDED_BURST_S, Pass, Spent, passes
+from benchmarks.search.models import NAMES
+from benchmarks.search.record import confirm, current, frozen, try_all
 from benchmarks.search.recording import Kept, Recording
-from benchmarks.search.replay import compared, geometric, summary
-from benchmarks.search.replayed import replay
+from benchmarks.search.replay import LEFT_OUT, compared, geometric, summary
+from benchmarks.search.replayed import Attempts, replay, simulating, surroundings
+from benchmarks.search.simulated import Clock, Machine, SimulatedWorker
 from benchmarks.search.spaces import digest, pretended, space_of
 from benchmarks.search.table import (
-    KEPT_ENTRIES,
     About,
     Cut,
     Row,
-    Side,
     Table,
-    Turn,
     cuts_of,
     read,
     spelled,
     true_ratio,
     write,
 )
-from tests.unit.experiment.scripted import Script, scripted
+from benchmarks.search.workers import settled
+from benchmarks.tables_of_the_rest import replayed
+from tests.unit.experiment.scripted import LOSSY, Script, scripted
 
 from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
@@ -39,8 +42,10 @@ from ortune.core.errors import OrtuneError
 from ortune.core.event import silent
 from ortune.core.facts import Facts
 from ortune.core.step import AS_IS
-from ortune.core.trial import Burst, Plan, Score, Status, Verdict
+from ortune.core.trial import Burst, Pair, Plan, Proposal, Score, Status, Verdict
 from ortune.experiment import evaluate
+from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing import pairs
 from ortune.measurement.timing.pairs import Effort
 from ortune.policies.exhaustive import Exhaustive
 from ortune.policies.staged import Staged, ranked
@@ -51,17 +56,19 @@ FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
 BASE = Cpu(threads=1)
 FLAGS = "avx2 avx512_vnni"
 CAPABLE = Capabilities(effective_cpus=1, instruction_sets=tuple(FLAGS.split()))
+MACHINE = {"cpu": "toy", "instruction sets": FLAGS, "effective cpus": "1"}
 ABOUT = About(
-    "toy", "", "cosine>=0.99", Latency(), BASE, FACTS, {"cpu": "toy"}, {}, 4.0, 3.0, FLAGS, 1,
-    ((BASE, CAPABLE),), (("threads",),),
+    "toy", "", "cosine>=0.99", Latency(), BASE, FACTS, MACHINE, {}, 2.0, 3.0, FLAGS,
+    1, ((BASE, CAPABLE),), (("threads",),),
 )  # fmt: skip
 MS = 1_000_000
 SCORES = (Score("cosine", 1.0, 1.0, 1.0, 1.0, 32, Verdict.LIKELY),)
 
 
 def turn(ratio: float) -> Turn:
-    one = Side(1000, (10_000, 10_000, 10_010), 10, alike=True)
-    return Turn(one, replace(one, entries=tuple(round(e * ratio) for e in one.entries)))
+    one = Side(1000, (10_000, 10_000, 10_010), alike=True)
+    two = replace(one, entries=tuple(round(e * ratio) for e in one.entries))
+    return Turn((one, two, two, one))
 
 
 def row(plan: Plan, ratio: float, *, stage: str = "search", fails: bool = False) -> Row:
@@ -72,7 +79,8 @@ def row(plan: Plan, ratio: float, *, stage: str = "search", fails: bool = False)
     scores = (replace(SCORES[0], verdict=Verdict.FAILS),) if fails else SCORES
     made = Row(plan.spelled, plan, stage, Status.FAILS if fails else Status.OK, cuts=cuts)
     return replace(
-        made, load_s=0.2, first_s=0.1, warm_s=0.5, block_s=0.5, search_s=0.3, final_s=0.6,
+        made, start_s=0.4, load_s=0.2, first_s=0.1, warm_s=0.5, block_s=0.5, search_s=0.3,
+        final_s=0.6,
         pairs=(tuple(turn(ratio) for _ in range(8)),), scores=scores, final=scores,
     )  # fmt: skip
 
@@ -104,10 +112,17 @@ def test_with_time_the_best_is_found_and_without_it_is_not(table: Table) -> None
     late = replay(table, Staged(), 1000)
     assert late.regret == pytest.approx(1.0, abs=0.01) and late.lacking == 0
     assert late.finished == "done" and late.wall < 1000
+    assert late.first_s is not None and 0 < late.first_s < 60
     early = replay(table, Staged(), 5)
     assert early.regret > 1.05 and early.finished == "time"
     assert early.tried < late.tried
     assert replay(table, Staged(), 5) == early, "the clock is scripted: the same twice"
+
+
+def test_set_up_counts_where_it_is_a_small_part_of_the_time(table: Table) -> None:
+    slow = replace(table, about=replace(table.about, prepared_s=20.0))
+    short, long = (replay(slow, Staged(), seconds) for seconds in (10, 200))
+    assert short.wall - short.over > 10 + 20 and long.wall - long.over == pytest.approx(200)
 
 
 def test_everything_is_found_by_trying_everything(table: Table) -> None:
@@ -126,7 +141,8 @@ def test_a_changed_space_is_refused_unless_that_is_asked_for(table: Table) -> No
 
 
 def test_what_was_built_and_calibrated_is_paid_once() -> None:
-    passes = {"m min-max": 5.0, "m percentile": 7.0, "n min-max": 1.0}
+    apart = {"m min-max": 5.0, "m percentile": 7.0, "n min-max": 1.0}
+    passes = {asked: Pass(s, frozenset([asked])) for asked, s in apart.items()}
     spent = Spent()
     assert spent.cut(Cut("simplify", 2.0), passes) == 2.0
     assert spent.cut(Cut("simplify", 2.0), passes) == 0.0
@@ -136,31 +152,127 @@ def test_what_was_built_and_calibrated_is_paid_once() -> None:
     assert spent.cut(Cut("c", 1.0, ("m min-max", "n min-max")), passes) == 1.0 + 1.0
 
 
-def test_an_effort_takes_as_many_blocks_as_it_would_have() -> None:
-    slow, even = (row(Plan(AS_IS, Cpu()), ratio) for ratio in (2.0, 1.005))
-
-    def taken(one: Row, effort: Effort) -> int:
-        return len(taken_blocks(one, one.timed()[0], effort))
-
-    assert taken(slow, Effort(max_blocks=1, decide=False)) == 1
-    assert taken(slow, Effort(seconds=4)) == 3, "it is hopeless"
-    assert taken(even, Effort(seconds=2.2, decide=False)) == 5
-    assert taken(even, Effort(seconds=100, decide=False)) == 8, "all there are"
+def test_a_pass_answers_what_others_will_ask_whoever_comes_first() -> None:
+    asked = {"m min-max": 5.0, "m percentile": 5.0}
+    first = Cut("a", 1.0, tuple(asked), asked)
+    second = Cut("b", 1.0, ("m percentile",))
+    plan = Plan(AS_IS, BASE)
+    known = passes(Table(ABOUT, (replace(row(plan, 1.0), cuts=(first, second)),)))
+    for one, two in ((first, second), (second, first)):
+        spent = Spent()
+        assert (spent.cut(one, known), spent.cut(two, known)) == (6.0, 1.0)
 
 
 def test_what_fails_costs_its_time_and_a_hang_no_more_than_the_limit(table: Table) -> None:
     whole = replay(table, Exhaustive(), 1000).wall
 
-    def longer(seconds: float, died: str) -> float:
+    def longer(seconds: float, died: str, why: str = "it crashed") -> float:
         rows = list(table.rows)
         gone = replace(rows[-1], died=died, died_s=seconds, pairs=(), scores=(), final=())
-        rows[-1] = replace(gone, status=Status.FAILED, why="no answer")
+        rows[-1] = replace(gone, status=Status.FAILED, why=why)
         found = replay(replace(table, rows=tuple(rows)), Exhaustive(), 1000)
         assert found.regret == pytest.approx(1.0), "the others go on"
         return found.wall - whole
 
-    assert longer(60.0, "timing") - longer(10.0, "timing") == pytest.approx(50.0)
-    assert longer(3000.0, "load") - longer(10.0, "load") == pytest.approx(1000 / 3 - 10)
+    assert longer(15.0, "timing") - longer(10.0, "timing") == pytest.approx(5.0)
+    hung = longer(20.0, "load", "no answer to 'load' after 20 s")
+    assert hung - longer(10.0, "load") == pytest.approx(60 - 10), "as long as it may"
+
+
+class TestMachine:
+    """What the search's own clock asks of a table."""
+
+    def pair(self, one: Row, effort: Effort) -> tuple[Pair, float]:
+        original = row(Plan(AS_IS, BASE), 1.0, stage="baseline")
+        machine = Machine(Table(ABOUT, (original, one)), Clock())
+        base, candidate = (SimulatedWorker(machine, r) for r in (original, one))
+        with simulating(machine):
+            return pairs.time_pair(
+                cast("Any", base), cast("Any", candidate), effort
+            ), machine.clock.now
+
+    def test_an_effort_takes_as_many_blocks_as_it_would_have(self) -> None:
+        slow, even = (row(Plan(AS_IS, Cpu()), ratio) for ratio in (2.0, 1.005))
+
+        def taken(one: Row, effort: Effort) -> int:
+            return len(self.pair(one, effort)[0].blocks)
+
+        assert taken(slow, Effort(max_blocks=1, decide=False)) == 1
+        assert taken(slow, Effort(seconds=4)) == 3, "it is hopeless"
+        assert taken(even, Effort(seconds=2.2, decide=False, burst=RECORDED_BURST_S)) == 5
+        assert taken(even, Effort(seconds=100, decide=False, max_blocks=20)) == 20, "repeated"
+
+    def test_the_bursts_are_the_recorded_ones_in_their_order(self) -> None:
+        sides = [Side(MS, (at,) * 4, alike=True) for at in (10, 5, 6, 11, 12, 7, 8, 13)]
+        one = row(Plan(AS_IS, Cpu()), 0.5)
+        (a, b, c, d), (e, f, g, h) = sides[:4], sides[4:]
+        one = replace(one, pairs=((Turn((a, b, c, d)), Turn((e, f, g, h))),))
+        found, _ = self.pair(one, Effort(max_blocks=2, decide=False))
+        read = [
+            (set(block.baseline.latency_ns), set(block.candidate.latency_ns))
+            for block in found.blocks
+        ]
+        wanted = [({10, 11}, {5, 6}), ({12, 13}, {7, 8})]
+        assert read == [tuple({MS * at for at in some} for some in two) for two in wanted]
+
+    def test_a_block_costs_what_it_did_and_shorter_bursts_less(self) -> None:
+        one = row(Plan(AS_IS, Cpu()), 1.0)
+        few, many = (
+            self.pair(one, Effort(max_blocks=n, decide=False, burst=RECORDED_BURST_S))[1]
+            for n in (1, 5)
+        )
+        assert many - few == pytest.approx(4 * one.block_s)
+        longer = self.pair(one, Effort(max_blocks=1, decide=False, burst=0.1))[1]
+        assert longer - few == pytest.approx(4 * 0.04)
+
+    def test_a_request_has_its_own_deadline(self) -> None:
+        slow = replace(row(Plan(AS_IS, Cpu()), 1.0), first_s=9.0)
+        machine = Machine(Table(ABOUT, (slow,)), Clock())
+        worker = SimulatedWorker(machine, slow, deadlines={"first": 2.0})
+        worker.ask("load")
+        began = machine.clock.now
+        with pytest.raises(WorkerFailed, match="no answer"):
+            worker.ask("first")
+        assert machine.clock.now - began == 2.0 and not worker.alive
+
+    def test_processes_that_come_up_together_cost_one_start(self) -> None:
+        machine = Machine(Table(ABOUT, (one := row(Plan(AS_IS, BASE), 1.0),)), Clock())
+        for worker in [SimulatedWorker(machine, one), SimulatedWorker(machine, one)]:
+            worker.ask("load")
+        assert machine.clock.now == pytest.approx(one.start_s + 2 * one.load_s)
+
+    def test_a_trial_that_was_screened_is_charged_again_but_not_its_build(
+        self, table: Table, tmp_path: Path
+    ) -> None:
+        plan = next(r.plan for r in table.rows if r.plan.recipe.steps)
+        machine = Machine(table, Clock())
+        context = surroundings(table, tmp_path, 60)
+        costs = []
+        with ExitStack() as stack, simulating(machine):
+            attempts = Attempts(context, 4.0, silent, stack)
+            attempts.baseline()
+            for effort in ("screen", "screen", "search"):
+                began = machine.clock.now
+                trial = attempts.one(Proposal(plan, "search", effort=cast("Any", effort)))
+                costs.append(machine.clock.now - began)
+                assert trial.scores and trial.ratio is not None
+        screened, known, searched = costs
+        assert known == 0 and trial.effort == "search"
+        assert screened > searched > 0, "the build and its ranges are there"
+
+
+def test_what_was_abandoned_wrongly_is_told(table: Table) -> None:
+    fine = replay(table, Exhaustive(), 1000)
+    assert fine.abandoned == 0, "all of it is wanted"
+    rows = list(table.rows)
+    at = next(k for k, one in enumerate(rows) if k > 3 and one.plan.recipe.steps)
+    rows[at] = replace(row(rows[at].plan, 5.0), cuts=rows[at].cuts)
+    slow = replay(replace(table, rows=tuple(rows)), Staged(), 1000)
+    assert slow.abandoned > 0 and slow.wrongly == ()
+    good = [turn(0.3) for _ in range(9)]
+    rows[at] = replace(rows[at], pairs=((turn(5.0), *good),))
+    late = replay(replace(table, rows=tuple(rows)), Staged(), 1000)
+    assert str(rows[at].plan) in late.wrongly
 
 
 def test_what_was_not_measured_is_stood_for_by_the_nearest_and_slowest(table: Table) -> None:
@@ -194,6 +306,14 @@ def test_regret_is_told_by_model_and_as_a_geometric_mean(table: Table) -> None:
     assert one["5"]["models"]["toy"]["regret"] == pytest.approx(one["5"]["worst"], abs=1e-4)
     assert found["tables"]["toy"]["plans"] == len(table.rows)
     assert math.isnan(summary({})["regret"])
+    page = replayed(found)
+    assert "| toy |" in page and "staged, 5 s" in page and "0 of 0" in page
+    marked = replace(table, about=replace(table.about, name=LEFT_OUT[0]))
+    assert f"| {LEFT_OUT[0]} (left out) |" in replayed(compared([marked], ["staged"], [5]))
+
+
+def test_models_that_are_left_out_of_tuning_have_tables() -> None:
+    assert set(LEFT_OUT) < set(NAMES) and len(NAMES) - len(LEFT_OUT) >= 12
 
 
 def test_a_table_is_read_as_it_was_written(table: Table, tmp_path: Path) -> None:
@@ -212,8 +332,7 @@ def test_a_thinned_side_keeps_its_median_and_drops_what_was_disturbed() -> None:
     burst = Burst(tuple(int(t) for t in taken), (0.0,) * 501, 2, alike=True)
     side = Side.of(burst, [True] * 501)
     assert len(side.entries) == KEPT_ENTRIES
-    assert np.median(side.burst().latency_ns) == pytest.approx(np.median(taken), rel=0.01)
-    assert side.each == pytest.approx(2 * 501 / KEPT_ENTRIES, abs=1)
+    assert np.median(side.latency_ns) == pytest.approx(np.median(taken), rel=0.01)
     loud = Burst((MS,) * 10 + (9 * MS,) * 3, (0.0,) * 10 + (0.5,) * 3)
     calm = Side.of(loud, [True] * 10 + [False] * 3)
     assert max(calm.entries) * calm.unit_ns == pytest.approx(MS, rel=0.01)
@@ -255,7 +374,7 @@ class TestRecording:
         base, one, _ = current(first)
         assert base.stage == "baseline" and true_ratio(base) == 1.0
         assert one.truth == pytest.approx(0.5) and one.passes and not one.died
-        assert one.block_s > 0 and one.load_s > 0 and one.search_s > 0 and one.final_s > 0
+        assert one.block_s > 0 and one.start_s > 0 and one.search_s > 0 and one.final_s > 0
         assert one.scores[0].samples == 100 and one.final[0].samples == 200
         assert [cut.steps for cut in one.cuts] == [
             spelled(one.plan.recipe.steps[:at]) for at in cuts_of(one.plan.recipe.steps)
@@ -296,6 +415,50 @@ class TestRecording:
         attempts = begin()
         attempts.original()
         try_all(attempts, space(), 1)
-        attempts.again(current(attempts)[1], 2)
+        confirm(attempts)
         assert len(current(attempts)[1].pairs) == 3
         assert [len(one.blocks) > 0 for one in current(attempts)[1].timed()] == [True] * 3
+
+    def test_of_settings_the_fastest_alone_are_scored_on_all_samples(
+        self, begin: Callable[[], Recording], script: Script
+    ) -> None:
+        attempts = begin()
+        attempts.original()
+        script.diary.clear()
+        original = current(attempts)[0]
+        attempts.one(Proposal(LOSSY, "runtime", neighbour_of=original.key))
+        assert [len(some) for some in script.asked("score", "candidate")] == [100]
+        row = current(attempts)[1]
+        assert row.scores and not row.final and row.passes
+        attempts.again(row)
+        assert current(attempts)[1].final[0].samples == 200
+        script.diary.clear()
+        script.ratio = 1.02
+        slow = replace(LOSSY, backend=Cpu(threads=1, level="basic"))
+        attempts.one(Proposal(slow, "runtime", neighbour_of=row.key))
+        assert not script.asked("score", "candidate")
+        assert current(attempts)[2].scores == row.scores, "far behind, so those of its plan"
+
+    def test_nothing_is_scored_twice_and_what_is_slower_not_at_all(
+        self, begin: Callable[[], Recording], script: Script
+    ) -> None:
+        attempts = begin()
+        attempts.original()
+        script.diary.clear()
+        try_all(attempts, space(), 1)
+        assert [len(some) for some in script.asked("score", "candidate")] == [100, 100]
+        script.ratio = 1.5
+        try_all(attempts, space(), 1)
+        slow = current(attempts)[-1]
+        assert not slow.scores and not slow.passes and slow.status is Status.SCREENED
+        assert len(script.asked("score", "candidate")) == 2
+
+
+def test_what_is_far_behind_gets_fewer_blocks() -> None:
+    def needed(ratio: float, best: float) -> int:
+        every = [turn(ratio).block() for _ in range(20)]
+        effort = Effort(seconds=6.0, decide=False)
+        return next(n for n in range(1, 20) if settled(every[:n], float(n), effort, best))
+
+    assert needed(2.1, 1.0) == 1 and needed(1.6, 1.0) == 2 and needed(1.4, 1.0) == 4
+    assert needed(0.5, 0.4) == 4 and needed(0.5, 0.48) == 7 and needed(1.0, math.inf) == 7

@@ -52,11 +52,20 @@ def test_a_slow_model_has_two_blocks_whatever_the_seconds() -> None:
     assert timing.final_s(slow) >= stats.PAIRS * 2 * (2 * 9 + 2 * 0.01)
 
 
-@pytest.mark.parametrize(("left", "each"), [(100.0, 2.4), (28.5, 1.0), (3.0, 0.1), (-9.0, 0.1)])
-def test_pairs_get_less_timing_where_time_is_short(left: float, each: float) -> None:
+@pytest.mark.parametrize(("room", "each"), [(99.0, 2.4), (1.0, 1.0), (-0.5, 0.1), (-9.0, 0.1)])
+def test_pairs_get_less_timing_where_time_is_short(room: float, each: float) -> None:
     reserve = Reserve([BASE, FAST], 4.0, SAMPLES)
-    left = left if left != 28.5 else reserve.fixed_s(FAST) + reserve.closing_s + 5.0
+    left = reserve.fixed_s(FAST) + reserve.closing_s + room * stats.PAIRS
     assert reserve.seconds_each(FAST, left) == pytest.approx(each)
+
+
+def test_a_pair_whose_fewest_blocks_do_not_fit_takes_twice_its_seconds() -> None:
+    slow = trial("slow", 0.9, 400, seconds=9.0)
+    reserve = Reserve([BASE, slow], 1.0, 0)
+    left = reserve.fixed_s(slow) + reserve.closing_s + 1.0 * stats.PAIRS
+    assert reserve.seconds_each(slow, left) == pytest.approx(0.5)
+    timing = reserve.final_s(slow) - reserve.fixed_s(slow)
+    assert timing == pytest.approx(stats.PAIRS * max(2 * 0.6, 2 * 1.5 * 0.82))
 
 
 def test_kept_back_are_the_first_finalist_those_near_it_and_the_history() -> None:

@@ -13,7 +13,7 @@ from ortune.core.plugins import catalog
 from ortune.core.section import Block, Heading, Scatter, Section, Table, Text
 from ortune.core.step import Edit
 from ortune.core.study import Contribution, Ending, Header, Study
-from ortune.core.trial import Interval, Plan, Score, Status, Verdict
+from ortune.core.trial import Interval, Plan, Score, Status, Untried, Verdict
 from ortune.core.wording import megabytes, milliseconds, number
 from ortune.reporting.blocks import gather
 
@@ -26,6 +26,7 @@ SECTIONS = (
     "ranking",
     "reproduce",
     "steps",
+    "untried",
     "verdict",
 )
 
@@ -299,3 +300,13 @@ def test_megabytes(size: int | None, text: str) -> None:
 
 def test_numbers() -> None:
     assert (number(0.99996), number(float("nan")), number(None)) == ("0.99996", "-", "-")
+
+
+def test_plans_that_were_left_out_are_listed_with_the_reason(study: Study) -> None:
+    assert blocks("untried", study) == []
+    left = tuple(Untried(f"int8 @ cpu(threads={n})", "time was up") for n in range(3))
+    cut = replace(study, ending=replace(study.ending, untried=7, left_out=left))
+    assert table("untried", cut).rows == tuple((one.plan, one.why) for one in left)
+    assert blocks("untried", cut)[-1] == Text("And 4 plans more.")
+    whole = replace(study, ending=replace(study.ending, untried=3, left_out=left))
+    assert len(blocks("untried", whole)) == 2

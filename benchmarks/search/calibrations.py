@@ -1,0 +1,56 @@
+"""What calibrating costs while plans are built."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import onnx_ir as ir
+
+from ortune.calibration.cache import RangeCache
+from ortune.calibration.calibrate import calibrate_groups
+from ortune.core.observer import Probe
+
+CALLERS = ("ortune.calibration.calibrate", "ortune.recipe.one_pass")
+"""Modules that have samples observed, of which there may be fewer."""
+
+
+@contextmanager
+def calibrations(asked: dict[str, float], ranges: list[str]) -> Iterator[None]:
+    """Note the seconds of every pass over the samples, and what it was asked.
+
+    Args:
+        asked: Gets what was not known -> seconds of the pass that found it out.
+        ranges: Gets all that was asked.
+    """
+
+    def noting(
+        model: ir.Model,
+        probes: Sequence[Probe],
+        stream: Path,
+        groups: Sequence[Sequence[int]],
+        folder: Path,
+        **others: Any,
+    ) -> Any:
+        missing = RangeCache(folder, groups).missing(probes)
+        began = time.perf_counter()
+        try:
+            return calibrate_groups(model, probes, stream, groups, folder, **others)
+        finally:
+            seconds = time.perf_counter() - began
+            ranges.extend(f"{folder.name} {probe.observer}" for probe in probes)
+            asked.update({f"{folder.name} {probe.observer}": seconds for probe in missing})
+
+    with ExitStack() as stack:
+        for name in CALLERS:
+            try:
+                module = import_module(name)
+            except ModuleNotFoundError:
+                continue
+            stack.enter_context(patch.object(module, "calibrate_groups", noting))
+        yield
