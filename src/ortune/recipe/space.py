@@ -132,15 +132,16 @@ def offers(
 ) -> list[tuple[Quantizer, ...]]:
     """Return what quantizers offer, best bet first: by their rank, then by name.
 
-    Convolutions with static ranges and recurrent layers with dynamic ones are one more: neither
-    quantizer takes the other's layers.
+    Behind a quantizer's own offers come its mixes with others. Convolutions with static ranges and
+    recurrent layers with dynamic ones are one more: neither takes the other's layers.
     """
     kinds = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
     ranked = sorted(kinds, key=lambda kind: kind.rank)
     found = {kind.name(): tuple(kind.offers(facts, backend, capabilities)) for kind in ranked}
-    every: list[tuple[Quantizer, ...]] = [
-        (offer,) for kind in ranked for offer in found[kind.name()]
-    ]
+    every: list[tuple[Quantizer, ...]] = []
+    for kind in ranked:
+        every += [(offer,) for offer in found[kind.name()]]
+        every += kind.mixes(facts, backend, capabilities)
     static, dynamic = found.get("int8-static", ()), found.get("int8-dynamic", ())
     joined = [(static[0], dynamic[0])] if static and dynamic and facts.has("Conv") else []
     return [*joined, *every] if facts.has("LSTM") else every
