@@ -23,6 +23,7 @@ from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.recipe.space import Space
+from ortune.search import fixed_shapes
 from ortune.search.compare import apart, faster, quicker, reaches
 from ortune.search.policy import Policy, View
 
@@ -125,12 +126,14 @@ class _Loop:
     def run(self, explore: Callable[[Callable[[str], None]], Space]) -> str:
         """Try, confirm and explain; say how it ended."""
         self.attempts.baseline()
-        finished = self._try(explore(self.attempts.note))
+        space = explore(self.attempts.note)
+        finished = self._try(space)
         if finished != "target":
             finished = self._confirm(finished)
         self.conclude()
         self._say_what_would_be_found()
         self._explain()
+        fixed_shapes.tell(self.attempts, space, self._winner(), self.aim.left())
         self.judge_machine()
         return finished
 

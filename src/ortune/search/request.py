@@ -29,6 +29,8 @@ class Optimize(ExperimentRequest):
         rules: A rule of your own to try too, FILE.py:NAME, or another exact step.
         target_speedup: Stop at the first proved plan that is X times as fast.
         strict: Take only proved accuracy, not likely.
+        fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
+            other. Without it the report says what it would bring.
         policy: In which order plans are tried, such as "staged(plans=0.5)".
         out: The run's folder; the same command resumes it.
         command: The command line to repeat in reports.
@@ -47,6 +49,7 @@ class Optimize(ExperimentRequest):
     rules: Annotated[tuple[str, ...], Option("STEP", "--rule")] = ()
     target_speedup: Annotated[float | None, Option("X", low=1)] = None
     strict: bool = False
+    fixed_shapes: bool = False
     policy: Annotated[str, Option("POLICY")] = "staged"
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""
