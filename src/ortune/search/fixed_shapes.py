@@ -15,8 +15,8 @@ from ortune.experiment.evaluate import Attempts
 from ortune.measurement.job import MAIN
 from ortune.recipe.space import Space
 
-_TIMES = 2.0
-"""Times the seconds of the winner's trial that must be left to measure it with fixed sizes."""
+_SHARE = 0.5
+"""Of the seconds of the winner's final that must be left to measure it with fixed sizes, once."""
 
 
 class Unfixed(Exception):
@@ -90,7 +90,7 @@ def tell(attempts: Attempts, space: Space, winner: Trial | None, left: float) ->
     plan = Plan(AS_IS, space.baseline) if winner is None else winner.plan
     said = "all samples have one shape: --fixed-shapes makes a model of it that takes no other"
     cost = winner.seconds if winner is not None else 0.0
-    if left <= max(_TIMES * cost, 3 * attempts.pair_seconds):
+    if left <= max(_SHARE * cost, 3 * attempts.pair_seconds):
         attempts.note(f"{said}; what that brings was not measured, for lack of time")
         return
     found = attempts.versus(space.with_fixed_shapes(plan), plan)

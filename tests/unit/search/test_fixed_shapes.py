@@ -174,7 +174,7 @@ def test_the_original_is_folded_too() -> None:
 
 
 def test_without_time_nothing_is_claimed() -> None:
-    timed = told(SPACE, WINNER, 9.0)
+    timed = told(SPACE, replace(WINNER, seconds=20.0), 9.0)
     assert not timed.asked and "was not measured" in timed.notes[0]
     assert "does not run so" in told(SPACE, WINNER, 60.0).notes[0]
     assert not told(replace(SPACE, fixed=True), WINNER, 60.0).notes
