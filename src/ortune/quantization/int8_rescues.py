@@ -29,7 +29,7 @@ TRANSFORMERS: Kit = ((Role.SMOOTHS,), *SMOOTHED, (Role.ROUNDS,))
 """In front of matrix products."""
 
 DYNAMIC: Kit = ((Role.ROUNDS,), (Role.SMOOTHS, Role.ROUNDS), (Role.SMOOTHS,))
-"""In front of products whose inputs are rounded at run time: none of it costs time there."""
+"""In front of products whose inputs are rounded at run time."""
 
 OBSERVERS = ("percentile", "mse", "entropy")
 

@@ -80,10 +80,10 @@ class Int8Dynamic(Quantizer):
             yield cls(ops=("LSTM",))
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
-        """Yield the accuracy kit in front, which costs no time, then the worst ones in float."""
+        """Yield the worst two products in float, which is soon built, then the accuracy kit."""
         if int8_rescues.products(facts) > 1 and self.leave_worst == 0 and "MatMul" in self.ops:
-            yield from int8_rescues.before(self, int8_rescues.DYNAMIC)
             yield (replace(self, leave_worst=2),)
+            yield from int8_rescues.before(self, int8_rescues.DYNAMIC)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the products, to find the worst; none where all are wanted."""
