@@ -37,7 +37,7 @@ from ortune.experiment.ledger import read_header
 from ortune.experiment.prepare import prepare
 from ortune.policies.exhaustive import Exhaustive
 from ortune.recipe.space import Space
-from ortune.search.optimize import explore, make_folder, read_targets
+from ortune.search.optimize import explore, make_folder, planned, read_targets
 from ortune.search.policy import View
 
 PAIR_S = 1.5
@@ -92,6 +92,7 @@ def opened(name: str) -> Opened:
     make_folder(root)
     context = prepare(request, root, silent, on=request.on, policy=str(Exhaustive()), finalists=3)
     exact = request.data is None and not request.evaluate
+    context = planned(context, targets, exact)
     space = explore(context, targets, exact, lambda text: None)
     seconds = time.perf_counter() - began
     return Opened(context, space, _first(root.parent / "prepared.json", seconds))

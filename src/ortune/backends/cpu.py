@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Recording, Session
+from ortune.core.workload import Workload
 from ortune.runtimes.onnxruntime import affinity as affinities
 from ortune.runtimes.onnxruntime import checks, keys, session
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
@@ -117,15 +118,23 @@ class Cpu(Backend):
                 op_libraries.demand(self.custom_ops)
         return reason
 
+    def variants(
+        self, facts: Facts, workload: Workload, capabilities: Capabilities
+    ) -> Iterable[Self]:
+        """Yield these options; of a transformer those without SkipLayerNormFusion too."""
+        yield self
+        normalized = facts.has("LayerNormalization") or facts.ops.get("ReduceMean", 0) > 1
+        if normalized and facts.has("Softmax") and facts.has("MatMul", "Gemm"):
+            yield from self._optimizers(facts)["without SkipLayerNormFusion"]
+
     def coordinates(
         self, facts: Facts, capabilities: Capabilities
     ) -> Mapping[str, Sequence[Self]]:
         """Return neighbours by setting, those that are worth most first.
 
-        Spinning, splitting and pinning are of
-        several threads only; spinning comes before their number, as fewer threads would win over
-        several that only spin badly. Denormals are offered first where weights hold them, and
-        last where a recurrence may decay into them.
+        Spinning, splitting and pinning are of several threads only; spinning comes before their
+        number, as fewer threads would win over several that only spin badly. Denormals are first
+        where weights hold them, and last where a recurrence may decay into them.
         """
         cpus = capabilities.effective_cpus
         several = min(self.threads or cpus, cpus) > 1

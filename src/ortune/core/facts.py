@@ -71,6 +71,17 @@ class Facts:
         return any(self.ops.get(op) for op in ops)
 
     @property
+    def embeds(self) -> bool:
+        """Rows of a table are looked up by an input, as tokens are."""
+        return any(one.rows for one in self.inputs)
+
+    @property
+    def names_tokens(self) -> bool:
+        """An output has a value for every row of a table that an input indexes: logits."""
+        rows = {one.rows for one in self.inputs if one.rows}
+        return any(one.shape and one.shape[-1] in rows for one in self.outputs)
+
+    @property
     def quantized(self) -> bool:
         """The model arrived with integer arithmetic in it."""
         return self.has(*_INTEGER, *(f"com.microsoft::{op}" for op in _FOREIGN))

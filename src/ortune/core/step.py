@@ -123,6 +123,13 @@ class Quantizer(Plugin):
         """Yield the settings a search tries for this model on this backend, best bet first."""
         return ()
 
+    @classmethod
+    def mixes(
+        cls, facts: Facts, backend: Backend, capabilities: Capabilities
+    ) -> Iterable[tuple[Quantizer, ...]]:
+        """Yield this step together with others that take the layers it leaves, best bet first."""
+        return ()
+
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors whose ranges `apply` needs; none for data-free methods."""
         return ()

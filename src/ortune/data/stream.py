@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, overload
 
@@ -92,6 +92,14 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         self._forms = [(name, named(kind), tuple(dims)) for name, kind, dims in index["forms"]]
         self._samples: list[list[int]] = index["samples"]
         self.names: tuple[str, ...] = tuple(dict.fromkeys(name for name, _, _ in self._forms))
+
+    @property
+    def shapes(self) -> Mapping[str, frozenset[tuple[int, ...]]]:
+        """Name -> all shapes that the array has, in whatever sample; no data are read."""
+        found: dict[str, set[tuple[int, ...]]] = {}
+        for name, _, shape in self._forms:
+            found.setdefault(name, set()).add(shape)
+        return {name: frozenset(shapes) for name, shapes in found.items()}
 
     def __len__(self) -> int:
         return len(self._samples)

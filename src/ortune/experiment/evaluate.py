@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Note, Sink, TrialDone, TrialStarted
+from ortune.core.event import Note, Sink, TrialDone, TrialStarted, silent
 from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.experiment import measure
@@ -16,7 +16,7 @@ from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
 from ortune.measurement.accuracy import ERROR, scored
-from ortune.measurement.process import Worker
+from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, Stop, claiming, time_pair
 from ortune.measurement.timing.turns import ready
@@ -169,6 +169,26 @@ class Attempts:
             provable=self._provable(),
         )
         return self._recorded(found, Proposal(trial.plan, "final", "among the fastest"))
+
+    def versus(self, plan: Plan, other: Plan) -> Interval | None:
+        """Return a plan's latency over another's, timed together once; nothing is recorded.
+
+        None where one of them cannot be built or does not run.
+        """
+        self._rest()
+        once = effort(Proposal(plan, "versus"), self.pair_seconds)
+        part = self.context.parts["search"]
+        try:
+            built = [build_all(self.context, one, silent) for one in (plan, other)]
+            with measure.start(self.context, built[1].paths, other.backend, "versus") as live:
+                ready(live)
+                trial = measure.attempt(
+                    *(self.context, self.key(plan), plan, built[0], part, live, once, silent),
+                    scored="never",
+                )
+        except (OrtuneError, WorkerFailed):
+            return None
+        return trial.ratio
 
     def _provable(self) -> bool:
         """Whether the chance of a false proof, 5 % for the whole run, has room for one more plan.

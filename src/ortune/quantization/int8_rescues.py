@@ -1,4 +1,4 @@
-"""What to try where plain static int8 fails the budget."""
+"""What to try where plain int8 fails the budget."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ SMOOTHED: Kit = ((Role.SMOOTHS, Role.ROUNDS), (Role.SMOOTHS, Role.CORRECTS))
 TRANSFORMERS: Kit = ((Role.SMOOTHS,), *SMOOTHED, (Role.ROUNDS,))
 """In front of matrix products."""
 
+DYNAMIC: Kit = ((Role.ROUNDS,), (Role.SMOOTHS, Role.ROUNDS), (Role.SMOOTHS,))
+"""In front of products whose inputs are rounded at run time."""
+
 OBSERVERS = ("percentile", "mse", "entropy")
 
 
@@ -49,7 +52,12 @@ def prepared(last: Quantizer, facts: Facts, *, smoothed: bool) -> Iterator[tuple
         smoothed: Whether the search came from smoothed activations, which the kit then keeps.
     """
     plain = convolutions(facts) >= products(facts)
-    for roles in SMOOTHED if smoothed else CONVOLUTIONS if plain else TRANSFORMERS:
+    yield from before(last, SMOOTHED if smoothed else CONVOLUTIONS if plain else TRANSFORMERS)
+
+
+def before(last: Quantizer, kit: Kit) -> Iterator[tuple[Step, ...]]:
+    """Yield what of a kit is installed, each in front of the step that rounds the weights."""
+    for roles in kit:
         steps = [one for role in roles if (one := _step(role, last)) is not None]
         if len(steps) == len(roles):
             yield (*steps, last)
@@ -74,5 +82,6 @@ def _step(role: Role, last: Quantizer) -> Step | None:
         equalizer = find(Transform, role)
         return equalizer() if equalizer is not None else None
     cls = find(Quantizer, role)
-    fields = {} if last == type(last)() else {"before": last}
+    meant = vars(type(last)).get("role") is Role.STATIC and last == type(last)()
+    fields = {} if meant else {"before": last}
     return codec.build(cls, fields) if cls is not None else None

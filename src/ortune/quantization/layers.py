@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,19 @@ def _layer(node: ir.Node) -> Layer | None:
         axes["Gemm"] = 0 if edit.attribute(node, "transB", 0) else 1
     axis = axes.get(node.op_type)
     return None if axis is None else Layer(node, x, weight, axis, bias)
+
+
+def is_last(node: ir.Node, nodes: Collection[ir.Node]) -> bool:
+    """Whether none of the nodes reads, at any distance, what a node makes."""
+    ahead, seen = [node], {node}
+    while ahead:
+        for reader in ahead.pop().successors():
+            if reader in nodes:
+                return False
+            if reader not in seen:
+                seen.add(reader)
+                ahead.append(reader)
+    return True
 
 
 def transposed(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:

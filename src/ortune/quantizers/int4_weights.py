@@ -9,8 +9,10 @@ from typing import ClassVar, Literal, Self
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.step import Step
+from ortune.core.plugins import codec
+from ortune.core.step import Quantizer, Step
 from ortune.quantization.block_grid import Bits
+from ortune.quantization.roles import Role, find
 from ortune.quantization.weights.blockwise import PACKED, BlockWeights
 
 
@@ -36,6 +38,25 @@ class Int4Weights(BlockWeights):
         if weights and products and not facts.quantized and not facts.has(PACKED):
             yield cls()
             yield cls(block=128)
+
+    @classmethod
+    def mixes(
+        cls, facts: Facts, backend: Backend, capabilities: Capabilities
+    ) -> Iterable[tuple[Quantizer, ...]]:
+        """Yield 4 bits with a head and tables of 8, for networks that name tokens.
+
+        Without data first, then with. On a decoding GPT 4 bits everywhere reached 21 dB, these 30
+        and 32, at a fifth of the size.
+        """
+        if not facts.names_tokens or not tuple(cls.offers(facts, backend, capabilities)):
+            return
+        fast = "int8-dynamic" in backend.arithmetic
+        rest = find(Quantizer, Role.DYNAMIC if fast else Role.WEIGHTS)
+        fields = {"embeddings": True} if fast else {"form": "nbits", "block": 32}
+        if rest is not None:
+            for method in ("hqq", "gptq"):
+                blocks = cls(ops=("MatMul", "Gemm"), method=method, head=False)
+                yield (blocks, codec.build(rest, fields))
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the same with data, float products and smaller blocks."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import onnx_ir as ir
@@ -12,13 +12,19 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
-from ortune.core.observer import Ranges
-from ortune.core.step import Quantizer
+from ortune.core.observer import Probe, Ranges
+from ortune.core.step import Quantizer, Step
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
+from ortune.quantization import int8_rescues
 from ortune.quantization.dynamic import Dynamic
+from ortune.quantization.grid import Grid, weight_grid
+from ortune.quantization.layers import Layer, layers
 from ortune.quantization.node_filter import chosen
 from ortune.quantization.roles import Role
+from ortune.quantization.rounding.matrices import watch
+from ortune.quantization.rounding.product_errors import worst
+from ortune.quantization.weights import embeddings as tables
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,10 @@ class Int8Dynamic(Quantizer):
         reduce_range: Weights in 7 bits, for x86 without VNNI, where 8-bit sums saturate.
         exclude: Node names to leave in float; * and ? match.
         min_side: Weights with fewer rows or columns stay in float.
+        embeddings: Store tables that rows are looked up in as int8 too; the rows found are made
+            float behind the Gather.
+        leave_worst: Leave so many products in float: those whose rounding loses most of their
+            output, by calibration data. Notes name them.
     """
 
     needs_opset: ClassVar[int] = 11
@@ -50,21 +60,47 @@ class Int8Dynamic(Quantizer):
     reduce_range: bool = False
     exclude: tuple[str, ...] = ()
     min_side: int = 16
+    embeddings: bool = False
+    leave_worst: int = 0
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
-        """Yield all layers, and the recurrent ones alone: the last product costs accuracy."""
+        """Yield all layers, these with tables, and the recurrent ones alone.
+
+        The last product behind recurrent layers costs accuracy.
+        """
         if "int8-dynamic" not in backend.arithmetic or facts.quantized:
             return
         products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
         if facts.has("LSTM", "com.microsoft::Attention") or products > 1:
             yield cls()
+        if products > 1 and facts.embeds:
+            yield cls(embeddings=True)
         if facts.has("LSTM") and products:
             yield cls(ops=("LSTM",))
 
-    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+    def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
+        """Yield the worst two products in float, which is soon built, then the accuracy kit."""
+        if int8_rescues.products(facts) > 1 and self.leave_worst == 0 and "MatMul" in self.ops:
+            yield (replace(self, leave_worst=2),)
+            yield from int8_rescues.before(self, int8_rescues.DYNAMIC)
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the inputs of the products, to find the worst; none where all are wanted."""
+        return watch(_plain(self.chosen(model))) if self.leave_worst else []
+
+    def chosen(self, model: ir.Model) -> Sequence[Layer]:
+        """Return the products that become integer, for steps that prepare their weights."""
         edit.inline(model)
         left = chosen(model, self.exclude, "exclude")
+        ops = [op for op in self.ops if op in ("MatMul", "Gemm")]
+        nodes = (node for graph in _graphs(model) for node in graph if node not in left)
+        return [one for one in layers(nodes, ops) if min(one.shape[-2:]) >= self.min_side]
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        edit.inline(model)
+        left = chosen(model, self.exclude, "exclude") | self._worst(model, ranges)
+        found = tables.tables(model) if self.embeddings else {}
         ops = (*self.ops, "Conv") if self.conv else self.ops
         rewriter = Dynamic(
             model.graph,
@@ -73,8 +109,8 @@ class Int8Dynamic(Quantizer):
             reduce_range=self.reduce_range,
             min_side=self.min_side,
         )
-        graphs = (model.graph, *model.graph.subgraphs())
-        alike = [n for graph in graphs for n in graph if n.op_type in ops and n not in left]
+        nodes = [node for graph in _graphs(model) for node in graph]
+        alike = [node for node in nodes if node.op_type in ops and node not in left]
         count = sum(map(rewriter.rewrite, alike))
         if not count:
             raise Refused(
@@ -84,10 +120,26 @@ class Int8Dynamic(Quantizer):
             )
         if rewriter.foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)
+        tables.store_tables(model, edit.Editor(model.graph), found, {}, left, alone=True)
         for node in rewriter.refused:
             edit.refuse(model, node, "the integer operator lacks one of its attributes or inputs")
         self._note(model, len(alike) - count - len(rewriter.refused))
         return count
+
+    def _worst(self, model: ir.Model, ranges: Ranges) -> frozenset[ir.Node]:
+        """Return the products to leave in float."""
+        if not self.leave_worst:
+            return frozenset()
+
+        def grid(layer: Layer) -> Grid:
+            axis = layer.axis if self.per_channel else None
+            return weight_grid(layer.array(), axis, reduce_range=self.reduce_range)
+
+        found = worst(_plain(self.chosen(model)), ranges, grid, self.leave_worst)
+        if found:
+            names = ", ".join(f"'{layer.node.name}'" for layer in found)
+            edit.note(model, f"left in float, as rounding costs most there: {names}")
+        return frozenset(layer.node for layer in found)
 
     def _note(self, model: ir.Model, left: int) -> None:
         if left:
@@ -96,3 +148,13 @@ class Int8Dynamic(Quantizer):
         recurrent = sum(1 for node in edit.every_node(model) if node.op_type == "GRU")
         if recurrent:
             edit.note(model, f"{recurrent} GRU stay in float: there is no dynamic kernel")
+
+
+def _graphs(model: ir.Model) -> tuple[ir.Graph, ...]:
+    """Return the main graph and the bodies of If, Loop and Scan."""
+    return (model.graph, *model.graph.subgraphs())
+
+
+def _plain(products: Sequence[Layer]) -> list[Layer]:
+    """Stacked matrices are not weighed."""
+    return [layer for layer in products if len(layer.shape) == 2]

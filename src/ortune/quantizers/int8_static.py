@@ -117,8 +117,9 @@ class Int8Static(Quantizer):
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield plain rounding, and what may help the kind of network.
 
-        For transformers outliers are smoothed and split off; deep convolutional networks are
-        also tried with clipped ranges and with the first convolutions in float.
+        For transformers outliers are smoothed and split off, once with tables in integers; deep
+        convolutional networks are also tried with clipped ranges, with the first convolutions in
+        float and with the head in integers, as other tools have it: half the file.
         """
         if "int8" not in backend.arithmetic or facts.quantized:
             return
@@ -128,9 +129,13 @@ class Int8Static(Quantizer):
             yield replace(base, smooth=0.75, split=4)
         if facts.has("Conv", "ConvTranspose") or products > 1:
             yield base
+        if products > 1 and facts.has("Softmax", "LayerNormalization") and facts.embeds:
+            yield replace(base, smooth=0.75, split=4, embeddings=True)
         if facts.ops.get("Conv", 0) >= MANY:
             yield replace(base, observer=catalog.load(Observer, "percentile")())
             yield replace(base, keep_first=3)
+            if products:
+                yield replace(base, head=True)
 
     @classmethod
     def _for(cls, backend: Backend, capabilities: Capabilities) -> Self:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from ortune.model.io import file
 from ortune.recipe.built import SOURCE, STEPS, Built, steps_key, store, stored
 from ortune.recipe.editing import Work
 from ortune.recipe.material import Material as Material
+from ortune.recipe.one_pass import following
 
 _SAMPLES = ".samples"
 """Ending of the samples beside a build that takes others than its source."""
@@ -125,7 +127,8 @@ def _extend(
     name, folder = source.stem, cache / steps_key(steps, material.key)
     folder.mkdir(parents=True, exist_ok=True)
     first = not any(isinstance(step, Quantizer) for step in steps[:done])
-    work = Work(start.path, folder, material, sink, trusted=first)
+    others = following(material.planned, steps[:done])
+    work = Work(start.path, folder, material, sink, trusted=first, others=others)
     edits = list(start.edits)
     for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
         if exact:
@@ -135,8 +138,17 @@ def _extend(
     _sign(work.model, source, steps, done)
     path = file.save(work.model, folder / f"{name}.onnx", durable=False)
     if any(map(_crosses, steps)) and work.material.feeds is not None:
-        shutil.copyfile(work.material.feeds.stream, folder / f"{name}{_SAMPLES}")
+        _share(work.material.feeds.stream, folder / f"{name}{_SAMPLES}")
     work.clear()
     built = Built(path, tuple(edits))
     store(built, name)
     return built
+
+
+def _share(samples: Path, beside: Path) -> None:
+    """Put samples beside a build: one file for all builds, where the file system can."""
+    beside.unlink(missing_ok=True)
+    try:
+        os.link(samples, beside)
+    except OSError:
+        shutil.copyfile(samples, beside)

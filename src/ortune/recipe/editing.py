@@ -24,6 +24,7 @@ from ortune.model.io import file, names
 from ortune.model.io.check import ModelSignature, check, retyped, signature
 from ortune.recipe import compare, cross
 from ortune.recipe.material import Material
+from ortune.recipe.one_pass import observe
 
 _GROWTH = 0.01
 """Weights that an exact step makes larger by more than this are named."""
@@ -33,11 +34,18 @@ class Work:
     """The model under edit and what it is checked against."""
 
     def __init__(
-        self, source: Path, folder: Path, material: Material, sink: Sink, *, trusted: bool
+        self,
+        source: Path,
+        folder: Path,
+        material: Material,
+        sink: Sink,
+        *,
+        trusted: bool,
+        others: Sequence[Quantizer] = (),
     ) -> None:
         self._source, self._folder, self._sink = source, folder, sink
         self.material = material
-        self._trusted = trusted
+        self._trusted, self._others = trusted, others
         self.model = file.load(source)
         names.unique(self.model)
         self._before = signature(self.model)
@@ -185,7 +193,13 @@ class Work:
             raise BadData(needs, fix="give samples to calibrate on with --data")
         folder = self._folder.parent / "ranges" / file.digest(self._source)[:16]
         ops = self.material.custom_ops
-        return calibrate(self.model, probes, feeds.stream, indices, folder, custom_ops=ops)
+        stream, others = feeds.stream, () if self._lossy else self._others
+        if others:
+            observe(
+                *(self.model, probes, others, self._source, stream, indices, folder),
+                custom_ops=ops,
+            )
+        return calibrate(self.model, probes, stream, indices, folder, custom_ops=ops)
 
     def _apply(self, step: Transform) -> Edit:
         start, backup = time.perf_counter(), self.model.clone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortune.calibration.ranges_file import SavedRanges
+from ortune.core.step import Recipe
 from ortune.data.feeds import Feeds
 
 _CHECKED = 2
@@ -19,6 +20,8 @@ class Material:
         calibration: Indices that quantizers observe.
         known: Ranges of an earlier calibration of the model that the build starts from; they
             answer first, and only what they do not hold is observed.
+        planned: Recipes that may be built too: what their quantizers watch of a model is observed
+            in the pass that the first of them needs.
         custom_ops: Libraries of operators that the model needs, or will.
     """
 
@@ -26,6 +29,7 @@ class Material:
     calibration: tuple[int, ...] = ()
     known: SavedRanges | None = None
     custom_ops: tuple[str, ...] = ()
+    planned: tuple[Recipe, ...] = ()
 
     @property
     def checked(self) -> tuple[int, ...]:

@@ -18,6 +18,8 @@ from ortune.recipe.built import steps_key
 from ortune.recipe.descent import walk
 
 _UNKNOWN = Capabilities()
+FIXED = "fixed shapes"
+"""Name of the recipe that fixes the inputs' sizes and does no more."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +110,24 @@ def recipes(
     rules: Sequence[Transform] = (),
     *,
     exact: bool = False,
+    first: Sequence[Transform] = (),
 ) -> Iterator[Recipe]:
     """Yield a backend's recipes: as it came, clean, and clean with each quantizer's offers.
 
     Rules of the user's are a recipe of their own beside the clean one, and part of the offers'.
+
+    Args:
+        first: Steps in front of every recipe but the first, and a recipe of their own.
     """
     yield AS_IS
-    base = clean(facts, backend, capabilities)
-    if base.steps:
+    if first:
+        yield Recipe(FIXED, tuple(first))
+    base = Recipe("clean", (*first, *clean(facts, backend, capabilities).steps))
+    if len(base.steps) > len(first):
         yield base
     if rules:
-        base = Recipe("clean + rules", clean(facts, backend, capabilities, rules).steps)
+        every = clean(facts, backend, capabilities, rules).steps
+        base = Recipe("clean + rules", (*first, *every))
         yield base
     if exact:
         return
@@ -132,15 +141,16 @@ def offers(
 ) -> list[tuple[Quantizer, ...]]:
     """Return what quantizers offer, best bet first: by their rank, then by name.
 
-    Convolutions with static ranges and recurrent layers with dynamic ones are one more: neither
-    quantizer takes the other's layers.
+    Behind a quantizer's own offers come its mixes with others. Convolutions with static ranges and
+    recurrent layers with dynamic ones are one more: neither takes the other's layers.
     """
     kinds = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
     ranked = sorted(kinds, key=lambda kind: kind.rank)
     found = {kind.name(): tuple(kind.offers(facts, backend, capabilities)) for kind in ranked}
-    every: list[tuple[Quantizer, ...]] = [
-        (offer,) for kind in ranked for offer in found[kind.name()]
-    ]
+    every: list[tuple[Quantizer, ...]] = []
+    for kind in ranked:
+        every += [(offer,) for offer in found[kind.name()]]
+        every += kind.mixes(facts, backend, capabilities)
     static, dynamic = found.get("int8-static", ()), found.get("int8-dynamic", ())
     joined = [(static[0], dynamic[0])] if static and dynamic and facts.has("Conv") else []
     return [*joined, *every] if facts.has("LSTM") else every
@@ -168,6 +178,8 @@ class Space:
         baseline: Backend of the untouched model.
         exact: No lossy recipe or backend is offered.
         buckets: The baseline without padding, where the data are padded and that can be cut.
+        fixing: The step that fixes the inputs' sizes, where all samples have one shape.
+        fixed: It is part of every recipe: the user wants a model that takes that shape alone.
     """
 
     facts: Facts
@@ -176,6 +188,8 @@ class Space:
     baseline: Backend
     exact: bool = False
     buckets: Bucketed | None = None
+    fixing: Transform | None = None
+    fixed: bool = False
 
     def variants(self, target: Target) -> list[Backend]:
         """Return the option sets to try with every recipe, best bet first."""
@@ -184,7 +198,12 @@ class Space:
 
     def recipes(self, target: Target, backend: Backend) -> Iterator[Recipe]:
         """Yield a variant's recipes; see `recipes`."""
-        return recipes(self.facts, backend, target.capabilities, target.rules, exact=self.exact)
+        first = (self.fixing,) if self.fixed and self.fixing is not None else ()
+        return recipes(
+            *(self.facts, backend, target.capabilities, target.rules),
+            exact=self.exact,
+            first=first,
+        )
 
     def neighbours(self, plan: Plan) -> dict[str, list[Plan]]:
         """Return setting -> plans that differ from a plan in this runtime setting alone."""
@@ -215,9 +234,15 @@ class Space:
 
     def unpadded(self, plan: Plan) -> Plan | None:
         """Return a plan behind the buckets; None where no padding can be cut."""
-        if self.buckets is None:
+        if self.buckets is None or not all(step.keeps_io for step in plan.recipe.steps):
             return None
         return Plan(plan.recipe, self.buckets.around(plan.backend))
+
+    def with_fixed_shapes(self, plan: Plan) -> Plan:
+        """Return a plan whose inputs have the samples' sizes for good, and what follows folded."""
+        assert self.fixing is not None
+        rest = plan.recipe.steps or (catalog.load(Transform, "simplify")(),)
+        return Plan(Recipe(plan.recipe.name, (self.fixing, *rest)), plan.backend)
 
     def is_unpadded(self, plan: Plan) -> bool:
         """Whether a plan runs behind the buckets; those that the user asked for do not count."""

@@ -20,7 +20,7 @@ from ortune.experiment.ledger import ended, write_ending
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.recipe.space import Space
-from ortune.search import conclusion, history
+from ortune.search import conclusion, fixed_shapes, history
 from ortune.search.abandon import beaten
 from ortune.search.compare import apart, faster, quicker, reaches
 from ortune.search.policy import LeftOut, Policy, View
@@ -130,13 +130,15 @@ class _Loop:
         self._count_former_time()
         self.attempts.baseline()
         self._count_set_up()
-        finished = self._try(explore(self.attempts.note))
+        space = explore(self.attempts.note)
+        finished = self._try(space)
         if finished != "target":
             finished = self._confirm(finished)
         self.conclude()
         if text := conclusion.what_would_be_found(self.trials, self._finals()):
             self.attempts.note(text)
         self._explain()
+        fixed_shapes.tell(self.attempts, space, self._winner(), self.aim.left())
         self.judge_machine()
         return finished
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +25,13 @@ from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.experiment import golden
 from ortune.experiment.context import Context
-from ortune.experiment.ledger import locked, read_study
+from ortune.experiment.ledger import Ledger, locked, read_study
 from ortune.experiment.prepare import prepare
 from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.capabilities import capabilities, demand
 from ortune.recipe.space import Space, Target
 from ortune.search import warm_start
+from ortune.search.fixed_shapes import Unfixed, fixing
 from ortune.search.loop import FINALISTS, Aim, search
 from ortune.search.padding import unpadded
 from ortune.search.policy import Policy
@@ -54,6 +56,8 @@ def run(asked: Optimize) -> Study:
     fresh = not root.exists()
     make_folder(root)
     with locked(root):
+        if not asked.fixed_shapes:
+            _demand_free_shapes(root, own)
         try:
             context = prepare(
                 asked,
@@ -68,11 +72,14 @@ def run(asked: Optimize) -> Study:
             if fresh:
                 shutil.rmtree(root, ignore_errors=True)
             raise
-        aim = Aim(asked.time, began, asked.target_speedup, asked.strict, monotonic)
         exact = asked.data is None and not asked.evaluate
         context = warm_start.begun(context, record, asked.sink)
         counted = warm_start.concluded(root)
-        search(context, partial(explore, context, targets, exact), policy, aim, asked.sink)
+        fixed = asked.fixed_shapes
+        context = planned(context, targets, exact, fixed)
+        aim = Aim(asked.time, began, asked.target_speedup, asked.strict, monotonic)
+        finding = partial(explore, context, targets, exact, fixed=fixed)
+        search(context, finding, policy, aim, asked.sink)
     study = read_study(root)
     if study.finished != "interrupted":
         golden.write(study, context)
@@ -87,13 +94,75 @@ optimize = verb(Optimize, run)
 
 
 def explore(
-    context: Context, targets: Sequence[Target], exact: bool, note: Callable[[str], None]
+    context: Context,
+    targets: Sequence[Target],
+    exact: bool,
+    note: Callable[[str], None],
+    *,
+    fixed: bool = False,
 ) -> Space:
-    """Return the plans there are; where padding can be cut, those behind buckets too."""
+    """Return the plans there are; where padding can be cut, those behind buckets too.
+
+    Args:
+        fixed: All but the original take the one shape of the samples alone, where they have one.
+    """
+    space = _plans(context, targets, exact, fixed)
+    if fixed:
+        note(_fixed(context))
     asked = any(isinstance(target.backend, Bucketed) for target in targets)
     buckets = None if exact or asked else unpadded(context, note)
+    return replace(space, buckets=buckets)
+
+
+def _plans(context: Context, targets: Sequence[Target], exact: bool, fixed: bool) -> Space:
+    """Return the plans there are before padding is looked at."""
     job = context.job
-    return Space(context.facts, targets, job.workload, job.baseline, exact, buckets)
+    step = None
+    with suppress(Unfixed):
+        step = fixing(context)
+    return Space(
+        *(context.facts, targets, job.workload, job.baseline, exact), fixing=step, fixed=fixed
+    )
+
+
+def _demand_free_shapes(root: Path, rules: Sequence[Transform]) -> None:
+    """Refuse a run whose plans may take one shape alone, where that is not asked for any more.
+
+    Raises:
+        BadSettings: It holds such a plan, and not for one of the user's own rules.
+    """
+    steps = {step for trial in Ledger(root).trials for step in trial.plan.recipe.steps}
+    if any(isinstance(s, Transform) and not s.keeps_io and s not in rules for s in steps):
+        raise BadSettings(
+            f"{root} holds the run of another job: its plans take one shape (--fixed-shapes)",
+            fix="give --fixed-shapes too, or choose another -o folder",
+        )
+
+
+def _fixed(context: Context) -> str:
+    """Say what the result will take, or why it stays as it is."""
+    try:
+        return f"--fixed-shapes: the result takes one shape alone, by {fixing(context)}"
+    except Unfixed as why:
+        return f"--fixed-shapes changes nothing: {why}"
+
+
+def planned(
+    context: Context, targets: Sequence[Target], exact: bool, fixed: bool = False
+) -> Context:
+    """Return what is fixed with the recipes there are: their quantizers calibrate in one pass."""
+    space = _plans(context, targets, exact, fixed)
+    recipes = {
+        recipe: None
+        for target in targets
+        for backend in space.variants(target)
+        for recipe in space.recipes(target, backend)
+    }
+    materials = {
+        name: replace(material, planned=tuple(recipes))
+        for name, material in context.materials.items()
+    }
+    return replace(context, materials=materials)
 
 
 def read_targets(on: str) -> list[Target]:

@@ -29,6 +29,8 @@ class Optimize(ExperimentRequest):
         rules: A rule of your own to try too, FILE.py:NAME, or another exact step.
         target_speedup: Stop at the first proved plan that is X times as fast.
         strict: Take only proved accuracy, not likely.
+        fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
+            other. Without it the report says what it would bring.
         policy: In which order plans are tried, such as "staged(plans=0.5)".
         warm_start: Begin with what paid in earlier searches on this kind of machine, and keep
             what paid in this one: in a small file below the user's cache folder.
@@ -49,6 +51,7 @@ class Optimize(ExperimentRequest):
     rules: Annotated[tuple[str, ...], Option("STEP", "--rule")] = ()
     target_speedup: Annotated[float | None, Option("X", low=1)] = None
     strict: bool = False
+    fixed_shapes: bool = False
     policy: Annotated[str, Option("POLICY")] = "staged"
     warm_start: bool = True
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"

@@ -8,6 +8,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe, Step, Transform
+from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static
 
 CNN = {"Conv": 49, "Gemm": 1}
@@ -76,3 +77,16 @@ def test_convolutions_beside_products_can_keep_float_arithmetic() -> None:
     found = rescues({"Conv": 57, "MatMul": 13}, Int8Static())
     spelled = ["int8-static(ops=[MatMul, Gemm])", "int8-weights(fold=true)"]
     assert spelled in [[str(one) for one in steps] for steps in found]
+
+
+def test_rounding_at_run_time_is_saved_by_what_is_soon_built_first() -> None:
+    facts = Facts(TRANSFORMER, 66, 1, 1, {}, 17, 8, (), ())
+    found = [" ".join(map(str, steps)) for steps in Int8Dynamic().rescues(facts)]
+    assert found == [
+        "int8-dynamic(leave_worst=2)",
+        "adaptive-rounding(before=int8-dynamic) int8-dynamic",
+        "smooth-quant(before=int8-dynamic) adaptive-rounding(before=int8-dynamic) int8-dynamic",
+        "smooth-quant(before=int8-dynamic) int8-dynamic",
+    ]
+    assert not list(Int8Dynamic(leave_worst=2).rescues(facts))
+    assert not list(Int8Dynamic(ops=("LSTM",)).rescues(facts))

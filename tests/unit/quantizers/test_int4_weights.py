@@ -25,6 +25,7 @@ from ortune.model.graph import edit
 from ortune.model.io import file
 from ortune.quantization.block_grid import Spec
 from ortune.quantizers.int4_weights import Int4Weights
+from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_weights import Int8Weights
 
 IDS = np.array([[3, 5, 99], [0, 0, -1]])
@@ -411,3 +412,23 @@ def test_the_graph_comes_before_the_opsets_of_two_domains(tmp_path: Path) -> Non
     assert len(model.opset_imports) == 2
     fields = top_fields(file.save(model, tmp_path / "m.onnx").read_bytes())
     assert fields == sorted(fields) and fields.count(8) == 2
+
+
+def test_the_head_is_left_to_the_step_behind() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (int64[b,s] ids) => (float[b,s,200] y, float[b,s,64] kept) {
+      x = Gather(t, ids)
+      kept = MatMul(x, w1)
+      z = MatMul(kept, w2)
+      y = MatMul(z, head)
+    }"""
+    held = {"t": normal(200, 64), "w1": normal(64, 64, seed=1), "w2": normal(64, 64, seed=2)}
+    model = model_of(text, held | {"head": normal(64, 200, seed=3)})
+    Int4Weights(head=False).apply(model, {})
+    assert ops(model).count("MatMulNBits") == 2
+    assert "1 last product" in edit.take_notes(model)
+    Int8Dynamic().apply(model, {})
+    assert ops(model).count("MatMulInteger") == 1 and "MatMul" not in ops(model)
+    plain = model_of(text, held | {"head": normal(64, 200, seed=3)})
+    wanted, found = (unchecked(m, {"ids": IDS}, "ENABLE_ALL")[0] for m in (plain, model))
+    assert snr(wanted, found) > 12

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from tests.unit.quantizing import model_of, normal, ops, optimized, run, snr
+from tests.unit.quantizing import model_of, normal, ops, optimized, quantize, run, snr
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.model.graph import edit
 from ortune.quantization import contrib_ops
+from ortune.quantizers.adaptive_rounding import AdaptiveRounding
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 
 PAIR = """<ir_version: 8, opset_import: ["": 17]>
@@ -256,3 +257,71 @@ def test_operators_of_com_microsoft_take_what_is_copied_to_them() -> None:
     schemas = {s.name: set(s.attributes) for s in pybind.get_all_operator_schema()}
     for op, names in contrib_ops.TAKEN.items():
         assert set(names.split()) <= schemas[op], op
+
+
+THREE = """<ir_version: 8, opset_import: ["": 17]>
+g (float[b,32] x) => (float[b,16] y) {
+  first = MatMul(x, w1)
+  even = Relu(first)
+  second = MatMul(even, w2)
+  third = MatMul(second, w3)
+  y = Relu(third)
+}"""
+
+
+def three() -> tuple[ir.Model, list[dict[str, np.ndarray]]]:
+    """Three products; one channel of the first one's input is 100 times as large, read by none."""
+    weights = {"w1": normal(32, 24, seed=1), "w2": normal(24, 24, seed=2)}
+    weights["w1"][0] = 0.0
+    model = model_of(THREE, weights | {"w3": normal(24, 16, seed=3)})
+    feeds = [{"x": normal(8, 32, seed=seed)} for seed in range(4)]
+    for feed in feeds:
+        feed["x"][:, 0] *= 100.0
+    return model, feeds
+
+
+def test_the_worst_product_stays_in_float_and_is_named() -> None:
+    model, feeds = three()
+    wanted = run(model, feeds[0])[0]
+    plain, _ = three()
+    Int8Dynamic().apply(plain, {})
+    quantize(model, Int8Dynamic(leave_worst=1), feeds)
+    assert ops(model).count("MatMulInteger") == 2
+    first = next(node for node in model.graph if node.op_type == "MatMul")
+    assert edit.take_notes(model).startswith("left in float, as rounding costs most there")
+    assert first.inputs[0] is not None and first.inputs[0].name == "x"
+    assert snr(wanted, run(model, feeds[0])[0]) > snr(wanted, run(plain, feeds[0])[0]) + 6
+
+
+def test_some_product_is_quantized_however_many_are_left() -> None:
+    model, feeds = three()
+    quantize(model, Int8Dynamic(leave_worst=5), feeds)
+    assert ops(model).count("MatMulInteger") == 1
+
+
+def test_the_accuracy_kit_prepares_the_very_grids() -> None:
+    model, feeds = three()
+    for feed in feeds:
+        feed["x"][:, 0] /= 100.0
+    wanted = run(model, feeds[0])[0]
+    plain, _ = three()
+    Int8Dynamic().apply(plain, {})
+    quantize(model, AdaptiveRounding(before=Int8Dynamic()), feeds)
+    rounded = run(model, feeds[0])[0]
+    Int8Dynamic().apply(model, {})
+    kept = [edit.const_array(n.inputs[1]) for n in model.graph if n.op_type == "MatMulInteger"]
+    assert all(array is not None and array.dtype == np.int8 for array in kept)
+    assert snr(wanted, rounded) > 35
+    assert snr(wanted, run(model, feeds[0])[0]) > snr(wanted, run(plain, feeds[0])[0])
+
+
+def test_tables_are_stored_in_integers_too() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (int64[b,s] ids) => (float[b,s,48] y) { x = Gather(t, ids) y = MatMul(x, w) }"""
+    model = model_of(text, {"t": normal(100, 32), "w": normal(32, 48, seed=1)})
+    feed = {"ids": np.array([[3, 5, 99]])}
+    wanted = run(model, feed)[0]
+    Int8Dynamic(embeddings=True).apply(model, {})
+    sizes = [v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value]
+    assert sum(sizes) < 1.3 * (100 * 32 + 32 * 48)
+    assert snr(wanted, run(model, feed)[0]) > 30

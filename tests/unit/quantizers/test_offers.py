@@ -9,7 +9,7 @@ import pytest
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.facts import Facts
+from ortune.core.facts import Facts, TensorSpec
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.recipe.space import recipes
@@ -57,6 +57,7 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
                 "int8-static",
                 "int8-static(observer=percentile)",
                 "int8-static(keep_first=3)",
+                "int8-static(head=true)",
             ],
         ),
         (CPU, {"Conv": 2, "Gemm": 1}, ["int8-static"]),
@@ -80,6 +81,7 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
                 "int8-static(target=openvino)",
                 "int8-static(target=openvino, observer=percentile)",
                 "int8-static(target=openvino, keep_first=3)",
+                "int8-static(target=openvino, head=true)",
                 "int8-weights",
             ],
         ),
@@ -121,6 +123,37 @@ def test_static_convolutions_and_dynamic_recurrent_layers_are_joined() -> None:
     joined = "int8-static + int8-dynamic"
     assert joined in names(CPU, {"Conv": 5, "LSTM": 1})
     assert joined not in names(CPU, {"Conv": 5, "MatMul": 2})
+
+
+DECODER = Facts(
+    *({"MatMul": 24, "Softmax": 6, "LayerNormalization": 12, "Gather": 2}, 44, 1, 1, {}, 17, 8),
+    (TensorSpec("ids", "int64", (1, "n"), rows=32000),),
+    (TensorSpec("logits", "float32", (1, "n", 32000)),),
+)
+
+
+@pytest.mark.parametrize(
+    ("can", "expected"),
+    [
+        (CPU, "int8-dynamic(embeddings=true)"),
+        (OPENVINO, "int8-weights(form=nbits, block=32)"),
+    ],
+)
+def test_networks_that_name_tokens_have_four_bits_beside_a_head_of_eight(
+    can: frozenset[str], expected: str
+) -> None:
+    assert DECODER.names_tokens
+    found = [r.name for r in recipes(DECODER, Made(can=can), Capabilities(instruction_sets=VNNI))]
+    four = "int4-weights(ops=[MatMul, Gemm], {}head=false)"
+    for method in ("", "method=gptq, "):
+        assert f"{four.format(method)} + {expected}" in found
+    assert not any(" + " in name for name in names(can, TRANSFORMER))
+
+
+def test_tables_of_tokens_are_offered_in_integers() -> None:
+    found = [r.name for r in recipes(DECODER, Made(can=CPU), Capabilities(instruction_sets=VNNI))]
+    assert "int8-dynamic(embeddings=true)" in found
+    assert "int8-static(embeddings=true, smooth=0.75, split=4)" in found
 
 
 def test_four_bits_are_tried_after_eight() -> None:

@@ -139,7 +139,7 @@ LEADERS = (
 UNTIL_PADDING = (
     *LEADERS,
     on("^baseline", seconds=1),
-    on("^search", seconds=10),
+    on("^search", seconds=50 / 6),
     on("^runtime", seconds=1),
     on("^runtime.*spin=false", ratio=0.55),
 )
@@ -291,7 +291,7 @@ SCENARIOS: dict[str, Scenario] = {
             on("@", ratio=0.9),
             on("int8-static", ratio=0.6, verdict="proved"),
             on("simplify @ cpu$", ratio=0.605),
-            on("keep_first|^runtime", ratio=0.8),
+            on("keep_first|head|^runtime", ratio=0.8),
         ),
         shows=('"best": "final: simplify @ cpu"',),
     ),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.unit.experiment.scripted import FINAL, LOSSY, Script, scripted
@@ -24,6 +24,7 @@ from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Untried, 
 from ortune.experiment import evaluate, measure
 from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import stats
+from ortune.recipe.space import Space
 from ortune.search.loop import Aim, search
 from ortune.search.policy import LeftOut, Policy, View
 
@@ -105,7 +106,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]
         context = replace(scripted(tmp_path, monkeypatch, script), finalists=3, **known)
         write_header(tmp_path, Header(context.job, context.facts))
         wanted = Aim(**{"seconds": 100.0, "began": 0.0, "clock": Clock(), **aim})
-        search(context, lambda note: cast(Any, None), policy(tuple(plans)), wanted, told.append)
+        space = Space(context.facts, (), context.job.workload, context.job.baseline)
+        search(context, lambda note: space, policy(tuple(plans)), wanted, told.append)
         return read_study(tmp_path)
 
     told.clear()

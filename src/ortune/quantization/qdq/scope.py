@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortune.model.graph import edit, qdq
-from ortune.quantization.layers import Layer, layers
+from ortune.quantization.layers import Layer, is_last, layers
 from ortune.quantization.node_filter import chosen
 from ortune.quantization.qdq.runtime_rules import LAYERS
 
@@ -130,17 +130,7 @@ def _is_head(layer: Layer, nodes: set[ir.Node]) -> bool:
     """A matrix product of one row a sample that no other layer follows."""
     shape = layer.x.shape
     one_row = layer.op == "Gemm" or (shape is not None and len(shape) == 2)
-    if layer.convolves or not one_row:
-        return False
-    ahead, seen = [layer.node], {layer.node}
-    while ahead:
-        for reader in ahead.pop().successors():
-            if reader in nodes:
-                return False
-            if reader not in seen:
-                seen.add(reader)
-                ahead.append(reader)
-    return True
+    return one_row and not layer.convolves and is_last(layer.node, nodes)
 
 
 def _plain(layer: Layer) -> bool:

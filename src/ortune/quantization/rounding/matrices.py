@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core.observer import Moments, Observer, Probe, Ranges
+from ortune.core.observer import Moments, Observer, Probe, Range, Ranges
 from ortune.core.plugins import catalog
 from ortune.model.graph import edit, qdq
 from ortune.quantization.layers import Layer
@@ -75,6 +75,11 @@ def moments(layer: Layer, ranges: Ranges, *, products: bool = True) -> Moments |
     if found is None or not found.count or found.mean.shape != (groups, width):
         return None
     return found if np.isfinite(found.mean).all() else None
+
+
+def observed(layer: Layer, ranges: Ranges) -> Range | None:
+    """Return the whole range of a layer's input, of what `watch` asked for."""
+    return ranges.get(_key(layer, _observer(layer, products=True)))
 
 
 def _observer(layer: Layer, products: bool) -> Observer:

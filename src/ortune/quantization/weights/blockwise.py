@@ -16,6 +16,7 @@ from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.model.shapes.infer import infer
 from ortune.quantization.block_grid import SLAB, Bits, Packed, Spec, fold, nearest, pack
+from ortune.quantization.layers import is_last
 from ortune.quantization.node_filter import wanted
 from ortune.quantization.rounding import gptq, hqq
 from ortune.quantization.weights.matmuls import (
@@ -57,6 +58,8 @@ class BlockWeights(Quantizer):
         accuracy_level: What onnxruntime may round activations to inside a MatMulNBits: 0 and 1
             float32, 4 int8, which is faster. For ``qdq`` the session key
             ``session.qdq_matmulnbits_accuracy_level`` says it, 4 unless set.
+        head: Store the last product too. Off leaves it to a step behind, such as int8-dynamic: the
+            product that names the next token is large, and costs most accuracy.
         include: Names of nodes to look at; * and ? match, re: begins a regular expression. Empty
             looks at all.
         exclude: Names of nodes to leave in float.
@@ -78,6 +81,7 @@ class BlockWeights(Quantizer):
     exclude: tuple[str, ...] = ()
     damping: float = 0.01
     act_order: bool = True
+    head: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.accuracy_level <= 4:
@@ -141,13 +145,19 @@ class BlockWeights(Quantizer):
         return tuple(op for op in self.ops if op in ("MatMul", "Gemm", "Gather"))
 
     def _find(self, model: ir.Model) -> BlockableWeights:
-        return find(
+        found = find(
             model,
             self.taken,
             min_size=self.min_size,
             whole=self.spec.block if self.form == "qdq" else 1,
             among=wanted(model, self.include, self.exclude),
         )
+        if not self.head:
+            nodes = {product.node for product in found.products}
+            kept = [one for one in found.products if not is_last(one.node, nodes)]
+            found.skipped["last product"] += len(found.products) - len(kept)
+            found.products = kept
+        return found
 
 
 def pack_rows(rows: Rows, spec: Spec, method: Method, order: gptq.Order | None = None) -> Packed:

@@ -1,0 +1,103 @@
+"""For a search: the step that fixes the inputs' sizes, where all samples have one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ortune.core.facts import TensorSpec
+from ortune.core.plugins import catalog, codec
+from ortune.core.step import AS_IS, Transform
+from ortune.core.trial import Plan, Trial
+from ortune.data.stream import Stream
+from ortune.experiment.context import Context
+from ortune.experiment.evaluate import Attempts
+from ortune.measurement.job import MAIN
+from ortune.recipe.space import Space
+
+_SHARE = 0.5
+"""Of the seconds of the winner's final that must be left to measure it with fixed sizes, once."""
+
+
+class Unfixed(Exception):
+    """The sizes cannot be fixed; the text says why."""
+
+
+def fixing(context: Context) -> Transform:
+    """Return the step that gives every dynamic dimension the size that all samples have.
+
+    Raises:
+        Unfixed: There is no such step.
+    """
+    if set(context.models) != {MAIN}:
+        raise Unfixed("several models are tuned together")
+    inputs = context.facts.inputs
+    if all(spec.shape is not None and _dynamic(spec) == () for spec in inputs):
+        raise Unfixed("the model has no dynamic dimension")
+    if context.job.workload.batch > 1:
+        raise Unfixed("runs of several samples are timed, and single ones scored")
+    material = context.materials[MAIN].feeds
+    streams = {context.feeds[MAIN], *((material.stream,) if material is not None else ())}
+    seen = _shapes(streams)
+    sizes: dict[str, int] = {}
+    for spec in inputs:
+        for name, size in _sizes(spec, seen):
+            if sizes.setdefault(name, size) != size:
+                raise Unfixed(f"'{name}' is {sizes[name]} and {size} in one sample")
+    dims = tuple(f"{name}:{size}" for name, size in sizes.items())
+    return codec.build(catalog.load(Transform, "fix-dims"), {"dims": dims})
+
+
+def _dynamic(spec: TensorSpec) -> tuple[int, ...]:
+    return tuple(i for i, dim in enumerate(spec.shape or ()) if not isinstance(dim, int))
+
+
+def _shapes(streams: set[Path]) -> Mapping[str, set[tuple[int, ...]]]:
+    found: dict[str, set[tuple[int, ...]]] = {}
+    for path in streams:
+        for name, shapes in Stream(path).shapes.items():
+            found.setdefault(name, set()).update(shapes)
+    return found
+
+
+def _sizes(
+    spec: TensorSpec, seen: Mapping[str, set[tuple[int, ...]]]
+) -> Iterator[tuple[str, int]]:
+    """Yield the dimensions of an input as `fix-dims` names them, with their sizes."""
+    shapes = seen.get(spec.name, set())
+    if len(shapes) != 1:
+        raise Unfixed(f"'{spec.name}' has {len(shapes)} shapes in the samples")
+    (shape,) = shapes
+    if spec.shape is None or len(spec.shape) != len(shape):
+        raise Unfixed(f"the rank of '{spec.name}' is not known")
+    for axis in _dynamic(spec):
+        name = spec.shape[axis]
+        yield str(name) if name else f"{spec.name}.{axis}", shape[axis]
+
+
+def tell(attempts: Attempts, space: Space, winner: Trial | None, left: float) -> None:
+    """Note what the winner gains with fixed sizes, where that was not asked for and can be.
+
+    It is timed against the winner itself, in the time that is left, and kept nowhere: a model that
+    takes one size is handed out on request alone.
+
+    Args:
+        winner: None where the original stays.
+        left: Seconds of the time budget.
+    """
+    if space.fixing is None or space.fixed:
+        return
+    plan = Plan(AS_IS, space.baseline) if winner is None else winner.plan
+    said = "all samples have one shape: --fixed-shapes makes a model of it that takes no other"
+    cost = winner.seconds if winner is not None else 0.0
+    if left <= max(_SHARE * cost, 3 * attempts.pair_seconds):
+        attempts.note(f"{said}; what that brings was not measured, for lack of time")
+        return
+    found = attempts.versus(space.with_fixed_shapes(plan), plan)
+    what = "winner" if winner is not None else "original"
+    if found is None:
+        attempts.note(f"{said}; the {what} does not run so")
+    elif found.high < 1:
+        attempts.note(f"{said}; the {what} then runs at {found} of its time")
+    else:
+        attempts.note(f"{said}; nothing is gained on the {what} beyond the noise: {found}")
