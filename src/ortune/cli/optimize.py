@@ -50,10 +50,16 @@ def command(asked: _Asked) -> int:
     output.answer(summary(study, page), lambda: show(study, page))
     code = exit_code(study, asked.target_speedup, asked.strict)
     if code == NO:
-        target = asked.target_speedup
-        wanted = f"{target:g} times as fast" if target else "proved accuracy"
-        output.remark(f"not reached: {wanted}; the best is {study.speedup(study.best).value:.2f}x")
+        output.remark(f"not reached: {missed(study, asked.target_speedup)}")
     return code
+
+
+def missed(study: Study, target_speedup: float | None) -> str:
+    """Say what was asked for and is not there."""
+    if over := study.job.wanted.over(study.best):
+        return f"the original stays, and {over}"
+    asked = f"{target_speedup:g} times as fast" if target_speedup else "proved accuracy"
+    return f"{asked}; the best is {study.speedup(study.best).value:.2f}x"
 
 
 def summary(study: Study, page: Path) -> dict[str, object]:
@@ -71,14 +77,17 @@ def summary(study: Study, page: Path) -> dict[str, object]:
             "predicted": best.predicted,
             "score": best.score,
             "size": best.size,
+            "peak_rss": best.measurement.peak_rss if best.measurement else None,
+            "over": study.job.wanted.over(best),
         },
+        "wanted": study.job.wanted,
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,
         "workload": str(study.job.workload),
         "measure": study.job.workload.measure,
         "counts": study.counts,
-        "unconfirmed": [row(trial) for trial in study.unconfirmed],
-        "trials": [row(trial) for trial in study.trials],
+        "unconfirmed": [row(trial, study) for trial in study.unconfirmed],
+        "trials": [row(trial, study) for trial in study.trials],
         "history": study.history,
         "noise": study.noise,
         "too_noisy": study.too_noisy,
@@ -91,7 +100,7 @@ def summary(study: Study, page: Path) -> dict[str, object]:
     }
 
 
-def row(trial: Trial) -> dict[str, object]:
+def row(trial: Trial, study: Study) -> dict[str, object]:
     """Return a trial without its raw samples: those are in the ledger."""
     from ortune.core.acceptance import outcome
 
@@ -115,6 +124,7 @@ def row(trial: Trial) -> dict[str, object]:
         "edits": trial.edits,
         "artefact": trial.artefact,
         "why": trial.why,
+        "over": study.job.wanted.over(trial) if taken else "",
         "error": trial.error,
         "reproduce": trial.reproduce,
     }
@@ -129,15 +139,18 @@ def show(study: Study, page: Path) -> None:
 
 
 def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:
-    """Return 3 when interrupted, 1 when a target or a proof was asked for and missed, else 0."""
+    """Return 3 when interrupted, 1 when a target, bound or proof was asked and missed, else 0."""
     from ortune.core.trial import Status, Verdict
     from ortune.search.compare import reaches
 
     if study.finished == "interrupted":
         return INTERRUPTED
-    best = study.best
+    best, wanted = study.best, study.job.wanted
+    if wanted.over(best):
+        return NO
     if target_speedup is not None:
-        return DONE if any(reaches(trial, target_speedup) for trial in study.final) else NO
+        fit = [trial for trial in study.final if wanted.fits(trial)]
+        return DONE if any(reaches(trial, target_speedup) for trial in fit) else NO
     if not strict or best is not study.baseline:
         return DONE
     unproved = any(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import onnx_ir as ir
@@ -50,6 +50,14 @@ class Int8Dynamic(Quantizer):
     reduce_range: bool = False
     exclude: tuple[str, ...] = ()
     min_side: int = 16
+
+    @property
+    def portable(self) -> bool:
+        """Activations are U8: S8 weights of 8 bits saturate on x86 without VNNI."""
+        return self.reduce_range or self.weights != "s8"
+
+    def made_portable(self) -> Self:
+        return replace(self, reduce_range=True)
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:

@@ -23,7 +23,7 @@ from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.recipe.space import Space
-from ortune.search.compare import apart, faster, quicker, reaches
+from ortune.search.compare import finalists, leaders, quicker, reaches, settled
 from ortune.search.policy import Policy, View
 
 FINALISTS = 3
@@ -119,6 +119,7 @@ class _Loop:
         # 4 seconds of a search of three minutes, 1 of a short one.
         seconds = min(4.0, max(1.0, self.aim.seconds / 45))
         self.attempts = Attempts(self.context, seconds, self.sink, self.stack)
+        self.wanted = self.context.job.wanted
         self.before = noise.snapshot()
         self.judgement = noise.Judgement(False, ())
 
@@ -162,7 +163,14 @@ class _Loop:
         return "time" if left_out.late else "done"
 
     def _view(self, space: Space) -> View:
-        return View(self.context.facts, space, self._current(), self.aim.left(), self.aim.seconds)
+        return View(
+            self.context.facts,
+            space,
+            self._current(),
+            self.aim.left(),
+            self.aim.seconds,
+            wanted=self.wanted,
+        )
 
     def _current(self) -> list[Trial]:
         """Return this job's trials, the original first; where plugins were edited, none of old."""
@@ -171,7 +179,8 @@ class _Loop:
 
     def _confirm(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten."""
-        chosen = [t for t in faster(self._current()) if not self._idle(t)][:FINALISTS]
+        found = finalists(self._current(), self.wanted)
+        chosen = [t for t in found if not self._idle(t)][:FINALISTS]
         for index, trial in enumerate(chosen, 1):
             leader = self._winner()
             if leader is not None and self.aim.left() <= 0:
@@ -180,7 +189,7 @@ class _Loop:
                     break
                 self.attempts.note(f"time is up, not re-measured: {count(left, 'finalist')}")
                 return "time"
-            if leader is None or not apart(leader, trial):
+            if leader is None or not settled(leader, trial, self.wanted):
                 self.attempts.final(trial, index, len(chosen))
         return finished
 
@@ -191,7 +200,8 @@ class _Loop:
     def _idle(self, trial: Trial) -> bool:
         """Whether a setting gained nothing over the plan around which it was tried."""
         around = self.attempts.ledger.find(trial.neighbour_of, "search")
-        return around is not None and not quicker(trial, around)
+        gains = around is None or quicker(trial, around) or self.wanted.saves(trial, around)
+        return not gains
 
     def _explain(self) -> None:
         """Measure what each kind of change brought on the way to the winner."""
@@ -222,7 +232,7 @@ class _Loop:
     def _on_target(self, trial: Trial) -> bool:
         """Re-measure a plan that seems to reach the target; true when it is proved."""
         wanted = self.aim.target_speedup
-        if wanted is None or trial not in faster([self.trials[0], trial]):
+        if wanted is None or trial not in leaders([self.trials[0], trial], self.wanted):
             return False
         if trial.ratio is None or trial.ratio.value > 1 / wanted:
             return False
@@ -233,7 +243,8 @@ class _Loop:
 
     def _winner(self) -> Trial | None:
         finals = (t for t in self.trials if t.part == "final")
-        return winner(finals, strict=self.aim.strict)
+        original = self.trials[0]
+        return winner(finals, original, strict=self.aim.strict, wanted=self.wanted)
 
     def conclude(self) -> None:
         """Judge every finalist again: those measured after it told how far pairs differ here."""

@@ -43,9 +43,15 @@ def run(asked: Optimize) -> Study:
         demand_provable(Budget.parse(asked.budget))
     own = tuple(parse(Transform, text) for text in asked.rules)
     targets = [
-        replace(target, splits=asked.driven.splits(target.capabilities.effective_cpus), rules=own)
+        replace(
+            target,
+            splits=asked.driven.splits(target.capabilities.effective_cpus),
+            rules=own,
+            portable=asked.portable,
+        )
         for target in read_targets(equipped(asked.on, asked.custom_ops))
     ]
+    _demand_portable(targets)
     original = _baseline(targets) if asked.baseline is None else asked.original
     asked = replace(asked, baseline=original)
     root = Path(asked.out)
@@ -58,6 +64,7 @@ def run(asked: Optimize) -> Study:
                 root,
                 asked.sink,
                 on=equipped(asked.on, asked.custom_ops).strip(),
+                wanted=asked.wanted,
                 command=asked.command,
                 policy=str(policy),
                 finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
@@ -109,6 +116,20 @@ def read_targets(on: str) -> list[Target]:
     made = [cls() for cls in every if cls.automatic]
     offered = [(backend, capabilities(backend)) for backend in made]
     return [Target(backend, found) for backend, found in offered if found.missing is None]
+
+
+def _demand_portable(targets: Sequence[Target]) -> None:
+    """Refuse pins that are bound to this machine where --portable is asked.
+
+    Raises:
+        BadSettings: There is one.
+    """
+    for target in targets:
+        if target.portable and not target.backend.portable:
+            raise BadSettings(
+                f"{target.backend} is bound to this machine's CPU, and --portable was asked",
+                fix="leave out --portable, or these settings of --on",
+            )
 
 
 def _baseline(targets: Sequence[Target]) -> Backend:

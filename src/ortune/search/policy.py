@@ -9,6 +9,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import ClassVar
 
+from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.profile import Profile
@@ -46,6 +47,8 @@ class View:
         pending: Plans that are out at other workers.
         profile: Of the original, where one was taken.
         kept_back: Seconds of those left that finalists and what follows them will take.
+        wanted: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
+            latency still may win.
     """
 
     facts: Facts
@@ -56,6 +59,7 @@ class View:
     pending: Sequence[Plan] = ()
     profile: Profile | None = None
     kept_back: float = 0.0
+    wanted: Goal = FASTEST
 
     def remaining(self, share: float) -> float:
         """Return the seconds left of a share of the time budget."""
