@@ -16,6 +16,7 @@ from ortune.search.request import Optimize
 if TYPE_CHECKING:
     from ortune.core.study import Study
     from ortune.core.trial import Trial
+    from ortune.sections.batches import BatchRow
 
 REPEAT = "ortune.toml"
 """Written into the run's folder; `ortune optimize RUN/ortune.toml` repeats the run."""
@@ -64,6 +65,8 @@ def missed(study: Study, target_speedup: float | None) -> str:
 
 def summary(study: Study, page: Path) -> dict[str, object]:
     """Return what scripts ask for first, then the whole study."""
+    from ortune.sections.batches import rows
+
     best = study.best
     return {
         "run": study.root,
@@ -87,6 +90,8 @@ def summary(study: Study, page: Path) -> dict[str, object]:
         "measure": study.job.workload.measure,
         "counts": study.counts,
         "unconfirmed": [row(trial, study) for trial in study.unconfirmed],
+        "batches": [_of_batch(one, study) for one in rows(study)],
+        "max_latency": study.ending.max_latency,
         "trials": [row(trial, study) for trial in study.trials],
         "history": study.history,
         "noise": study.noise,
@@ -97,6 +102,23 @@ def summary(study: Study, page: Path) -> dict[str, object]:
         "command": study.command,
         "versions": study.job.versions,
         "machine": study.job.machine,
+    }
+
+
+def _of_batch(one: BatchRow, study: Study) -> dict[str, object]:
+    """Return the best plan at a batch."""
+    limit = study.ending.max_latency
+    return {
+        "batch": one.batch,
+        "key": one.trial.key,
+        "plan": str(one.trial.plan),
+        "state": one.state,
+        "ratio": one.trial.ratio,
+        "beside": one.beside,
+        "p50_ns": one.p50_ns,
+        one.tail + "_ns": one.tail_ns,
+        "per_second": one.per_second,
+        "within": None if limit is None else one.within(limit),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ortune.core import acceptance
 from ortune.core.acceptance import FASTEST, Goal, Outcome
@@ -251,13 +251,16 @@ class Study(TableResult):
         return acceptance.winner(self.final, first, strict=strict, wanted=wanted) or first
 
     @property
-    def unconfirmed(self) -> tuple[Trial, ...]:
-        """Plans that looked better than the best when time ended, and were not measured again."""
-        if self.finished not in ("time", "interrupted"):
-            return ()
+    def promising(self) -> tuple[Trial, ...]:
+        """Plans that look better than the best and were not measured again, best first."""
         wanted, judged = self.job.wanted, {trial.key for trial in self.final}
         fit = [t for t in self.trials if t.key not in judged and self._eligible(t)]
         return tuple(t for near in wanted.ordered(fit) for t in near if wanted.ahead(t, self.best))
+
+    @property
+    def unconfirmed(self) -> tuple[Trial, ...]:
+        """Promising plans of a search that was cut off: for lack of time, or by the user."""
+        return self.promising if self.finished in ("time", "interrupted") else ()
 
     def _eligible(self, trial: Trial) -> bool:
         wanted = self.job.wanted
@@ -292,9 +295,3 @@ class Study(TableResult):
     def front(self) -> tuple[Trial, ...]:
         """Return the trials that no other beats in both latency and score, fastest first."""
         return acceptance.front(self.trials, self.budget.metric)
-
-    def at(self, batch: int) -> Study:
-        """Return the study of the leading plans at a batch that was timed."""
-        job = replace(self.job, workload=replace(self.job.workload, batch=batch))
-        header = replace(self.header, job=job)
-        return replace(self, header=header, trials=self.batches[batch], batches={})

@@ -24,11 +24,12 @@ from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.experiment import golden
 from ortune.experiment.context import Context
-from ortune.experiment.ledger import locked, read_study
+from ortune.experiment.ledger import locked, read_study, write_ending
 from ortune.experiment.prepare import prepare
 from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.capabilities import capabilities, demand
 from ortune.recipe.space import Space, Target
+from ortune.search import by_batch
 from ortune.search.loop import FINALISTS, Aim, search
 from ortune.search.padding import unpadded
 from ortune.search.policy import Policy
@@ -69,13 +70,17 @@ def run(asked: Optimize) -> Study:
                 policy=str(policy),
                 finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
             )
+            by_batch.demand(asked, context.facts)
         except OrtuneError:
             if fresh:
                 shutil.rmtree(root, ignore_errors=True)
             raise
-        aim = Aim(asked.time, began, asked.target_speedup, asked.strict, monotonic)
+        searching = asked.time * (1 - by_batch.SHARE * bool(asked.batches))
+        aim = Aim(searching, began, asked.target_speedup, asked.strict, monotonic)
         exact = asked.data is None and not asked.evaluate
         search(context, partial(explore, context, targets, exact), policy, aim, asked.sink)
+        if asked.batches:
+            _time_batches(context, asked, replace(aim, seconds=asked.time))
     study = read_study(root)
     if study.finished != "interrupted":
         golden.write(study, context)
@@ -85,6 +90,23 @@ def run(asked: Optimize) -> Study:
 
 
 optimize = verb(Optimize, run)
+
+
+def _time_batches(context: Context, asked: Optimize, aim: Aim) -> None:
+    """Time the leading plans of a search at the batches that were asked for."""
+    study = read_study(context.root)
+    if study.finished == "interrupted":
+        return
+    pair_seconds = min(2.0, max(0.5, asked.time / 180))
+    sweep = by_batch.Sweep(context, study, aim.left, asked.sink, pair_seconds)
+    finished = study.finished
+    try:
+        sweep.run(asked.batches)
+    except KeyboardInterrupt:
+        asked.sink(Note("interrupted: what was found so far is kept", warning=True))
+        finished = "interrupted"
+    ending = replace(study.ending, finished=finished, max_latency=asked.max_latency)
+    write_ending(context.root, replace(ending, notes=(*ending.notes, *sweep.notes)))
 
 
 def explore(

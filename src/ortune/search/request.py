@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from ortune.core.fields import ByteSize, Option
+from ortune.core.errors import BadSettings
+from ortune.core.fields import ByteSize, Counts, Field, Option
 from ortune.core.request import request
 from ortune.experiment.request import ExperimentRequest
 
 if TYPE_CHECKING:
     from ortune.core.acceptance import Goal
+
+
+class LatencyLimit(Field[float | None, str]):
+    """Seconds, or ``20ms``, ``0.5s``."""
+
+    metavar = "DURATION"
+
+    def read(self, value: Any) -> float | None:
+        """Convert to seconds."""
+        if value is None:
+            return None
+        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s|)", str(value).strip())
+        seconds = float(found[1]) / (1000 if found[2] == "ms" else 1) if found else 0.0
+        if not 0 < seconds < math.inf:
+            raise BadSettings(f"cannot read the latency '{value}'", fix="write 20ms or 0.5s")
+        return seconds
+
+    def spell(self, value: float | None) -> str | None:
+        """Write milliseconds."""
+        return None if value is None else f"{1000 * value:g}ms"
 
 
 @request
@@ -39,6 +62,9 @@ class Optimize(ExperimentRequest):
         max_memory: Of a process that runs the result, at its peak, such as 500MB; --memory-limit
             bounds ortune's own.
         portable: Try nothing that is bound to this machine's CPU.
+        batches: Then time the leading plans at these batches, such as 1,4,16: which is best where.
+        max_latency: Of one run, such as 20ms: of these batches, take the one of most samples a
+            second that keeps it.
         memory_limit: Of one of ortune's own processes, such as 4G; --max-memory bounds the
             result.
         policy: In which order plans are tried, such as "staged(plans=0.5)".
@@ -63,9 +89,21 @@ class Optimize(ExperimentRequest):
     max_size: ByteSize = ByteSize(None, Option("SIZE", low=1))
     max_memory: ByteSize = ByteSize(None, Option("SIZE", low=1))
     portable: bool = False
+    batches: Counts = Counts(())
+    max_latency: LatencyLimit = LatencyLimit(None)
     policy: Annotated[str, Option("POLICY")] = "staged"
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 in self.batches:
+            raise BadSettings("batches: 0 is too small", fix="give batches of 1 or more")
+        if self.max_latency is not None and not self.batches:
+            raise BadSettings(
+                "--max-latency chooses among batches, and none are given",
+                fix="give --batches too, such as --batches 1,4,16",
+            )
 
     @property
     def wanted(self) -> Goal:
