@@ -56,7 +56,7 @@ class Goal:
 
         Of speed none does: that is what intervals say.
         """
-        return self.prefer != "speed" and self._amount(one) * self._equal < self._amount(two)
+        return self._amount(one) * self._equal < self._amount(two)
 
     def ahead(self, one: Trial, two: Trial) -> bool:
         """Whether one plan looks better than another: it needs less, or as much and is faster."""

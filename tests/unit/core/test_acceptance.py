@@ -201,6 +201,7 @@ class TestGoal:
             return wanted.saves(sized(final(PLAIN, 0.5), size, memory), sized(LEVEL, 1e6, 1e6))
 
         assert saves(SIZE, 0.990e6, 5e6) and not saves(SIZE, 0.991e6, 5e6)
+        assert not SIZE.saves(sized(LEVEL, 100), sized(LEVEL, 101)), "to the byte"
         assert saves(MEMORY, 5e6, 0.980e6) and not saves(MEMORY, 5e6, 0.981e6)
         assert not saves(Goal(), 1, 1), "speed is what intervals say"
 
