@@ -90,7 +90,7 @@ def summary(study: Study, page: Path) -> dict[str, object]:
         "measure": study.job.workload.measure,
         "counts": study.counts,
         "unconfirmed": [row(trial, study) for trial in study.unconfirmed],
-        "batches": [_of_batch(one, study) for one in rows(study)],
+        "batches": [_of_batch(one, study) for one in rows(study) if study.batches],
         "max_latency": study.ending.max_latency,
         "trials": [row(trial, study) for trial in study.trials],
         "history": study.history,
@@ -146,7 +146,7 @@ def row(trial: Trial, study: Study) -> dict[str, object]:
         "edits": trial.edits,
         "artefact": trial.artefact,
         "why": trial.why,
-        "over": study.job.wanted.over(trial) if taken else "",
+        "over": study.job.wanted.over(trial) if taken or trial.size else "",
         "error": trial.error,
         "reproduce": trial.reproduce,
     }

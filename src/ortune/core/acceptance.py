@@ -46,7 +46,7 @@ class Goal:
         """Say which bounds a plan exceeds and by how much; empty where it keeps them."""
         bounds = (("size", self.max_size), ("memory", self.max_memory))
         return ", ".join(
-            f"{mebibytes(_bytes(trial, name))} is above --max-{name} {mebibytes(most)}"
+            f"{byte_size(_bytes(trial, name))} is above --max-{name} {byte_size(most)}"
             for name, most in bounds
             if most is not None and _bytes(trial, name) > most
         )
@@ -78,7 +78,7 @@ class Goal:
     def __str__(self) -> str:
         """Write what was asked as options; ``the fastest`` where nothing was."""
         bounds = (("size", self.max_size), ("memory", self.max_memory))
-        given = [f"--max-{name} {mebibytes(most)}" for name, most in bounds if most is not None]
+        given = [f"--max-{name} {byte_size(most)}" for name, most in bounds if most is not None]
         told = [f"--prefer {self.prefer}"] * (self.prefer != "speed")
         return ", ".join([*told, *given, *["--portable"] * self.portable]) or "the fastest"
 
@@ -102,6 +102,7 @@ class Outcome(enum.StrEnum):
     UNSCORED = "not scored"
     FAILS = "outside the accuracy budget"
     FAILED = "failed"
+    TOO_LARGE = "too large"
     UNTRIED = "not tried"
 
 
@@ -124,6 +125,8 @@ def outcome(trial: Trial) -> Outcome:
     """Return what became of a trial: a search also sorts by less sure intervals, this does not."""
     if trial.status is Status.UNCHANGED:
         return Outcome.UNTRIED
+    if trial.status is Status.TOO_LARGE:
+        return Outcome.TOO_LARGE
     if trial.status is Status.FAILED or trial.ratio is None:
         return Outcome.FAILED
     if trial.status is Status.FAILS:
@@ -219,9 +222,12 @@ def front(trials: Iterable[Trial], metric: Metric) -> tuple[Trial, ...]:
     return tuple(trial for slow, bad, trial in fastest_first if not beaten(slow, bad))
 
 
-def mebibytes(found: float) -> str:
-    """Write bytes in units of 1024 x 1024, as bounds are given: ``95.4 MiB``."""
-    return f"{found / 2**20:.4g} MiB" if math.isfinite(found) else "unknown"
+def byte_size(found: float) -> str:
+    """Write bytes in units of 1024, as bounds are given: ``95.4 MiB``."""
+    if not math.isfinite(found):
+        return "unknown"
+    power = min(3, max(0, math.frexp(found)[1] - 1) // 10)
+    return f"{found / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def _bytes(trial: Trial, name: str) -> float:

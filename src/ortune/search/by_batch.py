@@ -37,8 +37,6 @@ def demand(asked: Optimize, facts: Facts) -> None:
     Raises:
         BadSettings: One of them cannot.
     """
-    if not asked.batches:
-        return
     if asked.evaluate:
         raise BadSettings(
             "--batches stacks samples, and --evaluate makes its own calls",
@@ -178,5 +176,6 @@ class Sweep:
         self._longest[kind] = max(self._longest.get(kind, 0.0), time.monotonic() - began)
 
     def _note(self, text: str) -> None:
-        self.notes.append(text)
-        self.sink(Note(text))
+        if text not in self.notes:
+            self.notes.append(text)
+            self.sink(Note(text))

@@ -28,6 +28,8 @@ from ortune.experiment.ledger import locked, read_study, write_ending
 from ortune.experiment.prepare import prepare
 from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.capabilities import capabilities, demand
+from ortune.model.analysis import facts as model_facts
+from ortune.model.io import file
 from ortune.recipe.space import Space, Target
 from ortune.search import by_batch
 from ortune.search.loop import FINALISTS, Aim, search
@@ -55,6 +57,8 @@ def run(asked: Optimize) -> Study:
     _demand_portable(targets)
     original = _baseline(targets) if asked.baseline is None else asked.original
     asked = replace(asked, baseline=original)
+    if asked.batches:
+        by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
     root = Path(asked.out)
     fresh = not root.exists()
     make_folder(root)
@@ -70,7 +74,6 @@ def run(asked: Optimize) -> Study:
                 policy=str(policy),
                 finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
             )
-            by_batch.demand(asked, context.facts)
         except OrtuneError:
             if fresh:
                 shutil.rmtree(root, ignore_errors=True)

@@ -167,7 +167,11 @@ def _names(study: Study, found: Sequence[BatchRow]) -> list[str]:
     """Name the plans by their recipes, or in full where recipes do not tell them apart."""
     plans = {one.trial.plan for one in found}
     full = len({plan.recipe.name for plan in plans}) < len(plans)
-    return [_label(study, one.trial, full=full) for one in found]
+    nothing = "nothing faster than the original"
+    return [
+        nothing if one.state == "original" else _label(study, one.trial, full=full)
+        for one in found
+    ]
 
 
 def _label(study: Study, trial: Trial, *, full: bool = True) -> str:

@@ -19,6 +19,7 @@ _ORDER = (
     Outcome.UNSCORED,
     Outcome.FAILS,
     Outcome.SLOWER,
+    Outcome.TOO_LARGE,
     Outcome.FAILED,
     Outcome.UNTRIED,
 )

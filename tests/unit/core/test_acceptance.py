@@ -14,9 +14,9 @@ from ortune.core.acceptance import (
     Outcome,
     accepted,
     between,
+    byte_size,
     eligible,
     faster,
-    mebibytes,
     outcome,
     winner,
 )
@@ -84,6 +84,7 @@ def test_what_was_not_timed_is_not_faster() -> None:
         (None, Status.OK, Outcome.FAILED),
         (None, Status.FAILED, Outcome.FAILED),
         (None, Status.UNCHANGED, Outcome.UNTRIED),
+        (None, Status.TOO_LARGE, Outcome.TOO_LARGE),
     ],
 )
 def test_a_row_whose_interval_holds_one_is_neither_slower_nor_faster(
@@ -225,7 +226,22 @@ class TestGoal:
         assert str(Goal()) == "the fastest"
         assert str(Goal("size", 100 * MIB)) == "--prefer size, --max-size 100 MiB"
         assert str(Goal(max_memory=MIB, portable=True)) == "--max-memory 1 MiB, --portable"
-        assert mebibytes(1.5 * MIB) == "1.5 MiB" and mebibytes(math.inf) == "unknown"
+
+    @pytest.mark.parametrize(
+        ("found", "said"),
+        [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1 KiB"),
+            (1.5 * MIB, "1.5 MiB"),
+            (MIB - 1, "1024 KiB"),
+            (5 * MIB * 1024, "5 GiB"),
+            (2048 * MIB * 1024, "2048 GiB"),
+            (math.inf, "unknown"),
+        ],
+    )
+    def test_bytes_are_written_in_units_of_1024(self, found: float, said: str) -> None:
+        assert byte_size(found) == said
 
 
 class TestEligible:

@@ -56,6 +56,15 @@ class Around(Given):
 
 
 @dataclass(frozen=True)
+class Screened(Given):
+    """Proposes a block of each plan."""
+
+    def next(self, view: View) -> Proposal | None:
+        found = super().next(view)
+        return replace(found, effort="screen") if found else None
+
+
+@dataclass(frozen=True)
 class Stubborn(Given):
     """Proposes one plan again and again."""
 
@@ -210,10 +219,18 @@ class TestWanted:
         assert study.job.wanted == Goal("size")
 
     def test_a_plan_above_a_bound_is_no_finalist(self, run: Callable[..., Study]) -> None:
-        study = run(Script(ratio=0.5), goal=Goal(max_size=11))
+        script = Script(ratio=0.5)
+        study = run(script, goal=Goal(max_size=11))
         assert study.final == () and study.best == study.baseline
+        assert study.counts[Outcome.TOO_LARGE] == len(PLANS)
+        assert {t.why for t in study.trials[1:]} == {"12 bytes is above --max-size 11 bytes"}
+        assert script.asked("load", "candidate") == [], "not timed"
         assert not study.job.wanted.fits(study.best)
         assert run(Script(ratio=0.5), goal=Goal(max_size=12)).best.size == 12
+
+    def test_one_that_is_screened_is_timed_all_the_same(self, run: Callable[..., Study]) -> None:
+        study = run(Script(ratio=0.5), PLANS[:1], Screened, goal=Goal(max_size=11))
+        assert study.trials[1].ratio is not None and study.final == ()
 
     def test_nor_does_it_end_the_search_at_the_target(self, run: Callable[..., Study]) -> None:
         study = run(Script(ratio=0.3), target_speedup=2.0, goal=Goal(max_size=11))

@@ -106,7 +106,7 @@ def test_where_every_plan_is_slower_the_original_is_best() -> None:
     assert row.state == "original" and row.trial == ORIGINAL
     assert row.beside == pytest.approx(row.beside) and row.beside is not None
     assert row.beside.value == pytest.approx(1 / 1.3)
-    assert words(made) == "clean up to batch 1, the original from batch 4."
+    assert words(made) == "clean up to batch 1, nothing faster than the original from batch 4."
 
 
 @pytest.mark.parametrize(
