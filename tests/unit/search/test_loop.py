@@ -226,6 +226,8 @@ class TestWanted:
         assert {t.why for t in study.trials[1:]} == {"12 bytes is above --max-size 11 bytes"}
         assert script.asked("load", "candidate") == [], "not timed"
         assert not study.job.wanted.fits(study.best)
+
+    def test_one_that_keeps_it_to_the_byte_is_one(self, run: Callable[..., Study]) -> None:
         assert run(Script(ratio=0.5), goal=Goal(max_size=12)).best.size == 12
 
     def test_one_that_is_screened_is_timed_all_the_same(self, run: Callable[..., Study]) -> None:
