@@ -226,7 +226,7 @@ def byte_size(found: float) -> str:
     """Write bytes in units of 1024, as bounds are given: ``95.4 MiB``."""
     if not math.isfinite(found):
         return "unknown"
-    power = min(3, max(0, math.frexp(found)[1] - 1) // 10)
+    power = min(3, max(0, (math.frexp(found)[1] - 1) // 10))
     return f"{found / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
