@@ -178,7 +178,7 @@ def surroundings(table: Table, root: Path, seconds: float) -> Context:
         root, job, about.facts, {"": root / "model.onnx"}, {}, {}, parts(table.rows), "",
         base_ns=Paid.of(first, first).run_ns[0],
         timeout_s=min(LONGEST_S, max(20.0, seconds / 3, needed)),
-        finalists=loop.FINALISTS, deadlines=about.deadlines,
+        finalists=loop.FINALISTS, deadlines=about.deadlines, by_operator=about.by_operator,
     )  # fmt: skip
 
 

@@ -86,6 +86,10 @@ class Bucketed(Backend):
         return self.inner.lossy
 
     @property
+    def portable(self) -> bool:
+        return self.inner.portable
+
+    @property
     def arithmetic(self) -> frozenset[str]:
         return self.inner.arithmetic
 

@@ -100,6 +100,11 @@ class Cpu(Backend):
         return self.flush_denormals or self.fast_gelu or self.cast_chains or free
 
     @property
+    def portable(self) -> bool:
+        """Threads are not bound to CPUs of this machine, nor operators spread by their number."""
+        return not self.affinity and self.inter_threads <= 1
+
+    @property
     def arithmetic(self) -> frozenset[str]:
         """Integer kernels; weight-only integers are expanded when the model loads."""
         return frozenset({"int8", "int8-dynamic"})

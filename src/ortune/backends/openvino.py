@@ -64,6 +64,16 @@ class Openvino(Backend):
         return self.precision != "f32" or self.flush_denormals or bool(self.config)
 
     @property
+    def portable(self) -> bool:
+        """Float layers compute in float32, and nothing follows this machine's cores.
+
+        A 16-bit hint is arithmetic that the CPU may have or not: elsewhere it becomes float32, or
+        f16 becomes bf16, whose answers nobody has scored.
+        """
+        follows = self.pinning == "on" or self.hyper_threading != "default" or self.streams > 1
+        return self.precision == "f32" and self.cores == "any" and not follows
+
+    @property
     def arithmetic(self) -> frozenset[str]:
         """Integer kernels, and weights that stay integers until they are used."""
         return frozenset({"int8", "int8-weights"})

@@ -16,6 +16,7 @@ from ortune.search.request import Optimize
 if TYPE_CHECKING:
     from ortune.core.study import Study
     from ortune.core.trial import Trial
+    from ortune.sections.batches import BatchRow
 
 REPEAT = "ortune.toml"
 """Written into the run's folder; `ortune optimize RUN/ortune.toml` repeats the run."""
@@ -50,14 +51,22 @@ def command(asked: _Asked) -> int:
     output.answer(summary(study, page), lambda: show(study, page))
     code = exit_code(study, asked.target_speedup, asked.strict)
     if code == NO:
-        target = asked.target_speedup
-        wanted = f"{target:g} times as fast" if target else "proved accuracy"
-        output.remark(f"not reached: {wanted}; the best is {study.speedup(study.best).value:.2f}x")
+        output.remark(f"not reached: {missed(study, asked.target_speedup)}")
     return code
+
+
+def missed(study: Study, target_speedup: float | None) -> str:
+    """Say what was asked for and is not there."""
+    if over := study.job.wanted.over(study.best):
+        return f"the original stays, and {over}"
+    asked = f"{target_speedup:g} times as fast" if target_speedup else "proved accuracy"
+    return f"{asked}; the best is {study.speedup(study.best).value:.2f}x"
 
 
 def summary(study: Study, page: Path) -> dict[str, object]:
     """Return what scripts ask for first, then the whole study."""
+    from ortune.sections.batches import rows
+
     best = study.best
     return {
         "run": study.root,
@@ -71,15 +80,20 @@ def summary(study: Study, page: Path) -> dict[str, object]:
             "predicted": best.predicted,
             "score": best.score,
             "size": best.size,
+            "peak_rss": best.measurement.peak_rss if best.measurement else None,
+            "over": study.job.wanted.over(best),
         },
+        "wanted": study.job.wanted,
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,
         "workload": str(study.job.workload),
         "measure": study.job.workload.measure,
         "counts": study.counts,
-        "unconfirmed": [row(trial) for trial in study.unconfirmed],
+        "unconfirmed": [row(trial, study) for trial in study.unconfirmed],
         "untried": study.ending.left_out,
-        "trials": [row(trial) for trial in study.trials],
+        "batches": [_of_batch(one, study) for one in rows(study) if study.batches],
+        "max_latency": study.ending.max_latency,
+        "trials": [row(trial, study) for trial in study.trials],
         "history": study.history,
         "noise": study.noise,
         "too_noisy": study.too_noisy,
@@ -92,7 +106,24 @@ def summary(study: Study, page: Path) -> dict[str, object]:
     }
 
 
-def row(trial: Trial) -> dict[str, object]:
+def _of_batch(one: BatchRow, study: Study) -> dict[str, object]:
+    """Return the best plan at a batch."""
+    limit = study.ending.max_latency
+    return {
+        "batch": one.batch,
+        "key": one.trial.key,
+        "plan": str(one.trial.plan),
+        "state": one.state,
+        "ratio": one.trial.ratio,
+        "beside": one.beside,
+        "p50_ns": one.p50_ns,
+        one.tail + "_ns": one.tail_ns,
+        "per_second": one.per_second,
+        "within": None if limit is None else one.within(limit),
+    }
+
+
+def row(trial: Trial, study: Study) -> dict[str, object]:
     """Return a trial without its raw samples: those are in the ledger."""
     from ortune.core.acceptance import outcome
 
@@ -119,6 +150,7 @@ def row(trial: Trial) -> dict[str, object]:
         "stopped": trial.stopped,
         "seconds": trial.seconds,
         "why": trial.why,
+        "over": study.job.wanted.over(trial) if taken or trial.size else "",
         "error": trial.error,
         "reproduce": trial.reproduce,
     }
@@ -133,15 +165,18 @@ def show(study: Study, page: Path) -> None:
 
 
 def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:
-    """Return 3 when interrupted, 1 when a target or a proof was asked for and missed, else 0."""
+    """Return 3 when interrupted, 1 when a target, bound or proof was asked and missed, else 0."""
     from ortune.core.trial import Status, Verdict
     from ortune.search.compare import reaches
 
     if study.finished == "interrupted":
         return INTERRUPTED
-    best = study.best
+    best, wanted = study.best, study.job.wanted
+    if wanted.over(best):
+        return NO
     if target_speedup is not None:
-        return DONE if any(reaches(trial, target_speedup) for trial in study.final) else NO
+        fit = [trial for trial in study.final if wanted.fits(trial)]
+        return DONE if any(reaches(trial, target_speedup) for trial in fit) else NO
     if not strict or best is not study.baseline:
         return DONE
     unproved = any(

@@ -1,15 +1,96 @@
-"""Which trials keep the budget, what each may be called, and which finalist wins."""
+"""Which trials keep budget and bounds, what each may be called, and which finalist wins."""
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortune.core.trial import Interval, Status, Trial, Verdict
 
+if TYPE_CHECKING:
+    from ortune.core.metric import Metric
+
 _EQUAL = 1.01
-"""Finalists within 1 % of the fastest may be as good."""
+"""Finalists within 1 % of the fastest may be as good; files within 1 % are as large."""
+_EQUAL_MEMORY = 1.02
+"""Peak memory of one plan differs by 0.2 % from process to process, with threads by more."""
+
+Preference: TypeAlias = Literal["speed", "size", "memory"]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """By what a winner is chosen, and what it may be at most.
+
+    Attributes:
+        prefer: ``speed`` wants the fastest; ``size`` the smallest files and ``memory`` the lowest
+            peak, of the plans that are not slower than the original beyond the noise.
+        max_size: Bytes of the model file and its external data.
+        max_memory: Bytes; peak resident set of a process that has loaded it and run once.
+        portable: Nothing that is bound to this machine's CPU is tried.
+    """
+
+    prefer: Preference = "speed"
+    max_size: int | None = None
+    max_memory: int | None = None
+    portable: bool = False
+
+    def fits(self, trial: Trial) -> bool:
+        """Whether a plan keeps the bounds; one that was not measured keeps none."""
+        return not self.over(trial)
+
+    def over(self, trial: Trial) -> str:
+        """Say which bounds a plan exceeds and by how much; empty where it keeps them."""
+        bounds = (("size", self.max_size), ("memory", self.max_memory))
+        return ", ".join(
+            f"{byte_size(_bytes(trial, name))} is above --max-{name} {byte_size(most)}"
+            for name, most in bounds
+            if most is not None and _bytes(trial, name) > most
+        )
+
+    def saves(self, one: Trial, two: Trial) -> bool:
+        """Whether a plan needs less of what is preferred than another, more than they may differ.
+
+        Of speed none does: that is what intervals say.
+        """
+        return self._amount(one) * self._equal < self._amount(two)
+
+    def ahead(self, one: Trial, two: Trial) -> bool:
+        """Whether one plan looks better than another: it needs less, or as much and is faster."""
+        if not self.fits(two) or self.saves(one, two):
+            return True
+        return _ratio(one) < _ratio(two) and not self.saves(two, one)
+
+    def ordered(self, trials: Iterable[Trial]) -> Iterator[list[Trial]]:
+        """Yield trials in groups that need as much of what is preferred, least first.
+
+        The fastest come first within a group; with speed there is one.
+        """
+        left = sorted(trials, key=self._amount)
+        while left:
+            near = [trial for trial in left if not self.saves(left[0], trial)]
+            yield sorted(near, key=_ratio)
+            left = left[len(near) :]
+
+    def __str__(self) -> str:
+        """Write what was asked as options; ``the fastest`` where nothing was."""
+        bounds = (("size", self.max_size), ("memory", self.max_memory))
+        given = [f"--max-{name} {byte_size(most)}" for name, most in bounds if most is not None]
+        told = [f"--prefer {self.prefer}"] * (self.prefer != "speed")
+        return ", ".join([*told, *given, *["--portable"] * self.portable]) or "the fastest"
+
+    @property
+    def _equal(self) -> float:
+        return _EQUAL_MEMORY if self.prefer == "memory" else _EQUAL
+
+    def _amount(self, trial: Trial) -> float:
+        return 0.0 if self.prefer == "speed" else _bytes(trial, self.prefer)
+
+
+FASTEST = Goal()
 
 
 class Outcome(enum.StrEnum):
@@ -21,6 +102,7 @@ class Outcome(enum.StrEnum):
     UNSCORED = "not scored"
     FAILS = "outside the accuracy budget"
     FAILED = "failed"
+    TOO_LARGE = "too large"
     UNTRIED = "not tried"
 
 
@@ -43,6 +125,8 @@ def outcome(trial: Trial) -> Outcome:
     """Return what became of a trial: a search also sorts by less sure intervals, this does not."""
     if trial.status is Status.UNCHANGED:
         return Outcome.UNTRIED
+    if trial.status is Status.TOO_LARGE:
+        return Outcome.TOO_LARGE
     if trial.status is Status.FAILED or trial.ratio is None:
         return Outcome.FAILED
     if trial.status is Status.FAILS:
@@ -67,22 +151,89 @@ def between(one: Trial, two: Trial) -> Interval:
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
-def winner(trials: Iterable[Trial], *, strict: bool) -> Trial | None:
-    """Return the fastest accepted trial whose interval excludes 1, or None.
+def eligible(
+    trial: Trial,
+    original: Trial | None,
+    *,
+    strict: bool,
+    wanted: Goal,
+    quicker: Callable[[Trial], bool] = faster,
+) -> bool:
+    """Say whether a trial may be handed out in place of the original.
 
+    It keeps the budget and the bounds and is not slower beyond the noise. Where the original
+    keeps the bounds too, it must be ahead of it: faster, or else less of what is preferred;
+    faster at the price of more of it is not.
+
+    Args:
+        original: The untouched model; None is one that keeps all bounds.
+        quicker: Says whether a trial is faster than the original.
+    """
+    if not accepted(trial, strict=strict) or trial.ratio is None or trial.ratio.low > 1:
+        return False
+    if not wanted.fits(trial):
+        return False
+    if original is None:
+        return quicker(trial)
+    if not wanted.fits(original) or wanted.saves(trial, original):
+        return True
+    return quicker(trial) and not wanted.saves(original, trial)
+
+
+def winner(
+    trials: Iterable[Trial],
+    original: Trial | None = None,
+    *,
+    strict: bool,
+    wanted: Goal = FASTEST,
+) -> Trial | None:
+    """Return the eligible trial that is wanted most, or None.
+
+    With speed it is the fastest. With size or memory it is the fastest of those that need least.
     What is within 1 % of the fastest and not apart from it beyond the noise is as fast: of these
     an exact plan counts before a lossy one, then the fewest settings, then the fewest steps.
     """
-    fit = [trial for trial in trials if accepted(trial, strict=strict) and faster(trial)]
-    if not fit:
+    fit = [t for t in trials if eligible(t, original, strict=strict, wanted=wanted)]
+    least: Sequence[Trial] = next(wanted.ordered(fit), [])
+    if not least:
         return None
-    best = min(fit, key=_ratio)
-    near = [t for t in fit if (apart := between(t, best)).value <= _EQUAL and not apart.clear]
+    best = least[0]
+    near = [t for t in least if (apart := between(t, best)).value <= _EQUAL and not apart.clear]
     return min(
         near,
         key=lambda t: (t.plan.lossy, t.plan.settings, len(t.plan.recipe.steps), _ratio(t)),
         default=best,
     )
+
+
+def front(trials: Iterable[Trial], metric: Metric) -> tuple[Trial, ...]:
+    """Return the trials that no other beats in both latency and score, fastest first."""
+    sign = -1 if metric.higher_is_better else 1
+    points = [
+        (t.ratio.value, sign * t.score.value, t)
+        for t in {trial.key: trial for trial in trials}.values()
+        if t.ratio and t.score and not t.error
+    ]
+
+    def beaten(slow: float, bad: float) -> bool:
+        return any(a <= slow and b <= bad and (a, b) != (slow, bad) for a, b, _ in points)
+
+    fastest_first = sorted(points, key=lambda point: point[0])
+    return tuple(trial for slow, bad, trial in fastest_first if not beaten(slow, bad))
+
+
+def byte_size(found: float) -> str:
+    """Write bytes in units of 1024, as bounds are given: ``95.4 MiB``."""
+    if not math.isfinite(found):
+        return "unknown"
+    power = min(3, max(0, (math.frexp(found)[1] - 1) // 10))
+    return f"{found / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def _bytes(trial: Trial, name: str) -> float:
+    if name == "size":
+        return math.inf if trial.size is None else trial.size
+    return trial.measurement.peak_rss if trial.measurement else math.inf
 
 
 def _ratio(trial: Trial) -> float:

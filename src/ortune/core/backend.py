@@ -62,6 +62,14 @@ class Backend(Plugin):
         return False
 
     @property
+    def portable(self) -> bool:
+        """Whether these options mean the same on every CPU: neither numbers nor CPUs of this one.
+
+        A count of threads is no part of it: who searches leaves counts of this machine out.
+        """
+        return True
+
+    @property
     def arithmetic(self) -> frozenset[str]:
         """What may run faster here than float32.
 

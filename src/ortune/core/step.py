@@ -87,6 +87,11 @@ class Transform(Plugin):
         return True
 
     @property
+    def portable(self) -> bool:
+        """Whether what it writes gives the same answers on every CPU, rounding apart."""
+        return True
+
+    @property
     def keeps_io(self) -> bool:
         """Whether inputs and outputs keep names and types; False where the user wants that."""
         return True
@@ -133,6 +138,15 @@ class Quantizer(Plugin):
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors whose ranges `apply` needs; none for data-free methods."""
         return ()
+
+    @property
+    def portable(self) -> bool:
+        """Whether what it writes gives the same answers on every CPU, rounding apart."""
+        return True
+
+    def made_portable(self) -> Self:
+        """Return it with the settings that make it portable, where there are some."""
+        return self
 
     @property
     def keeps_io(self) -> bool:
@@ -201,6 +215,23 @@ class Recipe:
         """The only quantizer, where it is the last step; None for rescues and exact recipes."""
         found = [step for step in self.steps if isinstance(step, Quantizer)]
         return found[0] if len(found) == 1 and found[0] is self.steps[-1] else None
+
+    def made_portable(self) -> Recipe | None:
+        """Return it with portable steps alone; None where a quantizer cannot be made one.
+
+        Transforms that are bound to a CPU are left out; its name follows its steps.
+        """
+        name, steps = self.name, list[Step]()
+        for step in self.steps:
+            if isinstance(step, Quantizer):
+                made = step if step.portable else step.made_portable()
+                if not made.portable:
+                    return None
+                name = name.replace(str(step), str(made))
+                steps.append(made)
+            elif step.portable:
+                steps.append(step)
+        return Recipe(name, tuple(steps))
 
     @property
     def lossy(self) -> bool:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ortune.core.acceptance import Outcome, accepted, faster, outcome, winner
+from ortune.core import acceptance
+from ortune.core.acceptance import FASTEST, Goal, Outcome
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
@@ -33,6 +34,7 @@ class Job:
         machine: CPU model, instruction sets, effective CPUs.
         environment: Name of the environment that workers run in.
         ignored: Outputs that the budget does not read and nobody watches.
+        wanted: By what the winner is chosen, and its bounds.
     """
 
     model: str
@@ -47,6 +49,7 @@ class Job:
     on: str = ""
     environment: str = HERE
     ignored: tuple[str, ...] = ()
+    wanted: Goal = FASTEST
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Ending:
         too_noisy: So much was wrong that a gain worth having would not have been seen.
         untried: How many plans were left out.
         left_out: The first of them, each with its reason.
+        max_latency: Seconds that a run may take, of which the batch is chosen.
     """
 
     history: tuple[Contribution, ...] = ()
@@ -112,6 +116,7 @@ class Ending:
     too_noisy: bool = False
     untried: int = 0
     left_out: tuple[Untried, ...] = ()
+    max_latency: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,12 +128,14 @@ class Study(TableResult):
         header: What was requested.
         trials: The original first; plans that change nothing are left out.
         ending: What was concluded.
+        batches: Batch -> trials of the leading plans at that batch, the original first.
     """
 
     root: str
     header: Header
     trials: tuple[Trial, ...]
     ending: Ending = Ending()
+    batches: Mapping[int, tuple[Trial, ...]] = field(default_factory=dict)
 
     def summary(self) -> Mapping[str, object]:
         """Return the winner and how sure it is."""
@@ -215,8 +222,7 @@ class Study(TableResult):
     @property
     def too_noisy(self) -> bool:
         """Whether the machine was too noisy for a verdict: never where a finalist has one."""
-        claimed = any(trial.ratio is not None and trial.ratio.clear for trial in self.final)
-        return self.ending.too_noisy and not claimed
+        return self.ending.too_noisy and not any(t.ratio and t.ratio.clear for t in self.final)
 
     @property
     def budget(self) -> Budget:
@@ -239,39 +245,45 @@ class Study(TableResult):
 
     @property
     def best(self) -> Trial:
-        """The fastest finalist whose 99 % interval excludes 1 and whose score holds, or baseline.
+        """The finalist that is wanted most of those that hold what they claim, or the baseline.
 
         Nothing that was measured once is handed out, however the search ended.
         """
-        return winner(self.final, strict=self.strict) or self.baseline
+        first, wanted, strict = self.baseline, self.job.wanted, self.strict
+        return acceptance.winner(self.final, first, strict=strict, wanted=wanted) or first
+
+    @property
+    def promising(self) -> tuple[Trial, ...]:
+        """Plans that look better than the best and were not measured again, best first."""
+        wanted, judged = self.job.wanted, {trial.key for trial in self.final}
+        fit = [t for t in self.trials if t.key not in judged and self._eligible(t)]
+        return tuple(t for near in wanted.ordered(fit) for t in near if wanted.ahead(t, self.best))
 
     @property
     def unconfirmed(self) -> tuple[Trial, ...]:
-        """Plans that looked faster than the best when time ended, and were not measured again."""
-        if self.finished not in ("time", "interrupted"):
-            return ()
-        judged = {trial.key for trial in self.final}
-        best = self.best.ratio.value if self.best.ratio else 1.0
-        fit = [t for t in self.trials if t.key not in judged and self.accepts(t) and faster(t)]
-        values = [(t.ratio.value, t) for t in fit if t.ratio]
-        return tuple(t for value, t in sorted(values, key=lambda one: one[0]) if value < best)
+        """Promising plans of a search that was cut off: for lack of time, or by the user."""
+        return self.promising if self.finished in ("time", "interrupted") else ()
+
+    def _eligible(self, trial: Trial) -> bool:
+        wanted = self.job.wanted
+        return acceptance.eligible(trial, self.baseline, strict=self.strict, wanted=wanted)
 
     @property
     def counts(self) -> Mapping[Outcome, int]:
         """How many plans came to what, the original left out."""
         last = {t.key: t for t in self.trials if t.key != self.baseline.key}
-        found = Counter(map(outcome, last.values()))
+        found = Counter(map(acceptance.outcome, last.values()))
         found[Outcome.UNTRIED] += self.ending.untried
         return {kind: found[kind] for kind in Outcome}
 
     def confirmed(self, trial: Trial) -> bool:
-        """Whether a trial is a finalist that is faster and accepted, or the original."""
-        fit = trial.part == "final" and self.accepts(trial) and faster(trial)
-        return fit or trial.key == self.baseline.key
+        """Whether a trial is an accepted finalist that is faster or wanted, or the original."""
+        good = (self.accepts(trial) and acceptance.faster(trial)) or self._eligible(trial)
+        return (trial.part == "final" and good) or trial.key == self.baseline.key
 
     def accepts(self, trial: Trial) -> bool:
         """Say whether a trial's accuracy was verified as surely as requested."""
-        return accepted(trial, strict=self.strict)
+        return acceptance.accepted(trial, strict=self.strict)
 
     def speedup(self, trial: Trial) -> Interval:
         """Return baseline latency over the trial's, with its 99 % interval; 1 for the baseline."""
@@ -284,15 +296,4 @@ class Study(TableResult):
 
     def front(self) -> tuple[Trial, ...]:
         """Return the trials that no other beats in both latency and score, fastest first."""
-        sign = -1 if self.budget.metric.higher_is_better else 1
-        points = [
-            (t.ratio.value, sign * t.score.value, t)
-            for t in {trial.key: trial for trial in self.trials}.values()
-            if t.ratio and t.score and not t.error
-        ]
-
-        def beaten(slow: float, bad: float) -> bool:
-            return any(a <= slow and b <= bad and (a, b) != (slow, bad) for a, b, _ in points)
-
-        points.sort(key=lambda point: point[0])
-        return tuple(trial for slow, bad, trial in points if not beaten(slow, bad))
+        return acceptance.front(self.trials, self.budget.metric)

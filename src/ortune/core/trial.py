@@ -226,8 +226,9 @@ class Score:
 class Status(enum.StrEnum):
     """What became of a plan.
 
-    An unchanged one edits nothing and was not run; a screened one was timed and not scored. One
-    that is no faster lost on time by what a search sorts by, and is not slower beyond the noise.
+    An unchanged one edits nothing and was not run; nor was one whose files are larger than was
+    asked. A screened one was timed and not scored. One that is no faster lost on time by what a
+    search sorts by, and is not slower beyond the noise.
     """
 
     OK = "ok"
@@ -236,6 +237,7 @@ class Status(enum.StrEnum):
     FAILS = "fails"
     FAILED = "failed"
     UNCHANGED = "unchanged"
+    TOO_LARGE = "too large"
     SCREENED = "screened"
 
 

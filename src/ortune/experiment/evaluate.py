@@ -6,12 +6,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+from ortune.core.acceptance import Goal
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted, silent
 from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.experiment import measure
-from ortune.experiment.build import build_all
+from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
@@ -114,6 +115,10 @@ class Attempts:
             return self._recorded(died, proposal)
         if plan.recipe.steps and not files.changed:
             return self._unchanged(key, proposal)
+        if proposal.effort != "screen" and not always_score:
+            over = self._too_large(key, plan, files)
+            if over is not None:
+                return self._recorded(over, proposal)
         always = always_score or proposal.effort == "full"
         wanted = effort(proposal, self.pair_seconds)
         trial = measure.attempt(
@@ -128,6 +133,15 @@ class Attempts:
             scored="always" if always else "unless slower" if proposal.score else "never",
         )
         return self._recorded(trial, proposal)
+
+    def _too_large(self, key: str, plan: Plan, files: Files) -> Trial | None:
+        """Return the trial of a plan whose files are larger than was asked: it is not timed."""
+        most = self.context.job.wanted.max_size
+        if most is None or files.size <= most:
+            return None
+        made = Trial(key, plan, "search", Status.TOO_LARGE, size=files.size, edits=files.edits)
+        over = Goal(max_size=most).over(made)
+        return replace(made, artefact=files.artefact, why=over)
 
     def _unchanged(self, key: str, proposal: Proposal) -> Trial:
         """Record that a recipe edits nothing; it is said once a recipe."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ortune.core.acceptance import FASTEST
 from ortune.core.plugins import catalog, codec
 from ortune.core.study import Job
 from ortune.model.io import file
@@ -17,9 +18,12 @@ def model_digest(models: Mapping[str, Path]) -> str:
 
 
 def job_key(job: Job) -> str:
-    """Digest everything a trial depends on beside its plan; the model's path does not count."""
+    """Digest everything a trial depends on beside its plan.
+
+    The model's path does not count, nor by what the winner is chosen.
+    """
     source = catalog.source_digest(job.workload)
-    return codec.digest([replace(job, model="", budget_rule=""), source])
+    return codec.digest([replace(job, model="", budget_rule="", wanted=FASTEST), source])
 
 
 def different(one: Job, two: Job) -> str:
@@ -33,6 +37,7 @@ def different(one: Job, two: Job) -> str:
             ("environment", one.environment, two.environment),
             ("--ignore-output", ", ".join(one.ignored), ", ".join(two.ignored)),
             ("workload", str(one.workload), str(two.workload)),
+            ("winner", str(one.wanted), str(two.wanted)),
         )
         if a != b
     ]

@@ -1,9 +1,9 @@
 """The search's memory: one JSON line a trial, append only, safe to kill and resume.
 
 RUN/header.json says what was asked, RUN/ledger.jsonl holds the trials, RUN/ending.json what was
-concluded. A line without its newline was being written when the process died: it is cut off. A
-later line of the same key and part replaces the former: it was concluded again by what the run
-learnt since.
+concluded; RUN/batches/N/ledger.jsonl has the trials at other batches. A line without its newline
+was being written when the process died: it is cut off. A later line of the same key and part
+replaces the former: it was concluded again by what the run learnt since.
 """
 
 from __future__ import annotations
@@ -168,7 +168,10 @@ def read_study(root: str | Path) -> Study:
     data = _load(root / "ending.json")
     ending = Ending() if data is None else _decode(Ending, data, root / "ending.json")
     found = tuple(t for t in trials if t.status is not Status.UNCHANGED)
-    return Study(str(root), header, found, ending)
+    files = root.glob("batches/*/ledger.jsonl")
+    batches = {int(path.parent.name): path for path in files if path.parent.name.isdecimal()}
+    timed = {batch: tuple(_read(batches[batch])) for batch in sorted(batches)}
+    return Study(str(root), header, found, ending, {b: held for b, held in timed.items() if held})
 
 
 def _load(path: Path) -> Any | None:

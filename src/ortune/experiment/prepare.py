@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
@@ -40,6 +41,7 @@ def prepare(
     sink: Sink,
     *,
     on: str = "",
+    wanted: Goal = FASTEST,
     command: str = "",
     policy: str = "",
     finalists: int = 1,
@@ -48,6 +50,7 @@ def prepare(
 
     Args:
         on: The backends to search, as spelled: part of the job.
+        wanted: By what the winner is chosen: part of the job.
         command: The command line that repeats it, for the header.
         policy: In which order plans are tried, for the header.
         finalists: Plans that may be judged on samples that no choice has read.
@@ -57,7 +60,7 @@ def prepare(
     """
     models, header = request.names, read_header(root)
     if header is not None:
-        _same_job(root, header, request, on)
+        _same_job(root, header, request, on, wanted)
     facts = {name: model_facts.facts(file.load(path), read=True) for name, path in models.items()}
     fed = _fed(request, facts, root, header, sink).settled(root / "data")
     chosen = 0 if request.whole else finalists
@@ -66,7 +69,7 @@ def prepare(
     derived = f"budget {found.budget} ({found.rule})" if found.rule else ""
     for text in filter(None, (derived, found.outlook)):
         sink(Note(text))
-    job = _job(request, on, fed, found)
+    job = replace(_job(request, on, fed, found), wanted=wanted)
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
     about = Header(job, whole, command, paths, found.division, policy, found.outlook)
@@ -196,9 +199,11 @@ def _fed(
     return fed
 
 
-def _same_job(root: Path, known: Header, request: ExperimentRequest, on: str) -> None:
+def _same_job(
+    root: Path, known: Header, request: ExperimentRequest, on: str, wanted: Goal
+) -> None:
     """Refuse another job's folder before anything in it is touched."""
-    asked = replace(known.job, **_settings(request, on))
+    asked = replace(known.job, wanted=wanted, **_settings(request, on))
     if request.budget is not None and not request.evaluate:
         asked = replace(asked, budget=Budget.parse(request.budget))
     _refuse(root, different(known.job, asked))

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ortune.core.acceptance import accepted
 from ortune.core.trial import Proposal, Trial, Untried
 from ortune.search.candidates import Candidate, candidates, hopeless, screened
-from ortune.search.compare import faster
+from ortune.search.compare import leaders, to_beat
 from ortune.search.expectations import Expectations, Expected
 from ortune.search.policy import LeftOut, Policy, View
 
@@ -41,7 +40,7 @@ class Adaptive(Policy):
         ranking = self._ranked(view)
         fitting = [(one, found) for one, found in ranking if found.seconds <= view.spare]
         best = _best(view)
-        if fitting and fitting[0][1].worth(best) >= self.worth:
+        if fitting and _worth(view, fitting[0][1]) >= self.worth:
             one, found = fitting[0]
             return _proposal(one, "search", _told(found, best))
         return self._again(view)
@@ -52,7 +51,7 @@ class Adaptive(Policy):
         untried = [Untried(str(one.plan), why) for one, why in self._hopeless(view)]
         late = False
         for one, found in self._ranked(view):
-            worth = found.worth(best) >= self.worth
+            worth = _worth(view, found) >= self.worth
             if worth and not late:
                 notes.append(f"not tried for lack of time: {one.plan}, {_told(found, best)}")
             late |= worth
@@ -70,9 +69,8 @@ class Adaptive(Policy):
         """Return the plans without a trial, by expected gain per second."""
         found = [one for one in candidates(view) if not hopeless(one.plan, view.trials)]
         expected = Expectations(view).of([one.plan for one in found])
-        best = _best(view)
         ranked = zip(found, expected, strict=True)
-        return sorted(ranked, key=lambda pair: -pair[1].worth(best) / pair[1].seconds)
+        return sorted(ranked, key=lambda pair: -_worth(view, pair[1]) / pair[1].seconds)
 
     def _again(self, view: View) -> Proposal | None:
         """Time in full what was only screened and may be the best."""
@@ -83,7 +81,7 @@ class Adaptive(Policy):
         return None
 
     def _doubtful(self, view: View) -> Iterator[Trial]:
-        fit = faster(view.trials)
+        fit = leaders(view.trials, view.wanted)
         limit = (1 + self.near) * math.exp(_best(view))
         for trial in fit:
             if not trial.taken("search") and trial.ratio and trial.ratio.value <= limit:
@@ -91,9 +89,21 @@ class Adaptive(Policy):
 
 
 def _best(view: View) -> float:
-    """Return the log-ratio of the best plan that keeps the budget; 0 where there is none."""
-    fit = (t.ratio.value for t in view.trials if t.ratio and accepted(t, strict=False))
-    return min((math.log(value) for value in fit if value > 0), default=0.0)
+    """Return the log-ratio above which no plan can win; 0 is the original's."""
+    return math.log(max(to_beat(view.trials, view.wanted), 1e-9))
+
+
+def _worth(view: View, found: Expected) -> float:
+    """Return what a plan is expected to gain: of the latency, or else of the bytes.
+
+    Where size or memory is preferred a plan must not be slower; weights are most of both.
+    """
+    if view.wanted.prefer == "speed":
+        return found.worth(_best(view))
+    first = view.trials[0].size or 1
+    sizes = [trial.size / first for trial in leaders(view.trials, view.wanted) if trial.size]
+    smaller = max(0.0, min([1.0, *sizes]) - found.size)
+    return found.keeps * found.latency.below(0.0) * smaller
 
 
 def _proposal(one: Candidate, effort: str, told: str = "") -> Proposal:

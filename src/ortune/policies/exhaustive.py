@@ -8,7 +8,7 @@ from itertools import chain
 
 from ortune.core.trial import Plan, Proposal, Status
 from ortune.policies.staged import ranked
-from ortune.search.compare import faster
+from ortune.search.compare import leaders
 from ortune.search.policy import LeftOut, Policy, View
 
 
@@ -63,8 +63,8 @@ class Exhaustive(Policy):
     def _settings(self, view: View) -> Iterator[Proposal]:
         """One setting at a time around the fastest, and each of these without padding."""
         stages = ("baseline", "search", "rescue")
-        leaders = faster([t for t in view.trials if t.stage in stages])[: self.fastest]
-        for leader in leaders:
+        tried = [t for t in view.trials if t.stage in stages]
+        for leader in leaders(tried, view.wanted)[: self.fastest]:
             for setting, plans in self._around(view, leader.plan):
                 for plan in plans:
                     why = f"{setting}, around {leader.plan}"

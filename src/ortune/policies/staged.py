@@ -10,7 +10,7 @@ from ortune.core.backend import Backend
 from ortune.core.step import AS_IS, Step
 from ortune.core.trial import Plan, Proposal, Status, Trial
 from ortune.recipe.space import Space, merge
-from ortune.search.compare import faster, quicker
+from ortune.search.compare import leaders, quicker, to_beat
 from ortune.search.policy import LeftOut, Policy, View
 
 _MOST_SETTINGS = (3, 12)
@@ -71,8 +71,7 @@ class Staged(Policy):
     def _rescues(self, view: View) -> Iterator[Proposal | LeftOut]:
         """Spend the accuracy kit on plans that are faster than the best but fail the budget."""
         planned = _of_stages(view, "search")
-        best = next(iter(_bare(view.space, planned)), None)
-        for failed in self._worth_saving(planned, best):
+        for failed in self._worth_saving(view, planned):
             for index, plan in enumerate(view.space.rescues(failed.plan), 1):
                 trial = view.find(plan)
                 if trial is None:
@@ -86,12 +85,13 @@ class Staged(Policy):
                 if accepted(trial, strict=False):
                     break
 
-    def _worth_saving(self, trials: Sequence[Trial], best: Trial | None) -> list[Trial]:
+    def _worth_saving(self, view: View, trials: Sequence[Trial]) -> list[Trial]:
         """Return the plans that fail for accuracy alone and are clearly faster, fastest first.
 
         One a quantizer and backend: what saves one of its settings is tried with the fastest.
         """
-        limit = self.worth_saving * (best.ratio.value if best and best.ratio else 1.0)
+        bare = [t for t in trials if not view.space.is_unpadded(t.plan)]
+        limit = self.worth_saving * to_beat(bare, view.wanted)
         failed = [
             t for t in trials if t.status is Status.FAILS and t.ratio and t.ratio.value < limit
         ]
@@ -104,13 +104,13 @@ class Staged(Policy):
 
     def _settings(self, view: View) -> Iterator[Proposal | LeftOut]:
         """Descend around the best plan; the second best gets what that gained."""
-        leaders = _bare(view.space, _of_stages(view, "search", "rescue"))[:2]
+        found = _bare(view, _of_stages(view, "search", "rescue"))[:2]
         gained: dict[type[Backend], tuple[Backend, Backend]] = {}
-        for leader in leaders:
+        for leader in found:
             kind, proposal = type(leader.plan.backend), None
             if kind in gained:
-                found, base = gained[kind]
-                plan = Plan(leader.plan.recipe, merge(found, leader.plan.backend, base))
+                better, base = gained[kind]
+                plan = Plan(leader.plan.recipe, merge(better, leader.plan.backend, base))
                 if plan != leader.plan and not view.tried(plan):
                     why = "the settings that the best plan gained by"
                     proposal = Proposal(plan, "runtime", why, total=1)
@@ -148,7 +148,7 @@ class Staged(Policy):
 
     def _padding(self, view: View) -> Iterator[Proposal | LeftOut]:
         """Put the best plan behind the buckets too."""
-        best = next(iter(_bare(view.space, view.trials)), None)
+        best = next(iter(_bare(view, view.trials)), None)
         plan = view.space.unpadded(best.plan) if best is not None else None
         if plan is None or view.tried(plan):
             return
@@ -183,6 +183,7 @@ def _of_stages(view: View, *stages: str) -> list[Trial]:
     return [t for t in view.trials if t.stage in ("baseline", *stages)]
 
 
-def _bare(space: Space, trials: Sequence[Trial]) -> list[Trial]:
-    """Return verified plans faster than the original, fastest first; none behind buckets."""
-    return [trial for trial in faster(trials) if not space.is_unpadded(trial.plan)]
+def _bare(view: View, trials: Sequence[Trial]) -> list[Trial]:
+    """Return verified plans that may win, the best first; none behind buckets."""
+    found = leaders(trials, view.wanted)
+    return [trial for trial in found if not view.space.is_unpadded(trial.plan)]

@@ -63,6 +63,14 @@ class Int8Dynamic(Quantizer):
     embeddings: bool = False
     leave_worst: int = 0
 
+    @property
+    def portable(self) -> bool:
+        """Activations are U8: S8 weights of 8 bits saturate on x86 without VNNI."""
+        return self.reduce_range or self.weights != "s8"
+
+    def made_portable(self) -> Self:
+        return replace(self, reduce_range=True)
+
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield all layers, these with tables, and the recurrent ones alone.

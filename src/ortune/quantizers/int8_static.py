@@ -113,6 +113,15 @@ class Int8Static(Quantizer):
                 fix="use min-max, percentile, entropy or mse",
             )
 
+    @property
+    def portable(self) -> bool:
+        """U8 by S8 saturates on x86 without VNNI unless weights have 7 bits; OpenVINO's always."""
+        exact = self.target == "cpu" and (self.activations, self.weights) != ("u8", "s8")
+        return self.reduce_range or exact
+
+    def made_portable(self) -> Self:
+        return replace(self, reduce_range=True)
+
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield plain rounding, and what may help the kind of network.

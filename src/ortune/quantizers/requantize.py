@@ -41,6 +41,14 @@ class Requantize(Quantizer):
 
     step: Quantizer | None = None
 
+    @property
+    def portable(self) -> bool:
+        """As the quantizer is."""
+        return self._inner().portable
+
+    def made_portable(self) -> Self:
+        return replace(self, step=self._inner().made_portable())
+
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield the first offers of the int8 quantizers for the float model that it was."""

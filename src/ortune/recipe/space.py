@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
@@ -30,6 +30,7 @@ class Target:
         capabilities: What its environment offers it.
         splits: Thread counts that the workload wants tried, best bet first; 0 is all CPUs.
         rules: Steps of the user's own, which the search applies too.
+        portable: Nothing that is bound to this machine's CPU is offered.
     """
 
     backend: Backend
@@ -37,6 +38,7 @@ class Target:
     pinned: frozenset[str] = frozenset()
     splits: tuple[int, ...] = ()
     rules: tuple[Transform, ...] = ()
+    portable: bool = False
 
     def pin(self, variant: Backend) -> Backend:
         """Put the pinned values back into a variant."""
@@ -51,7 +53,7 @@ class Target:
         wanted = dict.fromkeys((*self.splits[:1], *self.splits[-1:]))
         if wanted:
             found = [replace(v, threads=threads) for v in found for threads in wanted]
-        return list(dict.fromkeys(self.pin(v) for v in found))
+        return list(dict.fromkeys(one for v in found if self.allows(one := self.pin(v))))
 
     def coordinates(self, backend: Backend, facts: Facts) -> dict[str, list[Backend]]:
         """Return the settings to try around a backend, within the pins: the splits first.
@@ -72,8 +74,13 @@ class Target:
         }
 
     def allows(self, backend: Backend) -> bool:
-        """Whether a backend keeps to the pins."""
-        return type(backend) is type(self.backend) and self.pin(backend) == backend
+        """Whether a backend keeps to the pins, and is portable where that is asked."""
+        ours = type(backend) is type(self.backend) and self.pin(backend) == backend
+        return ours and (not self.portable or self._portable(backend))
+
+    def _portable(self, backend: Backend) -> bool:
+        """Whether a backend suits every CPU: all of them or one thread, unless it is pinned."""
+        return backend.portable and (backend.threads <= 1 or "threads" in self.pinned)
 
 
 def clean(
@@ -156,6 +163,16 @@ def offers(
     return [*joined, *every] if facts.has("LSTM") else every
 
 
+def _portable(found: Iterable[Recipe]) -> Iterator[Recipe]:
+    """Yield recipes in their portable form, each once."""
+    seen: set[str] = set()
+    for recipe in found:
+        made = recipe.made_portable()
+        if made is not None and made.key not in seen:
+            seen.add(made.key)
+            yield made
+
+
 def merge(one: Backend, two: Backend, base: Backend) -> Backend:
     """Join what two neighbours of `base` changed; where both did, the second counts."""
     changed = {
@@ -198,12 +215,10 @@ class Space:
 
     def recipes(self, target: Target, backend: Backend) -> Iterator[Recipe]:
         """Yield a variant's recipes; see `recipes`."""
+        offered, rules = target.capabilities, target.rules
         first = (self.fixing,) if self.fixed and self.fixing is not None else ()
-        return recipes(
-            *(self.facts, backend, target.capabilities, target.rules),
-            exact=self.exact,
-            first=first,
-        )
+        found = recipes(self.facts, backend, offered, rules, exact=self.exact, first=first)
+        return _portable(found) if target.portable else found
 
     def neighbours(self, plan: Plan) -> dict[str, list[Plan]]:
         """Return setting -> plans that differ from a plan in this runtime setting alone."""

@@ -18,11 +18,9 @@ plans lie evenly between 0.8 and 4 times the best, 0.16 % would have ended withi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ortune.core.acceptance import accepted
-from ortune.core.trial import Pair, Trial
+from ortune.core.trial import Pair
 from ortune.measurement.timing import stats
 
 NEAR = 1.02
@@ -61,16 +59,6 @@ class Beaten:
         if behind <= limit:
             return ""
         return f"stopped after {_spoken(blocks)}: {math.exp(behind):.2f} times the best so far"
-
-
-def beaten(trials: Sequence[Trial]) -> Beaten:
-    """Return the rule by the search's trials so far."""
-    fit = [
-        t.ratio.value
-        for t in trials
-        if t.part == "search" and t.ratio and accepted(t, strict=False)
-    ]
-    return Beaten(min([1.0, *fit]))
 
 
 def _spoken(blocks: float) -> str:

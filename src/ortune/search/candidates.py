@@ -10,7 +10,7 @@ from ortune.core.backend import Backend
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Status, Trial
 from ortune.recipe.space import Space
-from ortune.search.compare import faster
+from ortune.search.compare import leaders
 from ortune.search.features import hint
 from ortune.search.policy import View
 
@@ -90,8 +90,8 @@ def _elsewhere(view: View) -> Iterator[Candidate]:
 
 def _settings(view: View) -> Iterator[Candidate]:
     """Yield one other setting around the leaders, the leaders' settings together, and buckets."""
-    leaders = faster(view.trials)
-    bare = [t for t in leaders if not view.space.is_unpadded(t.plan)][:LEADERS]
+    best = leaders(view.trials, view.wanted)
+    bare = [t for t in best if not view.space.is_unpadded(t.plan)][:LEADERS]
     for leader in bare:
         for setting, plans in view.space.neighbours(leader.plan).items():
             for plan in plans:
@@ -102,7 +102,7 @@ def _settings(view: View) -> Iterator[Candidate]:
                 why = f"{leader.plan.recipe.name} with the settings of {other.plan}"
                 plan = Plan(leader.plan.recipe, other.plan.backend)
                 yield Candidate(plan, "runtime", why)
-    for leader in leaders[:1]:
+    for leader in best[:1]:
         cut = view.space.unpadded(leader.plan)
         if cut is not None and not view.space.is_unpadded(leader.plan):
             yield Candidate(cut, "padding", "the best plan, padding cut off")

@@ -3,30 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
-from ortune.core.acceptance import accepted
+from ortune.core.acceptance import FASTEST, Goal, eligible
 from ortune.core.trial import Status, Trial, Verdict
 from ortune.recipe.descent import GAIN
+
+_OF_ONE_SIZE = 2
+"""Finalists at most that need as much of what is preferred: accuracy may fail one of them."""
 
 
 def faster(trials: Sequence[Trial]) -> list[Trial]:
     """Return verified plans that may be faster than the original, fastest first.
+
+    Args:
+        trials: The original first.
+    """
+    return leaders(trials, FASTEST)
+
+
+def leaders(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:
+    """Return verified plans that may win, those first that are wanted most.
 
     Accuracy that is only likely will do: proof may come with all samples.
 
     Args:
         trials: The original first.
     """
-    fit = [
-        t
-        for t in trials
-        if t.part == "search"
-        and t.key != trials[0].key
-        and accepted(t, strict=False)
-        and t.ratio is not None
-        and t.ratio.value < 1
-    ]
-    return sorted(fit, key=lambda t: t.ratio.value if t.ratio else 1.0)
+    return list(chain(*_groups(trials, wanted)))
+
+
+def finalists(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:
+    """Return the leaders that are worth re-measuring: of size or memory the best two of a kind.
+
+    Args:
+        trials: The original first.
+    """
+    most = None if wanted.prefer == "speed" else _OF_ONE_SIZE
+    return [trial for group in _groups(trials, wanted) for trial in group[:most]]
+
+
+def _groups(trials: Sequence[Trial], wanted: Goal) -> list[list[Trial]]:
+    original = trials[0]
+    searched = (t for t in trials if t.part == "search" and t.key != original.key)
+    return list(
+        wanted.ordered(
+            t
+            for t in searched
+            if eligible(t, original, strict=False, wanted=wanted, quicker=_seems_faster)
+        )
+    )
+
+
+def _seems_faster(trial: Trial) -> bool:
+    return trial.ratio is not None and trial.ratio.value < 1
+
+
+def to_beat(trials: Sequence[Trial], wanted: Goal) -> float:
+    """Return the latency ratio above which a plan cannot win.
+
+    With speed it is that of the fastest verified plan so far that keeps the bounds; where size or
+    memory counts, and where the original exceeds a bound, any that is not slower may win.
+
+    Args:
+        trials: The original first.
+    """
+    if wanted.prefer != "speed":
+        return 1.0
+    best = next(iter(leaders(trials, wanted)), None)
+    return min(1.0, best.ratio.value) if best and best.ratio else 1.0
+
+
+def settled(leader: Trial, trial: Trial, wanted: Goal) -> bool:
+    """Whether a plan cannot win any more beside one that was re-measured."""
+    if wanted.saves(leader, trial):
+        return True
+    return apart(leader, trial) and not wanted.saves(trial, leader)
 
 
 def quicker(one: Trial, two: Trial) -> bool:
@@ -39,9 +91,9 @@ def apart(one: Trial, two: Trial) -> bool:
     return bool(one.ratio and two.ratio and one.ratio.high < two.ratio.low)
 
 
-def reaches(trial: Trial, wanted: float) -> bool:
-    """Whether a finalist is proved to be at least `wanted` times as fast."""
+def reaches(trial: Trial, speedup: float) -> bool:
+    """Whether a finalist is proved to be at least `speedup` times as fast."""
     proved = trial.score is not None and trial.score.verdict is Verdict.PROVED
     return bool(
-        trial.status is Status.OK and proved and trial.ratio and trial.ratio.high <= 1 / wanted
+        trial.status is Status.OK and proved and trial.ratio and trial.ratio.high <= 1 / speedup
     )

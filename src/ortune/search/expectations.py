@@ -39,6 +39,11 @@ _AGAIN = 0.3
 """The chance that a plan runs where one of its kind has died."""
 _REPEATS = 0.3
 """Standard deviation of a strain where the same recipe runs elsewhere."""
+_SIZES = {
+    "int4-weights": 0.2, "int8-weights": 0.3, "int8-dynamic": 0.3, "int8-static": 0.35,
+    "fp16": 0.5, "bf16": 0.5, "fp8": 0.3,
+}  # fmt: skip
+"""Bytes of a model's files over the original's, roughly, where it was not built yet."""
 _BUILD_S, _RUN_S = 1.5, 4.0
 """Seconds of building and of a trial where none was seen."""
 _BYTES_PER_S = 60e6
@@ -53,11 +58,13 @@ class Expected:
         latency: Logarithm of its latency over the original's.
         keeps: The chance that it runs and keeps the budget.
         seconds: What trying it costs.
+        size: Bytes of its files over the original's.
     """
 
     latency: Normal
     keeps: float
     seconds: float
+    size: float = 1.0
 
     def worth(self, best: float) -> float:
         """Return the expected gain over the best log-ratio so far."""
@@ -80,7 +87,7 @@ class Expectations:
         latencies = self._latency.expect([latency_features(plan) for plan in plans])
         strains = self._strain.expect([strain_features(plan.recipe) for plan in plans])
         return [
-            Expected(latency, self._keeps(plan, lost), self.seconds(plan))
+            Expected(latency, self._keeps(plan, lost), self.seconds(plan), self.size(plan.recipe))
             for plan, latency, lost in zip(plans, latencies, strains, strict=True)
         ]
 
@@ -101,6 +108,21 @@ class Expectations:
     def seconds(self, plan: Plan) -> float:
         """Return what building, loading, timing and scoring a plan will take."""
         return self._build_s(plan.recipe) + self._run_s(plan)
+
+    def size(self, recipe: Recipe) -> float:
+        """Return a plan's size over the original's: as it was built, or usual for its steps."""
+        known = self._sizes.get(recipe.key)
+        return (
+            min((_SIZES.get(n, 1.0) for n in families(recipe)), default=1.0)
+            if known is None
+            else known
+        )
+
+    @cached_property
+    def _sizes(self) -> dict[str, float]:
+        original = self._view.trials[0].size or 0
+        found = ((t.plan.recipe.key, t.size) for t in self._view.trials if original)
+        return {key: size / original for key, size in found if size}
 
     # --- records ----------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -21,8 +20,9 @@ from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.recipe.space import Space
 from ortune.search import conclusion, fixed_shapes, history
-from ortune.search.abandon import beaten
-from ortune.search.compare import apart, faster, quicker, reaches
+from ortune.search.abandon import Beaten
+from ortune.search.aim import Aim
+from ortune.search.compare import finalists, leaders, quicker, reaches, settled, to_beat
 from ortune.search.policy import LeftOut, Policy, View
 from ortune.search.reserve import Reserve
 
@@ -34,29 +34,6 @@ _SET_UP = 0.25
 """Share of the time budget from which set-up does not count against it."""
 _TOLD = 200
 """Plans that an ending names as not tried, at most."""
-
-
-@dataclass(frozen=True)
-class Aim:
-    """When the search may stop, and what it accepts.
-
-    Attributes:
-        seconds: Anytime budget.
-        began: When the budget began to run, by `clock`.
-        target_speedup: Stop at the first proved plan whose interval lies above it.
-        strict: Accept only proved accuracy.
-        clock: Tells the seconds; a test brings its own.
-    """
-
-    seconds: float
-    began: float
-    target_speedup: float | None = None
-    strict: bool = False
-    clock: Callable[[], float] = time.monotonic
-
-    def left(self) -> float:
-        """Return the seconds left of the time budget."""
-        return self.seconds - (self.clock() - self.began)
 
 
 def search(
@@ -122,6 +99,7 @@ class _Loop:
         # 4 seconds of a search of three minutes, 1 of a short one.
         seconds = min(4.0, max(1.0, self.aim.seconds / 45))
         self.attempts = Attempts(self.context, seconds, self.sink, self.stack)
+        self.wanted = self.context.job.wanted
         self.before = noise.snapshot()
         self.judgement = noise.Judgement(False, ())
 
@@ -180,7 +158,8 @@ class _Loop:
         ) is not None:
             if view.tried(proposal.plan, proposal.effort):
                 raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
-            trial = self.attempts.one(proposal, stop=beaten(view.trials))
+            stop = Beaten(to_beat(view.trials, self.wanted))
+            trial = self.attempts.one(proposal, stop=stop)
             if self._on_target(trial):
                 return "target"
             self._show_first(trial, view)
@@ -197,7 +176,7 @@ class _Loop:
 
     def _show_first(self, trial: Trial, before: View) -> None:
         """Show the first plan that may be faster and keeps the budget; a finalist is sure."""
-        if trial in faster([self.trials[0], trial]) and len(faster(before.trials)) == 0:
+        if trial in self._leaders([self.trials[0], trial]) and not self._leaders(before.trials):
             self.sink(Unconfirmed(trial))
 
     def _view(self, space: Space) -> View:
@@ -213,6 +192,7 @@ class _Loop:
             kept_back=back,
             by_operator=known.by_operator,
             paid=known.paid,
+            wanted=self.wanted,
         )
 
     def _current(self) -> list[Trial]:
@@ -232,13 +212,17 @@ class _Loop:
                     break
                 self.attempts.note(f"time is up, not re-measured: {count(left, 'finalist')}")
                 return "time"
-            if leader is None or not apart(leader, trial):
+            if leader is None or not settled(leader, trial, self.wanted):
                 seconds = reserve.seconds_each(trial, self.aim.left())
                 self.attempts.final(trial, index, len(chosen), seconds)
         return finished
 
+    def _leaders(self, trials: Sequence[Trial]) -> list[Trial]:
+        return leaders(trials, self.wanted)
+
     def _candidates(self) -> list[Trial]:
-        return [t for t in faster(self._current()) if not self._idle(t)]
+        found = finalists(self._current(), self.wanted)
+        return [t for t in found if not self._idle(t)]
 
     def _judged(self, trial: Trial) -> bool:
         """Whether a plan was re-measured."""
@@ -247,7 +231,8 @@ class _Loop:
     def _idle(self, trial: Trial) -> bool:
         """Whether a setting gained nothing over the plan around which it was tried."""
         around = self.attempts.ledger.find(trial.neighbour_of, "search")
-        return around is not None and not quicker(trial, around)
+        gains = around is None or quicker(trial, around) or self.wanted.saves(trial, around)
+        return not gains
 
     def _explain(self) -> None:
         """Measure what each kind of change brought on the way to the winner."""
@@ -280,7 +265,7 @@ class _Loop:
     def _on_target(self, trial: Trial) -> bool:
         """Re-measure a plan that seems to reach the target; true when it is proved."""
         wanted = self.aim.target_speedup
-        if wanted is None or trial not in faster([self.trials[0], trial]):
+        if wanted is None or trial not in self._leaders([self.trials[0], trial]):
             return False
         if trial.ratio is None or trial.ratio.value > 1 / wanted:
             return False
@@ -291,7 +276,8 @@ class _Loop:
 
     def _winner(self) -> Trial | None:
         finals = (t for t in self.trials if t.part == "final")
-        return winner(finals, strict=self.aim.strict)
+        original = self.trials[0]
+        return winner(finals, original, strict=self.aim.strict, wanted=self.wanted)
 
     def conclude(self) -> None:
         """Judge every finalist again: those measured after it told how far pairs differ here."""

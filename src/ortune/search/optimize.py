@@ -25,14 +25,17 @@ from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.experiment import golden
 from ortune.experiment.context import Context
-from ortune.experiment.ledger import Ledger, locked, read_study
+from ortune.experiment.ledger import Ledger, locked, read_study, write_ending
 from ortune.experiment.prepare import prepare
 from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.capabilities import capabilities, demand
+from ortune.model.analysis import facts as model_facts
+from ortune.model.io import file
 from ortune.recipe.space import Space, Target
-from ortune.search import warm_start
+from ortune.search import by_batch, warm_start
+from ortune.search.aim import Aim
 from ortune.search.fixed_shapes import Unfixed, fixing
-from ortune.search.loop import FINALISTS, Aim, search
+from ortune.search.loop import FINALISTS, search
 from ortune.search.padding import unpadded
 from ortune.search.policy import Policy
 from ortune.search.request import Optimize
@@ -45,13 +48,12 @@ def run(asked: Optimize) -> Study:
     if asked.strict and asked.budget is not None:
         demand_provable(Budget.parse(asked.budget))
     own = tuple(parse(Transform, text) for text in asked.rules)
-    targets = [
-        replace(target, splits=asked.driven.splits(target.capabilities.effective_cpus), rules=own)
-        for target in read_targets(equipped(asked.on, asked.custom_ops))
-    ]
+    targets = _targets(asked, own)
     original = _baseline(targets) if asked.baseline is None else asked.original
     asked = replace(asked, baseline=original)
     record = warm_start.record_for(asked)
+    if asked.batches:
+        by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
     root = Path(asked.out)
     fresh = not root.exists()
     make_folder(root)
@@ -64,6 +66,7 @@ def run(asked: Optimize) -> Study:
                 root,
                 asked.sink,
                 on=equipped(asked.on, asked.custom_ops).strip(),
+                wanted=asked.wanted,
                 command=asked.command,
                 policy=str(policy),
                 finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
@@ -77,9 +80,12 @@ def run(asked: Optimize) -> Study:
         counted = warm_start.concluded(root)
         fixed = asked.fixed_shapes
         context = planned(context, targets, exact, fixed)
-        aim = Aim(asked.time, began, asked.target_speedup, asked.strict, monotonic)
+        searching = asked.time * (1 - by_batch.SHARE * bool(asked.batches))
+        aim = Aim(searching, began, asked.target_speedup, asked.strict, monotonic)
         finding = partial(explore, context, targets, exact, fixed=fixed)
         search(context, finding, policy, aim, asked.sink)
+        if asked.batches:
+            _time_batches(context, asked, replace(aim, seconds=asked.time))
     study = read_study(root)
     if study.finished != "interrupted":
         golden.write(study, context)
@@ -91,6 +97,38 @@ def run(asked: Optimize) -> Study:
 
 
 optimize = verb(Optimize, run)
+
+
+def _targets(asked: Optimize, own: tuple[Transform, ...]) -> list[Target]:
+    """Return where to search, with what the request asks of every plan there."""
+    targets = [
+        replace(
+            target,
+            splits=asked.driven.splits(target.capabilities.effective_cpus),
+            rules=own,
+            portable=asked.portable,
+        )
+        for target in read_targets(equipped(asked.on, asked.custom_ops))
+    ]
+    _demand_portable(targets)
+    return targets
+
+
+def _time_batches(context: Context, asked: Optimize, aim: Aim) -> None:
+    """Time the leading plans of a search at the batches that were asked for."""
+    study = read_study(context.root)
+    if study.finished == "interrupted":
+        return
+    pair_seconds = min(2.0, max(0.5, asked.time / 180))
+    sweep = by_batch.Sweep(context, study, aim.left, asked.sink, pair_seconds)
+    finished = study.finished
+    try:
+        sweep.run(asked.batches)
+    except KeyboardInterrupt:
+        asked.sink(Note("interrupted: what was found so far is kept", warning=True))
+        finished = "interrupted"
+    ending = replace(study.ending, finished=finished, max_latency=asked.max_latency)
+    write_ending(context.root, replace(ending, notes=(*ending.notes, *sweep.notes)))
 
 
 def explore(
@@ -184,6 +222,20 @@ def read_targets(on: str) -> list[Target]:
     made = [cls() for cls in every if cls.automatic]
     offered = [(backend, capabilities(backend)) for backend in made]
     return [Target(backend, found) for backend, found in offered if found.missing is None]
+
+
+def _demand_portable(targets: Sequence[Target]) -> None:
+    """Refuse pins that are bound to this machine where --portable is asked.
+
+    Raises:
+        BadSettings: There is one.
+    """
+    for target in targets:
+        if target.portable and not target.backend.portable:
+            raise BadSettings(
+                f"{target.backend} is bound to this machine's CPU, and --portable was asked",
+                fix="leave out --portable, or these settings of --on",
+            )
 
 
 def _baseline(targets: Sequence[Target]) -> Backend:

@@ -9,6 +9,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import ClassVar
 
+from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
@@ -49,6 +50,8 @@ class View:
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         paid: What paid on this kind of machine before: ask `search.tallies.prior`.
+        wanted: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
+            latency still may win.
     """
 
     facts: Facts
@@ -61,6 +64,7 @@ class View:
     kept_back: float = 0.0
     by_operator: Mapping[str, float] = field(default_factory=dict)
     paid: Paid = NOTHING
+    wanted: Goal = FASTEST
 
     @property
     def spare(self) -> float:

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from ortune.core.fields import Option
+from ortune.core.errors import BadSettings
+from ortune.core.fields import ByteSize, Counts, Field, Option
 from ortune.core.request import request
 from ortune.experiment.request import ExperimentRequest
+
+if TYPE_CHECKING:
+    from ortune.core.acceptance import Goal
+
+
+class LatencyLimit(Field[float | None, str]):
+    """Seconds, or ``20ms``, ``0.5s``."""
+
+    metavar = "DURATION"
+
+    def read(self, value: Any) -> float | None:
+        """Convert to seconds."""
+        if value is None:
+            return None
+        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s|)", str(value).strip())
+        seconds = float(found[1]) / (1000 if found[2] == "ms" else 1) if found else 0.0
+        if not 0 < seconds < math.inf:
+            raise BadSettings(f"cannot read the latency '{value}'", fix="write 20ms or 0.5s")
+        return seconds
+
+    def spell(self, value: float | None) -> str | None:
+        """Write milliseconds."""
+        return None if value is None else f"{1000 * value:g}ms"
 
 
 @request
@@ -29,6 +55,18 @@ class Optimize(ExperimentRequest):
         rules: A rule of your own to try too, FILE.py:NAME, or another exact step.
         target_speedup: Stop at the first proved plan that is X times as fast.
         strict: Take only proved accuracy, not likely.
+        prefer: What to have most of: speed, or the least size or memory that is not slower than
+            the original beyond the noise.
+        max_size: Of the result's model file with its external data, such as 100MB; see
+            --memory-limit for ortune's own processes.
+        max_memory: Of a process that runs the result, at its peak, such as 500MB; --memory-limit
+            bounds ortune's own.
+        portable: Try nothing that is bound to this machine's CPU.
+        batches: Then time the leading plans at these batches, such as 1,4,16: which is best where.
+        max_latency: Of one run, such as 20ms: of these batches, take the one of most samples a
+            second that keeps it.
+        memory_limit: Of one of ortune's own processes, such as 4G; --max-memory bounds the
+            result.
         fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
             other. Without it the report says what it would bring.
         policy: In which order plans are tried, such as "staged(plans=0.5)".
@@ -51,8 +89,31 @@ class Optimize(ExperimentRequest):
     rules: Annotated[tuple[str, ...], Option("STEP", "--rule")] = ()
     target_speedup: Annotated[float | None, Option("X", low=1)] = None
     strict: bool = False
+    prefer: Literal["speed", "size", "memory"] = "speed"
+    max_size: ByteSize = ByteSize(None, Option("SIZE", low=1))
+    max_memory: ByteSize = ByteSize(None, Option("SIZE", low=1))
+    portable: bool = False
+    batches: Counts = Counts(())
+    max_latency: LatencyLimit = LatencyLimit(None)
     fixed_shapes: bool = False
     policy: Annotated[str, Option("POLICY")] = "staged"
     warm_start: bool = True
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 in self.batches:
+            raise BadSettings("batches: 0 is too small", fix="give batches of 1 or more")
+        if self.max_latency is not None and not self.batches:
+            raise BadSettings(
+                "--max-latency chooses among batches, and none are given",
+                fix="give --batches too, such as --batches 1,4,16",
+            )
+
+    @property
+    def wanted(self) -> Goal:
+        """By what the winner is chosen."""
+        from ortune.core.acceptance import Goal  # a request is read without NumPy
+
+        return Goal(self.prefer, self.max_size, self.max_memory, self.portable)

@@ -19,6 +19,7 @@ _ORDER = (
     Outcome.UNSCORED,
     Outcome.FAILS,
     Outcome.SLOWER,
+    Outcome.TOO_LARGE,
     Outcome.FAILED,
     Outcome.UNTRIED,
 )
@@ -88,9 +89,16 @@ def _why(study: Study, trial: Trial) -> str:
         return ""
     if trial.key == study.best.key:
         return f"the winner: {reason}"
-    if outcome(trial) is Outcome.FASTER:
+    over = study.job.wanted.over(trial)
+    if over and outcome(trial) in (Outcome.FASTER, Outcome.LEVEL, Outcome.UNSCORED):
+        reason = over
+    elif outcome(trial) is Outcome.FASTER:
         reason = _beaten(study, trial)
     return f"{'finalist: ' if trial.part == 'final' else ''}{reason}"
+
+
+def _named(study: Study, trial: Trial) -> str:
+    return "the original" if trial.key == study.baseline.key else "the winner"
 
 
 def _beaten(study: Study, trial: Trial) -> str:
@@ -98,6 +106,9 @@ def _beaten(study: Study, trial: Trial) -> str:
     if not study.accepts(trial):
         return "its accuracy is likely, not proved, and --strict was asked"
     best = study.best
+    wanted = study.job.wanted
+    if wanted.saves(best, trial):
+        return f"needs more {wanted.prefer} than {_named(study, best)}"
     if best.key == study.baseline.key or trial in study.unconfirmed:
         return "measured once, not confirmed in fresh pairs"
     if between(best, trial).high < 1:

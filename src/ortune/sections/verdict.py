@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortune.core import wording as say
-from ortune.core.acceptance import Outcome
+from ortune.core.acceptance import FASTEST, Outcome
 from ortune.core.section import Block, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial, Verdict
@@ -30,6 +30,7 @@ class VerdictSection(Section):
         """Yield the answer first."""
         best = study.best
         yield Text(answer(study), _tone(study, best))
+        yield from (Text(line, tone) for line, tone in chosen(study))
         if best.key != study.baseline.key and (meaning := say.means(best.score)):
             yield Text(f"Accuracy {meaning}.")
         if study.too_noisy:
@@ -56,15 +57,46 @@ def answer(study: Study) -> str:
     under = f" under {study.job.workload}" if say.workload(study) else ""
     times = f"{say.times(speed)} as fast as the original{under}"
     faster = f"{times} (99 % interval {say.span(speed)})"
-    return f"{faster}, {_accuracy(best)}"
+    return f"{_saved(study, best)}{faster}, {_accuracy(best)}"
+
+
+def chosen(study: Study) -> Iterable[tuple[str, str]]:
+    """Say by what the winner was chosen and whether it keeps its bounds, each with its tone."""
+    wanted, best = study.job.wanted, study.best
+    if over := wanted.over(best):
+        yield f"The original does not keep what was asked: {over}.", "warn"
+        yield "No plan that does keeps the budget and is not slower: the original stays.", "warn"
+    if wanted != FASTEST:
+        least = "the fastest plan"
+        if wanted.prefer != "speed":
+            least = f"the least {wanted.prefer} that is not slower beyond the noise"
+        yield f"Chosen by: {least} ({wanted}).", "plain"
+
+
+def _saved(study: Study, best: Trial) -> str:
+    """Say what the winner needs of what is preferred; empty for speed."""
+    prefer = study.job.wanted.prefer
+    if prefer == "speed":
+        return ""
+    parts = [_needs(trial, prefer) for trial in (best, study.baseline)]
+    return f"{prefer} {parts[0]} of {parts[1]} MB, "
+
+
+def _needs(trial: Trial, prefer: str) -> str:
+    return say.megabytes(trial.size) if prefer == "size" else _measured(trial, "peak_rss", 1e6)
 
 
 def _nothing(study: Study) -> str:
     """Say why no plan is handed out, as weakly as it is known."""
+    if study.job.wanted.over(study.best):
+        return "nothing that keeps what was asked and is not slower kept the budget"
     if study.unconfirmed:
         return "nothing faster was confirmed yet"
     if study.too_noisy:
         return "nothing could be told apart from it on this machine"
+    prefer = study.job.wanted.prefer
+    if prefer != "speed":
+        return f"nothing of less {prefer} was within the budget and not slower beyond the noise"
     return "nothing was faster beyond the noise within the budget"
 
 

@@ -38,6 +38,11 @@ class U8s8(Transform):
 
     stage: ClassVar[Stage] = Stage.FINISH
 
+    @property
+    def portable(self) -> bool:
+        """It makes exact integer layers such that saturate without VNNI."""
+        return False
+
     def applies(self, facts: Facts) -> bool:
         """There is integer arithmetic."""
         return facts.quantized

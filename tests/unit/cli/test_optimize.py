@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.cli import optimize
 from ortune.cli.terminal import settings
+from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
@@ -26,16 +28,18 @@ from ortune.workloads.latency import Latency
 BUDGET = Budget(Cosine(), 0.999)
 JOB = Job("m.onnx", "d", "d", BUDGET, "", Latency(), Cpu(), {}, {})
 FACTS = Facts({}, 0, 0, 0, {}, 17, 8, (), ())
-BASE = Trial("base", Plan(AS_IS, Cpu()), "search", Status.OK, Interval(1, 1, 1))
+BASE = Trial("base", Plan(AS_IS, Cpu()), "search", Status.OK, Interval(1, 1, 1), size=90)
 SCORE = Score("cosine", 1.0, 1.0, 1.0, 1.0, 9, Verdict.PROVED)
 FAST = Trial(
     "fast", Plan(Recipe("clean"), Cpu()), "final", Status.OK, Interval(0.5, 0.4, 0.6), (SCORE,)
 )
+SMALL = replace(FAST, size=20)
 LIKELY = replace(FAST, part="search", scores=(replace(SCORE, verdict=Verdict.LIKELY),))
 
 
-def study(*trials: Trial, finished: str = "done") -> Study:
-    return Study("run", Header(JOB, FACTS), (BASE, *trials), Ending(finished=finished))
+def study(*trials: Trial, finished: str = "done", wanted: Goal = FASTEST) -> Study:
+    header = Header(replace(JOB, wanted=wanted), FACTS)
+    return Study("run", header, (BASE, *trials), Ending(finished=finished))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,13 @@ def study(*trials: Trial, finished: str = "done") -> Study:
         (study(LIKELY), None, True, 1),
         (study(LIKELY), None, False, 0),
         (study(FAST, finished="interrupted"), 2.5, True, 3),
+        (study(SMALL, wanted=Goal(max_size=20)), None, False, 0),
+        (study(SMALL, wanted=Goal(max_size=20)), 1.6, False, 0),
+        (study(FAST, wanted=Goal(max_size=20)), None, False, 1),
+        (study(FAST, wanted=Goal(max_size=100)), 1.6, False, 1),
+        (study(wanted=Goal(max_size=20)), None, False, 1),
+        (study(wanted=Goal(max_size=20), finished="interrupted"), None, False, 3),
+        (study(wanted=Goal("size")), None, False, 0),
     ],
 )
 def test_exit_codes(found: Study, target: float | None, strict: bool, code: int) -> None:
@@ -61,6 +72,17 @@ def test_the_summary_says_whether_anything_was_gained() -> None:
     page = Path("run/report.html")
     assert optimize.summary(study(FAST), page)["improved"] is True
     assert optimize.summary(study(), page)["improved"] is False
+
+
+def test_a_bound_that_nothing_keeps_is_named() -> None:
+    found = study(wanted=Goal(max_size=1 << 20))
+    found = replace(found, trials=(replace(BASE, size=3 << 20),))
+    said = "the original stays, and 3 MiB is above --max-size 1 MiB"
+    assert optimize.missed(found, None) == optimize.missed(found, 2.0) == said
+    assert optimize.missed(study(FAST), 2.5) == "2.5 times as fast; the best is 2.00x"
+    assert optimize.missed(study(), None) == "proved accuracy; the best is 1.00x"
+    best = optimize.summary(found, Path("r.html"))["best"]
+    assert isinstance(best, dict) and best["over"] == "3 MiB is above --max-size 1 MiB"
 
 
 def test_settings_hold_what_was_given_with_absolute_paths(
@@ -90,6 +112,7 @@ def test_settings_hold_what_was_given_with_absolute_paths(
         "batch": 0,
         "on": "auto",
         "policy": "staged",
+        "prefer": "speed",
     }
 
 
@@ -101,6 +124,29 @@ def test_what_was_switched_off_stays_off_when_a_run_is_repeated(tmp_path: Path) 
     assert parsed(str(path), "--warm-start")["warm_start"] is True
     assert parsed("m.onnx")["warm_start"] is True
     assert parsed("m.onnx", "--no-warm-start")["warm_start"] is False
+
+
+def test_what_is_wanted_is_read_with_units_and_goes_into_the_settings(tmp_path: Path) -> None:
+    asked = Optimize("m.onnx", prefer="size", max_size="100MB", max_memory="0.5G", portable=True)
+    assert asked.wanted == Goal("size", 100 << 20, 1 << 29, True)
+    path = tmp_path / "ortune.toml"
+    path.write_text(settings.write(asked))
+    again = Optimize(**tomllib.loads(path.read_text()))
+    assert again.wanted == asked.wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"prefer": "cost"}, "prefer: 'cost' is not allowed"),
+        ({"max_size": "huge"}, "max_size: cannot read the size 'huge'"),
+        ({"max_memory": 0}, "max_memory: 0 is too small"),
+    ],
+)
+def test_wrong_wishes_are_refused_with_a_fix(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(OrtuneError, match=says) as error:
+        Optimize("m.onnx", **given)
+    assert error.value.fix
 
 
 def parsed(*args: str) -> dict[str, object]:

@@ -6,10 +6,20 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.unit.studies import trial
+from tests.unit.studies import baseline, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Outcome, accepted, between, faster, outcome, winner
+from ortune.core.acceptance import (
+    Goal,
+    Outcome,
+    accepted,
+    between,
+    byte_size,
+    eligible,
+    faster,
+    outcome,
+    winner,
+)
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
@@ -74,6 +84,7 @@ def test_what_was_not_timed_is_not_faster() -> None:
         (None, Status.OK, Outcome.FAILED),
         (None, Status.FAILED, Outcome.FAILED),
         (None, Status.UNCHANGED, Outcome.UNTRIED),
+        (None, Status.TOO_LARGE, Outcome.TOO_LARGE),
     ],
 )
 def test_a_row_whose_interval_holds_one_is_neither_slower_nor_faster(
@@ -149,3 +160,155 @@ class TestWinner:
 def test_the_original_as_is_has_no_settings_and_is_exact() -> None:
     assert not Plan(AS_IS, Cpu()).lossy and Plan(AS_IS, Cpu()).settings == 0
     assert TUNED.settings == PLAIN.settings + 1 and LOSSY.lossy
+
+
+MIB = 1 << 20
+ORIGINAL = baseline()
+SIZE, MEMORY = Goal("size"), Goal("memory")
+
+
+def sized(of: Trial, size: float | None = None, memory: float = 90e6) -> Trial:
+    """Give a trial another size and another peak of memory, both in bytes."""
+    assert of.measurement is not None
+    taken = replace(of.measurement, peak_rss=int(memory))
+    return replace(of, size=None if size is None else int(size), measurement=taken)
+
+
+LEVEL = sized(final(PLAIN, 1.0), 2e6, 50e6)
+"""As fast as the original, and less than half of it."""
+
+
+class TestGoal:
+    def test_bounds_are_kept_to_the_byte_and_named_where_they_are_not(self) -> None:
+        one = sized(final(PLAIN, 0.5), 2 * MIB, 3 * MIB)
+        assert Goal(max_size=2 * MIB, max_memory=3 * MIB).over(one) == ""
+        assert Goal().fits(one) and Goal(max_size=2 * MIB).fits(one)
+        assert Goal(max_size=2 * MIB - 1).over(one) == "2 MiB is above --max-size 2 MiB"
+        both = Goal(max_size=MIB, max_memory=MIB)
+        assert both.over(one) == (
+            "2 MiB is above --max-size 1 MiB, 3 MiB is above --max-memory 1 MiB"
+        )
+        assert not Goal(max_size=MIB, max_memory=4 * MIB).fits(one)
+        assert not Goal(max_size=3 * MIB, max_memory=MIB).fits(one)
+
+    def test_what_was_not_measured_keeps_no_bound(self) -> None:
+        unknown = replace(final(PLAIN, 0.5), size=None, measurement=None)
+        assert Goal().fits(unknown)
+        assert Goal(max_size=MIB).over(unknown) == "unknown is above --max-size 1 MiB"
+        assert not Goal(max_memory=MIB).fits(unknown)
+
+    def test_of_size_one_percent_and_of_memory_two_is_no_saving(self) -> None:
+        def saves(wanted: Goal, size: float, memory: float) -> bool:
+            return wanted.saves(sized(final(PLAIN, 0.5), size, memory), sized(LEVEL, 1e6, 1e6))
+
+        assert saves(SIZE, 0.990e6, 5e6) and not saves(SIZE, 0.991e6, 5e6)
+        assert not SIZE.saves(sized(LEVEL, 100), sized(LEVEL, 101)), "to the byte"
+        assert saves(MEMORY, 5e6, 0.980e6) and not saves(MEMORY, 5e6, 0.981e6)
+        assert not saves(Goal(), 1, 1), "speed is what intervals say"
+
+    def test_ahead_is_who_needs_less_and_of_equals_who_is_faster(self) -> None:
+        small, quick = sized(final(PLAIN, 0.9), 1e6), sized(final(LOSSY, 0.5), 2e6)
+        assert SIZE.ahead(small, quick) and not SIZE.ahead(quick, small)
+        assert Goal().ahead(quick, small) and not Goal().ahead(small, quick)
+        assert SIZE.ahead(replace(quick, size=1_000_000), small)
+        assert not Goal().ahead(quick, quick)
+        assert Goal(max_size=1).ahead(small, quick), "any is ahead of what breaks a bound"
+
+    def test_groups_need_as_much_and_the_least_comes_first(self) -> None:
+        one, two = sized(final(PLAIN, 0.9), 1.00e6), sized(final(LOSSY, 0.5), 1.005e6)
+        far = sized(final(TUNED, 0.3), 3e6)
+        for given in ([far, one, two], [two, far, one]):
+            assert list(SIZE.ordered(given)) == [[two, one], [far]]
+            assert list(Goal().ordered(given)) == [[far, two, one]]
+        assert list(SIZE.ordered([])) == []
+
+    def test_it_is_written_as_options(self) -> None:
+        assert str(Goal()) == "the fastest"
+        assert str(Goal("size", 100 * MIB)) == "--prefer size, --max-size 100 MiB"
+        assert str(Goal(max_memory=MIB, portable=True)) == "--max-memory 1 MiB, --portable"
+
+    @pytest.mark.parametrize(
+        ("found", "said"),
+        [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1 KiB"),
+            (1.5 * MIB, "1.5 MiB"),
+            (MIB - 1, "1024 KiB"),
+            (5 * MIB * 1024, "5 GiB"),
+            (2048 * MIB * 1024, "2048 GiB"),
+            (math.inf, "unknown"),
+        ],
+    )
+    def test_bytes_are_written_in_units_of_1024(self, found: float, said: str) -> None:
+        assert byte_size(found) == said
+
+
+class TestEligible:
+    @pytest.mark.parametrize(
+        ("low", "high", "size", "speed", "small"),
+        [
+            (0.8, 0.9, 5.4e6, True, True),
+            (0.8, 0.9, 6.0e6, True, False),
+            (0.8, 0.9, 2.0e6, True, True),
+            (0.9, 1.1, 5.4e6, False, False),
+            (0.9, 1.1, 2.0e6, False, True),
+            (1.0, 1.2, 2.0e6, False, True),
+            (1.001, 1.2, 2.0e6, False, False),
+        ],
+    )
+    def test_not_slower_and_smaller_or_faster_and_no_larger(
+        self, low: float, high: float, size: float, speed: bool, small: bool
+    ) -> None:
+        one = sized(final(PLAIN, 0.9, low, high), size)
+        for wanted, expected in ((Goal(), speed), (SIZE, small)):
+            assert eligible(one, ORIGINAL, strict=False, wanted=wanted) is expected
+            failed = replace(one, status=Status.FAILS)
+            assert not eligible(failed, ORIGINAL, strict=False, wanted=wanted)
+        assert eligible(one, None, strict=False, wanted=Goal()) is speed
+
+    def test_beside_an_original_that_breaks_a_bound_it_need_not_be_faster(self) -> None:
+        wanted = Goal(max_size=3_000_000)
+        assert eligible(LEVEL, ORIGINAL, strict=False, wanted=wanted)
+        slower = replace(LEVEL, ratio=Interval(1.1, 1.01, 1.2))
+        assert not eligible(slower, ORIGINAL, strict=False, wanted=wanted)
+        assert not eligible(replace(LEVEL, ratio=None), ORIGINAL, strict=False, wanted=wanted)
+        fits = Goal(max_size=6_000_000)
+        assert not eligible(LEVEL, ORIGINAL, strict=False, wanted=fits)
+
+    def test_what_breaks_a_bound_is_not_handed_out(self) -> None:
+        one = sized(final(PLAIN, 0.5), 4e6)
+        assert eligible(one, ORIGINAL, strict=False, wanted=Goal(max_size=4_000_000))
+        assert not eligible(one, ORIGINAL, strict=False, wanted=Goal(max_size=3_999_999))
+
+    def test_strict_wants_it_proved(self) -> None:
+        assert eligible(likely(LEVEL), ORIGINAL, strict=False, wanted=SIZE)
+        assert not eligible(likely(LEVEL), ORIGINAL, strict=True, wanted=SIZE)
+
+
+class TestPreferred:
+    def test_the_smallest_that_is_not_slower_wins_and_of_equals_the_faster(self) -> None:
+        quick, small = sized(final(PLAIN, 0.5), 4e6), sized(final(LOSSY, 0.98), 1e6)
+        as_small = sized(final(TUNED, 0.8), 1.005e6)
+        slow = sized(final(LONGER, 1.2), 0.5e6)
+        for trials in ([quick, small, slow], [slow, small, quick]):
+            assert winner(trials, ORIGINAL, strict=False, wanted=SIZE) is small
+            assert winner(trials, ORIGINAL, strict=False) is quick
+        every = [quick, small, as_small]
+        assert winner(every, ORIGINAL, strict=False, wanted=SIZE) is as_small
+
+    def test_memory_is_the_peak(self) -> None:
+        one, two = sized(final(PLAIN, 0.9), 1e6, 80e6), sized(final(LOSSY, 0.95), 2e6, 40e6)
+        assert winner([one, two], ORIGINAL, strict=False, wanted=MEMORY) is two
+        assert winner([one, two], ORIGINAL, strict=False, wanted=SIZE) is one
+
+    def test_the_original_stays_where_all_need_more(self) -> None:
+        assert winner([sized(final(PLAIN, 0.5), 9e6)], ORIGINAL, strict=False, wanted=SIZE) is None
+        assert winner([LEVEL], ORIGINAL, strict=False, wanted=SIZE) is LEVEL
+        assert winner([LEVEL], ORIGINAL, strict=False) is None
+
+    def test_the_fastest_that_keeps_the_bounds_wins(self) -> None:
+        quick, small = sized(final(PLAIN, 0.5), 4e6), sized(final(LOSSY, 0.9), 1e6)
+        wanted = Goal(max_size=2_000_000)
+        assert winner([quick, small], ORIGINAL, strict=False, wanted=wanted) is small
+        assert winner([quick], ORIGINAL, strict=False, wanted=wanted) is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.studies import CLEAN, FACTS, baseline, changed, job, study, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Outcome, between, outcome, winner
+from ortune.core.acceptance import Goal, Outcome, between, outcome, winner
 from ortune.core.step import Recipe
 from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
@@ -162,8 +162,34 @@ class TestBest:
         assert not made.confirmed(replace(good, ratio=Interval(0.9, 0.8, 1.1)))
         assert not made.confirmed(replace(good, status=Status.FAILS))
 
+    def test_what_is_wanted_says_which_of_them_is_handed_out(self, tmp_path: Path) -> None:
+        quick = replace(final("aa11" * 4, Cpu(threads=1), 0.6), size=9_000_000)
+        small = replace(final("ee55" * 4, Cpu(), 1.0), size=1_000_000)
+        made = searched(tmp_path, quick, small)
+        by_size = changed(made, job=replace(made.job, wanted=Goal("size")))
+        assert made.best == quick and not made.confirmed(small)
+        assert by_size.best == small and by_size.confirmed(small)
+        assert by_size.confirmed(quick), "a finalist that is faster may still be packed"
+        assert not by_size.confirmed(replace(quick, ratio=Interval(1.0, 0.9, 1.1)))
+
+    def test_a_trial_is_accepted_where_it_ran_and_kept_the_budget(self, tmp_path: Path) -> None:
+        good = final("aa11" * 4, Cpu(threads=1), 0.6)
+        made = searched(tmp_path, good)
+        assert made.accepts(good) is True
+        assert made.accepts(replace(good, status=Status.FAILS)) is False
+
 
 class TestUnconfirmed:
+    def test_by_size_the_smallest_come_first_and_larger_ones_not_at_all(
+        self, tmp_path: Path
+    ) -> None:
+        sizes = {"e1": 2_000_000, "e2": 1_000_000, "e3": 9_000_000}
+        more = [replace(trial(k * 8, FOUND, 0.7), size=n) for k, n in sizes.items()]
+        made = searched(tmp_path, finished="time")
+        made = replace(made, trials=(made.trials[0], *more))
+        made = changed(made, job=replace(made.job, wanted=Goal("size")))
+        assert [t.key[:2] for t in made.unconfirmed] == ["e2", "e1"]
+
     def test_a_search_that_was_cut_off_names_what_looked_faster(self, tmp_path: Path) -> None:
         slow, fast = (trial(key, FOUND, r) for key, r in (("e1" * 8, 0.8), ("e2" * 8, 0.3)))
         level = replace(trial("e3" * 8, FOUND, 0.5), ratio=Interval(0.5, 0.4, 1.0))
@@ -214,6 +240,7 @@ def test_every_plan_counts_once_by_its_last_word_and_the_original_not_at_all(
         "not scored": 0,
         "outside the accuracy budget": 1,
         "failed": 1,
+        "too large": 0,
         "not tried": 4,
     }
     assert searched(tmp_path).counts[Outcome.FASTER] == 1

@@ -34,6 +34,7 @@ class Script:
 
     Attributes:
         ratio: Their latency over the original's; `ratios` has that of single backends.
+        sizes: Bytes of the files of single backends; those of the others have 12.
         noise: Sample -> what is added to their answer.
         fails: Request at which a worker dies: ("baseline" or "candidate", request).
         passes: Called whenever a candidate loads.
@@ -41,6 +42,7 @@ class Script:
 
     ratio: float = 0.5
     ratios: dict[Backend, float] = field(default_factory=dict)
+    sizes: dict[Backend, int] = field(default_factory=dict)
     noise: Callable[[int], float] = lambda index: 0.001
     fails: tuple[str, str] = ("", "")
     passes: Callable[[], None] = lambda: None
@@ -109,7 +111,8 @@ def scripted(root: Path, patch: pytest.MonkeyPatch, script: Script) -> Context:
         return Scripted(script, "baseline" if label == "baseline" else "candidate", backend)
 
     def build(context: Context, plan: Plan, sink: Any) -> Files:
-        return Files({"": source}, EDITS, 12, bool(plan.recipe.steps), "artefacts/0123")
+        size = script.sizes.get(plan.backend, 12)
+        return Files({"": source}, EDITS, size, bool(plan.recipe.steps), "artefacts/0123")
 
     source = studies.write_model(root / "toy.onnx", studies.MODEL)
     patch.setattr(measure, "start", start)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.studies import MODEL, TUNED, job, write_model
 
 from ortune.backends.cpu import Cpu
+from ortune.core.acceptance import Goal
 from ortune.core.budget import Budget
 from ortune.core.plugins import catalog
 from ortune.core.study import Job
@@ -43,6 +44,12 @@ def test_what_results_depend_on_is_in_the_key_and_is_named(
     assert job_key(other) != job_key(one)
     assert different(one, other).startswith(said)
     assert different(one, other).count("its ") + different(one, other).count("other ") == 1
+
+
+def test_by_what_the_winner_is_chosen_is_named_and_no_trial_depends_on_it(one: Job) -> None:
+    other = replace(one, wanted=Goal("size"))
+    assert job_key(other) == job_key(one)
+    assert different(one, other) == "its winner is the fastest, not --prefer size"
 
 
 @pytest.mark.parametrize("fields", [{"model": "elsewhere/toy.onnx"}, {"budget_rule": "given"}])

@@ -8,8 +8,18 @@ import pytest
 from tests.unit.studies import CLEAN, baseline, trial
 
 from ortune.backends.cpu import Cpu
+from ortune.core.acceptance import Goal
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
-from ortune.search.compare import apart, faster, quicker, reaches
+from ortune.search.compare import (
+    apart,
+    faster,
+    finalists,
+    leaders,
+    quicker,
+    reaches,
+    settled,
+    to_beat,
+)
 
 PLAN = Plan(CLEAN, Cpu(threads=1))
 
@@ -88,3 +98,48 @@ def test_a_target_is_reached_by_the_interval_not_by_the_estimate(high: float, th
 def test_a_target_is_reached_only_by_a_proved_plan(held_back: dict[str, object]) -> None:
     assert reaches(measured(0.2, 0.1, 0.3), 2.0)
     assert not reaches(replace(measured(0.2, 0.1, 0.3), **held_back), 2.0)  # type: ignore[arg-type]
+
+
+SIZE = Goal("size")
+
+
+def kept(key: str, value: float, low: float, high: float, size: int) -> Trial:
+    return replace(measured(value, low, high, key * 8), size=size)
+
+
+class TestWanted:
+    quick, small = kept("11", 0.5, 0.4, 0.6, 4_000_000), kept("22", 1.02, 0.9, 1.1, 1_000_000)
+    tied = tuple(kept(f"{n}3", 0.9 + n / 100, 0.8, 1.1, 1_001_000) for n in range(3))
+    slow = kept("44", 1.2, 1.1, 1.3, 500_000)
+
+    def test_by_size_what_may_not_be_slower_leads_the_smallest_first(self) -> None:
+        every = [baseline(), self.quick, self.small, self.slow]
+        assert leaders(every, SIZE) == [self.small, self.quick]
+        assert leaders(every, Goal()) == faster(every) == [self.quick]
+
+    def test_two_of_one_size_at_most_are_finalists(self) -> None:
+        every = [baseline(), self.quick, self.small, *self.tied]
+        assert leaders(every, SIZE) == [*self.tied, self.small, self.quick]
+        assert finalists(every, SIZE) == [*self.tied[:2], self.quick]
+        assert finalists(every, Goal()) == [self.quick, *self.tied] == leaders(every, Goal())
+
+    def test_what_breaks_a_bound_does_not_lead(self) -> None:
+        every = [baseline(), self.quick, *self.tied]
+        assert leaders(every, Goal(max_size=2_000_000)) == list(self.tied)
+        assert leaders(every, Goal(max_size=500_000)) == []
+
+    def test_what_is_to_be_beaten(self) -> None:
+        every = [baseline(), self.quick, self.small]
+        assert to_beat(every, Goal()) == 0.5
+        assert to_beat(every, SIZE) == to_beat(every, Goal("memory")) == 1.0
+        assert to_beat(every, Goal(max_size=2_000_000)) == 1.0, "1.02 is no limit to beat"
+        assert to_beat([baseline()], Goal()) == 1.0
+
+    def test_what_cannot_win_beside_a_finalist_is_settled(self) -> None:
+        near = kept("55", 0.55, 0.5, 0.65, 4_000_000)
+        far = kept("66", 0.9, 0.8, 0.95, 4_000_000)
+        assert settled(self.quick, far, Goal()) and not settled(self.quick, near, Goal())
+        assert settled(self.quick, far, SIZE), "as large and slower"
+        assert settled(self.small, self.quick, SIZE), "larger, however fast"
+        less = replace(far, size=1_000_000)
+        assert not settled(self.quick, less, SIZE), "smaller, however slow"

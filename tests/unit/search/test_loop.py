@@ -13,7 +13,7 @@ import pytest
 from tests.unit.experiment.scripted import FINAL, LOSSY, Script, scripted
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Outcome
+from ortune.core.acceptance import Goal, Outcome
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, Note, TrialDone, Unconfirmed
 from ortune.core.hardware.paid import Paid, PlanTally
@@ -25,7 +25,8 @@ from ortune.experiment import evaluate, measure
 from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import stats
 from ortune.recipe.space import Space
-from ortune.search.loop import Aim, search
+from ortune.search.aim import Aim
+from ortune.search.loop import search
 from ortune.search.policy import LeftOut, Policy, View
 
 MORE = "three more plans are there"
@@ -57,6 +58,15 @@ class Around(Given):
 
     def left_out(self, view: View) -> LeftOut:
         return LeftOut(notes=(), late=True, plans=1)
+
+
+@dataclass(frozen=True)
+class Screened(Given):
+    """Proposes a block of each plan."""
+
+    def next(self, view: View) -> Proposal | None:
+        found = super().next(view)
+        return replace(found, effort="screen") if found else None
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]
         **aim: Any,
     ) -> Study:
         context = replace(scripted(tmp_path, monkeypatch, script), finalists=3, **known)
+        if goal := aim.pop("goal", None):
+            context = replace(context, job=replace(context.job, wanted=goal))
         write_header(tmp_path, Header(context.job, context.facts))
         wanted = Aim(**{"seconds": 100.0, "began": 0.0, "clock": Clock(), **aim})
         space = Space(context.facts, (), context.job.workload, context.job.baseline)
@@ -229,6 +241,58 @@ def test_plans_left_for_lack_of_time_are_told_once(
     assert [e.text for e in told if isinstance(e, Note)] == ["time is up: 7 plans not tried"]
     assert study.notes == () and study.counts[Outcome.UNTRIED] == 7
     assert study.finished == "time"
+
+
+class TestWanted:
+    """The original's file has its real size, every built one 12 bytes."""
+
+    def test_the_smallest_that_is_not_slower_is_handed_out(
+        self, run: Callable[..., Study]
+    ) -> None:
+        script = Script(ratios=ratios(1.0, 1.0, 1.0, 1.2, 0.999))
+        assert run(script).best.part == "search", "the original: nothing is faster"
+        study = run(script, goal=Goal("size"))
+        assert backends(study, "final") == [5, 1], "the two fastest of those of one size"
+        assert study.best.part == "final" and study.best.size == 12
+        assert study.job.wanted == Goal("size")
+
+    def test_a_plan_above_a_bound_is_no_finalist(self, run: Callable[..., Study]) -> None:
+        script = Script(ratio=0.5)
+        study = run(script, goal=Goal(max_size=11))
+        assert study.final == () and study.best == study.baseline
+        assert study.counts[Outcome.TOO_LARGE] == len(PLANS)
+        assert {t.why for t in study.trials[1:]} == {"12 bytes is above --max-size 11 bytes"}
+        assert script.asked("load", "candidate") == [], "not timed"
+        assert not study.job.wanted.fits(study.best)
+
+    def test_one_that_keeps_it_to_the_byte_is_one(self, run: Callable[..., Study]) -> None:
+        assert run(Script(ratio=0.5), goal=Goal(max_size=12)).best.size == 12
+
+    def test_one_that_is_screened_is_timed_all_the_same(self, run: Callable[..., Study]) -> None:
+        study = run(Script(ratio=0.5), PLANS[:1], Screened, goal=Goal(max_size=11))
+        assert study.trials[1].ratio is not None and study.final == ()
+
+    def test_nor_does_it_end_the_search_at_the_target(self, run: Callable[..., Study]) -> None:
+        study = run(Script(ratio=0.3), target_speedup=2.0, goal=Goal(max_size=11))
+        assert study.finished == "done" and study.final == ()
+
+    def test_a_setting_that_saves_is_a_finalist_though_it_gains_no_time(
+        self, run: Callable[..., Study]
+    ) -> None:
+        script = Script(ratios=ratios(0.5, 0.6), sizes={PLANS[1].backend: 10})
+        study = run(script, PLANS[:2], Around, goal=Goal("size"))
+        assert backends(study, "final") == [2] and study.best.size == 10
+
+    def test_policies_are_told(self, run: Callable[..., Study]) -> None:
+        seen: list[View] = []
+
+        class Asked(Given):
+            def next(self, view: View) -> Proposal | None:
+                seen.append(view)
+                return super().next(view)
+
+        run(Script(), PLANS[:1], Asked, goal=Goal("memory"))
+        assert {view.wanted for view in seen} == {Goal("memory")}
 
 
 class TestTarget:

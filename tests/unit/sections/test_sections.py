@@ -18,6 +18,7 @@ from ortune.core.wording import megabytes, milliseconds, number
 from ortune.reporting.blocks import gather
 
 SECTIONS = (
+    "batches",
     "front",
     "history",
     "machine",
