@@ -1,17 +1,20 @@
 """Change the modules that decide in small ways, and see whether a test notices.
 
     make mutants
-    python -m tools.mutants [--module core/study.py] [--sample N] [--hand] [--again] [--jobs N]
+    python -m tools.mutants [--module core/study.py] [--seconds N] [--survivors] [--sample N]
+                            [--hand] [--again] [--jobs N]
 
 Outcomes go to benchmarks/results/mutants.json, module by module; a module whose text, tests and
-mutations are those of the last run is not run again. Exit status 1: a mutation made by hand
-survived, fewer than 90 % died, or a survivor is not in `accepted.toml` with its reason.
+mutations are those of the last run is not run again. A run that is stopped, or is given
+`--seconds`, goes on where it ended. Exit status 1: a mutation made by hand survived, fewer than
+90 % died, a survivor is not in `accepted.toml` with its reason, or edits are left to try.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -21,6 +24,7 @@ from typing import Any
 
 from tools.mutants import plan, trials
 from tools.mutants.edit import Mutant, lines_of
+from tools.mutants.journal import Journal
 
 RESULTS = plan.ROOT / "benchmarks" / "results" / "mutants.json"
 WANTED = 0.9
@@ -37,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trials.prepare()
     memory = Path("/dev/shm")
     where = memory if memory.is_dir() else None
+    until = time.monotonic() + asked.seconds
     with tempfile.TemporaryDirectory(prefix="mutants-", dir=where) as folder:
         copies = trials.Copies(Path(folder), asked.jobs)
         for path, module in known.items():
@@ -44,20 +49,42 @@ def main(argv: Sequence[str] | None = None) -> int:
             done = found.get(path, {}).get("digest") == digest and not asked.again
             if done or asked.module not in ("", path):
                 continue
-            told = _module(
-                module, copies, [] if asked.hand else plan.edits(module)[:: asked.sample]
-            )
             if asked.sample > 1 or asked.hand:
+                edits = [] if asked.hand else plan.edits(module)[:: asked.sample]
+                told = _told(module, _tried(module, copies, edits))
                 print(told["hand"], flush=True)
                 continue
-            found[path] = {"digest": digest, **told}
+            if time.monotonic() >= until:
+                return 1
+            journal = Journal(digest, module)
+            if asked.survivors:
+                journal.take_over(found.get(path, {}))
+            tried = _tried(module, copies, plan.edits(module), journal, until)
+            left = len(plan.edits(module)) + len(_by_hand(module)) - len(tried)
+            told = _told(module, tried)
+            print(f"{path}: {_counts(told)}, left {left}", flush=True)
+            if left:
+                return 1
+            found[path] = {"digest": digest, "source": module.source_digest(), **told}
             RESULTS.write_text(json.dumps(_summed(kept), indent=1) + "\n", encoding="utf-8")
+            journal.close()
     return 0 if asked.sample > 1 or asked.hand else _verdict(found)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("--module", default="", help="one of modules.toml")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        help="start nothing after these; go on next time",
+    )
+    parser.add_argument(
+        "--survivors",
+        action="store_true",
+        help="near tests were only added since the last run: what died stays dead",
+    )
     parser.add_argument("--sample", type=int, default=1, help="every Nth edit; nothing is kept")
     parser.add_argument("--hand", action="store_true", help="those made by hand; nothing is kept")
     parser.add_argument("--again", action="store_true", help="also what is known")
@@ -70,9 +97,14 @@ def _digest(module: plan.Module) -> str:
     return plan.digest(module.digest(), *made)
 
 
-def _module(module: plan.Module, copies: trials.Copies, edits: Sequence[Mutant]) -> dict[str, Any]:
-    """Try edits of a module, those made by hand first, and say what became of them."""
-    began = time.monotonic()
+def _tried(
+    module: plan.Module,
+    copies: trials.Copies,
+    edits: Sequence[Mutant],
+    journal: Journal | None = None,
+    until: float = math.inf,
+) -> dict[Mutant, str]:
+    """Try edits of a module, those made by hand first; return what became of them."""
     near = trials.measure(module, copies)
     source = module.source()
 
@@ -80,22 +112,35 @@ def _module(module: plan.Module, copies: trials.Copies, edits: Sequence[Mutant])
         tests = near.of(lines_of(edit, source))
         return tests, sum(near.seconds[test] for test in tests)
 
-    hand = {edit: name for name, edit in plan.by_hand() if edit.path == module.path}
-    counts = {"killed": 0, "timed out": 0, "survived": 0}
-    survivors, made = [], {}
-    for edit, word in trials.outcomes([*hand, *edits], chosen, copies):
-        if edit in hand:
-            made[hand[edit]] = word
-        else:
-            counts[word] += 1
-            if word == "survived":
-                survivors.append(edit)
+    every = [*_by_hand(module), *edits]
+    found = {edit: word for edit in every if journal and (word := journal.of(edit))}
+    waiting = [edit for edit in every if edit not in found]
+    for edit, word in trials.outcomes(waiting, chosen, copies, until):
+        found[edit] = word
+        if journal:
+            journal.add(edit, word)
         if word == "survived":
             print(f"{edit.path}:{edit.line} {edit.where}\n  - {edit.was}\n  + {edit.becomes}")
-    survivors.sort(key=lambda edit: edit.span)
-    seconds = round(time.monotonic() - began)
-    print(f"{module.path}: {counts}, {seconds} s", flush=True)
-    return {**counts, "seconds": seconds, "hand": made, "survivors": [_row(s) for s in survivors]}
+    return found
+
+
+def _by_hand(module: plan.Module) -> dict[Mutant, str]:
+    return {edit: name for name, edit in plan.by_hand() if edit.path == module.path}
+
+
+def _told(module: plan.Module, found: dict[Mutant, str]) -> dict[str, Any]:
+    """Sum up what became of a module's edits."""
+    hand = _by_hand(module)
+    made = {hand[edit]: word for edit, word in found.items() if edit in hand}
+    words = [word for edit, word in found.items() if edit not in hand]
+    counts = {word: words.count(word) for word in ("killed", "timed out", "survived")}
+    alive = [e for e, word in found.items() if word == "survived" and e not in hand]
+    alive.sort(key=lambda edit: edit.span)
+    return {**counts, "hand": made, "survivors": [_row(edit) for edit in alive]}
+
+
+def _counts(told: dict[str, Any]) -> str:
+    return ", ".join(f"{word} {told[word]}" for word in ("killed", "timed out", "survived"))
 
 
 def _row(edit: Mutant) -> dict[str, Any]:

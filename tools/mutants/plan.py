@@ -38,6 +38,11 @@ class Module:
         """Return its text."""
         return (root / SOURCES / self.path).read_bytes()
 
+    def source_digest(self) -> str:
+        """Digest what makes its edits: the module and the operators."""
+        made_by = self.source(), (HERE / "operators.py").read_bytes()
+        return digest(self.path, repr(self.skip), *(text.decode() for text in made_by))
+
     def digest(self) -> str:
         """Digest what the outcome depends on: the module, its near tests, the operators."""
         files = [ROOT / SOURCES / self.path, HERE / "operators.py"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -113,17 +114,21 @@ def measure(module: Module, copies: Copies) -> Near:
 
 
 def outcomes(
-    edits: Sequence[Mutant], chosen: Callable[[Mutant], tuple[list[str], float]], copies: Copies
+    edits: Sequence[Mutant],
+    chosen: Callable[[Mutant], tuple[list[str], float]],
+    copies: Copies,
+    until: float = math.inf,
 ) -> Iterator[tuple[Mutant, str]]:
     """Try edits side by side; yield each with ``killed``, ``timed out`` or ``survived``.
 
     Args:
         chosen: Tests of an edit, and the seconds they take unchanged.
+        until: By the monotonic clock; what has not begun then is left untried.
     """
     waiting, free = list(edits), list(copies.trees)
     running: dict[int, tuple[Mutant, Path, float]] = {}
-    while waiting or running:
-        while waiting and free:
+    while running or (waiting and time.monotonic() < until):
+        while waiting and free and time.monotonic() < until:
             edit = waiting.pop(0)
             tests, seconds = chosen(edit)
             if not tests:
@@ -131,10 +136,10 @@ def outcomes(
                 continue
             tree = free.pop()
             _write(tree, edit)
-            until = time.monotonic() + PATIENCE * seconds + 20
-            running[_start(tree, tests, [])] = edit, tree, until
-        for job, (edit, tree, until) in list(running.items()):
-            status = _poll(job, until)
+            longest = time.monotonic() + PATIENCE * seconds + 20
+            running[_start(tree, tests, [])] = edit, tree, longest
+        for job, (edit, tree, longest) in list(running.items()):
+            status = _poll(job, longest)
             if status is not None:
                 del running[job]
                 shutil.copy(ROOT / SOURCES / edit.path, tree / SOURCES / edit.path)
