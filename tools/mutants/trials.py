@@ -126,7 +126,7 @@ def outcomes(
         until: By the monotonic clock; what has not begun then is left untried.
     """
     waiting, free = list(edits), list(copies.trees)
-    running: dict[int, tuple[Mutant, Path, float]] = {}
+    running: dict[int, tuple[Mutant, Path, list[str], float]] = {}
     while running or (waiting and time.monotonic() < until):
         while waiting and free and time.monotonic() < until:
             edit = waiting.pop(0)
@@ -137,11 +137,17 @@ def outcomes(
             tree = free.pop()
             _write(tree, edit)
             longest = time.monotonic() + PATIENCE * seconds + 20
-            running[_start(tree, tests, [])] = edit, tree, longest
-        for job, (edit, tree, longest) in list(running.items()):
+            running[_start(tree, tests, [])] = edit, tree, tests, longest
+        for job, (edit, tree, tests, longest) in list(running.items()):
             status = _poll(job, longest)
-            if status is not None:
-                del running[job]
+            if status is None:
+                continue
+            del running[job]
+            files = sorted({test.partition("::")[0] for test in tests})
+            if status == USAGE and tests != files:
+                # The edit breaks the import, or gives tests other names: their files tell which.
+                running[_start(tree, files, [])] = edit, tree, files, longest + 20
+            else:
                 shutil.copy(ROOT / SOURCES / edit.path, tree / SOURCES / edit.path)
                 free.append(tree)
                 yield edit, _word(status)

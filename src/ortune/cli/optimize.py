@@ -58,6 +58,8 @@ def command(asked: _Asked) -> int:
 
 def summary(study: Study, page: Path) -> dict[str, object]:
     """Return what scripts ask for first, then the whole study."""
+    from ortune.core import wording
+
     best = study.best
     return {
         "run": study.root,
@@ -70,8 +72,10 @@ def summary(study: Study, page: Path) -> dict[str, object]:
             "speedup": study.speedup(best),
             "predicted": best.predicted,
             "score": best.score,
+            "meaning": wording.means(best.score) if best is not study.baseline else "",
             "size": best.size,
         },
+        "outlook": study.header.outlook,
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,
         "workload": str(study.job.workload),

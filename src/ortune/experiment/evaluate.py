@@ -95,11 +95,11 @@ class Attempts:
             always_score: Score it even where it has lost on time.
         """
         plan, key = proposal.plan, self.key(proposal.plan)
+        self.sink(TrialStarted(plan, proposal.stage, proposal.index, proposal.total))
         known = self.ledger.find(key, "search")
         if known is not None:
             self.sink(TrialDone(known, cached=True))
             return known
-        self.sink(TrialStarted(plan, proposal.stage, proposal.index, proposal.total))
         try:
             files = build_all(self.context, plan, self.sink)
         except OrtuneError as error:
@@ -137,11 +137,11 @@ class Attempts:
 
     def final(self, trial: Trial, index: int, total: int) -> Trial:
         """Return a trial re-measured in fresh pairs on all evaluation samples."""
+        self.sink(TrialStarted(trial.plan, "final", index, total))
         known = self.ledger.find(trial.key, "final")
         if known is not None:
             self.sink(TrialDone(known, cached=True))
             return known
-        self.sink(TrialStarted(trial.plan, "final", index, total))
         self._rest()
         files = build_all(self.context, trial.plan, self.sink)
         effort = claiming(self.pair_seconds)

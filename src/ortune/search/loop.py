@@ -253,9 +253,9 @@ class _Loop:
         needed = stats.pairs_for(learnt)
         if needed is not None and needed <= stats.PAIRS:
             return
-        had = f"{stats.PAIRS} pairs of fresh processes, {stats.PAIRS * each:.0f} s"
+        had = f"{count(stats.PAIRS, 'pair')} of fresh processes, {stats.PAIRS * each:.0f} s"
         if needed is not None and needed * each <= LONGEST_S:
-            text = f"to find a difference of 3 % a finalist needs {needed} pairs here, "
+            text = f"to find a difference of 3 % a finalist needs {count(needed, 'pair')} here, "
             text += f"{needed * each:.0f} s; it had {had}"
         else:
             text = (

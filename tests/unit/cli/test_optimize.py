@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import click
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.cli import optimize
 from ortune.cli.terminal import settings
+from ortune.core import wording
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
@@ -61,6 +63,17 @@ def test_the_summary_says_whether_anything_was_gained() -> None:
     page = Path("run/report.html")
     assert optimize.summary(study(FAST), page)["improved"] is True
     assert optimize.summary(study(), page)["improved"] is False
+
+
+def test_the_summary_says_what_could_be_proved_and_what_the_verdict_means() -> None:
+    page = Path("run/report.html")
+    found = study(FAST)
+    said = "60 samples: 18 are held out"
+    told = optimize.summary(replace(found, header=Header(JOB, FACTS, outlook=said)), page)
+    assert told["outlook"] == said
+    assert cast(dict[str, Any], told["best"])["meaning"] == wording.means(SCORE) != ""
+    stays = optimize.summary(study(), page)
+    assert stays["outlook"] == cast(dict[str, Any], stays["best"])["meaning"] == ""
 
 
 def test_settings_hold_what_was_given_with_absolute_paths(
