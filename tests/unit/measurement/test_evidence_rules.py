@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.unit.measurement.toys import TOP1, Cost, Figure, Mean, column
 
 from ortune.core.budget import Budget
-from ortune.core.metric import Metric
 from ortune.core.trial import Verdict
 from ortune.measurement.accuracy import judge, provable, scored
 from ortune.statistics import betting, binomial, paired
 
-TOP1 = Budget.parse("top1>=base-0.01")
 BUDGETS = [
     *("cosine>=0.9", "cosine(share=0.5)>=0.9", "cosine(share=0)>=0.9", "max-error<=0.3"),
     *("top1>=base-0.1", "top1>=0.5"),
 ]
-
-
-@dataclass(frozen=True)
-class Mean(Metric):
-    """Of records from 0 to 1, unless nothing is known of them."""
-
-    known: tuple[float, float] | None = (0.0, 1.0)
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        return self.known
-
-
-@dataclass(frozen=True)
-class Cost(Mean):
-    """Lower is better."""
-
-    higher_is_better: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class Root(Mean):
-    """The root of a mean: no mean itself, though its records have bounds."""
-
-    def aggregate(self, records: Any) -> float:
-        return math.sqrt(float(records[:, 0].mean())) if len(records) else math.nan
-
-
-def column(values: object) -> np.ndarray:
-    return np.asarray(values, np.float64).reshape(-1, 1)
 
 
 @pytest.mark.parametrize("text", BUDGETS)
@@ -72,7 +40,7 @@ def test_a_baseline_that_is_not_a_number_fails_too(text: str) -> None:
 
 def test_a_figure_of_bounded_records_is_not_proved() -> None:
     ones = column(np.ones(5000))
-    for budget in (Budget(Root(), -0.1, relative=True), Budget(Root(), 0.1)):
+    for budget in (Budget(Figure(), -0.1, relative=True), Budget(Figure(), 0.1)):
         assert provable(budget, ones) is None
         score = judge(budget, ones, ones)
         assert score.verdict is Verdict.LIKELY and "a figure is not proved" in score.basis
@@ -167,6 +135,6 @@ class TestMean:
 
 def test_a_lone_group_is_said_to_be_one() -> None:
     ones = column(np.ones(5))
-    budget = Budget(Root(), 0.5)
+    budget = Budget(Figure(), 0.5)
     assert judge(budget, ones, ones, ["a"] * 5).basis.startswith("bootstrap over 1 group;")
     assert judge(budget, ones, ones).basis.startswith("bootstrap over 5 samples;")
