@@ -33,11 +33,8 @@ WANTED = 0.9
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is asked for; return the exit status."""
     asked = _arguments(argv)
-    kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    found: dict[str, Any] = kept.setdefault("modules", {})
+    found = _kept()
     known = {module.path: module for module in plan.modules()}
-    for gone in set(found) - set(known):
-        del found[gone]
     trials.prepare()
     memory = Path("/dev/shm")
     where = memory if memory.is_dir() else None
@@ -65,8 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{path}: {_counts(told)}, left {left}", flush=True)
             if left:
                 return 1
-            found[path] = {"digest": digest, "source": module.source_digest(), **told}
-            RESULTS.write_text(json.dumps(_summed(kept), indent=1) + "\n", encoding="utf-8")
+            row = {"digest": digest, "source": module.source_digest(), **told}
+            # Read anew: another run may have added a module meanwhile.
+            found = {name: one for name, one in _kept().items() if name in known} | {path: row}
+            RESULTS.write_text(json.dumps(_summed(found), indent=1) + "\n", encoding="utf-8")
             journal.close()
     return 0 if asked.sample > 1 or asked.hand else _verdict(found)
 
@@ -150,9 +149,16 @@ def _row(edit: Mutant) -> dict[str, Any]:
     return {"line": edit.line, **told, "accepted": next(fits, "")}
 
 
-def _summed(kept: dict[str, Any]) -> dict[str, Any]:
+def _kept() -> dict[str, Any]:
+    """Return the results there are: path -> what became of the module's edits."""
+    if not RESULTS.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))["modules"]
+    return found
+
+
+def _summed(found: dict[str, Any]) -> dict[str, Any]:
     """Return the file's content: the sums, then the modules."""
-    found = kept["modules"]
     sums = {word: sum(m[word] for m in found.values()) for word in ("killed", "timed out")}
     survived = sum(m["survived"] for m in found.values())
     made = [word for m in found.values() for word in m["hand"].values()]
@@ -168,7 +174,7 @@ def _summed(kept: dict[str, Any]) -> dict[str, Any]:
 
 def _verdict(found: dict[str, Any]) -> int:
     """Print what is wrong; return the exit status."""
-    sums = _summed({"modules": found})
+    sums = _summed(found)
     alive = [n for m in found.values() for n, word in m["hand"].items() if word == "survived"]
     known = plan.accepted()
     open_ = 0
