@@ -28,46 +28,52 @@ from tools.mutants.journal import Journal
 
 RESULTS = plan.ROOT / "benchmarks" / "results" / "mutants.json"
 WANTED = 0.9
+WORDS = ("killed", "timed out", "survived")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is asked for; return the exit status."""
     asked = _arguments(argv)
-    found = _kept()
-    known = {module.path: module for module in plan.modules()}
+    known = {name: one["digest"] for name, one in _kept().items()}
     trials.prepare()
     memory = Path("/dev/shm")
-    where = memory if memory.is_dir() else None
     until = time.monotonic() + asked.seconds
-    with tempfile.TemporaryDirectory(prefix="mutants-", dir=where) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="mutants-", dir=memory if memory.is_dir() else None
+    ) as folder:
         copies = trials.Copies(Path(folder), asked.jobs)
-        for path, module in known.items():
-            digest = _digest(module)
-            done = found.get(path, {}).get("digest") == digest and not asked.again
-            if done or asked.module not in ("", path):
+        for module in plan.modules():
+            done = known.get(module.path) == _digest(module) and not asked.again
+            if done or asked.module not in ("", module.path):
                 continue
             if asked.sample > 1 or asked.hand:
                 edits = [] if asked.hand else plan.edits(module)[:: asked.sample]
-                told = _told(module, _tried(module, copies, edits))
-                print(told["hand"], flush=True)
-                continue
-            if time.monotonic() >= until:
+                print(_told(module, _tried(module, copies, edits))["hand"], flush=True)
+            elif time.monotonic() >= until or _recorded(module, copies, asked.survivors, until):
                 return 1
-            journal = Journal(digest, module)
-            if asked.survivors:
-                journal.take_over(found.get(path, {}))
-            tried = _tried(module, copies, plan.edits(module), journal, until)
-            left = len(plan.edits(module)) + len(_by_hand(module)) - len(tried)
-            told = _told(module, tried)
-            print(f"{path}: {_counts(told)}, left {left}", flush=True)
-            if left:
-                return 1
-            row = {"digest": digest, "source": module.source_digest(), **told}
-            # Read anew: another run may have added a module meanwhile.
-            found = {name: one for name, one in _kept().items() if name in known} | {path: row}
-            RESULTS.write_text(json.dumps(_summed(found), indent=1) + "\n", encoding="utf-8")
-            journal.close()
-    return 0 if asked.sample > 1 or asked.hand else _verdict(found)
+    if asked.sample > 1 or asked.hand:
+        return 0
+    found = _kept()
+    _write(found)  # with reasons that were given since
+    return _verdict(found)
+
+
+def _recorded(module: plan.Module, copies: trials.Copies, survivors: bool, until: float) -> int:
+    """Try a module's edits and write down what became of them; return how many are left."""
+    digest = _digest(module)
+    journal = Journal(digest, module)
+    if survivors:
+        journal.take_over(_kept().get(module.path, {}))
+    tried = _tried(module, copies, plan.edits(module), journal, until)
+    told = _told(module, tried)
+    left = len(plan.edits(module)) + len(_by_hand(module)) - len(tried)
+    counts = ", ".join(f"{word} {told[word]}" for word in WORDS)
+    print(f"{module.path}: {counts}, left {left}", flush=True)
+    if not left:
+        row = {"digest": digest, "source": module.source_digest(), **told}
+        _write(_kept() | {module.path: row})  # read anew: another run may have added to it
+        journal.close()
+    return left
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -132,21 +138,24 @@ def _told(module: plan.Module, found: dict[Mutant, str]) -> dict[str, Any]:
     hand = _by_hand(module)
     made = {hand[edit]: word for edit, word in found.items() if edit in hand}
     words = [word for edit, word in found.items() if edit not in hand]
-    counts = {word: words.count(word) for word in ("killed", "timed out", "survived")}
+    counts = {word: words.count(word) for word in WORDS}
     alive = [e for e, word in found.items() if word == "survived" and e not in hand]
     alive.sort(key=lambda edit: edit.span)
-    return {**counts, "hand": made, "survivors": [_row(edit) for edit in alive]}
+    rows = [
+        {"line": edit.line, "where": edit.where, "was": edit.was, "becomes": edit.becomes}
+        for edit in alive
+    ]
+    return {**counts, "hand": made, "survivors": _explained(module.path, rows)}
 
 
-def _counts(told: dict[str, Any]) -> str:
-    return ", ".join(f"{word} {told[word]}" for word in ("killed", "timed out", "survived"))
-
-
-def _row(edit: Mutant) -> dict[str, Any]:
-    """Return a survivor as a difference, with the reason where it is accepted."""
-    told = {"where": edit.where, "was": edit.was, "becomes": edit.becomes}
-    fits = (one.why for one in plan.accepted() if one.matches(edit.path, **told))
-    return {"line": edit.line, **told, "accepted": next(fits, "")}
+def _explained(path: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return survivors with the reasons why they are accepted, empty where there is none."""
+    found = []
+    for row in rows:
+        told = {name: row[name] for name in ("where", "was", "becomes")}
+        fits = (one.why for one in plan.accepted() if one.matches(path, **told))
+        found.append({**row, "accepted": next(fits, "")})
+    return found
 
 
 def _kept() -> dict[str, Any]:
@@ -154,7 +163,16 @@ def _kept() -> dict[str, Any]:
     if not RESULTS.is_file():
         return {}
     found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))["modules"]
-    return found
+    known = {module.path for module in plan.modules()}
+    return {
+        path: {**one, "survivors": _explained(path, one["survivors"])}
+        for path, one in found.items()
+        if path in known
+    }
+
+
+def _write(found: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(_summed(found), indent=1) + "\n", encoding="utf-8")
 
 
 def _summed(found: dict[str, Any]) -> dict[str, Any]:
@@ -176,12 +194,7 @@ def _verdict(found: dict[str, Any]) -> int:
     """Print what is wrong; return the exit status."""
     sums = _summed(found)
     alive = [n for m in found.values() for n, word in m["hand"].items() if word == "survived"]
-    known = plan.accepted()
-    open_ = 0
-    for path, module in found.items():
-        for row in module["survivors"]:
-            told = {name: row[name] for name in ("where", "was", "becomes")}
-            open_ += not any(one.matches(path, **told) for one in known)
+    open_ = sum(not row["accepted"] for m in found.values() for row in m["survivors"])
     print(
         f"{sums['share that died']:.1%} died; without a reason survived {open_}; by hand: {alive}"
     )

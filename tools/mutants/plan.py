@@ -91,6 +91,7 @@ def modules() -> list[Module]:
     return [Module(**_tuples(one)) for one in _read("modules")["module"]]
 
 
+@cache
 def accepted() -> list[Accepted]:
     """Return the survivors that are known, with their reasons."""
     return [Accepted(**one) for one in _read("accepted").get("survivor", [])]

@@ -65,6 +65,18 @@ def test_unchanged_answers() -> None:
     assert n is not None and 0.99**n <= 0.05 / 3 < 0.99 ** (n - 3)
 
 
+@pytest.mark.parametrize(
+    ("delta", "error", "n"), [(0.3, 0.05, 10), (0.01, 0.01, 472), (0.001, 0.05, 2996)]
+)
+def test_more_are_needed_where_the_unknown_share_takes_of_the_error(
+    delta: float, error: float, n: int
+) -> None:
+    assert paired.unchanged(delta, error) == n
+    assert (1 - delta) ** (n - 1) <= error, "of a known share one fewer would do"
+    proves = [paired.p_value(count, 0, 0, delta, error) <= error for count in (n - 1, n)]
+    assert proves == [False, True]
+
+
 def by_hand(n: int, lost: int, won: int, delta: float, q: float) -> float:
     """The chance of so good an outcome, outcome by outcome."""
 
