@@ -110,7 +110,7 @@ def _tried(
     until: float = math.inf,
 ) -> dict[Mutant, str]:
     """Try edits of a module, those made by hand first; return what became of them."""
-    near = trials.measure(module, copies)
+    near = trials.measure(module, copies, journal.near if journal else None)
     source = module.source()
 
     def chosen(edit: Mutant) -> tuple[list[str], float]:

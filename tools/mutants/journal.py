@@ -20,10 +20,14 @@ class Journal:
         digest: Of all that the outcomes depend on: another one begins anew.
         module: The module.
         folder: Where the file is.
+
+    Attributes:
+        near: File with what the near tests run, which is measured once.
     """
 
     def __init__(self, digest: str, module: plan.Module, folder: Path = FOLDER) -> None:
         self.module, self.path = module, folder / f"{digest}.jsonl"
+        self.near = self.path.with_suffix(".near.json")
         self.known: dict[str, str] = {}
         if self.path.is_file():
             for line in self.path.read_text(encoding="utf-8").splitlines():
@@ -55,7 +59,8 @@ class Journal:
 
     def close(self) -> None:
         """Drop it: the results hold it now."""
-        self.path.unlink(missing_ok=True)
+        for path in (self.path, self.near):
+            path.unlink(missing_ok=True)
 
 
 def _name(edit: Mutant) -> str:
