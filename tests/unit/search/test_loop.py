@@ -14,7 +14,7 @@ from tests.unit.experiment.scripted import FINAL, LOSSY, Script, scripted
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Outcome
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Event, Note
+from ortune.core.event import Event, Note, TrialStarted
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Header, Study
@@ -246,6 +246,12 @@ def test_a_strict_search_hands_out_only_what_is_proved(run: Callable[..., Study]
     assert study.strict and study.final and study.best == study.baseline
 
 
+def test_unless_it_is_strict_a_search_hands_out_what_is_likely(run: Callable[..., Study]) -> None:
+    study = run(Script(ratio=0.5, noise=lambda at: 3.0 if at in (150, 151) else 0.001))
+    assert not study.strict and study.best in study.final
+    assert study.best.score is not None and study.best.score.verdict is Verdict.LIKELY
+
+
 def test_ctrl_c_keeps_what_was_found(run: Callable[..., Study]) -> None:
     calls = []
 
@@ -257,8 +263,25 @@ def test_ctrl_c_keeps_what_was_found(run: Callable[..., Study]) -> None:
 
     study = run(Script(noise=noise))
     assert study.finished == "interrupted" and len(study.trials) > 1
+    assert study.counts[Outcome.UNTRIED] == 0, "what the policy had left is not known"
     assert any(isinstance(e, Note) and e.warning for e in told)
     assert "half-width of a claim by all pairs" in study.noise
+
+
+def test_ctrl_c_among_the_finalists_concludes_those_that_were_measured(
+    run: Callable[..., Study],
+) -> None:
+    def noise(at: int) -> float:
+        if sum(isinstance(e, TrialStarted) and e.stage == "final" for e in told) > 2:
+            raise KeyboardInterrupt
+        return 0.001
+
+    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95), noise=noise))
+    assert study.finished == "interrupted" and backends(study, "final") == [1, 2]
+    assert study.counts[Outcome.UNTRIED] == 3
+    lines = map(json.loads, Path(study.root, "ledger.jsonl").read_text().splitlines())
+    keys = [found["key"] for found in lines if found["part"] == "final"]
+    assert keys == [*(trial.key for trial in study.final), study.final[0].key]
 
 
 def test_the_time_that_is_left_counts_from_when_it_began() -> None:
