@@ -51,8 +51,8 @@ def check(text: str, threads: int) -> None:
         return
     if len(wanted) != threads - 1:
         raise BadSettings(
-            f'affinity="{text}" binds {wording.count(len(wanted), "thread")}, where the '
-            f"caller's comes on top and there are to be {threads}",
+            f'affinity="{text}" binds {wording.count(len(wanted), "thread")}, not the '
+            f"{threads - 1} beside the caller's",
             fix="give one entry for each thread but the first, separated by ;",
         )
     usable = usable_cpus()
