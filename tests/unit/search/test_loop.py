@@ -148,9 +148,19 @@ def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., 
     assert keys == [first, second, last, first, second], "the earlier are concluded again, once"
 
 
-def test_time_that_is_up_leaves_finalists_out_but_for_the_first(run: Callable[..., Study]) -> None:
+def test_time_that_is_left_lets_all_finalists_be_measured(run: Callable[..., Study]) -> None:
     clock = Clock()
-    clock.now = 200.0
+    clock.now = 99.5
+    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
+    assert backends(study, "final") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("now", [100.0, 200.0])
+def test_time_that_is_up_leaves_finalists_out_but_for_the_first(
+    run: Callable[..., Study], now: float
+) -> None:
+    clock = Clock()
+    clock.now = now
     study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
     assert backends(study, "final") == [1]
     assert study.finished == "time"
