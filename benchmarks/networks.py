@@ -170,8 +170,33 @@ class Sound(nn.Module):
         return self.main(sound).expand(-1, -1, image.shape[2], image.shape[3])
 
 
-class UNet(nn.Module):
-    """Depthwise blocks, bilinear on the way up, a skip at each level, sound in the middle."""
+class Levels(nn.Module):
+    """A U-Net's way down and up: a skip at each level, sound in the middle."""
+
+    first: nn.Module
+    down: nn.ModuleList
+    sound: nn.Module
+    joined: nn.Module
+    up: nn.ModuleList
+    last: nn.Module
+
+    def widened(self, found: torch.Tensor, level: int) -> torch.Tensor:
+        """Return it at twice the width and height, for that level of the way up."""
+        raise NotImplementedError
+
+    def forward(self, image: torch.Tensor, sound: torch.Tensor) -> torch.Tensor:
+        kept = [self.first(image)]
+        for step in self.down:
+            kept.append(step(kept[-1]))
+        found = kept.pop()
+        found = self.joined(torch.cat([found, self.sound(sound, found)], 1))
+        for level, step in enumerate(self.up):
+            found = step(torch.cat([self.widened(found, level), kept.pop()], 1))
+        return torch.sigmoid(self.last(found))
+
+
+class UNet(Levels):
+    """Depthwise blocks, bilinear on the way up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,22 +216,14 @@ class UNet(nn.Module):
         )
         self.last = nn.Conv2d(widths[0], 3, 1)
 
-    def forward(self, image: torch.Tensor, sound: torch.Tensor) -> torch.Tensor:
-        kept = [self.first(image)]
-        for step in self.down:
-            kept.append(step(kept[-1]))
-        found = kept.pop()
-        found = self.joined(torch.cat([found, self.sound(sound, found)], 1))
-        for step in self.up:
-            wide = nn.functional.interpolate(
-                found, scale_factor=2, mode="bilinear", align_corners=False
-            )
-            found = step(torch.cat([wide, kept.pop()], 1))
-        return torch.sigmoid(self.last(found))
+    def widened(self, found: torch.Tensor, level: int) -> torch.Tensor:
+        return nn.functional.interpolate(
+            found, scale_factor=2, mode="bilinear", align_corners=False
+        )
 
 
-class DenseUNet(nn.Module):
-    """Dense 3x3 convolutions, transposed ones on the way up, a skip at each level, and sound."""
+class DenseUNet(Levels):
+    """Dense 3x3 convolutions, transposed ones on the way up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,12 +239,5 @@ class DenseUNet(nn.Module):
         self.up = nn.ModuleList([Dense(2 * a, a) for a, _ in reversed(pairs)])
         self.last = nn.Conv2d(widths[0], 3, 1)
 
-    def forward(self, image: torch.Tensor, sound: torch.Tensor) -> torch.Tensor:
-        kept = [self.first(image)]
-        for step in self.down:
-            kept.append(step(kept[-1]))
-        found = kept.pop()
-        found = self.joined(torch.cat([found, self.sound(sound, found)], 1))
-        for wide, step in zip(self.wide, self.up, strict=True):
-            found = step(torch.cat([torch.relu(wide(found)), kept.pop()], 1))
-        return torch.sigmoid(self.last(found))
+    def widened(self, found: torch.Tensor, level: int) -> torch.Tensor:
+        return torch.relu(self.wide[level](found))

@@ -27,6 +27,7 @@ from ortune.experiment.context import Context, ScoredPart
 from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import pairs
 from ortune.search import loop
+from ortune.search.aim import Aim
 from ortune.search.policy import Policy
 
 NEAR = 1.02
@@ -113,7 +114,7 @@ def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = Fals
                 f"the space of {table.about.name} has changed since its table was measured",
                 fix="measure it anew, or give --changed-space: what the table lacks then fails",
             )
-        aim = loop.Aim(seconds, 0.0, clock=machine.clock)
+        aim = Aim(seconds, 0.0, clock=machine.clock)
         context = surroundings(table, Path(folder), seconds)
         loop.search(context, lambda note: space, policy, aim, seen)
         study = read_study(Path(folder))

@@ -187,5 +187,5 @@ def test_saved_ranges_are_used(
     model, made = root / "classifier.onnx", tmp_path / "int8.onnx"
     words = ["int8-static", "--ranges-from", str(root / "ranges.json"), "-o", str(made)]
     assert cli.main(["apply", str(model), *words]) == 0
-    assert "1 of 1 ranges from" in capsys.readouterr().err
+    assert "1 of 1 range from" in capsys.readouterr().err
     assert made.stat().st_size < model.stat().st_size

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 from tools.mutants import plan
 from tools.mutants.edit import joined, lines_of
+from tools.mutants.journal import Journal
 from tools.mutants.operators import mutants
 
 MODULES = {module.path: module for module in plan.modules()}
@@ -87,3 +89,27 @@ def test_an_edit_changes_what_it_says(path: str) -> None:
         touched = [lines[at - 1] for at in lines_of(one, source)]
         assert one.was == joined(" ".join(touched))
         assert one.was != one.becomes
+
+
+def test_a_run_goes_on_where_it_ended(tmp_path: Path) -> None:
+    module = MODULES["core/acceptance.py"]
+    first, second, *_ = plan.edits(module)
+    Journal("digest", module, tmp_path).add(first, "survived")
+    again = Journal("digest", module, tmp_path)
+    assert (again.of(first), again.of(second)) == ("survived", None)
+    assert Journal("other", module, tmp_path).of(first) is None
+    again.close()
+    assert Journal("digest", module, tmp_path).of(first) is None
+
+
+def test_where_tests_were_added_only_survivors_are_tried_again(tmp_path: Path) -> None:
+    module = MODULES["core/acceptance.py"]
+    first, *others = plan.edits(module)
+    row = {"where": first.where, "was": first.was, "becomes": first.becomes}
+    last = {"source": module.source_digest(), "survivors": [row]}
+    journal = Journal("digest", module, tmp_path)
+    journal.take_over(last | {"source": "as it was"})
+    assert {journal.of(edit) for edit in others} == {None}
+    journal.take_over(last)
+    assert journal.of(first) is None
+    assert {journal.of(edit) for edit in others} == {"killed"}

@@ -38,6 +38,11 @@ class Module:
         """Return its text."""
         return (root / SOURCES / self.path).read_bytes()
 
+    def source_digest(self) -> str:
+        """Digest what makes its edits: the module and the operators."""
+        made_by = self.source(), (HERE / "operators.py").read_bytes()
+        return digest(self.path, repr(self.skip), *(text.decode() for text in made_by))
+
     def digest(self) -> str:
         """Digest what the outcome depends on: the module, its near tests, the operators."""
         files = [ROOT / SOURCES / self.path, HERE / "operators.py"]
@@ -86,6 +91,7 @@ def modules() -> list[Module]:
     return [Module(**_tuples(one)) for one in _read("modules")["module"]]
 
 
+@cache
 def accepted() -> list[Accepted]:
     """Return the survivors that are known, with their reasons."""
     return [Accepted(**one) for one in _read("accepted").get("survivor", [])]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -92,8 +93,11 @@ def prepare() -> None:
     gc.freeze()
 
 
-def measure(module: Module, copies: Copies) -> Near:
+def measure(module: Module, copies: Copies, known: Path | None = None) -> Near:
     """Run the near tests of a module unchanged and watch which lines each of them runs.
+
+    Args:
+        known: Where it is kept; what is there is taken, and the tests are imported alone.
 
     Raises:
         RuntimeError: They do not pass.
@@ -101,29 +105,39 @@ def measure(module: Module, copies: Copies) -> Near:
     tree, *others = copies.trees
     report = tree / "near.json"
     watch = _Watch(str(tree / SOURCES / module.path), report)
-    job = _start(tree, [*module.tests], [watch])
+    seen = known is not None and known.is_file()
+    job = _start(
+        tree, [*(["--collect-only"] * seen), *module.tests], [object() if seen else watch]
+    )
     if (status := _wait(job, 600.0)) != SURVIVED:
         raise RuntimeError(f"near tests of {module.path} fail unchanged: status {status}")
     for other in others:  # byte code saves a third of a run
         ignored = shutil.ignore_patterns("*.json")
         shutil.copytree(tree, other, dirs_exist_ok=True, ignore=ignored)
-    told = json.loads(report.read_text(encoding="utf-8"))
+    if known is not None and not seen:
+        known.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(report, known)
+    told = json.loads((known or report).read_text(encoding="utf-8"))
     reach = {test: frozenset(lines) for test, lines in told["reach"].items()}
     return Near(reach, told["seconds"], frozenset(told["imported"]))
 
 
 def outcomes(
-    edits: Sequence[Mutant], chosen: Callable[[Mutant], tuple[list[str], float]], copies: Copies
+    edits: Sequence[Mutant],
+    chosen: Callable[[Mutant], tuple[list[str], float]],
+    copies: Copies,
+    until: float = math.inf,
 ) -> Iterator[tuple[Mutant, str]]:
     """Try edits side by side; yield each with ``killed``, ``timed out`` or ``survived``.
 
     Args:
         chosen: Tests of an edit, and the seconds they take unchanged.
+        until: By the monotonic clock; what has not begun then is left untried.
     """
     waiting, free = list(edits), list(copies.trees)
-    running: dict[int, tuple[Mutant, Path, float]] = {}
-    while waiting or running:
-        while waiting and free:
+    running: dict[int, tuple[Mutant, Path, list[str], float]] = {}
+    while running or (waiting and time.monotonic() < until):
+        while waiting and free and time.monotonic() < until:
             edit = waiting.pop(0)
             tests, seconds = chosen(edit)
             if not tests:
@@ -131,12 +145,18 @@ def outcomes(
                 continue
             tree = free.pop()
             _write(tree, edit)
-            until = time.monotonic() + PATIENCE * seconds + 20
-            running[_start(tree, tests, [])] = edit, tree, until
-        for job, (edit, tree, until) in list(running.items()):
-            status = _poll(job, until)
-            if status is not None:
-                del running[job]
+            longest = time.monotonic() + PATIENCE * seconds + 20
+            running[_start(tree, tests, [])] = edit, tree, tests, longest
+        for job, (edit, tree, tests, longest) in list(running.items()):
+            status = _poll(job, longest)
+            if status is None:
+                continue
+            del running[job]
+            files = sorted({test.partition("::")[0] for test in tests})
+            if status == USAGE and tests != files:
+                # The edit breaks the import, or gives tests other names: their files tell which.
+                running[_start(tree, files, [])] = edit, tree, files, longest + 20
+            else:
                 shutil.copy(ROOT / SOURCES / edit.path, tree / SOURCES / edit.path)
                 free.append(tree)
                 yield edit, _word(status)

@@ -42,14 +42,16 @@ def command(asked: BucketsRequest) -> int:
 
 
 def _show(found: Buckets) -> None:
+    from ortune.core import wording
+
     padding, backend = found.padding, found.backend
     names = ", ".join((padding.mask, *padding.inputs))
     say(
-        f"padding: {100 * padding.share:.1f} % of the positions of {len(padding.lengths)} "
-        f"samples, on the {padding.side}; cut from {names}"
+        f"padding: {100 * padding.share:.1f} % of the positions of "
+        f"{wording.count(len(padding.lengths), 'sample')}, on the {padding.side}; cut from {names}"
     )
     said = ", ".join(f"{name} {db:.0f} dB" for name, db in found.proof.snr_db.items())
-    say(f"without effect: {said} (real positions, {found.proof.samples} samples)")
+    say(f"without effect: {said} (real positions, {wording.count(found.proof.samples, 'sample')})")
     if backend.outputs:
         say(f"zeros beyond the bucket: {', '.join(backend.outputs)}")
     table(

@@ -69,7 +69,8 @@ class _Asked(CompareObservers):
         self.alone(names, "is about --compare", "add --compare, or leave it out")
         if len(self.observers) > 1:
             raise BadSettings(
-                f"{len(self.observers)} observers are given", fix="choose one, or add --compare"
+                f"observers given: {len(self.observers)}",
+                fix="choose one, or add --compare",
             )
         if given("tensorrt_version") and self.tensorrt_cache is None:
             raise BadSettings(

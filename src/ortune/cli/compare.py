@@ -126,11 +126,13 @@ def _tail(one: ComparedRun) -> list[str]:
 
 
 def _total(found: CompareResult) -> str:
+    from ortune.core import wording
+
     limits = ", ".join(f"{name} {100 * share:g} %" for name, share in found.thresholds.items())
     rows = found.rows
     count = found.regressions
     left = sum(not row.judged for row in rows)
-    said = f"{count} of {len(rows)} rows regressed" if count else "no regression"
+    said = f"{count} of {wording.count(len(rows), 'row')} regressed" if count else "no regression"
     if left:
         said = f"{said}, {left} not judged" if count or left < len(rows) else "no row was judged"
     reach = [

@@ -28,6 +28,8 @@ def command(asked: Convert) -> int:
 
 
 def _show(found: Converted) -> None:
+    from ortune.core import wording
+
     before, after, ratio = found.bytes_before, found.bytes_after, found.latency_ratio
     change = f"{100 * (after - before) / before:+.0f} %"
     held = ", ".join(f"{name} {size(count)}" for name, count in found.weights.items())
@@ -37,7 +39,9 @@ def _show(found: Converted) -> None:
     ]
     if scores := found.compared:
         text = ", ".join(f"{score['metric']} {score['value']:.5g}" for score in scores)
-        rows.append(("against the source", f"{text} ({scores[0]['samples']} samples)"))
+        samples = scores[0]["samples"]
+        assert isinstance(samples, int)
+        rows.append(("against the source", f"{text} ({wording.count(samples, 'sample')})"))
     if ratio:
         spread = f"[{ratio.low:.2f}, {ratio.high:.2f}]"
         rows.append(("latency", f"{ratio.value:.2f} times the source's {spread}"))

@@ -99,7 +99,9 @@ def _show(found: Diff, identical: bool) -> None:
 
 
 def _headline(found: Diff, identical: bool) -> str:
-    counts = f"{len(found.nodes[0])} and {len(found.nodes[1])} nodes"
+    from ortune.core import wording
+
+    counts = f"{len(found.nodes[0])} and {wording.count(len(found.nodes[1]), 'node')}"
     if identical:
         return f"identical files: {counts}"
     if found.same:
@@ -115,6 +117,8 @@ def _headline(found: Diff, identical: bool) -> str:
 
 
 def _show_nodes(found: Diff) -> None:
+    from ortune.core import wording
+
     moved = [(op, n, m, f"{m - n:+d}") for op, (n, m) in found.ops.items() if n != m]
     kept = sum(n == m for n, m in found.ops.values())
     if moved:
@@ -131,7 +135,7 @@ def _show_nodes(found: Diff) -> None:
     if shown:
         table(("kind", "nodes", "times>", "what differs"), shown)
     if len(shown) < len(rows):
-        say(f"and {len(rows) - len(shown)} more patterns; -v lists them all")
+        say(f"and {wording.count(len(rows) - len(shown), 'more pattern')}; -v lists them all")
 
 
 def _aside(found: Diff) -> list[tuple[str, str, int, str]]:

@@ -122,6 +122,7 @@ def probe(verbose: bool) -> tuple[Probed, ...]:
 def _probe(name: str, folder: Path, verbose: bool) -> Probed:
     from importlib.resources import as_file, files
 
+    from ortune.core import wording
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
     from ortune.measurement.capabilities import capabilities
@@ -140,7 +141,9 @@ def _probe(name: str, folder: Path, verbose: bool) -> Probed:
                 placed: Mapping[str, int] = worker.ask("load")["placement"]
         except (WorkerFailed, OrtuneError) as error:
             return Probed(name, UNUSABLE, str(error).splitlines()[0])
-    return Probed(name, WORKS, ", ".join(f"{n} nodes on {ep}" for ep, n in placed.items()))
+    return Probed(
+        name, WORKS, ", ".join(f"{wording.count(n, 'node')} on {ep}" for ep, n in placed.items())
+    )
 
 
 def cpus() -> dict[str, Any]:

@@ -58,6 +58,8 @@ def command(asked: _Asked) -> int:
 
 
 def _show(found: Extracted) -> None:
+    from ortune.core import wording
+
     specs("input", found.inputs)
     specs("output", found.outputs)
     if found.added:
@@ -66,7 +68,10 @@ def _show(found: Extracted) -> None:
         if found.ways:
             say(f"to leave them out: {words}{' ...' if len(found.ways) > _WAYS else ''}")
     weights = size(found.weight_bytes)
-    say(f"{found.path}: {found.nodes} of {found.of_nodes} nodes, {weights} of weights")
+    say(
+        f"{found.path}: {found.nodes} of "
+        f"{wording.count(found.of_nodes, 'node')}, {weights} of weights"
+    )
     if found.samples is not None:
         count = f"{found.count} sample{'' if found.count == 1 else 's'}"
         say(f"{found.samples}: {count}; the piece answers as the whole")

@@ -65,7 +65,11 @@ def missed(study: Study, target_speedup: float | None) -> str:
 
 def summary(study: Study, page: Path) -> dict[str, object]:
     """Return what scripts ask for first, then the whole study."""
+<<<<<<< HEAD
     from ortune.sections.batches import rows
+=======
+    from ortune.core import wording
+>>>>>>> left14
 
     best = study.best
     return {
@@ -79,11 +83,16 @@ def summary(study: Study, page: Path) -> dict[str, object]:
             "speedup": study.speedup(best),
             "predicted": best.predicted,
             "score": best.score,
+            "meaning": wording.means(best.score) if best is not study.baseline else "",
             "size": best.size,
             "peak_rss": best.measurement.peak_rss if best.measurement else None,
             "over": study.job.wanted.over(best),
         },
+<<<<<<< HEAD
         "wanted": study.job.wanted,
+=======
+        "outlook": study.header.outlook,
+>>>>>>> left14
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,
         "workload": str(study.job.workload),

@@ -77,10 +77,14 @@ def _made(out: Path) -> Path:
 
 def _show(found: Profile, actions: Sequence[Action]) -> None:
     """Print what the report shows; notes were told while it ran."""
+    from ortune.core import wording
     from ortune.reporting.profile import TOP, parts
     from ortune.reporting.terminal import printed
 
     made = parts(found, actions, None if verbose() else TOP)
     show(*printed([part for part in made if part.name != "notes"]))
     if not verbose() and len(found.kernels) > TOP:
-        say(f"{len(found.kernels)} kernels ran, the longest are shown; -v lists them all")
+        say(
+            f"{wording.count(len(found.kernels), 'kernel')} ran, the longest are shown; "
+            "-v lists them all"
+        )

@@ -180,7 +180,11 @@ def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]
 
 
 def _show(result: dict[str, Any], results: Sequence[dict[str, NDArray[Any]]]) -> None:
-    placed = ", ".join(f"{n} nodes on {ep}" for ep, n in result["placement"].items())
+    from ortune.core import wording
+
+    placed = ", ".join(
+        f"{wording.count(n, 'node')} on {ep}" for ep, n in result["placement"].items()
+    )
     rows = [
         ("backend", f"{result['backend']}{f' ({placed})' if placed else ''}"),
         ("load", f"{milliseconds(result['load_ns'])} ms"),

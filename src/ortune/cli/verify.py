@@ -73,6 +73,7 @@ def command(asked: _Asked) -> int:
 
 
 def _show(found: Comparison, bisect: bool) -> None:
+
     from ortune.core import wording
 
     made_up = "made-up " if found.synthetic else ""
@@ -105,6 +106,8 @@ def _show(found: Comparison, bisect: bool) -> None:
 
 
 def _show_saturation(found: Saturation) -> None:
+    from ortune.core import wording
+
     hit = sorted((x for x in found.layers if x.saturated), key=lambda x: -x.largest)
     rows = [
         (x.name, x.op, f"{100 * x.saturated / x.outputs:.3g} %", f"{100 * x.largest:.3g} %")
@@ -113,7 +116,10 @@ def _show_saturation(found: Saturation) -> None:
     if rows:
         table(("saturated layer", "operator", "of its sums>", "largest error>"), rows)
     more = f", the {_SHOWN} worst are shown" if len(hit) > _SHOWN else ""
-    say(f"{len(hit)} of {len(found.layers)} integer layers saturate on {found.isa}{more}")
+    say(
+        f"saturating on {found.isa}: {len(hit)} of "
+        f"{wording.count(len(found.layers), 'integer layer')}{more}"
+    )
     if hit:
         say("quantized with reduce_range (7-bit weights) they do not")
     if found.left:
@@ -143,7 +149,7 @@ def _show_bisection(found: Bisection) -> None:
         say(f"{found.folder}: reference.onnx, other.onnx and samples of what they take{own}")
     if found.note:
         say(f"note: {found.note}")
-    say(f"{found.judged} models were judged")
+    say(f"models judged: {found.judged}")
 
 
 def _figure(value: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.plugins import catalog
@@ -44,8 +45,9 @@ def warn(path: Path, before: Path, sink: Sink) -> None:
     if risky and {layer.node for layer in risky} - old:
         sink(
             Note(
-                f"{len(risky)} of {len(layers)} integer layers can saturate on x86 CPUs without "
-                "VNNI: `ortune verify --simulate avx2` tells what that does to the answers, "
-                "reduce_range avoids it"
+                f"{len(risky)} of "
+                f"{wording.count(len(layers), 'integer layer')} can saturate on x86 CPUs "
+                "without VNNI: `ortune verify --simulate avx2` tells what that does to the "
+                "answers, reduce_range avoids it"
             )
         )

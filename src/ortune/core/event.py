@@ -28,7 +28,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class TrialStarted:
-    """A plan goes to work; `index` of `total` in the present stage."""
+    """A plan comes up, known or not; `index` of `total` in the present stage, 0 if not known."""
 
     plan: Plan
     stage: str

@@ -154,7 +154,7 @@ def per_channel(settings: Preprocess, name: str) -> NDArray[np.float32]:
     found = np.asarray(getattr(settings, name), np.float32)
     if found.size not in (1, settings.depth):
         raise BadData(
-            f"{SETTINGS}: {name} has {found.size} numbers for {settings.depth} channels",
+            f"{SETTINGS}: {name} is of length {found.size}, channels: {settings.depth}",
             fix="give one number, or one a channel",
         )
     return found

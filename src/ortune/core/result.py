@@ -76,7 +76,7 @@ class TableResult(Result):
             return super()._repr_html_()
         names = dict.fromkeys(name for row in rows for name in row)
         body = "".join(_line(map(row.get, names)) for row in rows[:_SHOWN])
-        more = f"<p>and {len(rows) - _SHOWN} more rows</p>" if len(rows) > _SHOWN else ""
+        more = f"<p>rows not shown: {len(rows) - _SHOWN}</p>" if len(rows) > _SHOWN else ""
         return f"{super()._repr_html_()}<table>{_line(names, 'th')}{body}</table>{more}"
 
 

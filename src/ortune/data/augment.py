@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.augmentation import Augmentation
 from ortune.core.errors import BadData
 from ortune.core.plugins.spelling import parse_list
@@ -66,7 +67,10 @@ def augment(
 
     path = out / "augmented.stream"
     count = stream.write(path, samples())
-    note = f"calibration: {len(indices)} samples and {count - len(indices)} altered copies"
+    note = (
+        f"calibration: {wording.count(len(indices), 'sample')} and "
+        f"{wording.count(count - len(indices), 'altered copy', 'altered copies')}"
+    )
     return Feeds(
         path,
         count,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.data import checks
@@ -77,7 +78,7 @@ def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
         if first == batch:
             raise BadData(
                 f"the batch of input '{spec.name}' is fixed: "
-                f"a sample has its {first} rows already",
+                f"a sample has its {wording.count(first, 'row')} already",
                 fix="leave --batch out",
             )
         if isinstance(first, int):
@@ -129,7 +130,10 @@ def stacked(found: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:
             yield _joined(waiting)
             waiting = []
     if dropped := dropped + len(waiting):
-        note(f"the model takes {size} rows at once: {dropped} rows left over are not used")
+        note(
+            "the model takes "
+            f"{wording.count(size, 'row')} at once: {dropped} left over and not used"
+        )
 
 
 def _rows(

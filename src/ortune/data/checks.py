@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.data.stream import named
@@ -125,7 +126,7 @@ def finite(where: str, array: NDArray[Any], name: str) -> None:
     if len(bad):
         raise BadData(
             f"{where}: input '{name}' holds {values.reshape(-1)[bad[0]]} "
-            f"({len(bad)} of {values.size} values are not finite)",
+            f"(not finite: {len(bad)} of {wording.count(values.size, 'value')})",
             fix="give samples without NaN and infinity",
         )
 

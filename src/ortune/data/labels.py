@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.data import arrays
 
@@ -52,7 +53,7 @@ def _csv(path: Path) -> tuple[list[Any], list[str] | None]:
         at = 0
     else:
         raise BadData(
-            f"{path} has {len(header)} columns and none is named label",
+            f"{path} has {wording.count(len(header), 'column')} and none is named label",
             fix="name the columns in the first line, one of them 'label'",
         )
     if short := next((n for n, row in enumerate(rows, 1) if len(row) != len(header)), None):

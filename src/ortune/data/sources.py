@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ortune.core import wording
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import user_function
@@ -62,7 +63,10 @@ def _folder(folder: Path, inputs: Sequence[TensorSpec], note: Note) -> Iterator[
     )
     if archives := [p for p in entries if p.suffix == ".npz"]:
         if others := len(entries) - len(archives):
-            note(f"{len(archives)} files are .npz; {others} others in the folder are not read")
+            note(
+                f"{wording.count(len(archives), '.npz file')}; not read: "
+                f"{wording.count(others, 'other')} in the folder"
+            )
         return (arrays.npz(path) for path in archives)
     parts = [p for p in entries if p.suffix == ".npy" or (p.is_dir() and any(p.glob("*.npy")))]
     if parts:

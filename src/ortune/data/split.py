@@ -118,7 +118,7 @@ def disjoint(feeds: Feeds, calibration: Feeds) -> None:
         shown = ", ".join(f"{one} = {two}" for one, two in both[:_SHOWN])
         more = f" and {len(both) - _SHOWN} more" if len(both) > _SHOWN else ""
         raise BadData(
-            f"{len(both)} calibration samples are also in the data "
+            f"{count(len(both), 'calibration sample')} also in the data "
             f"(calibration sample = data sample, from 0: {shown}{more})",
             fix="take them out of one of the two, or leave --calibration out",
         )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
@@ -158,7 +159,8 @@ def _within(
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if spec.rows is not None and (low < -spec.rows or high >= spec.rows):
         raise BadData(
-            f"range {words} of '{spec.name}' goes beyond its table of {spec.rows} rows",
+            f"range {words} of '{spec.name}' goes beyond its table of "
+            f"{wording.count(spec.rows, 'row')}",
             fix=f"give --range {spec.name}:0..{spec.rows - 1}, or leave it out",
         )
     if low != int(low) or high != int(high) or low < least or high > most:

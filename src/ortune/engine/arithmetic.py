@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from ortune.core import wording
 from ortune.engine.manifest import Arithmetic
 
 _WIDE_SUMS = ("vnni", "amx_int8")
@@ -36,15 +37,17 @@ def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
     there, now = (_architecture(text) for text in (verified.system, here.get("system", "")))
     if verified.integers and there != now:
         yield (
-            f"its {verified.integers} integer layers were verified on {there}, this is {now}: "
+            f"its {wording.count(verified.integers, 'integer layer')} verified on "
+            f"{there}, this is {now}: "
             "kernels and rounding differ, and so may speed; verify and time it here"
         )
     elif verified.integers and now in _X86:
         yield from _integers(verified, _any(verified.instructions, _WIDE_SUMS), sets)
     elif verified.integers and _any(verified.instructions, _DOT) and not _any(sets, _DOT):
         yield (
-            f"its {verified.integers} integer layers are slower here: this CPU has no dot product "
-            "instructions (asimddp), which they were measured with"
+            f"its {wording.count(verified.integers, 'integer layer')} will be slower "
+            "here: this CPU has "
+            "no dot product instructions (asimddp), which it was measured with"
         )
     for half in verified.halves:
         names = _HALVES[half]
@@ -57,7 +60,7 @@ def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
 
 def _integers(verified: Arithmetic, had: bool, sets: Iterable[str]) -> Iterator[str]:
     has = _any(sets, _WIDE_SUMS)
-    layers = f"{verified.risky} of {verified.integers} integer layers"
+    layers = f"{verified.risky} of {wording.count(verified.integers, 'integer layer')}"
     if had and not has and verified.risky:
         yield (
             f"{layers} can saturate on this CPU, which has no VNNI, and were verified on one that "
@@ -66,8 +69,9 @@ def _integers(verified: Arithmetic, had: bool, sets: Iterable[str]) -> Iterator[
         )
     elif had and not has:
         yield (
-            f"its {verified.integers} integer layers are slower here: this CPU has no VNNI, which "
-            "it was measured with; none can saturate"
+            f"its {wording.count(verified.integers, 'integer layer')} will be slower "
+            "here: this CPU "
+            "has no VNNI, which it was measured with; none can saturate"
         )
     elif has and not had and verified.risky:
         yield (

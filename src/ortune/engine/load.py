@@ -15,6 +15,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
 from ortune.core.plugins import codec, spelling
@@ -99,7 +100,7 @@ class Engine:
         if self._only is None:
             names = ", ".join(self._calls)
             raise BadSettings(
-                f"the engine holds {len(self._calls)} models: {names}",
+                f"the engine holds {wording.count(len(self._calls), 'model')}: {names}",
                 fix=f"call engine['{next(iter(self._calls))}'](...)",
             )
         return self._only

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 
@@ -91,7 +92,8 @@ def _fix(value: Any, expected: Wanted) -> str:
     if value.dtype != expected.dtype:
         return f"convert it with .astype('{expected.spec.dtype}')"
     if value.ndim != expected.rank:
-        return f"give {expected.rank} dimensions; a batch of one is array[None]"
+        rank = wording.count(expected.rank or 0, "dimension")
+        return f"give {rank}; a batch of one is array[None]"
     return "give the dimensions that are numbers exactly; names and ? are free"
 
 

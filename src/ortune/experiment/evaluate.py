@@ -103,11 +103,11 @@ class Attempts:
         """
         self._began = perf_counter()
         plan, key = proposal.plan, self.key(proposal.plan)
+        self.sink(TrialStarted(plan, proposal.stage, proposal.index, proposal.total))
         known = self.ledger.find(key, "search")
         if known is not None and known.taken(proposal.effort):
             self.sink(TrialDone(known, cached=True))
             return known
-        self.sink(TrialStarted(plan, proposal.stage, proposal.index, proposal.total))
         try:
             files = build_all(self.context, plan, self.sink)
         except OrtuneError as error:
@@ -154,18 +154,27 @@ class Attempts:
             self.note(f"{name}: {why}")
         return trial
 
+<<<<<<< HEAD
     def final(self, trial: Trial, index: int, total: int, seconds: float | None = None) -> Trial:
         """Return a trial re-measured in fresh pairs on all evaluation samples.
 
         Args:
             seconds: Of timing that each pair gets, where not the usual.
         """
+=======
+    def final(self, trial: Trial, index: int, total: int) -> Trial:
+        """Return a trial re-measured in fresh pairs on all evaluation samples."""
+        self.sink(TrialStarted(trial.plan, "final", index, total))
+>>>>>>> left14
         known = self.ledger.find(trial.key, "final")
         if known is not None:
             self.sink(TrialDone(known, cached=True))
             return known
+<<<<<<< HEAD
         self._began = perf_counter()
         self.sink(TrialStarted(trial.plan, "final", index, total))
+=======
+>>>>>>> left14
         self._rest()
         files = build_all(self.context, trial.plan, self.sink)
         effort = claiming(self.pair_seconds)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.data.stream import Stream
@@ -25,7 +26,7 @@ def table(rows: Sequence[Sequence[float]], count: int | None = None) -> NDArray[
     """
     if count is not None and len(rows) != count:
         raise BadData(
-            f"{len(rows)} records came back, {count} from the original",
+            f"{wording.count(len(rows), 'record')} came back, {count} from the original",
             fix="return one record a sample, whatever the outputs are",
         )
     if len({len(row) for row in rows}) > 1:

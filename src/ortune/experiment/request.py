@@ -114,7 +114,7 @@ class ExperimentRequest(CustomOpsRequest, DataRequest):
             )
         if not self.evaluate:
             raise BadSettings(
-                f"{len(self.models)} models are given without --evaluate",
+                f"models given without --evaluate: {len(self.models)}",
                 fix="give --evaluate pkg.module:function, which runs them together",
             )
         found = {path.stem: path for path in self.models}

@@ -25,6 +25,6 @@ class _Channels(ChannelExtents):
         self.extent.widen(values)
         if values.size and values.ndim and not self.widen(values):
             raise BadData(
-                f"the last axis has {values.shape[-1]} channels after {self.bounds.shape[1]}",
+                f"the last axis has length {values.shape[-1]} after {self.bounds.shape[1]}",
                 fix="smooth only layers whose input has a fixed last axis",
             )

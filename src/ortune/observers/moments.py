@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.observer import Accumulator, Moments, Observer, Range
 from ortune.model.shapes.windows import Windows
@@ -51,8 +52,9 @@ class LayerMoments(Observer):
         for name, wanted in (("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
             if len(getattr(self, name)) not in (0, wanted):
                 raise BadSettings(
-                    f"moments({name}={list(getattr(self, name))}) with a kernel of {axes} axes",
-                    fix=f"give {wanted} numbers, or none",
+                    f"moments({name}={list(getattr(self, name))}) with a kernel of "
+                    f"{wording.count(axes, 'axis', 'axes')}",
+                    fix=f"give {wording.count(wanted, 'number')}, or none",
                 )
         if self.groups < 1 or self.most < 0:
             raise BadSettings(
@@ -98,7 +100,7 @@ class _LayerMoments:
         made = self._settings
         if made.kernel and values.ndim != len(made.kernel) + 2:
             raise BadData(
-                f"{values.ndim} axes for a kernel of {len(made.kernel)}",
+                f"{wording.count(values.ndim, 'axis', 'axes')} for a kernel of {len(made.kernel)}",
                 fix="watch the input of the convolution that the kernel is of",
             )
         return Windows(values, made.kernel, made.strides, made.pads, made.dilations, made.auto_pad)
@@ -115,7 +117,9 @@ class _LayerMoments:
         count, width = rows.shape
         if width % groups:
             raise BadData(
-                f"{width} columns do not make {groups} groups", fix="give the layer's own groups"
+                f"{wording.count(groups, 'group')} cannot be made of "
+                f"{wording.count(width, 'column')}",
+                fix="give the layer's own groups",
             )
         split = rows.reshape(count, groups, -1).transpose(1, 0, 2)
         if not self._count:

@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
@@ -60,5 +61,5 @@ class FloatConvs(Quantizer):
             )
         left = sum(1 for node in edit.every_node(model) if node.op_type in wanted)
         if left:
-            edit.note(model, f"{left} integer layers in another form stay")
+            edit.note(model, f"{wording.count(left, 'integer layer')} in another form left alone")
         return count

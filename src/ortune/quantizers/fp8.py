@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
@@ -98,7 +99,11 @@ class Fp8(Quantizer):
         for layer in known:
             discard_back(layer.weight)
         if len(found) > len(known):
-            edit.note(model, f"{len(found) - len(known)} layers only ever saw zeros: left alone")
+            edit.note(
+                model,
+                f"{wording.count(len(found) - len(known), 'layer')} only ever saw zeros: "
+                "left alone",
+            )
         return len(known)
 
     def _layers(self, model: ir.Model) -> Iterator[Layer]:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
@@ -123,7 +124,7 @@ class Int8Dynamic(Quantizer):
         if not count:
             raise Refused(
                 f"no {', '.join(ops)} with a constant float32 weight of at least "
-                f"{self.min_side} rows and columns to quantize",
+                f"{wording.count(self.min_side, 'row')} and as many columns to quantize",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         if rewriter.foreign:

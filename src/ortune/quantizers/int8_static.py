@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
@@ -279,7 +280,11 @@ class Int8Static(Quantizer):
         if self.target == "cpu" and "Conv" in self._ops():
             count = widen_groups(model, _GROUP, chosen(model, self.exclude, "exclude"))
             if count:
-                edit.note(model, f"{count} grouped convolutions have {_GROUP} channels a group")
+                edit.note(
+                    model,
+                    f"{wording.count(count, 'grouped convolution')} made to have {_GROUP} "
+                    "channels a group",
+                )
 
     def _place(
         self, model: ir.Model, ranges: Ranges | None

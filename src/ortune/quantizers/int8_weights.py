@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
@@ -105,7 +106,8 @@ class Int8Weights(BlockWeights):
                 axes[source] = first
         if not axes:
             raise Refused(
-                f"no {', '.join(self.ops)} with a float32 weight of {self.min_size} elements",
+                f"no {', '.join(self.ops)} with a float32 weight of "
+                f"{wording.count(self.min_size, 'element')}",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         editor = edit.Editor(model.graph)

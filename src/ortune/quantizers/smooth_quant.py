@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
@@ -77,9 +78,13 @@ class SmoothQuant(Preparation):
                 "there is no matrix product whose input has a fixed number of channels",
                 fix="smooth-quant is for transformers; see cross-layer-equalization for others",
             )
-        edit.note(model, f"{folded} of {done - beside} divisions cost nothing at run time")
+        edit.note(
+            model, f"{folded} of {wording.count(done - beside, 'division')} free at run time"
+        )
         if beside:
-            edit.note(model, f"{beside} activations have channels apart, in float")
+            edit.note(
+                model, f"{wording.count(beside, 'activation')} with channels apart, in float"
+            )
         return done
 
     def _read(self, model: ir.Model) -> dict[ir.Value, list[Layer]]:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortune.calibration import reuse
 from ortune.calibration.calibrate import calibrate
+from ortune.core import wording
 from ortune.core.errors import BadData, OrtuneError, Refused, gist
 from ortune.core.event import Note, Sink, StepDone
 from ortune.core.observer import Probe, Range, Ranges
@@ -165,7 +166,10 @@ class Work:
             return {}
         found = reuse.answers(known, self.model, step, probes)
         self._sink(
-            Note(f"{step.name()}: {len(found)} of {len(probes)} ranges from {known.source}")
+            Note(
+                f"{step.name()}: {len(found)} of "
+                f"{wording.count(len(probes), 'range')} from {known.source}"
+            )
         )
         return found
 

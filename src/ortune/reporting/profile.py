@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ortune.core import wording
 from ortune.core.profile import Action, Profile, Share
 from ortune.core.section import Bar, Bars, Block, Heading, Table, Text
 from ortune.core.wording import milliseconds
@@ -38,7 +39,7 @@ def _times(profile: Profile, top: int | None) -> list[Block]:
         Heading("Where the time goes"),
         Text(
             f"A run takes {milliseconds(profile.plain_ns)} ms on {profile.backend}. "
-            f"{len(profile.kernels)} kernels fill "
+            f"Its {wording.count(len(profile.kernels), 'kernel')} took "
             f"{profile.inside:.1%} of the profiled run by the runtime's own figures, "
             f"{profile.coverage:.1%} with the steps between them. The profiler adds "
             f"{profile.overhead:.1%}, which is taken off. "
@@ -99,7 +100,10 @@ def _placement(profile: Profile) -> list[Block]:
     times = profile.by("provider")
     providers = dict.fromkeys((*profile.placement, *times))
     if len(providers) < 2 and not profile.fallbacks:
-        return [Text(f"placement: {name} {n} nodes") for name, n in profile.placement.items()]
+        return [
+            Text(f"placement: {name} {wording.count(n, 'node')}")
+            for name, n in profile.placement.items()
+        ]
     nothing = Share(0.0, 0.0, 0)
     rows = [
         (

@@ -67,7 +67,7 @@ def _every(every: CostLine, graph: CostLine) -> str:
     text = f"Quantizing in every session costs {seconds(more)} a session"
     if gain <= 0:
         return f"{text} and an inference is no faster: it never pays."
-    return f"{text}: it pays from {count(more / gain)} inferences in one session on."
+    return f"{text}: it pays from {counted(more / gain, 'inference')} in one session on."
 
 
 def _saved(saved: CostLine, loaded: CostLine, kind: str) -> str:
@@ -79,7 +79,8 @@ def _saved(saved: CostLine, loaded: CostLine, kind: str) -> str:
     if gain <= 0:
         return f"{change}: it never pays."
     return (
-        f"{change}; the {seconds(once)} of making it are back after {count(once / gain)} sessions."
+        f"{change}; the {seconds(once)} of making it are back after "
+        f"{counted(once / gain, 'session')}."
     )
 
 
@@ -176,3 +177,8 @@ def seconds(value: float) -> str:
 def count(value: float) -> str:
     """Write a number of inferences: whole below a million, with its power above."""
     return f"{math.ceil(value):,}" if value < 1e6 else f"{value:.2g}"
+
+
+def counted(value: float, noun: str) -> str:
+    """Write a number of inferences or sessions with its noun."""
+    return f"{count(value)} {noun}{'' if math.ceil(value) == 1 else 's'}"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist
 from ortune.core.plugins import user_function
 from ortune.core.session import Session, Tensors
@@ -178,7 +179,8 @@ def named(made: Any, names: Sequence[str]) -> dict[str, Any]:
     found = list(_tensors(made))
     if len(found) < len(names):
         raise BadModel(
-            f"the module returns {len(found)} tensors, the file has {len(names)} outputs",
+            f"the module returns {wording.count(len(found), 'tensor')}, the file has "
+            f"{wording.count(len(names), 'output')}",
             fix="give the module that the file was exported from",
         )
     return dict(zip(names, found, strict=False))

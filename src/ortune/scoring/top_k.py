@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind, Metric
 from ortune.core.session import Tensors
@@ -58,7 +59,10 @@ def share(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -
     if len(shape) < 2 or shape[-1] <= k:
         raise BadData(
             f"output '{name}' has shape {list(shape)}: no top-{k} of it",
-            fix=f"choose scores of more than {k} classes: top{k}(output=NAME)",
+            fix=(
+                "choose scores of more than "
+                f"{wording.count(k, 'class', 'classes')}: top{k}(output=NAME)"
+            ),
         )
     wanted = _labels(label, name, shape)
     if broken(expected, actual, [name]) or not len(wanted):

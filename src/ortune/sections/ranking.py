@@ -44,7 +44,7 @@ class RankingSection(Section):
         scored = {t.score.samples for t in study.final if t.score}
         if scored and scored != {study.samples.get("search", 0)}:
             yield Text(
-                f"Scores: finalists on all {max(scored):,} samples, others on "
+                f"Scores: finalists on all {say.count(max(scored), 'sample')}, others on "
                 f"the {study.samples.get('search', 0):,} of the search."
             )
         for trial in ranked:

@@ -169,7 +169,10 @@ def _scores(trials: list[Trial]) -> list[str]:
 
 def _placement(trial: Trial) -> str:
     found = trial.measurement.placement if trial.measurement else {}
-    return ", ".join(f"{name}: {nodes} nodes" for name, nodes in found.items()) or "not recorded"
+    return (
+        ", ".join(f"{name}: {say.count(nodes, 'node')}" for name, nodes in found.items())
+        or "not recorded"
+    )
 
 
 def _measured(trial: Trial, name: str, unit: float) -> str:

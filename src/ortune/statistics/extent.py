@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.observer import Range
 
@@ -84,4 +85,7 @@ def _broken(values: NDArray[Any]) -> str:
     nan, infinite = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
     kinds = [f"{nan} NaN"] * bool(nan) + [f"{infinite} infinite"] * bool(infinite)
     shape = "x".join(map(str, values.shape)) or "scalar"
-    return f"{' and '.join(kinds)} of {values.size} values on calibration data, shape {shape}"
+    return (
+        f"{' and '.join(kinds)} of "
+        f"{wording.count(values.size, 'value')} on calibration data, shape {shape}"
+    )

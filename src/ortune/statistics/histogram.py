@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
 from ortune.statistics.extent import Extent, balanced
@@ -126,7 +127,7 @@ class Binned(Observer):
             least = 2 << max(2, min(bits, 16))
             raise BadSettings(
                 f"{self.name()}(bins={bins}, bits={bits}): too few bins for the grid",
-                fix=f"use bits from 2 to 16 and at least {least} bins",
+                fix=f"use bits from 2 to 16 and at least {wording.count(least, 'bin')}",
             )
 
     def start(self) -> Accumulator:

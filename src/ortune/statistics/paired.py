@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from ortune.statistics import binomial
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 GAMMA = 1e-3
 """Share of the error that is spent on where the nuisance parameter may lie."""
@@ -24,6 +24,8 @@ _SAFE = 300.0
 """Exponents whose products are far from what a float can hold."""
 _ROUNDS = 3
 """Of the search for a bound, which is only shown."""
+_least = lru_cache(maxsize=256)(binomial.least)
+"""Asked anew for each limit that is tried on the same outcome."""
 
 
 def p_value(n: int, lost: int, won: int, delta: float, error: float) -> float:
@@ -42,8 +44,8 @@ def p_value(n: int, lost: int, won: int, delta: float, error: float) -> float:
     if n == 0 or abs(delta) >= 1:
         return float(n == 0 or delta < 0)
     seen, gamma = won if delta >= 0 else lost, GAMMA * error
-    high = min(1 - binomial.least(n - seen, n, gamma / 2), (1 - abs(delta)) / 2)
-    low = min(binomial.least(seen, n, gamma / 2), high)
+    high = min(1 - _least(n - seen, n, gamma / 2), (1 - abs(delta)) / 2)
+    low = min(_least(seen, n, gamma / 2), high)
     ends = math.sqrt(n * low), math.sqrt(n * high)
     grid = np.linspace(*ends, 2 + math.ceil((ends[1] - ends[0]) / _STEP))
     chances = _chances(n, lost, won, delta, grid)
@@ -63,34 +65,48 @@ def _chances(n: int, lost: int, won: int, delta: float, roots: Floats) -> Floats
     loss, win = grid + max(0.0, delta), grid + max(0.0, -delta)
     none = np.clip(1 - loss - win, 1e-12, None)
     middle = len(grid) // 2
-    losses, wins = _likely(n, loss)[:, None], _likely(n, win)[None, :]
-    rest = n - losses - wins
-    good = (_order(n, losses, wins, delta) >= _order(n, lost, won, delta) - 1e-12) & (rest >= 0)
+    losses, wins = _likely(n, loss), _likely(n, win)
     factorials = binomial.log_factorials(n)
-    logs = factorials[n] - factorials[losses] - factorials[wins] - factorials[rest]
-    logs += losses * math.log(loss[middle]) + wins * math.log(win[middle])
-    logs += rest * math.log(none[middle])
+    rest = n - losses[0] - wins[0] - np.arange(len(losses) + len(wins) - 1)
+    left = rest * math.log(none[middle]) - factorials[np.maximum(rest, 0)]
+    logs = _by_sum(np.where(rest < 0, -np.inf, left), wins) + (
+        factorials[n] - factorials[wins] + wins * math.log(win[middle])
+    )
+    logs += (losses * math.log(loss[middle]) - factorials[losses])[:, None]
+    good = _as_good(n, lost, won, delta, losses, wins)
     odds = [np.log(rates / none) for rates in (loss, win)]
     by = [one - one[middle] for one in odds]
     near = [int(rates[middle] * n) for rates in (loss, win)]
     scale = n * np.log(none / none[middle]) + by[0] * near[0] + by[1] * near[1]
-    logs[~good] = -np.inf
-    powers = by[0][:, None] * (losses[:, 0] - near[0]), by[1][:, None] * (wins[0] - near[1])
+    powers = by[0][:, None] * (losses - near[0]), by[1][:, None] * (wins - near[1])
     if max(float(abs(power).max()) for power in powers) > _SAFE:
         every = zip(*powers, scale, strict=True)
         return np.array(
-            [np.exp(logs + one[:, None] + two + more).sum() for one, two, more in every]
+            [np.exp(logs + one[:, None] + two + more)[good].sum() for one, two, more in every]
         )
     one, two = np.exp(powers[0]), np.exp(powers[1])
-    return np.asarray(((one @ np.exp(logs)) * two).sum(axis=1) * np.exp(scale), np.float64)
+    cells = np.exp(logs) * good
+    return np.asarray(((one @ cells) * two).sum(axis=1) * np.exp(scale), np.float64)
 
 
-def _order(n: int, lost: Any, won: Any, delta: float) -> Any:
-    ahead = won - lost + n * delta
-    return ahead / np.sqrt(won + lost + n * delta) if delta > 0 else ahead
+def _as_good(
+    n: int, lost: int, won: int, delta: float, losses: Counts, wins: Counts
+) -> NDArray[np.bool_]:
+    """Return which outcomes [losses, wins] are as good as the one seen, in the test's order."""
+    ahead, seen = wins - losses[:, None] + n * delta, won - lost + n * delta
+    if delta <= 0:
+        return np.asarray(ahead >= seen - 1e-12)
+    changed = losses[0] + wins[0] + np.arange(len(losses) + len(wins) - 1) + n * delta
+    least = (seen / math.sqrt(won + lost + n * delta) - 1e-12) * np.sqrt(changed)
+    return np.asarray(ahead >= _by_sum(least, wins))
 
 
-def _likely(n: int, rates: Floats) -> NDArray[np.int64]:
+def _by_sum(values: Floats, wins: Counts) -> Floats:
+    """Return a view [losses, wins] of what depends on the sum of the two counts alone."""
+    return np.lib.stride_tricks.sliding_window_view(values, len(wins))
+
+
+def _likely(n: int, rates: Floats) -> Counts:
     """Return the counts that have a chance at any of the rates."""
     low, high = n * float(rates.min()), n * float(rates.max())
     first = max(0, math.floor(low - _TAIL * math.sqrt(low)))

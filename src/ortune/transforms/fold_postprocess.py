@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge, Stage, Transform
@@ -158,7 +159,11 @@ class FoldPostprocess(Transform):
             found = outputs
         names = [str(value.name) for value in outputs]
         if not found:
-            given = f"no output '{self.output}'" if self.output else f"{len(outputs)} outputs"
+            given = (
+                f"no output '{self.output}'"
+                if self.output
+                else f"{wording.count(len(outputs), 'output')}"
+            )
             raise BadModel(
                 f"postprocessing of a model with {given}",
                 fix=f"set output to one of: {', '.join(names)}",

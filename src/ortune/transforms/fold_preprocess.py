@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from ortune.core import preprocess
+from ortune.core import preprocess, wording
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.preprocess import Interpolation, Preprocess, Size
@@ -113,7 +113,11 @@ class FoldPreprocess(Transform):
         if not self.input and len(inputs) == 1:
             found = inputs
         if not found:
-            given = f"no input '{self.input}'" if self.input else f"{len(inputs)} inputs"
+            given = (
+                f"no input '{self.input}'"
+                if self.input
+                else f"{wording.count(len(inputs), 'input')}"
+            )
             raise BadModel(
                 f"pictures for a model with {given}",
                 fix=f"set input to one of: {', '.join(str(one.name) for one in inputs)}",
@@ -156,7 +160,8 @@ def _check(picture: Picture, shape: tuple[int | str | None, ...], name: str) -> 
     if isinstance(dims[2], int) and dims[2] != settings.depth:
         other = "gray" if dims[2] == 1 else "rgb"
         raise BadModel(
-            f"input '{name}' takes {dims[2]} channels, and a picture of {settings.channels} has "
+            f"input '{name}' takes {wording.count(dims[2], 'channel')}, and a picture of "
+            f"{settings.channels} has "
             f"{settings.depth}",
             fix=f'set channels = "{other}"' if dims[2] in (1, 3) else "name another input",
         )

@@ -135,7 +135,7 @@ def test_wrong_values_are_refused_when_they_are_read(text: str, what: str) -> No
     [
         (Cpu(inter_threads=2), "inter_threads has no effect"),
         (Cpu(arena=False, arena_growth="as-requested"), "arena_growth has no effect"),
-        (Cpu(threads=3, affinity="1"), "binds 1 threads"),
+        (Cpu(threads=3, affinity="1"), "binds 1 thread"),
         (Cpu(threads=2, affinity="4096"), "names CPU 4096"),
     ],
 )

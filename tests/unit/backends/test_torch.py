@@ -132,7 +132,7 @@ def test_bf16_is_lossy_and_comes_back_as_float32(folder: Path) -> None:
         ('torch(source="torch_modules.pt")', BadModel, "does not load torch_modules.pt"),
         ('torch(source="x.pt", weights="w.pt")', BadSettings, "own weights"),
         ('torch(source=torch_modules:Pair, weights="gone.pt")', BadModel, "gone.pt"),
-        ("torch(source=torch_modules:Short)", BadModel, "returns 1 tensors"),
+        ("torch(source=torch_modules:Short)", BadModel, "returns 1 tensor"),
     ],
 )
 def test_what_cannot_be_run_is_named(

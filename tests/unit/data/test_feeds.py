@@ -204,7 +204,7 @@ def test_a_fixed_batch_takes_its_rows_at_once(data: Path, tmp_path: Path) -> Non
     feeds = read(data, [fixed], tmp_path)
     assert [s["x"].shape for s in samples(feeds)] == [(4, 3), (4, 3)]
     assert feeds.labels == ([0, 1, 2, 3], [4, 5, 6, 7])
-    assert any("2 rows left over" in note for note in feeds.notes)
+    assert any("2 left over" in note for note in feeds.notes)
     np.savez(data / "a.npz", x=rows(3))
     refused(data, [fixed], tmp_path, "fewer rows than the 4")
 
@@ -339,7 +339,10 @@ def test_some_labels_are_not_enough(data: Path, tmp_path: Path) -> None:
         ({"x": rows(1).astype(np.int64)}, "wrong dtype: Got int64, expected float32"),
         ({"x": rows(1).astype(np.float16)}, "wrong dtype: Got float16, expected float32"),
         ({"x": np.array([["a", "b", "c"]])}, "wrong dtype: Got str32, expected float32"),
-        ({"x": np.array([[1, np.nan, 2]], np.float32)}, "input 'x' holds nan (1 of 3"),
+        (
+            {"x": np.array([[1, np.nan, 2]], np.float32)},
+            "input 'x' holds nan (not finite: 1 of 3",
+        ),
         ({"x": np.array([[1, 2, 3], [1, -np.inf, 2]], "f4")}, "a.npz row 1: input 'x' holds -inf"),
         ({"x": np.array([[1e300, 0, 0]])}, "input 'x' holds inf"),
     ],

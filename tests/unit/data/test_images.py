@@ -139,9 +139,9 @@ def test_palette_and_alpha_become_rgb(folder: Path) -> None:
     ("toml", "what"),
     [
         ("colour = 1", "preprocess.toml: Preprocess has no field 'colour'"),
-        ("resize = [1, 2, 3]", "[1, 2, 3] has 3 items"),
+        ("resize = [1, 2, 3]", "[1, 2, 3] is of length 3"),
         ("layout = 'CHWN'", "'CHWN' is not allowed"),
-        ("mean = [1.0, 2.0]", "mean has 2 numbers for 3 channels"),
+        ("mean = [1.0, 2.0]", "mean is of length 2, channels: 3"),
         ("input = 'x'", "images for the input 'x'"),
         ("dtype = 'float99'", "no dtype 'float99'"),
         ("dtype = 'uint8'", "Got uint8, expected float32"),

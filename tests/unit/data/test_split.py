@@ -175,11 +175,16 @@ def test_a_part_that_would_stay_empty_gets_the_smallest_group_of_the_fullest() -
     assert sizes(parts) == (4, 6, 40)
 
 
+def test_it_is_the_part_of_most_groups_that_gives_one() -> None:
+    groups = [str(at) for at, size in enumerate((1, 3, 8, 1)) for _ in range(size)]
+    assert sizes(split(feeds(13, groups=groups))) == (1, 3, 9)
+
+
 def test_overlap_with_calibration_is_refused() -> None:
     apart = feeds(6, digests=["c0", "d4", "c2", "d7", "d1", "d0"])
     with pytest.raises(BadData) as error:
         split(feeds(10), apart)
-    assert "4 calibration samples are also in the data" in error.value.what
+    assert "4 calibration samples also in the data" in error.value.what
     assert "1 = 4, 3 = 7, 4 = 1 and 1 more" in error.value.what
     assert len(str(error.value).splitlines()) == 2
     with pytest.raises(BadData) as error:

@@ -335,6 +335,12 @@ def started() -> list[tuple[Plan, str, int, int]]:
     return [(e.plan, e.stage, e.index, e.total) for e in told if isinstance(e, TrialStarted)]
 
 
+def test_a_known_plan_is_announced_by_the_stage_that_asks_for_it(attempts: Attempts) -> None:
+    tried(attempts)
+    attempts.one(Proposal(LOSSY, "history", "what quantization alone brings"))
+    assert started() == [(LOSSY, "quantization", 1, 0), (LOSSY, "history", 1, 0)]
+
+
 def test_every_plan_is_announced_before_it_runs(attempts: Attempts) -> None:
     trial = attempts.one(
         Proposal(LOSSY, "runtime", "a try", neighbour_of="aa11", index=2, total=7)
@@ -347,7 +353,7 @@ def test_every_plan_is_announced_before_it_runs(attempts: Attempts) -> None:
     assert (trial.proposed, trial.neighbour_of) == ("a try", "aa11")
     again = attempts.final(trial, 3, 5)
     assert [(e.trial, e.cached) for e in told if isinstance(e, TrialDone)][-1] == (again, True)
-    assert len(started()) == 2
+    assert started()[2:] == [(LOSSY, "final", 3, 5)], "its place is told where it is known too"
 
 
 def test_how_long_each_stage_may_take(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:

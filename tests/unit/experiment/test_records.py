@@ -14,7 +14,7 @@ def test_rows_become_an_array() -> None:
 
 
 def test_another_number_of_records_is_refused() -> None:
-    with pytest.raises(BadData, match="1 records came back, 2 from the original"):
+    with pytest.raises(BadData, match="1 record came back, 2 from the original"):
         table([[1.0]], 2)
 
 

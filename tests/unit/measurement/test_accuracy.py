@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit.measurement.toys import COSINE, TOP1, column
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
@@ -18,13 +19,6 @@ from ortune.core.plugins import codec
 from ortune.core.trial import Score, Verdict
 from ortune.core.wording import means
 from ortune.measurement.accuracy import demand_provable, judge, provable, unresolved
-
-TOP1 = Budget.parse("top1>=base-0.01")
-COSINE = Budget.parse("cosine>=0.999")
-
-
-def column(values: object) -> np.ndarray:
-    return np.asarray(values, np.float64).reshape(-1, 1)
 
 
 def flips(n: int, lost: int, won: int = 0) -> tuple[np.ndarray, np.ndarray]:

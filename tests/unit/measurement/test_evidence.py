@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import beta
+from tests.unit.measurement.toys import COSINE, TOP1, Cost, Figure, Mean, column, like
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
@@ -20,43 +20,7 @@ from ortune.measurement.accuracy import judge, provable, scored, unresolved
 from ortune.measurement.evidence import numbered
 from ortune.statistics import betting, paired
 
-COSINE = Budget.parse("cosine>=0.999")
 ERRORS = Budget.parse("max-error<=0.01")
-TOP1 = Budget.parse("top1>=base-0.01")
-
-
-@dataclass(frozen=True)
-class Toy(Metric):
-    """A mean of records, whose bounds may be known."""
-
-    known: tuple[float, float] | None = (0.0, 1.0)
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        return self.known
-
-
-@dataclass(frozen=True)
-class Cost(Toy):
-    """Lower is better."""
-
-    higher_is_better: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class Figure(Metric):
-    """The root of a mean: no mean itself."""
-
-    def aggregate(self, records: Any) -> float:
-        return math.sqrt(float(records[:, 0].mean())) if len(records) else math.nan
-
-
-def column(values: object) -> np.ndarray:
-    return np.asarray(values, np.float64).reshape(-1, 1)
-
-
-def like(records: np.ndarray, value: float = 1.0) -> np.ndarray:
-    return np.full_like(records, value)
 
 
 def share(budget: Budget, good: float, bad: float, n: int, outside: int, **more: Any) -> Score:
@@ -200,7 +164,7 @@ class TestRight:
 
 
 class TestMean:
-    LOSS = Budget(Toy(), -0.05, relative=True)
+    LOSS = Budget(Mean(), -0.05, relative=True)
 
     def test_unchanged_records_prove_from_the_number_that_is_told_on(self) -> None:
         n = provable(self.LOSS, column([0.5]))
@@ -221,7 +185,7 @@ class TestMean:
         assert good.verdict is turned.verdict is Verdict.PROVED
         assert turned.high == pytest.approx(1 - good.low)
         assert (turned.low, good.high) == (-math.inf, math.inf)
-        absolute = judge(Budget(Toy(), 0.3), cand, base, seed=3)
+        absolute = judge(Budget(Mean(), 0.3), cand, base, seed=3)
         mirrored = judge(Budget(Cost(), 0.7), 1 - cand, 1 - base, seed=3)
         assert absolute.verdict is mirrored.verdict is Verdict.PROVED
         assert mirrored.high == pytest.approx(1 - absolute.low)
@@ -231,7 +195,7 @@ class TestMean:
         base = column(np.random.default_rng(1).random(300))
         score = judge(self.LOSS, base, base)
         assert score.base - 0.05 < score.low < score.base
-        wide = judge(Budget(Toy(), 0.4), base, base)
+        wide = judge(Budget(Mean(), 0.4), base, base)
         assert wide.low < score.low, "samples differ more than their losses"
 
     def test_a_record_outside_its_bounds_is_refused(self) -> None:
@@ -246,7 +210,7 @@ class TestMean:
 
     def test_without_bounds_nothing_is_proved(self) -> None:
         records = column(np.full(5000, 0.7))
-        budget = Budget(Toy(known=None), -0.05, relative=True)
+        budget = Budget(Mean(known=None), -0.05, relative=True)
         score = judge(budget, records, records)
         assert (score.verdict, score.needed, score.proved_on) == (Verdict.LIKELY, None, None)
         assert score.basis.startswith("bootstrap over 5000 samples")
@@ -295,9 +259,9 @@ class TestFigure:
         (TOP1, 299),
         (Budget.parse("top1>=base"), None),
         (Budget(Figure(), 0.5), None),
-        (Budget(Toy(known=None), 0.5), None),
+        (Budget(Mean(known=None), 0.5), None),
         (Budget(Cost(), 0.05, relative=True), 74),
-        (Budget(Toy(), 0.05, relative=True), None),
+        (Budget(Mean(), 0.05, relative=True), None),
     ],
 )
 def test_how_many_unread_samples_prove_an_unchanged_answer(budget: Budget, n: int | None) -> None:
@@ -309,13 +273,13 @@ def test_of_an_absolute_limit_it_depends_on_the_baseline() -> None:
     near, far = (provable(Budget(TOP1.metric, limit), right) for limit in (0.94, 0.8))
     assert near is not None and far is not None and near > 10 * far > 0
     assert provable(Budget(TOP1.metric, 0.96), right) is None
-    assert provable(Budget(Toy(), 0.8), None) is None
-    mean = provable(Budget(Toy(), 0.8), right)
+    assert provable(Budget(Mean(), 0.8), None) is None
+    mean = provable(Budget(Mean(), 0.8), right)
     assert mean is not None and mean > far
     assert provable(TOP1, right, grouped=True) == betting.unchanged(0.01, 1.0, 0.05)
     assert provable(Budget(TOP1.metric, 0.8), right, grouped=True) == mean
     assert provable(Budget(Cost(), 0.2), 1 - right) == mean, "a score turned round"
-    assert provable(Budget(Toy(), 0.8), right[:0]) is None
+    assert provable(Budget(Mean(), 0.8), right[:0]) is None
 
 
 def test_what_is_asked_of_groups_is_said_of_groups() -> None:
@@ -369,7 +333,7 @@ def test_exact_steps_prove_from_80_decibels_on(
 
 
 @pytest.mark.parametrize(
-    "budget", [COSINE, TOP1, Budget(Toy(), 0.1), Budget(Figure(), 0.1), Budget(Cost(), 0.9)]
+    "budget", [COSINE, TOP1, Budget(Mean(), 0.1), Budget(Figure(), 0.1), Budget(Cost(), 0.9)]
 )
 def test_what_is_no_number_fails_on_either_side(budget: Budget) -> None:
     whole = column(np.ones(99) * 0.999)
@@ -385,7 +349,7 @@ def test_one_side_alone_has_the_same_score() -> None:
     for given in (None, groups):
         judged = judge(COSINE, records, like(records), given)
         assert scored(COSINE.metric, records, given) == judged.value
-    assert scored(Toy(), records) == pytest.approx(float(records.mean()))
+    assert scored(Mean(), records) == pytest.approx(float(records.mean()))
     errors = scored(ERRORS.metric, 1 - records)
     assert errors == pytest.approx(94e-5)
 
@@ -396,7 +360,7 @@ def test_samples_are_numbered_by_group() -> None:
     assert numbered(["b", "a", "b"], 3)[0] == numbered(["b", "a", "b"], 3)[2]
 
 
-KINDS: list[tuple[Callable[[], Metric], Kind]] = [(Toy, Kind.MEAN), (Figure, Kind.FIGURE)]
+KINDS: list[tuple[Callable[[], Metric], Kind]] = [(Mean, Kind.MEAN), (Figure, Kind.FIGURE)]
 
 
 @pytest.mark.parametrize(("made", "kind"), KINDS)
@@ -427,7 +391,7 @@ def test_in_groups_and_between_wide_bounds_an_absolute_limit_is_bet_on() -> None
 
 def test_large_groups_are_not_bet_on_first() -> None:
     """Groups of 20 are right and many of one are wrong: the share right is just the limit."""
-    budget, found = Budget(Toy(), 0.1), 0
+    budget, found = Budget(Mean(), 0.1), 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
         sizes = np.where(rng.random(1000) < 1 / 181, 20, 1)
@@ -444,7 +408,7 @@ def test_in_groups_it_is_groups_that_would_prove_it() -> None:
     assert means(score).endswith("; about 59 unread independent groups would prove it")
 
 
-@pytest.mark.parametrize("budget", [COSINE, TOP1, Budget(Toy(), -0.1, relative=True)])
+@pytest.mark.parametrize("budget", [COSINE, TOP1, Budget(Mean(), -0.1, relative=True)])
 def test_without_unread_samples_the_sentence_counts_none(budget: Budget) -> None:
     ones = column([1.0] * 5)
     score = judge(budget, ones, ones, proof=[])

@@ -3,53 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.unit.measurement.toys import TOP1, Cost, Figure, Mean, column
 
 from ortune.core.budget import Budget
 from ortune.core.metric import Metric
 from ortune.core.trial import Verdict
 from ortune.measurement.accuracy import judge, provable, scored
+from ortune.measurement.evidence import Evidence, Paired, check_bounds, weigh
 from ortune.statistics import betting, binomial, paired
 
-TOP1 = Budget.parse("top1>=base-0.01")
 BUDGETS = [
     *("cosine>=0.9", "cosine(share=0.5)>=0.9", "cosine(share=0)>=0.9", "max-error<=0.3"),
     *("top1>=base-0.1", "top1>=0.5"),
 ]
-
-
-@dataclass(frozen=True)
-class Mean(Metric):
-    """Of records from 0 to 1, unless nothing is known of them."""
-
-    known: tuple[float, float] | None = (0.0, 1.0)
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        return self.known
-
-
-@dataclass(frozen=True)
-class Cost(Mean):
-    """Lower is better."""
-
-    higher_is_better: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class Root(Mean):
-    """The root of a mean: no mean itself, though its records have bounds."""
-
-    def aggregate(self, records: Any) -> float:
-        return math.sqrt(float(records[:, 0].mean())) if len(records) else math.nan
-
-
-def column(values: object) -> np.ndarray:
-    return np.asarray(values, np.float64).reshape(-1, 1)
 
 
 @pytest.mark.parametrize("text", BUDGETS)
@@ -72,7 +42,7 @@ def test_a_baseline_that_is_not_a_number_fails_too(text: str) -> None:
 
 def test_a_figure_of_bounded_records_is_not_proved() -> None:
     ones = column(np.ones(5000))
-    for budget in (Budget(Root(), -0.1, relative=True), Budget(Root(), 0.1)):
+    for budget in (Budget(Figure(), -0.1, relative=True), Budget(Figure(), 0.1)):
         assert provable(budget, ones) is None
         score = judge(budget, ones, ones)
         assert score.verdict is Verdict.LIKELY and "a figure is not proved" in score.basis
@@ -99,7 +69,73 @@ def test_what_a_record_can_lose_is_the_reach_of_its_bounds() -> None:
     assert provable(budget, None) == betting.unchanged(0.05, 1.0, 0.05)
 
 
+def weighed(budget: Budget, candidate: np.ndarray, baseline: np.ndarray) -> Evidence:
+    rows = np.arange(len(candidate))
+    return weigh(Paired(budget, candidate, baseline, rows, rows, 0.05, 0))
+
+
+@pytest.mark.parametrize("metric", [TOP1.metric, Mean(), Figure(), Cost()])
+def test_what_is_no_number_bounds_and_proves_nothing(metric: Metric) -> None:
+    good, broken = column(np.ones(400)), column([*np.ones(399), math.nan])
+    for cand, base in ((broken, good), (good, broken)):
+        found = weighed(Budget(metric, 0.0, relative=True), cand, base)
+        assert (found.bound, found.proved) == (math.inf if metric == Cost() else -math.inf, False)
+        assert (found.units, found.needed, found.basis) == (None, None, "not a number")
+
+
+def test_rounding_is_forgiven_by_the_size_of_the_limit_and_of_one_at_least() -> None:
+    for limit, more, inside in ((1e3, 1e-7, 1.0), (1e3, 1e-5, 0.0), (0.01, 5e-10, 1.0)):
+        records = column(np.full(60, limit + more))
+        score = judge(Budget.parse(f"max-error<={limit}"), records, column(np.zeros(60)))
+        assert score.inside == inside
+
+
+def test_of_the_fewest_samples_that_prove_the_worst_is_the_bound() -> None:
+    records = column(np.linspace(0.95, 1.0, 59))
+    assert judge(Budget.parse("cosine>=0.9"), records, column(np.ones(59))).low == 0.95
+
+
+def test_the_bound_of_a_relative_share_is_from_the_bases_own() -> None:
+    base = column(np.linspace(0.5, 1.0, 60))
+    score = judge(
+        Budget(Budget.parse(BUDGETS[0]).metric, -0.01, relative=True), base - 0.005, base
+    )
+    assert score.low == pytest.approx(score.base - 0.005)
+
+
+def test_a_metric_that_asks_no_share_of_these_records_is_their_mean() -> None:
+    """One decision an input is right or wrong; a share is asked of several."""
+    metric = Budget.parse("agreement>=0.9").metric
+    one = np.array([[float(at % 3 > 0), 1.0] for at in range(30)])
+    assert metric.kept_by and scored(metric, one) == pytest.approx(20 / 30)
+
+
+def test_what_declares_no_bounds_keeps_them() -> None:
+    check_bounds(Mean(known=None), column([-9.0, 9.0]))
+
+
+def test_two_groups_are_drawn_as_wholes() -> None:
+    records, groups = column([0.0] * 10 + [1.0] * 10), ["a"] * 10 + ["b"] * 10
+    wide = 0.5 * math.sqrt(2)  # of two units, whose means are 0 and 1
+    low = judge(Budget(Mean(known=None), 0.1), records, records, groups).low
+    high = judge(Budget(Cost(known=None), 0.9), records, records, groups).high
+    assert (low, high) == (pytest.approx(0.5 - wide), pytest.approx(0.5 + wide))
+
+
+def test_a_figures_bound_is_worse_than_the_figure() -> None:
+    base = column(np.random.default_rng(2).random(400))
+    score = judge(Budget(Figure(), -0.05, relative=True), base**1.02, base)
+    assert 1e-5 < score.value - score.low < 0.01
+
+
 class TestRight:
+    def test_a_limit_that_is_just_the_bound_is_proved(self) -> None:
+        cand = column([0.0] * 10 + [1.0] * 90)
+        least = binomial.least(90, 100, 0.05)
+        for more, verdict in ((0.0, Verdict.PROVED), (1e-8, Verdict.LIKELY)):
+            budget = Budget(TOP1.metric, least + more)
+            assert judge(budget, cand, column(np.ones(100))).verdict is verdict
+
     def test_how_many_more_are_needed_is_by_what_all_samples_show(self) -> None:
         base, cand = np.ones(400), np.ones(400)
         cand[:2], base[10:13] = 0, 0
@@ -167,6 +203,6 @@ class TestMean:
 
 def test_a_lone_group_is_said_to_be_one() -> None:
     ones = column(np.ones(5))
-    budget = Budget(Root(), 0.5)
+    budget = Budget(Figure(), 0.5)
     assert judge(budget, ones, ones, ["a"] * 5).basis.startswith("bootstrap over 1 group;")
     assert judge(budget, ones, ones).basis.startswith("bootstrap over 5 samples;")

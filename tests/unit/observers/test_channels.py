@@ -29,7 +29,7 @@ def test_result_survives_json() -> None:
 def test_changing_width_is_refused() -> None:
     watch = Channels().start()
     watch.update(0, np.zeros((1, 3), np.float32))
-    with pytest.raises(BadData, match="4 channels after 3"):
+    with pytest.raises(BadData, match="length 4 after 3"):
         watch.update(0, np.zeros((1, 4), np.float32))
 
 

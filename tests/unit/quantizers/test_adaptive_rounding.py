@@ -155,7 +155,7 @@ def test_a_weight_that_a_table_shares_stays() -> None:
     made = model_of(text, {"table": normal(40, 32), "w": normal(32, 32, seed=1)})
     feeds = {"ids": np.arange(24).reshape(2, 12)}
     assert quantize(made, AdaptiveRounding(), [feeds]) == 1
-    assert "others read too" in edit.take_notes(made)
+    assert "others read them too" in edit.take_notes(made)
     held = edit.const_array(made.graph.initializers["table"])
     np.testing.assert_array_equal(held, normal(40, 32))
 

@@ -270,7 +270,7 @@ def test_nothing_to_do_is_said_with_every_reason() -> None:
     for reason in (
         "1 MatMul with a constant of 3 dimensions",
         "1 MatMul with double weights",
-        "1 weights under 1024 elements",
+        "1 MatMul with a weight under 1,024 elements",
         "1 Gemm with transA",
         "1 MatMul with the weight on the left",
         "1 MatMul of two activations",
@@ -303,7 +303,7 @@ def test_names_choose_nodes() -> None:
 
 def test_a_convolutional_network_is_told_why_it_has_nothing_to_do() -> None:
     model = model_of(head("g (float[1,4,8,8] x) => (float[1,8,6,6] y) { y = Conv(x, w) }"))
-    with pytest.raises(Refused, match="1 convolutions have no kernel for weights in blocks"):
+    with pytest.raises(Refused, match="no kernel for weights in blocks: 1 convolution"):
         Int4Weights().apply(model, {})
 
 

@@ -97,7 +97,7 @@ def test_a_body_that_the_data_does_not_reach_stays_in_float() -> None:
     assert Int8Static().apply(model, ranges) == 2
     said = edit.take_notes(model)
     reason = "have no range: the data leaves them unused or zero"
-    assert said == f"1 of 3 layers stay in float: 1 {reason}"
+    assert said == f"1 of 3 layers left in float: those that {reason} (1)"
     x = {"x": normal(1, 4, 8, 8), "c": np.array(False)}
     assert np.array_equal(run(model, x)[0], run(model_of(BRANCHES, OUTER), x)[0])
 
@@ -145,7 +145,7 @@ def test_a_tied_table_that_is_to_be_looked_up_in_float_is_kept_twice_and_said() 
         node.name = f"n_{node.outputs[0].name}"
     quantize(model, Int8Static(exclude=("n_rows",)), [{"ids": IDS}])
     assert "table" in model.graph.initializers
-    assert "1 embedding tables stay in float" in edit.take_notes(model)
+    assert "1 embedding table left in float" in edit.take_notes(model)
 
 
 def test_a_table_of_its_own_stays_in_float_unless_asked() -> None:
@@ -153,7 +153,7 @@ def test_a_table_of_its_own_stays_in_float_unless_asked() -> None:
     model = model_of(text, LM_WEIGHTS | {"other": normal(32, 64, seed=3)})
     quantize(model, Int8Static(), [{"ids": IDS}])
     assert "table" in model.graph.initializers
-    assert "1 embedding tables stay in float" in edit.take_notes(model)
+    assert "1 embedding table left in float" in edit.take_notes(model)
 
 
 def test_an_untied_table_has_a_step_a_column() -> None:
@@ -261,7 +261,7 @@ def test_include_and_regular_expressions() -> None:
     for node in model.graph:
         node.name = f"n_{node.outputs[0].name}"
     assert quantize(model, Int8Static(include=("re:n_[a-h]",)), [{"ids": IDS}]) == 1
-    assert "1 of 2 layers stay in float: 1 are not included" in edit.take_notes(model)
+    assert "1 of 2 layers left in float: those that are not included (1)" in edit.take_notes(model)
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,9 @@ def test_what_stays_in_float_is_counted_by_reason() -> None:
     )
     quantize(model, Int8Static(), [{"x": normal(1, 3, 32)}])
     said = edit.take_notes(model)
-    assert said.startswith("2 of 3 layers stay in float: ")
-    assert "1 multiply two activations" in said
-    assert "1 have fewer than 16 rows or columns" in said
+    assert said.startswith("2 of 3 layers left in float: ")
+    assert "multiply two activations (1)" in said
+    assert "have a side shorter than 16 (1)" in said
 
 
 def test_recurrent_layers_are_named() -> None:
@@ -345,5 +345,7 @@ def test_a_wholly_quantized_model_is_a_quarter() -> None:
 
 def test_a_refusal_says_why() -> None:
     model = model_of(LM, LM_WEIGHTS)
-    with pytest.raises(Refused, match="2 of 2 layers stay in float: 2 have fewer than 40 rows"):
+    with pytest.raises(
+        Refused, match=r"2 of 2 layers left in float: those that have a side shorter than 40 \(2\)"
+    ):
         quantize(model, Int8Static(min_side=40), [{"ids": IDS}])

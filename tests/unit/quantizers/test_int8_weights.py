@@ -129,7 +129,7 @@ def test_small_weights_biases_and_other_types_are_left() -> None:
         }"""),
         {"w": normal(8, 8), "v": normal(64, 64).astype(np.float64)},
     )
-    with pytest.raises(Refused, match="1024 elements"):
+    with pytest.raises(Refused, match="1,024 elements"):
         Int8Weights().apply(model, {})
 
 

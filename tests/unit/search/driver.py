@@ -43,6 +43,7 @@ from ortune.measurement.worker import runtime
 from ortune.policies.staged import Staged
 from ortune.search import loop as searching
 from ortune.search import optimize as optimizing
+from ortune.search.aim import Aim
 from ortune.search.optimize import read_targets
 from ortune.search.policy import Policy
 
@@ -116,7 +117,7 @@ def _drive(
     job = Job("toy.onnx", "m", "d", budget, "", workload, base, {}, {}, scenario.on)
     write_header(root, Header(job, scenario.facts))
     context = Context(root, job, scenario.facts, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
-    aim = searching.Aim(scenario.seconds, BEGAN, scenario.target, scenario.strict, clock)
+    aim = Aim(scenario.seconds, BEGAN, scenario.target, scenario.strict, clock)
     patch.setattr(optimizing, "unpadded", lambda context, note: cut)
     explore = partial(optimizing.explore, context, targets, scenario.exact)
     clock.now += PREPARING

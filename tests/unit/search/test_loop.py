@@ -15,8 +15,12 @@ from tests.unit.experiment.scripted import FINAL, LOSSY, Script, scripted
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal, Outcome
 from ortune.core.errors import OrtuneError
+<<<<<<< HEAD
 from ortune.core.event import Event, Note, TrialDone, Unconfirmed
 from ortune.core.hardware.paid import Paid, PlanTally
+=======
+from ortune.core.event import Event, Note, TrialStarted
+>>>>>>> left14
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Header, Study
@@ -197,10 +201,25 @@ def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., 
     assert keys == [first, second, last, first, second], "the earlier are concluded again, once"
 
 
-def test_time_that_is_up_leaves_finalists_out_but_for_the_first(run: Callable[..., Study]) -> None:
+def test_time_that_is_left_lets_all_finalists_be_measured(run: Callable[..., Study]) -> None:
     clock = Clock()
+<<<<<<< HEAD
     script = Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95), passes=lambda: clock.turn(15.0))
     study = run(script, clock=clock)
+=======
+    clock.now = 99.5
+    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
+    assert backends(study, "final") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("now", [100.0, 200.0])
+def test_time_that_is_up_leaves_finalists_out_but_for_the_first(
+    run: Callable[..., Study], now: float
+) -> None:
+    clock = Clock()
+    clock.now = now
+    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
+>>>>>>> left14
     assert backends(study, "final") == [1]
     assert study.finished == "time"
     assert "time is up, not re-measured: 2 finalists" in study.notes
@@ -347,6 +366,12 @@ def test_a_strict_search_hands_out_only_what_is_proved(run: Callable[..., Study]
     assert study.strict and study.final and study.best == study.baseline
 
 
+def test_unless_it_is_strict_a_search_hands_out_what_is_likely(run: Callable[..., Study]) -> None:
+    study = run(Script(ratio=0.5, noise=lambda at: 3.0 if at in (150, 151) else 0.001))
+    assert not study.strict and study.best in study.final
+    assert study.best.score is not None and study.best.score.verdict is Verdict.LIKELY
+
+
 def test_ctrl_c_keeps_what_was_found(run: Callable[..., Study]) -> None:
     calls = []
 
@@ -358,8 +383,25 @@ def test_ctrl_c_keeps_what_was_found(run: Callable[..., Study]) -> None:
 
     study = run(Script(noise=noise))
     assert study.finished == "interrupted" and len(study.trials) > 1
+    assert study.counts[Outcome.UNTRIED] == 0, "what the policy had left is not known"
     assert any(isinstance(e, Note) and e.warning for e in told)
     assert "half-width of a claim by all pairs" in study.noise
+
+
+def test_ctrl_c_among_the_finalists_concludes_those_that_were_measured(
+    run: Callable[..., Study],
+) -> None:
+    def noise(at: int) -> float:
+        if sum(isinstance(e, TrialStarted) and e.stage == "final" for e in told) > 2:
+            raise KeyboardInterrupt
+        return 0.001
+
+    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95), noise=noise))
+    assert study.finished == "interrupted" and backends(study, "final") == [1, 2]
+    assert study.counts[Outcome.UNTRIED] == 3
+    lines = map(json.loads, Path(study.root, "ledger.jsonl").read_text().splitlines())
+    keys = [found["key"] for found in lines if found["part"] == "final"]
+    assert keys == [*(trial.key for trial in study.final), study.final[0].key]
 
 
 def test_the_time_that_is_left_counts_from_when_it_began() -> None:

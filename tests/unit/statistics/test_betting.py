@@ -161,6 +161,21 @@ def test_the_boldest_bet_loses_all_to_the_worst_value_and_the_others_go_on() -> 
     assert math.isfinite(after) and after > before
 
 
+def test_a_capital_beyond_what_a_float_holds() -> None:
+    grown = 4000 * np.log1p(3 * betting.BETS) + np.log(betting.WEIGHTS)
+    assert grows([1.0] * 4000, -0.5) == pytest.approx(np.logaddexp.reduce(grown))
+
+
+def test_the_worst_value_warns_of_nothing() -> None:
+    with np.errstate(divide="raise"):
+        assert grows([-1.0], -0.5) == 0.0
+
+
+def test_one_unit_may_do() -> None:
+    assert betting.unchanged(40 / 41, 1.0, 0.05) == 1
+    assert betting.proves(np.zeros(1), ONES[:1], -40 / 41, -1.0, 0.05)
+
+
 def test_no_value_proves_nothing_and_what_cannot_be_missed_is_proved() -> None:
     assert grows([], -0.5) == 0.0
     assert grows([-1.0], -1.1) == math.inf
@@ -213,6 +228,7 @@ class TestNeeded:
         assert betting.needed(np.full(9, -0.2), ONES[:9], -0.1, -1.0, 0.05) is None
         assert betting.needed(np.zeros(0), np.zeros(0), -0.1, -1.0, 0.05) is None
         assert betting.needed(np.zeros(9), ONES[:9], -1.0, -1.0, 0.05) is None
+        assert betting.needed(np.full(9, -0.5), ONES[:9], -0.5, -1.0, 0.05) is None
 
     def test_of_unchanged_ones_it_is_no_fewer_than_prove_it(self) -> None:
         n = betting.needed(np.zeros(9), ONES[:9], -0.05, -1.0, 0.05)

@@ -65,6 +65,18 @@ def test_unchanged_answers() -> None:
     assert n is not None and 0.99**n <= 0.05 / 3 < 0.99 ** (n - 3)
 
 
+@pytest.mark.parametrize(
+    ("delta", "error", "n"), [(0.3, 0.05, 10), (0.01, 0.01, 472), (0.001, 0.05, 2996)]
+)
+def test_more_are_needed_where_the_unknown_share_takes_of_the_error(
+    delta: float, error: float, n: int
+) -> None:
+    assert paired.unchanged(delta, error) == n
+    assert (1 - delta) ** (n - 1) <= error, "of a known share one fewer would do"
+    proves = [paired.p_value(count, 0, 0, delta, error) <= error for count in (n - 1, n)]
+    assert proves == [False, True]
+
+
 def by_hand(n: int, lost: int, won: int, delta: float, q: float) -> float:
     """The chance of so good an outcome, outcome by outcome."""
 
@@ -92,6 +104,27 @@ def test_its_p_value_is_the_largest_over_the_unknown(lost: int, won: int) -> Non
     chances = [by_hand(n, lost, won, delta, q) for q in roots**2]
     assert found == pytest.approx(max(chances) + gamma, abs=2e-3)
     assert found >= max(chances) - 1e-9
+
+
+FIGURES = [
+    ((20, 1, 2), 0.2, 0.05, 0.021078927478),
+    ((60, 2, 0), 0.1, 0.05, 0.06113906692573),
+    ((60, 0, 9), 0.05, 0.05 / 3, 0.000188423124697),
+    ((100, 0, 0), 0.01, 0.05, 0.366081971543953),
+    ((400, 30, 10), 0.1, 0.05, 0.004126522236805),
+    ((400, 10, 30), 0.0, 0.05, 0.033629201057389),
+    ((300, 4, 9), -0.01, 0.2, 0.40293924961163),
+    ((1000, 8, 8), 0.01, 0.05, 0.018578053414821),
+    ((2000, 3, 20), 0.002, 0.05, 6.6194694546e-05),
+    ((2000, 300, 300), 0.01, 0.05, 0.208441904963782),
+    ((5000, 60, 50), 0.01, 0.05, 0.000310701357323),
+]
+
+
+@pytest.mark.parametrize(("outcome", "delta", "error", "p"), FIGURES)
+def test_its_figures(outcome: tuple[int, int, int], delta: float, error: float, p: float) -> None:
+    """As they were when their size was checked by enumeration: a changed test shows."""
+    assert paired.p_value(*outcome, delta, error) == pytest.approx(p, rel=1e-10)
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,6 +181,20 @@ def test_the_bound_is_where_the_test_turns(outcome: tuple[int, int, int]) -> Non
     assert paired.p_value(*outcome, bound - step, 0.05) > 0.05
 
 
+@pytest.mark.parametrize(
+    ("outcome", "bound"),
+    [
+        ((299, 0, 0), 0.009972455548854),
+        ((1000, 8, 8), 0.007599313863067),
+        ((400, 30, 10), 0.079946381827504),
+        ((60, 0, 9), -0.017835404320087),
+        ((25, 1, 0), 0.180746864516266),
+    ],
+)
+def test_the_bounds_that_are_shown(outcome: tuple[int, int, int], bound: float) -> None:
+    assert paired.most_lost(*outcome, 0.05) == pytest.approx(bound, rel=1e-8)
+
+
 @pytest.mark.parametrize(("lost", "won"), [(0.0, 0.0), (0.002, 0.0), (0.005, 0.004), (0.0, 0.01)])
 def test_the_number_needed_is_about_right(lost: float, won: float) -> None:
     n = paired.needed(lost, won, 0.01, 0.05)
@@ -159,4 +206,6 @@ def test_the_number_needed_is_about_right(lost: float, won: float) -> None:
     outcome = less, round(lost * less), round(won * less)
     assert paired.p_value(*outcome, 0.01, 0.05) > 0.05
     assert paired.needed(0.02, 0.01, 0.01, 0.05) is None
+    rates = [(0.002, 0.0, 0.01), (0.005, 0.004, 0.01), (0.02, 0.03, 0.0), (0.01, 0.03, -0.01)]
+    assert [paired.needed(*rate, 0.05) for rate in rates] == [562, 703, 1498, 1199]
     assert paired.needed(0.03, 0.01, 0.01, 0.05) is None

@@ -187,7 +187,12 @@ WRONG: list[tuple[FoldPreprocess, str, str, str]] = [
     (FoldPreprocess(resize=9), "float[n,3,8,10] x", "pictures become 9x9", r"\[8, 10\]"),
     (FoldPreprocess(resize=(8, 8), crop=10), "float[n,3,h,w] x", "crop of 10x10", "more first"),
     (FoldPreprocess(scale=0.0), "float[n,3,8,10] x", "scale 0", "factor"),
-    (FoldPreprocess(mean=(1.0, 2.0)), "float[n,3,8,10] x", "2 numbers for 3", "one a channel"),
+    (
+        FoldPreprocess(mean=(1.0, 2.0)),
+        "float[n,3,8,10] x",
+        "is of length 2, channels: 3",
+        "one a channel",
+    ),
 ]
 
 

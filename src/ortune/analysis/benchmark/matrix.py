@@ -41,7 +41,7 @@ def backends(
                 )
     for count in threads:
         if count < 1:
-            raise BadSettings(f"{count} threads cannot run", fix="give 1 or more: --threads 1,2")
+            raise BadSettings(f"--threads {count} cannot run", fix="give 1 or more: --threads 1,2")
     _known(levels, [backend for backend, _ in found])
     made = [
         one

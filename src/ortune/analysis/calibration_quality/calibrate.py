@@ -19,6 +19,7 @@ from ortune.analysis.calibration_quality.stability import Stability
 from ortune.calibration import ranges_file, tensorrt_cache
 from ortune.calibration.activity import Inactive, activity_probes, inactive
 from ortune.calibration.calibrate import Calibrated, calibrate_groups
+from ortune.core import wording
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note
@@ -153,7 +154,7 @@ def _samples(asked: Calibrate, folder: Path) -> _Seen:
     fed = feeds_module.load(asked.source, inputs, folder)
     notes = list(fed.notes)
     if samples > fed.count:
-        notes.append(f"only {fed.count} of the {samples} samples asked for are there")
+        notes.append(f"{wording.count(samples, 'sample')} asked for, {fed.count} there")
     indices = tuple(spread(fed.count, samples or fed.count))
     if ways:
         fed = augmenting.augment(fed, indices, ways, folder)

@@ -26,6 +26,7 @@ from itertools import combinations
 
 import numpy as np
 
+from ortune.core import wording
 from ortune.core.observer import Range, Ranges
 from ortune.data.feeds import Feeds
 
@@ -126,7 +127,10 @@ def judge(
         count: Independent samples.
     """
     if not others:
-        few = f"{count} independent samples are too few to say: calibrate on {FEWEST} or more"
+        few = (
+            f"{wording.count(count, 'independent sample')}: too few to say: calibrate on "
+            f"{FEWEST} or more"
+        )
         return Stability(None, math.nan, math.nan, None, None, few)
     halves = _between(whole, others[0], others[1])
     if not len(halves):
@@ -147,7 +151,14 @@ def judge(
         )
         return Stability(False, stable, worst, exponent, None, why)
     more = _rounded(samples * (grow - 1))
-    return Stability(False, stable, worst, exponent, more, f"{lacking}: add about {more} samples")
+    return Stability(
+        False,
+        stable,
+        worst,
+        exponent,
+        more,
+        f"{lacking}: add about {wording.count(more, 'sample')}",
+    )
 
 
 def _between(whole: Mapping[str, Range], one: Ranges, two: Ranges) -> np.ndarray:

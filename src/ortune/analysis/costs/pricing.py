@@ -13,6 +13,7 @@ from ortune.analysis.costs.cost import Costs, ServingOption, costs
 from ortune.analysis.costs.requests import Cost
 from ortune.analysis.costs.sources import Priced, joined, read
 from ortune.analysis.costs.terms import Terms
+from ortune.core import wording
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.fields import paths
@@ -67,29 +68,34 @@ def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[ServingOption, .
                 f"'{option.name}' cannot be started again from here",
                 fix="leave --measure out, or price the -o folder of an `ortune optimize` alone",
             )
-        sink(Note(f"{processes} processes at once: {option.name}"))
+        sink(Note(f"{_processes(processes)} at once: {option.name}"))
         asked = codec.decode(WorkerJob, json.loads(job.read_text(encoding="utf-8")))
         with TemporaryDirectory(prefix="ortune-") as folder:
             try:
                 made.append(replace(option, slowdown=slowdown(asked, processes, Path(folder))))
             except WorkerFailed as error:
                 raise OrtuneError(
-                    f"{processes} processes of '{option.name}' do not run: {error.failure.reason}",
+                    f"'{option.name}' does not run in {_processes(processes)} at once: "
+                    f"{error.failure.reason}",
                     fix="leave --measure out",
                 ) from None
     return tuple(made)
+
+
+def _processes(count: int) -> str:
+    return wording.count(count, "process", "processes")
 
 
 def _assumptions(terms: Terms, options: Sequence[ServingOption], measured: int) -> tuple[str, ...]:
     found = []
     if terms.processes > 1 and measured <= 1:
         found.append(
-            f"{terms.processes} processes are assumed to do {terms.processes} times what one "
-            "does; not measured (--measure does, up to this machine's CPUs)"
+            f"{_processes(terms.processes)} at once are assumed to do {terms.processes} times "
+            "what one does; not measured (--measure does, up to this machine's CPUs)"
         )
     elif terms.processes > measured > 1:
         found.append(
-            f"measured with {measured} processes at once, as many as this machine has CPUs; "
+            f"measured with {_processes(measured)} at once, as many as this machine has CPUs; "
             f"from there to {terms.processes} linear scaling is assumed"
         )
     if max(terms.devices) > 1:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortune.analysis.profiling import kernel_groups, patterns
 from ortune.analysis.profiling.quantization_gain import MULTIPLYING, quantizations
 from ortune.analysis.profiling.roofline import by_bound, verdicts
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.profile import NO_STEP, Action, Kernel, Profile
@@ -70,7 +71,7 @@ def _fusions(
             continue
         overhead = profile.ceilings.overhead_ns if profile.ceilings else 0.0
         stake = kernel_groups.time(touched) - change.added * overhead
-        made = f"{len(touched)} kernels that {step.name()} makes {change.added}"
+        made = f"{wording.count(len(touched), 'kernel')} that {step.name()} makes {change.added}"
         yield Action(
             "fuse",
             f"{kernel_groups.named(touched)}: {made}",
@@ -156,7 +157,7 @@ def _threads(profile: Profile, backend: Backend) -> Iterator[Action]:
         stake = sum(one.gain_ns for one in judged if one.bound == "overhead")
         yield Action(
             "threads",
-            f"{len(small)} kernels of {len(judged)} are overhead bound",
+            f"overhead bound: {len(small)} of {wording.count(len(judged), 'kernel')}",
             "one thread spares waking the others",
             kernel_groups.names(small),
             stake,

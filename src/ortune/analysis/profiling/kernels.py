@@ -161,7 +161,7 @@ def _unclaimed(operators: Sequence[str], claimed: frozenset[str]) -> str:
     if never:
         return f"the provider claimed no {' or '.join(never)}"
     named = " and ".join(operators)
-    return f"the provider claimed other {named} nodes: types, shapes or attributes differ"
+    return f"the provider claimed other nodes of {named}: types, shapes or attributes differ"
 
 
 def _kind(op_type: str) -> str:

@@ -13,6 +13,7 @@ from ortune.analysis.profiling import kernels
 from ortune.analysis.profiling.requests import ProfileRequest
 from ortune.analysis.profiling.tensor_sizes import sizes
 from ortune.backends.cpu import Cpu
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note
@@ -171,7 +172,7 @@ def demand_taken(path: Path, backend: Backend, recorded: Recorded) -> None:
     ran = [node.provider for node in recorded.nodes if node.calls]
     if ran and all(kernels.fell_back(provider, backend) for provider in ran):
         raise BackendMissing(
-            f"{backend.provider} took none of the {len(ran)} nodes of {path.name}",
+            f"{backend.provider} took none of {wording.count(len(ran), 'node')} of {path.name}",
             fix="leave this backend out with --on cpu, or give --allow-fallback",
         )
 
@@ -197,11 +198,13 @@ def _remarks(found: Runs, traced: Lineage) -> list[str]:
     if recorded.parallel:
         remarks.append("nodes ran side by side: their times may sum to more than the run")
     if traced.guessed:
-        remarks.append(f"{len(traced.guessed)} source nodes were assigned to the nearest kernel")
+        remarks.append(
+            f"assigned to the nearest kernel: {wording.count(len(traced.guessed), 'source node')}"
+        )
     if traced.followed:
         remarks.append(
-            f"{len(traced.followed)} kernels, which no name identifies, were assigned to the "
-            "source nodes behind their predecessors"
+            "assigned to the source nodes behind their predecessors: "
+            f"{wording.count(len(traced.followed), 'kernel')} that no name identifies"
         )
     if not recorded.graph:
         remarks.append("the runtime does not show the graph that it executes: nodes go by name")

@@ -16,6 +16,7 @@ from ortune.analysis.profiling.roofline import (
     roofs,
     verdicts,
 )
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.profile import Action, Ceilings, Kernel, Profile
@@ -54,10 +55,10 @@ def quantizations(
         mostly = max(bounds, key=lambda name: bounds[name])
         yield Action(
             "quantize",
-            f"{kernel_groups.named(times)}: {len(times)} float kernels, "
+            f"{kernel_groups.named(times)}: {wording.count(len(times), 'float kernel')}, "
             f"most of their time {mostly} bound"
             if guessed
-            else f"{kernel_groups.named(times)}: {len(times)} float kernels",
+            else f"{kernel_groups.named(times)}: {wording.count(len(times), 'float kernel')}",
             f"quantize with {step.name()}; the accuracy must be measured",
             kernel_groups.names(times),
             kernel_groups.time(times),

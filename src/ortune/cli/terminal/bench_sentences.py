@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortune.cli.terminal.figures import interval
+from ortune.core.wording import count
 
 if TYPE_CHECKING:
     from ortune.analysis.benchmark.crossover import Crossover
@@ -26,7 +27,8 @@ def sentences(found: BenchResult, rows: Sequence[Row]) -> list[str]:
         lines += _counted(found)
     if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
         most = max(each for row in rows for each in row["runs_each"])
-        lines.append(f"short runs: a sample is the mean of up to {most} runs, percentiles too")
+        text = f"short runs: a sample is the mean of up to {count(most, 'run')}, percentiles too"
+        lines.append(text)
     lines += [
         f"{row['backend']}: {note}" if len(rows) > 1 else note
         for row in rows

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.cli.terminal.output import say, table
+from ortune.core import wording
 
 if TYPE_CHECKING:
     from ortune.analysis.calibration_quality.calibrate import Calibration, TensorRange
@@ -40,8 +41,8 @@ def show(
     rest = f"; the {len(shown)} most doubtful are shown (-v shows all)" if left else ""
     copies = f", copies by {found.augment} included" if found.augment else ""
     say(
-        f"{len(found.tensors)} tensors by {found.observer} "
-        f"on {found.samples} samples{copies}{rest}"
+        f"{wording.count(len(found.tensors), 'tensor')} by {found.observer} "
+        f"on {wording.count(found.samples, 'sample')}{copies}{rest}"
     )
     if found.tensors:
         widest = max(found.tensors, key=lambda tensor: tensor.step)
@@ -108,7 +109,7 @@ def show_ranking(found: ObserverRanking) -> None:
     base = next((row.score.base for row in found.rows if row.score), math.nan)
     say(
         f"the float model: {metric} {base:.4g}; budget {found.budget}; "
-        f"{found.calibrated} samples calibrated on, {found.scored} scored"
+        f"{wording.count(found.calibrated, 'sample')} calibrated on, {found.scored} scored"
     )
     if found.overlap:
         say("the scored samples are those that were calibrated on: scores are optimistic")
@@ -120,7 +121,6 @@ def show_ranking(found: ObserverRanking) -> None:
 
 
 def _line(row: ObserverScore) -> tuple[str, ...]:
-    from ortune.core import wording
 
     copies = f"samples and {row.augment}" if row.augment else "samples"
     score = row.score

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortune.cli.terminal.figures import amount, sides, size
 from ortune.cli.terminal.output import say, specs, table
+from ortune.core import wording
 from ortune.core.errors import shortened
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _summary(found: Inspection, verbose: bool) -> list[tuple[str, str]]:
         ("made with", f"opset {opsets}; IR {facts.ir_version}{said}"),
         ("nodes", _count(facts)),
         ("operators", _ops(facts, verbose)),
-        ("weights", f"{facts.parameters:,} parameters; {precisions or 'none'}"),
+        ("weights", f"{wording.count(facts.parameters, 'parameter')}; {precisions or 'none'}"),
         ("arithmetic", _arithmetic(found)),
         ("dynamic", _dynamic(facts)),
         ("quantized already", "yes" if facts.quantized else "no"),
@@ -63,7 +64,9 @@ def _summary(found: Inspection, verbose: bool) -> list[tuple[str, str]]:
     keys = list(facts.metadata.items())
     rows += [(f"metadata {key}", _short(value, verbose)) for key, value in keys[:_IO]]
     if len(keys) > _IO:
-        rows.append(("metadata", f"and {len(keys) - _IO} more keys; --json has them all"))
+        rows.append(
+            ("metadata", f"and {wording.count(len(keys) - _IO, 'more key')}; --json has them all")
+        )
     return rows
 
 
@@ -87,7 +90,9 @@ def _ops(facts: Facts, verbose: bool) -> str:
     shown = ranked if verbose or len(ranked) == _OPS + 1 else ranked[:_OPS]
     text = ", ".join(f"{name} {count}" for name, count in shown)
     return text + (
-        f" and {len(ranked) - len(shown)} more kinds" if len(shown) < len(ranked) else ""
+        f" and {wording.count(len(ranked) - len(shown), 'more kind')}"
+        if len(shown) < len(ranked)
+        else ""
     )
 
 
@@ -118,7 +123,7 @@ def _saturation(found: Inspection) -> list[tuple[str, str]]:
         return []
     risky = [layer for layer in found.saturable if layer.risky]
     advice = "; see `ortune verify --simulate avx2`" if risky else ""
-    said = f"{len(risky)} of {len(found.saturable)} integer layers{advice}"
+    said = f"{len(risky)} of {wording.count(len(found.saturable), 'integer layer')}{advice}"
     return [("can saturate without VNNI", said)]
 
 

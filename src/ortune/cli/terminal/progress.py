@@ -111,6 +111,8 @@ def describe(event: Event, *, verbose: bool = False, place: str = "") -> str:
 def outcome(trial: Trial) -> str:
     """Say in one line what became of a trial."""
     kind = acceptance.outcome(trial)
+    if kind is acceptance.Outcome.UNTRIED:
+        return f"{trial.plan}: {trial.why or kind}"
     parts = [f"{trial.plan}: {trial.status if trial.status is Status.OK else kind}"]
     if trial.ratio is not None:
         parts.append(f"{speed(trial.ratio)}")
@@ -120,6 +122,13 @@ def outcome(trial: Trial) -> str:
     if trial.status is not Status.OK and kind is not acceptance.Outcome.LEVEL:
         parts += (trial.why or trial.error or "").splitlines()[:1]
     return ", ".join(parts)
+
+
+def _place(stage: str, index: int, total: int) -> str:
+    """Say which plan of a stage it is; what explains the winner is of no number known before."""
+    if stage == "history":
+        return stage
+    return f"{'final ' if stage == 'final' else ''}{index}{f'/{total}' if total else ''}"
 
 
 def speed(ratio: Interval) -> str:
@@ -153,11 +162,10 @@ class Board:
         """Note what changes on the board."""
         match event:
             case TrialStarted(plan, stage, index, total):
-                of = f"/{total}" if total else ""
-                self.place = f"[{'final ' if stage == 'final' else ''}{index}{of}]"
+                self.place = f"[{_place(stage, index, total)}]"
                 self._work, self._timing = f"{self.place} {plan}", ""
             case Timing(ratio, blocks):
-                self._timing = f"{speed(ratio)} after {blocks} blocks"
+                self._timing = f"{speed(ratio)} after {count(blocks, 'block')}"
             case TrialDone(trial):
                 self._timing = ""
                 if self._beats(trial):

@@ -125,7 +125,7 @@ def _sequence(args: tuple[Any, ...], data: Any, known_only: bool) -> tuple[Any, 
         raise BadSettings(f"{data!r} is not a list", fix="write [a, b]")
     kinds = [args[0]] * len(data) if len(args) == 1 or args[1] is Ellipsis else args
     if len(kinds) != len(data):
-        raise BadSettings(f"{data!r} has {len(data)} items", fix=f"give {len(kinds)}")
+        raise BadSettings(f"{data!r} is of length {len(data)}", fix=f"give {len(kinds)}")
     return tuple(_convert(arg, item, known_only) for arg, item in zip(kinds, data, strict=True))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
+from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec, user_function
@@ -152,7 +153,8 @@ def evaluate(
     groups = [group for _, group in samples if group is not _ALONE]
     if groups and len(groups) < len(samples):
         raise BadData(
-            f"{function} yields a group with {len(groups)} of {len(samples)} records",
+            f"{function} yields a group with {len(groups)} of "
+            f"{wording.count(len(samples), 'record')}",
             fix="yield (record, group) for every sample; a group of None stands alone",
         )
     answer = {"records": [rows], "calls": calls, "peak_rss": peak_rss()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ortune.core import wording
 from ortune.model.diff.graphs import Graphs
 from ortune.model.diff.operators import quantizing
 from ortune.model.diff.pairs import NodePairs
@@ -69,4 +70,4 @@ def spelled(graphs: Graphs, nodes: Sequence[int]) -> str:
     counted = Counter(ops).most_common()
     shown = [f"{count} {op}" if count > 1 else op for op, count in counted[:_LONG]]
     rest = len(counted) - len(shown)
-    return "+".join(shown) + (f"+{rest} more operators" if rest > 0 else "")
+    return "+".join(shown) + (f"+{wording.count(rest, 'more operator')}" if rest > 0 else "")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.model.graph import edit, qdq
 from ortune.quantization.layers import Layer, is_last, layers
 from ortune.quantization.node_filter import chosen
@@ -86,8 +87,10 @@ def summary(why: Mapping[ir.Node, str], done: int) -> str:
     if not why:
         return ""
     counted = Counter(why.values()).most_common()
-    text = ", ".join(f"{count} {reason}" for reason, count in counted)
-    return f"{len(why)} of {len(why) + done} layers stay in float: {text}"
+    text = ", ".join(f"{reason} ({count})" for reason, count in counted)
+    return (
+        f"{len(why)} of {wording.count(len(why) + done, 'layer')} left in float: those that {text}"
+    )
 
 
 def note(model: ir.Model, why: Mapping[ir.Node, str], done: int) -> None:
@@ -122,7 +125,7 @@ def _unfit(layer: Layer, min_side: int) -> str | None:
     if layer.op == "Gemm" and not _plain(layer):
         return "have a bias that no integer kernel adds"
     if min(layer.shape[-2:]) < min_side:
-        return f"have fewer than {min_side} rows or columns"
+        return f"have a side shorter than {min_side}"
     return None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
@@ -115,7 +116,11 @@ def roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
             fix="see `ortune inspect` for the model's operators and dtypes",
         )
     if len(alone) < len(readers):
-        edit.note(model, f"{len(readers) - len(alone)} weights that others read too stay")
+        edit.note(
+            model,
+            "left alone, as others read them too: "
+            f"{wording.count(len(readers) - len(alone), 'weight')}",
+        )
     return [
         Rounding(tuple(layers), Columns.of(layers[0]), step.per_channel, step.reduce_range)
         for layers in alone.values()

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.core.errors import BadData, BadSettings, Refused
 from ortune.core.observer import Moments, Observer, Probe, Ranges
 from ortune.core.plugins import catalog
@@ -117,9 +118,12 @@ class BlockWeights(Quantizer):
             why = found.reasons() or f"no {', '.join(self.taken or self.ops)} reads one"
             convolutions = sum("Conv" in node.op_type for node in edit.every_node(model))
             if convolutions:
-                why += f"; {convolutions} convolutions have no kernel for weights in blocks"
+                why += (
+                    "; no kernel for weights in blocks: "
+                    f"{wording.count(convolutions, 'convolution')}"
+                )
             raise Refused(
-                f"no weight to store in {self.spec.bits} bits: {why}",
+                f"no weight to store in {wording.count(self.spec.bits, 'bit')}: {why}",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         standard = self.form == "qdq"

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.model.graph import edit
 from ortune.model.graph.match import nodes_of
 from ortune.quantization import grid as grids
@@ -62,9 +63,9 @@ def store_tables(
             edit.discard(source)
             count += 1
     if count:
-        edit.note(model, f"{count} embedding tables are int8")
+        edit.note(model, f"{wording.count(count, 'embedding table')} made int8")
     if len(found) > count:
-        edit.note(model, f"{len(found) - count} embedding tables stay in float")
+        edit.note(model, f"{wording.count(len(found) - count, 'embedding table')} left in float")
 
 
 def _own(editor: edit.Editor, source: ir.Value) -> Stored:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.model.graph import edit
 
 UNKNOWN_RANK = "Gather with indices of unknown rank"
@@ -145,11 +146,12 @@ def find(
             continue
         count, width = made.rows.shape
         if count * width < min_size:
-            found.skipped[f"weights under {min_size} elements"] += 1
+            small = wording.count(min_size, "element")
+            found.skipped[f"{node.op_type} with a weight under {small}"] += 1
         elif isinstance(made, TableLookup):
             found.tables.append(made)
         elif width % whole:
-            found.skipped[f"weights whose inputs are no multiple of block={whole}"] += 1
+            found.skipped[f"{node.op_type} whose input is no multiple of block={whole}"] += 1
         else:
             found.products.append(made)
     return found
@@ -207,7 +209,7 @@ def _unfit(tensor: ir.TensorProtocol, op: str) -> str:
     if tensor.dtype not in FLOATS:
         return f"{op} with {tensor.dtype.name.lower()} weights"
     if len(tensor.shape) != 2:
-        return f"{op} with a constant of {len(tensor.shape)} dimensions"
+        return f"{op} with a constant of {wording.count(len(tensor.shape), 'dimension')}"
     return f"{op} with an empty weight" if 0 in tensor.shape.numpy() else ""
 
 

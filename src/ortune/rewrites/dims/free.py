@@ -205,7 +205,7 @@ class _Freeing:
         if shape[axis] != (self._old.get(like) or wanted)[of]:
             return
         if shape[axis] != 1:
-            raise _no(node, f"'{value.name}' holds {shape[axis]} rows of its own")
+            raise _no(node, f"'{value.name}' has a size of its own there: {shape[axis]}")
         ones = np.ones(len(shape), np.int64)
         head = self._editor.constant(f"{node.name}_before", ones[:axis])
         tail = self._editor.constant(f"{node.name}_behind", ones[axis + 1 :])

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import onnx
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.core.errors import BadModel, Refused
 from ortune.model.graph import edit
 from ortune.model.io import names
@@ -129,9 +130,9 @@ def _unfit(node: ir.Node, before: onnx.defs.OpSchema, after: onnx.defs.OpSchema)
         node.attributes.pop(name)
     given = [value for value in node.inputs if value is not None]
     if len(node.inputs) > after.max_input or len(given) < after.min_input:
-        return f"it takes {after.min_input} to {after.max_input} inputs there"
+        return f"it takes {after.min_input} to {wording.count(after.max_input, 'input')} there"
     if len([value for value in node.outputs if value.name]) > after.max_output:
-        return f"it has {after.max_output} outputs there"
+        return f"it has {wording.count(after.max_output, 'output')} there"
     sides = ((node.inputs, after.inputs, "input"), (node.outputs, after.outputs, "output"))
     for values, formal, kind in sides:
         for index, value in enumerate(values):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.hardware.cpus import usable_cpus
 
@@ -50,8 +51,8 @@ def check(text: str, threads: int) -> None:
         return
     if len(wanted) != threads - 1:
         raise BadSettings(
-            f'affinity="{text}" binds {len(wanted)} threads, {threads} have {threads - 1} beside '
-            "the caller's",
+            f'affinity="{text}" binds {wording.count(len(wanted), "thread")}, not the '
+            f"{threads - 1} beside the caller's",
             fix="give one entry for each thread but the first, separated by ;",
         )
     usable = usable_cpus()

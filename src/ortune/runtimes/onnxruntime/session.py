@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Tensors
@@ -204,7 +205,8 @@ def session(
     placed = opened.placement()
     if provider and placed and not placed.get(provider):
         raise BackendMissing(
-            f"{provider} took none of the {sum(placed.values())} nodes of {path.name}",
+            f"{provider} took none of "
+            f"{wording.count(sum(placed.values()), 'node')} of {path.name}",
             fix="leave this backend out with --on cpu",
         )
     yield opened

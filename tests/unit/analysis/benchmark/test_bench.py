@@ -81,7 +81,7 @@ def test_a_backend_without_levels_is_timed_once_and_that_is_said() -> None:
     [
         ("cpu(threads=1)", (2,), (), "threads is given in 'cpu"),
         ("cpu(level=basic)", (), ("all",), "level is given in 'cpu"),
-        ("cpu", (0,), (), "0 threads"),
+        ("cpu", (0,), (), "--threads 0"),
         ("cpu", (), ("fastest",), "no backend of --on has a level 'fastest'"),
         ("reference", (), ("all",), "no backend of --on has a level 'all'"),
         ("gpu", (), (), "no 'gpu' in backends"),

@@ -85,7 +85,7 @@ def test_too_few_samples_say_nothing() -> None:
     found = judge({"x": Range(0, 1)}, [], 5, 5)
     assert found.enough is None
     assert found.add is None
-    assert "5 independent samples are too few" in found.why
+    assert "5 independent samples: too few" in found.why
 
 
 def test_bounded_values_are_enough() -> None:

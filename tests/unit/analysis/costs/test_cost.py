@@ -84,7 +84,7 @@ def test_the_worked_example_on_the_command_line(
     assert second["cost_per_1000_fps_hours"] == pytest.approx(13.33, abs=0.005)
     assert second["break_even_months"]["value"] == pytest.approx(0.8772, abs=1e-4)
     assert answer["verdict"]["answer"] == "do it"
-    assert any("6 processes are assumed" in text for text in answer["assumptions"])
+    assert any("6 processes at once are assumed" in text for text in answer["assumptions"])
     again = pricing.cost(bench_file(tmp_path), "2.50/h", overhead="20ms", processes=6)
     assert again.rows[1].figures.fps_machine == pytest.approx(187.5)
     assert main(["cost", str(bench_file(tmp_path)), *words[:-1], "--gpus", "1-3"]) == 0

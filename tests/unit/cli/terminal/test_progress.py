@@ -87,6 +87,23 @@ def test_lines_carry_the_place_of_the_trial(capsys: pytest.CaptureFixture[str]) 
     assert got.err.startswith("[final 1/2] clean @ cpu: ok")
 
 
+def test_what_explains_the_winner_is_called_that(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = progress.lines(verbose=False)
+    sink(TrialStarted(PLAN, "final", 1, 1))
+    sink(TrialDone(FAST))
+    sink(TrialStarted(PLAN, "history", 1, 0))
+    sink(TrialDone(FAST, cached=True))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("[history] clean @ cpu: ok") and last.endswith("(from the ledger)")
+
+
+def test_what_had_nothing_to_change_says_so_once() -> None:
+    why = "nothing to change, not tried"
+    left = Trial("k", PLAN, "search", Status.UNCHANGED, why=why)
+    assert progress.describe(TrialDone(left), place="[history]") == f"[history] clean @ cpu: {why}"
+    assert progress.describe(TrialDone(replace(left, why=""))) == "clean @ cpu: not tried"
+
+
 def test_the_board_keeps_the_best() -> None:
     board = progress.Board(60)
     assert board.best() == "the original"

@@ -114,7 +114,8 @@ def test_beside_a_claim_nothing_is_too_noisy_and_all_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "others", "one_thread"), [(4, 3.4, True), (4, 3.5, False), (1, 0.4, False)]
+    ("cpus", "others", "one_thread"),
+    [(4, 3.4, True), (4, 3.5, False), (2, 1.4, True), (1, 0.4, False)],
 )
 def test_one_thread_is_advised_where_a_cpu_is_left_for_it(
     cpus: int, others: float, one_thread: bool
@@ -127,6 +128,20 @@ def test_one_thread_is_advised_where_a_cpu_is_left_for_it(
         if "waited" in one.what
     )
     assert ("threads=1" in waited.change) is (cpus > 1)
+
+
+def test_what_prevents_a_verdict_is_said_first() -> None:
+    found = words(replace(QUIET, throttled=0.05, stolen=0.2))
+    assert [one.partition(":")[0] for one in found] == ["severe", "word"]
+
+
+def test_advice_is_a_cause_and_a_change() -> None:
+    assert str(noise.Advice("it is hot", "let it cool down")) == "it is hot: let it cool down"
+
+
+def test_runs_that_waited_for_each_other_say_that_others_were_few() -> None:
+    (advice,) = noise.judge(replace(QUIET, others=0.25), 0.2).advice
+    assert advice.what.endswith("though other processes used only 0.25 of 4")
 
 
 GROUPS = (Throttle("/a", 100, 10, 1.0), Throttle("/b", 50, 0, 0.0))
@@ -162,9 +177,16 @@ def test_a_record_is_what_happened_between_two_snapshots(tmp_path: Path) -> None
 
 def test_a_group_that_is_new_counts_from_nothing(tmp_path: Path) -> None:
     found = between(tmp_path, replace(BEFORE, throttles=None))
-    assert (found.throttled, found.periods) == (0.1, 60)
+    assert (found.throttled, found.periods, found.stopped_s) == (0.1, 60, 0.2)
     found = between(tmp_path, after=replace(AFTER, throttles=GROUPS))
     assert (found.throttled, found.periods, found.stopped_s) == (0.0, 0, 0.0)
+
+
+def test_throttling_before_the_run_is_left_out(tmp_path: Path) -> None:
+    found = between(tmp_path, after=replace(AFTER, throttles=(Throttle("/a", 200, 15, 1.5),)))
+    assert (found.throttled, found.periods, found.stopped_s) == (0.05, 100, 0.5)
+    found = between(tmp_path, after=replace(AFTER, throttles=(Throttle("/b", 51, 1, 0.1),)))
+    assert (found.throttled, found.periods, found.stopped_s) == (1.0, 1, 0.1)
 
 
 @pytest.mark.parametrize("name", ["busy_s", "stolen_s", "total_s", "waits_s", "switches"])

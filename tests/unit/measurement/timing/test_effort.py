@@ -113,6 +113,10 @@ def test_wide_intervals_are_not_clear(clock: Clock) -> None:
     assert blocks(clock, 0.9, Effort(seconds=600.0, max_blocks=9), spread=0.2) == 9
 
 
+def test_a_gain_that_is_known_by_half_is_not_clear(clock: Clock) -> None:
+    assert blocks(clock, 0.5, Effort(seconds=600.0, max_blocks=9), spread=0.2) == 9
+
+
 def test_progress_is_told_from_the_third_block_on(clock: Clock) -> None:
     told: list[tuple[float, int]] = []
     base: Any = Timed(clock, 1_000_000)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import t as student_t
 
 from ortune.core.trial import Block, Burst, Pair
 from ortune.load_generation.summaries import percentile
@@ -164,6 +165,20 @@ class TestLearnt:
         pooled = stats.spread(own, stats.Learnt(9 * seen / 1.49, 9))
         assert pooled[2] == stats.PRIOR_DF + 4 + 9 and pooled[1] < alone[1]
 
+    def test_the_wider_counts_though_its_variance_be_smaller(self) -> None:
+        """Two pairs alone have few degrees of freedom."""
+        own = exact(0.0, 0.1)
+        seen = float(np.var([0.0, 0.1], ddof=1))
+        alone, pooled = stats.spread(own), stats.Learnt(9 * seen / 1.6, 9)
+        assert stats.spread(own, pooled) == alone
+        assert alone[1] < pooled.squares / pooled.df
+
+    def test_few_pairs_do_where_all_are_alike_and_not_100_where_none_are(self) -> None:
+        assert stats.pairs_for(stats.Learnt(0.0, 1000)) == 2
+        loud = stats.Learnt(1000 * 0.09**2, 1000)
+        assert stats.found(loud, 101) > 0.03 > stats.found(loud, 201)
+        assert stats.pairs_for(loud) is None
+
     def test_groups_that_share_a_baseline_count_for_less(self) -> None:
         rng = np.random.default_rng(11)
         groups = [[pair(rng, 0.0) for _ in range(4)] for _ in range(5)]
@@ -171,6 +186,45 @@ class TestLearnt:
         assert (own.df, shared.df) == (15, 7)
         assert shared.squares / shared.df == pytest.approx(own.squares / own.df)
         assert stats.Learnt.of(groups[:1], one_baseline=True).df == 3
+
+
+def exact(*logs: float, blocks: int = 4) -> list[Pair]:
+    """Pairs of these log-ratios, all blocks alike."""
+    rng = np.random.default_rng(0)
+    return [pair(rng, log, blocks=blocks, sd=0.0, own=0.0) for log in logs]
+
+
+def mixed(*groups: list[float]) -> list[Pair]:
+    """Pairs whose blocks have these log-ratios."""
+    return [Pair(tuple(exact(one, blocks=1)[0].blocks[0] for one in logs)) for logs in groups]
+
+
+class TestSpread:
+    def test_of_nothing_it_is_not_known(self) -> None:
+        middle, variance, *rest = stats.spread([])
+        assert math.isnan(middle) and math.isnan(variance) and rest == [stats.PRIOR_DF, 1]
+
+    def test_a_lone_block_tells_no_error(self) -> None:
+        assert stats.spread(exact(0.1, blocks=1))[1] == math.inf
+        assert stats.bootstrap(np.array([0.1])) == math.inf
+        assert 0 < stats.bootstrap(np.array([0.1, 0.2])) < math.inf
+
+    def test_of_two_lone_blocks_the_spread_is_the_error(self) -> None:
+        seen = float(np.var([0.0, 0.1], ddof=1))
+        found = (stats.PRIOR_DF * (stats.PAIR_SD**2 + seen) + seen) / (stats.PRIOR_DF + 1)
+        assert stats.spread(exact(0.0, 0.1, blocks=1))[1] == pytest.approx(found, rel=1e-4)
+
+    def test_two_blocks_have_an_error(self) -> None:
+        pairs = mixed([0.0, 0.1], [0.1, 0.2])
+        within = np.mean([stats.bootstrap(stats.block_logs(one)) ** 2 for one in pairs])
+        prior = stats.PRIOR_DF * (stats.PAIR_SD**2 + within)
+        found = (prior + np.var([0.05, 0.15], ddof=1)) / (stats.PRIOR_DF + 1)
+        assert stats.spread(pairs)[1] == pytest.approx(found, rel=1e-4)
+
+    def test_one_pair_is_pooled_with_what_was_learnt(self) -> None:
+        learnt = stats.Learnt(9 * 0.01**2, 9)
+        found = (stats.PRIOR_DF * stats.PAIR_SD**2 + learnt.squares) / (stats.PRIOR_DF + 9)
+        assert stats.spread(exact(0.1), learnt)[1:] == (pytest.approx(found, rel=1e-4), 10.5, 1)
 
 
 class TestPrediction:
@@ -215,6 +269,8 @@ def test_disturbed_entries_are_dropped_on_both_sides() -> None:
     found = stats.block_logs(Pair((Block(base, cand),) * 6))
     assert found == pytest.approx([math.log(0.5)] * 6)
     assert stats.disturbed([Pair((Block(base, cand),))]) == pytest.approx(2 / 8)
+    edge = Burst((100, 100), (stats.WAITED, 0.021))
+    assert stats.disturbed([Pair((Block(edge, edge),))]) == 0.5
 
 
 def test_a_few_calm_entries_outweigh_many_disturbed_ones() -> None:
@@ -287,6 +343,18 @@ def test_entries_that_are_not_alike_match_by_their_place() -> None:
         assert np.abs(found) == pytest.approx([math.log(2)] * 5)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_entries_match_by_their_place_unless_both_sides_are_alike(side: int) -> None:
+    base = Burst((100, 1000, 100), (0.0,) * 3, 1, side == 0)
+    cand = Burst((50, 500, 50, 9999, 9999), (0.0,) * 5, 1, side == 1)
+    assert stats.block_logs(Pair((Block(base, cand),) * 5)) == pytest.approx([math.log(0.5)] * 5)
+
+
+def test_a_nanosecond_is_the_least_that_counts() -> None:
+    one, four = Burst((0, 1, 1), (0.0,) * 3), Burst((4, 4, 4), (0.0,) * 3)
+    assert stats.block_logs(Pair((Block(one, four),))) == pytest.approx([math.log(4)])
+
+
 def test_a_record_of_equal_counts_reads_as_it_always_did() -> None:
     rng = np.random.default_rng(7)
     base, cand = (tuple(map(int, rng.integers(100, 200, 9))) for _ in range(2))
@@ -301,6 +369,13 @@ def test_student_agrees_with_tables() -> None:
     table |= {(0.99, 6): 3.707, (0.95, 4): 2.776, (0.9, 2): 2.920, (0.99, 30): 2.750}
     for (confidence, df), value in table.items():
         assert stats.student(confidence, df) == pytest.approx(value, abs=0.001)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.9, 0.95, 0.99])
+@pytest.mark.parametrize("df", [1.5, 2.5, 10.5, 100])
+def test_student_agrees_with_the_distribution(confidence: float, df: float) -> None:
+    wanted = student_t.ppf((1 + confidence) / 2, df)
+    assert stats.student(confidence, df) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_no_blocks_give_no_answer() -> None:
