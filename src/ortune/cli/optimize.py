@@ -65,11 +65,8 @@ def missed(study: Study, target_speedup: float | None) -> str:
 
 def summary(study: Study, page: Path) -> dict[str, object]:
     """Return what scripts ask for first, then the whole study."""
-<<<<<<< HEAD
-    from ortune.sections.batches import rows
-=======
     from ortune.core import wording
->>>>>>> left14
+    from ortune.sections.batches import rows
 
     best = study.best
     return {
@@ -88,11 +85,8 @@ def summary(study: Study, page: Path) -> dict[str, object]:
             "peak_rss": best.measurement.peak_rss if best.measurement else None,
             "over": study.job.wanted.over(best),
         },
-<<<<<<< HEAD
         "wanted": study.job.wanted,
-=======
         "outlook": study.header.outlook,
->>>>>>> left14
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,
         "workload": str(study.job.workload),

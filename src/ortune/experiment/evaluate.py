@@ -154,27 +154,18 @@ class Attempts:
             self.note(f"{name}: {why}")
         return trial
 
-<<<<<<< HEAD
     def final(self, trial: Trial, index: int, total: int, seconds: float | None = None) -> Trial:
         """Return a trial re-measured in fresh pairs on all evaluation samples.
 
         Args:
             seconds: Of timing that each pair gets, where not the usual.
         """
-=======
-    def final(self, trial: Trial, index: int, total: int) -> Trial:
-        """Return a trial re-measured in fresh pairs on all evaluation samples."""
         self.sink(TrialStarted(trial.plan, "final", index, total))
->>>>>>> left14
         known = self.ledger.find(trial.key, "final")
         if known is not None:
             self.sink(TrialDone(known, cached=True))
             return known
-<<<<<<< HEAD
         self._began = perf_counter()
-        self.sink(TrialStarted(trial.plan, "final", index, total))
-=======
->>>>>>> left14
         self._rest()
         files = build_all(self.context, trial.plan, self.sink)
         effort = claiming(self.pair_seconds)

@@ -287,30 +287,6 @@ class _Loop:
             if found != trial:
                 self.attempts.ledger.append(found)
 
-<<<<<<< HEAD
-=======
-    def _say_what_would_be_found(self) -> None:
-        """Where a finalist is not told from the original, say how long would tell 3 %."""
-        finals = [t for t in self._finals() if t.measurement is not None]
-        if not any(outcome(t) is Outcome.LEVEL for t in finals):
-            return
-        each = fmean(t.seconds for t in finals) / stats.PAIRS
-        learnt = measure.learnt(self.trials)
-        needed = stats.pairs_for(learnt)
-        if needed is not None and needed <= stats.PAIRS:
-            return
-        had = f"{count(stats.PAIRS, 'pair')} of fresh processes, {stats.PAIRS * each:.0f} s"
-        if needed is not None and needed * each <= LONGEST_S:
-            text = f"to find a difference of 3 % a finalist needs {count(needed, 'pair')} here, "
-            text += f"{needed * each:.0f} s; it had {had}"
-        else:
-            text = (
-                f"this machine cannot tell a difference of 3 % within {LONGEST_S} s a finalist; "
-            )
-            text += f"{had}, find one of {100 * stats.found(learnt):.0f} %"
-        self.attempts.note(text)
-
->>>>>>> left14
     def _finals(self) -> list[Trial]:
         return [trial for trial in self._current() if trial.part == "final"]
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-<<<<<<< HEAD
-from typing import Any
-=======
 from typing import Any, cast
->>>>>>> left14
 
 import click
 import pytest
@@ -17,11 +13,8 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.cli import optimize
 from ortune.cli.terminal import settings
-<<<<<<< HEAD
-from ortune.core.acceptance import FASTEST, Goal
-=======
 from ortune.core import wording
->>>>>>> left14
+from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
@@ -82,7 +75,6 @@ def test_the_summary_says_whether_anything_was_gained() -> None:
     assert optimize.summary(study(), page)["improved"] is False
 
 
-<<<<<<< HEAD
 def test_a_bound_that_nothing_keeps_is_named() -> None:
     found = study(wanted=Goal(max_size=1 << 20))
     found = replace(found, trials=(replace(BASE, size=3 << 20),))
@@ -92,7 +84,8 @@ def test_a_bound_that_nothing_keeps_is_named() -> None:
     assert optimize.missed(study(), None) == "proved accuracy; the best is 1.00x"
     best = optimize.summary(found, Path("r.html"))["best"]
     assert isinstance(best, dict) and best["over"] == "3 MiB is above --max-size 1 MiB"
-=======
+
+
 def test_the_summary_says_what_could_be_proved_and_what_the_verdict_means() -> None:
     page = Path("run/report.html")
     found = study(FAST)
@@ -102,7 +95,6 @@ def test_the_summary_says_what_could_be_proved_and_what_the_verdict_means() -> N
     assert cast(dict[str, Any], told["best"])["meaning"] == wording.means(SCORE) != ""
     stays = optimize.summary(study(), page)
     assert stays["outlook"] == cast(dict[str, Any], stays["best"])["meaning"] == ""
->>>>>>> left14
 
 
 def test_settings_hold_what_was_given_with_absolute_paths(

@@ -15,12 +15,8 @@ from tests.unit.experiment.scripted import FINAL, LOSSY, Script, scripted
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal, Outcome
 from ortune.core.errors import OrtuneError
-<<<<<<< HEAD
-from ortune.core.event import Event, Note, TrialDone, Unconfirmed
+from ortune.core.event import Event, Note, TrialDone, TrialStarted, Unconfirmed
 from ortune.core.hardware.paid import Paid, PlanTally
-=======
-from ortune.core.event import Event, Note, TrialStarted
->>>>>>> left14
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Header, Study
@@ -203,23 +199,8 @@ def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., 
 
 def test_time_that_is_left_lets_all_finalists_be_measured(run: Callable[..., Study]) -> None:
     clock = Clock()
-<<<<<<< HEAD
     script = Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95), passes=lambda: clock.turn(15.0))
     study = run(script, clock=clock)
-=======
-    clock.now = 99.5
-    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
-    assert backends(study, "final") == [1, 2, 3]
-
-
-@pytest.mark.parametrize("now", [100.0, 200.0])
-def test_time_that_is_up_leaves_finalists_out_but_for_the_first(
-    run: Callable[..., Study], now: float
-) -> None:
-    clock = Clock()
-    clock.now = now
-    study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)), clock=clock)
->>>>>>> left14
     assert backends(study, "final") == [1]
     assert study.finished == "time"
     assert "time is up, not re-measured: 2 finalists" in study.notes
