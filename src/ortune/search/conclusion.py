@@ -7,6 +7,7 @@ from statistics import fmean
 
 from ortune.core.acceptance import Outcome, outcome
 from ortune.core.trial import Trial
+from ortune.core.wording import count
 from ortune.experiment import measure
 from ortune.measurement.machine import noise
 from ortune.measurement.timing import stats
@@ -25,9 +26,9 @@ def what_would_be_found(trials: Sequence[Trial], finals: Sequence[Trial]) -> str
     needed = stats.pairs_for(learnt)
     if needed is not None and needed <= stats.PAIRS:
         return ""
-    had = f"{stats.PAIRS} pairs of fresh processes, {stats.PAIRS * each:.0f} s"
+    had = f"{count(stats.PAIRS, 'pair')} of fresh processes, {stats.PAIRS * each:.0f} s"
     if needed is not None and needed * each <= LONGEST_S:
-        text = f"to find a difference of 3 % a finalist needs {needed} pairs here, "
+        text = f"to find a difference of 3 % a finalist needs {count(needed, 'pair')} here, "
         return text + f"{needed * each:.0f} s; it had {had}"
     text = f"this machine cannot tell a difference of 3 % within {LONGEST_S} s a finalist; "
     return text + f"{had}, find one of {100 * stats.found(learnt):.0f} %"

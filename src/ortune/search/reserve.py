@@ -12,8 +12,12 @@ from ortune.measurement.timing.pairs import claiming
 
 NEAR = 1.05
 """A plan within 5 % of the fastest is worth a finalist's time beside it."""
-_MOST, _MORE = 0.4, 0.15
+_MOST, _MORE = 0.6, 0.15
 """Shares of the time budget that are kept back at most: of all, and beyond the first finalist."""
+_SHORT_S, _OF_SHORT = 30.0, 0.4
+"""A shorter search keeps back less: it could try nothing, as ten processes alone take 15 s."""
+_OVER = 0.05
+"""Share of the time budget by which the last plan may overrun its time."""
 _LONGER = 1.5
 """Times that bursts of a finalist are longer than those of the search."""
 _ROWS = 2
@@ -88,9 +92,10 @@ class Reserve:
         """
         first = candidates[0] if candidates else self.trials[0]
         near = [t for t in candidates[1:finalists] if _ratio(t) < NEAR * _ratio(first)]
-        each = self.final_s(first)
+        each, over = self.final_s(first), max(0.0, self.row_s - _OVER * total)
         more = len(near) * each + _ROWS * self.row_s
-        return min(_MOST * total, each + self.closing_s + min(more, _MORE * total))
+        most = _OF_SHORT if total < _SHORT_S else _MOST
+        return min(most * total, each + self.closing_s + over + min(more, _MORE * total))
 
     def _timing_s(self, trial: Trial) -> float:
         """Return the timing of all pairs: the seconds, or the fewest blocks in at most twice."""

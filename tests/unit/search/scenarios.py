@@ -352,7 +352,7 @@ SCENARIOS: dict[str, Scenario] = {
         CNN,
         on="cpu",
         cut=BUCKETS,
-        rules=(*UNTIL_PADDING, on("^runtime: .*percentile", seconds=18.5)),
+        rules=(*UNTIL_PADDING, on("^runtime: .*percentile", seconds=12)),
         shows=("runtime: .*@ bucketed", '"done"'),
     ),
     "time-in-finals": Scenario(

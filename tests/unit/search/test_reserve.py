@@ -82,9 +82,17 @@ def test_kept_back_are_the_first_finalist_those_near_it_and_the_history() -> Non
     )
 
 
-def test_it_is_never_more_than_two_fifths_and_little_beyond_the_first() -> None:
+def test_the_last_plan_may_overrun_by_a_twentieth() -> None:
+    reserve = Reserve([BASE, FAST], 4.0, 0)
+    assert reserve.row_s == 6.0
+    one, total = reserve.final_s(FAST) + reserve.closing_s, 100.0
+    assert reserve.kept_back([FAST], 3, total) == pytest.approx(one + 1.0 + 12.0)
+
+
+def test_it_is_never_more_than_three_fifths_and_little_beyond_the_first() -> None:
     reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
     assert reserve.kept_back([FAST, NEXT], 3, 10.0) == pytest.approx(4.0)
+    assert reserve.kept_back([FAST, NEXT], 3, 40.0) == pytest.approx(24.0)
     one = reserve.final_s(FAST) + reserve.closing_s
     assert reserve.kept_back([FAST, NEXT], 3, 180.0) == pytest.approx(one + 0.15 * 180)
 
