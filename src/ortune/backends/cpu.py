@@ -137,9 +137,7 @@ class Cpu(Backend):
     ) -> Mapping[str, Sequence[Self]]:
         """Return neighbours by setting, those that are worth most first.
 
-        Spinning, splitting and pinning are of several threads only; spinning comes before their
-        number, as fewer threads would win over several that only spin badly. Denormals are first
-        where weights hold them, and last where a recurrence may decay into them.
+        Spinning comes before the number of threads: fewer would win over several that spin badly.
         """
         cpus = capabilities.effective_cpus
         several = min(self.threads or cpus, cpus) > 1
@@ -173,11 +171,10 @@ class Cpu(Backend):
         return found
 
     def _optimizers(self, facts: Facts) -> dict[str, list[Self]]:
-        """Return one more graph optimizer left out, each a setting of its own.
+        """Return one more graph optimizer left out: whose kernel can be slower than its parts.
 
-        Those whose fused kernel can be slower than its parts on the CPU: without SkipLayerNorm
-        MiniLM and BERT gained 7-10 % in float32 and 17-20 % in int8, without BiasGelu MiniLM up to
-        2 % more. All others that fire on fifteen real models are worth their place.
+        Without SkipLayerNorm MiniLM and BERT gained 7-10 % in float32 and 17-20 % in int8, without
+        BiasGelu MiniLM up to 2 % more. The others are worth their place on fifteen real models.
         """
         found = {}
         for name, ops in _SLOWER.items():
@@ -267,10 +264,7 @@ class Cpu(Backend):
             return opened.assigned()
 
     def save(self, path: Path, out: Path) -> None:
-        """Write the graph as the runtime rewrites it at this level; nothing is run.
-
-        Level ``all`` binds the file to this CPU's layout and instruction sets.
-        """
+        """Write the graph as rewritten at this level; ``all`` binds it to this CPU."""
         with self._open(path, self._options(False, save_to=out)):
             pass
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ortune.core.trial import Proposal, Trial, Untried
-from ortune.search.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.compare import leaders, to_beat
-from ortune.search.expectations import Expectations, Expected
+from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
+from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.policy import LeftOut, Policy, View
 
 
@@ -18,7 +18,7 @@ class Adaptive(Policy):
     """Screen what needs no building, then try what is expected to gain most per second.
 
     Every plan's latency, chance to keep the budget and cost are expected from all trials so far
-    (`search.expectations`), and the plan of the highest expected gain per second comes next, while
+    (`search.expectation`), and the plan of the highest expected gain per second comes next, while
     there is one that may gain `worth` and that fits into the time. Before the finals the fastest
     are timed as long as the others.
 

@@ -280,11 +280,8 @@ class Int8Static(Quantizer):
         if self.target == "cpu" and "Conv" in self._ops():
             count = widen_groups(model, _GROUP, chosen(model, self.exclude, "exclude"))
             if count:
-                edit.note(
-                    model,
-                    f"{wording.count(count, 'grouped convolution')} made to have {_GROUP} "
-                    "channels a group",
-                )
+                groups = wording.count(count, "grouped convolution")
+                edit.note(model, f"{groups} made to have {_GROUP} channels a group")
 
     def _place(
         self, model: ir.Model, ranges: Ranges | None

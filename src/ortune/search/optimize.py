@@ -32,8 +32,9 @@ from ortune.measurement.capabilities import capabilities, demand
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.recipe.space import Space, Target
-from ortune.search import by_batch, warm_start
 from ortune.search.aim import Aim
+from ortune.search.batches import by_batch
+from ortune.search.earlier import warm_start
 from ortune.search.fixed_shapes import Unfixed, fixing
 from ortune.search.loop import FINALISTS, search
 from ortune.search.padding import unpadded

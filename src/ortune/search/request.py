@@ -69,7 +69,7 @@ class Optimize(ExperimentRequest):
             result.
         fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
             other. Without it the report says what it would bring.
-        policy: In which order plans are tried, such as "staged(plans=0.5)".
+        policy: In which order plans are tried, such as "adaptive(worth=0.01)" or staged.
         warm_start: Begin with what paid in earlier searches on this kind of machine, and keep
             what paid in this one: in a small file below the user's cache folder.
         out: The run's folder; the same command resumes it.
@@ -96,7 +96,7 @@ class Optimize(ExperimentRequest):
     batches: Counts = Counts(())
     max_latency: LatencyLimit = LatencyLimit(None)
     fixed_shapes: bool = False
-    policy: Annotated[str, Option("POLICY")] = "staged"
+    policy: Annotated[str, Option("POLICY")] = "adaptive"
     warm_start: bool = True
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""

@@ -26,7 +26,6 @@ KILLED = (
     "time-in-plans",
     "time-in-rescue",
     "time-in-runtime",
-    "time-to-the-percent",
     "target-in-rescue",
 )
 

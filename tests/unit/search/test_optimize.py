@@ -17,7 +17,8 @@ from ortune.core.study import Study
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger, read_header, write_ending, write_header
 from ortune.recipe.space import Target
-from ortune.search import machine_record, optimize, warm_start
+from ortune.search import optimize
+from ortune.search.earlier import machine_record, warm_start
 from ortune.search.request import Optimize
 
 OFFERED = Capabilities(versions={"onnxruntime": "1.31.1"}, machine={"cpu": "A CPU"})

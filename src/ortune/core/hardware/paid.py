@@ -10,7 +10,7 @@ class PlanTally:
     """What came of like plans, each search counted once.
 
     Attributes:
-        words: What the plans and the models have in common; see `search.words.words`.
+        words: What the plans and the models have in common; see `search.earlier.words.words`.
         tried: Searches that tried one.
         failed: Of these, those in which none built, loaded and ran.
         measured: Searches that timed one.

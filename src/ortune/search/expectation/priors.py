@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
-from ortune.search.surrogate import Normal
 
 _STRAINS = {
     "int8-static": 0.2, "int8-dynamic": -0.1, "int8-weights": -1.0, "int4-weights": 0.7,

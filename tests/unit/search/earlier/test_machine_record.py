@@ -17,8 +17,8 @@ from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
-from ortune.search import machine_record, tallies
-from ortune.search.machine_record import MachineRecord, machine_kind, parsed, written
+from ortune.search.earlier import machine_record, tallies
+from ortune.search.earlier.machine_record import MachineRecord, machine_kind, parsed, written
 from ortune.workloads.latency import Latency
 
 OFFERED = Capabilities(

@@ -12,11 +12,11 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Proposal
-from ortune.search.expectations import Expectations
-from ortune.search.features import latency_features, recorded_features
-from ortune.search.surrogate import Normal
-from ortune.search.tallies import joined, tallied
-from ortune.search.words import words
+from ortune.search.earlier.tallies import joined, tallied
+from ortune.search.earlier.words import words
+from ortune.search.expectation.expectations import Expectations
+from ortune.search.expectation.features import latency_features, recorded_features
+from ortune.search.expectation.surrogate import Normal
 
 EVERY = [
     Plan(recipe, backend)

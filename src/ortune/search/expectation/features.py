@@ -12,7 +12,7 @@ from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan
 from ortune.quantization.roles import Role
-from ortune.search.surrogate import Features
+from ortune.search.expectation.surrogate import Features
 
 _FLOAT_SHARE: Mapping[Role | None, float] = {
     Role.STATIC: 0.35,
@@ -49,7 +49,7 @@ def _placed(kind: str, place: str, made: Mapping[str, Role | None]) -> dict[str,
 
 
 def recorded_features(said: Sequence[str]) -> Features:
-    """Return what the log-ratio of recorded plans is made of, by their `search.words.words`.
+    """Return what the log-ratio of recorded plans is made of, by their words.
 
     The names are those of `latency_features`; a list in an option has none of its own there.
     """

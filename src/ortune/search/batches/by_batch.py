@@ -18,7 +18,7 @@ from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.pairs import BaselineFailed
-from ortune.search.at_batch import AtBatch
+from ortune.search.batches.at_batch import AtBatch
 from ortune.search.compare import apart, finalists
 from ortune.search.request import Optimize
 from ortune.sections.batches import own_batch

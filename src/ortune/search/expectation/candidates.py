@@ -11,7 +11,7 @@ from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Status, Trial
 from ortune.recipe.space import Space
 from ortune.search.compare import leaders
-from ortune.search.features import hint
+from ortune.search.expectation.features import hint
 from ortune.search.policy import View
 
 LEADERS = 3
@@ -40,10 +40,12 @@ def screened(view: View) -> Iterator[Candidate]:
     unpadded = view.space.unpadded(original)
     if unpadded is not None:
         yield Candidate(unpadded, "screen", "the original, padding cut off")
-    for backend in _variants(view.space):
-        plan = Plan(AS_IS, backend)
+    plans = [Plan(AS_IS, backend) for backend in _variants(view.space)]
+    for place in dict.fromkeys(hint(plan.backend) for plan in plans):
+        alike = (plan for plan in plans if hint(plan.backend) == place)
+        plan = min(alike, key=lambda plan: plan.settings)
         if plan != original:
-            yield Candidate(plan, "screen", f"the original on {backend}")
+            yield Candidate(plan, "screen", f"the original on {plan.backend}")
 
 
 def candidates(view: View) -> list[Candidate]:

@@ -16,8 +16,8 @@ from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Edit, Quantizer, Recipe
 from ortune.core.trial import Interval, Measurement, Plan, Score, Status, Trial, Verdict
-from ortune.search.tallies import COUNT, MOST, evidence, joined, pooled, prior, tallied
-from ortune.search.words import words
+from ortune.search.earlier.tallies import COUNT, MOST, evidence, joined, pooled, prior, tallied
+from ortune.search.earlier.words import words
 
 FACTS = Facts({"Conv": 9}, 9, 5_000_000, 1, {}, 17, 8, (), ())
 

@@ -15,8 +15,8 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
 from ortune.recipe.space import Space, Target
-from ortune.search.tallies import WORDS, plain
-from ortune.search.words import backend_words, expanded, features, kind, size, words
+from ortune.search.earlier.tallies import WORDS, plain
+from ortune.search.earlier.words import backend_words, expanded, features, kind, size, words
 from ortune.workloads.latency import Latency
 
 

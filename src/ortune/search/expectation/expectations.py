@@ -17,7 +17,8 @@ from statistics import fmean
 
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan, Status, Trial
-from ortune.search.features import (
+from ortune.search.earlier.tallies import evidence
+from ortune.search.expectation.features import (
     families,
     hint,
     inner,
@@ -26,11 +27,10 @@ from ortune.search.features import (
     recorded_features,
     strain_features,
 )
+from ortune.search.expectation.priors import ELSEWHERE, Priors
+from ortune.search.expectation.strain import LEAST, strain, together
+from ortune.search.expectation.surrogate import Normal, Observed, Surrogate
 from ortune.search.policy import View
-from ortune.search.priors import ELSEWHERE, Priors
-from ortune.search.strain import LEAST, strain, together
-from ortune.search.surrogate import Normal, Observed, Surrogate
-from ortune.search.tallies import evidence
 
 _NOISE = {"screen": 0.04, "search": 0.02, "full": 0.02}
 """Standard deviation of a trial's log-ratio, by its effort."""

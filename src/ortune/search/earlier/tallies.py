@@ -14,7 +14,7 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.trial import Plan, Status, Trial, Verdict
-from ortune.search.words import expanded, kind, ours, size, words
+from ortune.search.earlier.words import expanded, kind, ours, size, words
 
 MOST = 256
 """Tallies of a kind of machine; those that were added to longest ago are forgotten first."""
@@ -52,7 +52,7 @@ def prior(paid: Paid, features: Iterable[str]) -> Seen | None:
     That is the whole log-ratio of such plans, not the part of it that is theirs by the features.
 
     Args:
-        features: Features, or words, of `search.words`.
+        features: Features, or words, of `search.earlier.words`.
     """
     found = pooled(paid, features)
     return None if found is None or not found.measured else _seen(found)

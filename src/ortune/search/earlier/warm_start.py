@@ -14,9 +14,9 @@ from ortune.core.wording import count
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import read_header, read_study, write_header
 from ortune.measurement.capabilities import capabilities
-from ortune.search.machine_record import MachineRecord, machine_kind
+from ortune.search.earlier.machine_record import MachineRecord, machine_kind
+from ortune.search.earlier.tallies import tallied
 from ortune.search.request import Optimize
-from ortune.search.tallies import tallied
 
 
 def record_for(asked: Optimize) -> MachineRecord | None:

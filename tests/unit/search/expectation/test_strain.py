@@ -8,7 +8,7 @@ import pytest
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
-from ortune.search.strain import LEAST, MOST, strain, together
+from ortune.search.expectation.strain import LEAST, MOST, strain, together
 
 
 def scored(value: float, base: float = 1.0, verdict: Verdict | None = Verdict.LIKELY) -> Score:

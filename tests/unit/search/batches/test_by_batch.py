@@ -22,8 +22,8 @@ from ortune.core.study import Header, Study
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
 from ortune.experiment import measure
 from ortune.experiment.ledger import Ledger, read_study, write_header
-from ortune.search import at_batch
-from ortune.search.by_batch import LEADERS, Sweep, demand, leading
+from ortune.search.batches import at_batch
+from ortune.search.batches.by_batch import LEADERS, Sweep, demand, leading
 from ortune.search.request import Optimize
 from ortune.sections.batches import at, crossing, rows
 

@@ -25,8 +25,8 @@ from ortune.core.errors import BadData, OrtuneError
 from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.plugins.plugin import digest, encode
 from ortune.core.workload import Workload
-from ortune.search import tallies
-from ortune.search.words import backend_words, ours, settings
+from ortune.search.earlier import tallies
+from ortune.search.earlier.words import backend_words, ours, settings
 
 FORMAT = 1
 _LARGEST = 512 * 1024

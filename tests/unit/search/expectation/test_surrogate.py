@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.search.surrogate import Normal, Observed, Surrogate
+from ortune.search.expectation.surrogate import Normal, Observed, Surrogate
 
 UNIT = Normal(0.0, 1.0)
 TABLE = np.linspace(-6, 6, 20_001)

@@ -1,0 +1,1 @@
+"""The leading plans of a search at other batches."""

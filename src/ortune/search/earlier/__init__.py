@@ -1,0 +1,1 @@
+"""What earlier searches on this kind of machine leave to the next."""
