@@ -94,8 +94,7 @@ class Ending:
         strict: Only proved accuracy is accepted.
         advice: What was wrong with the machine meanwhile, and what to change; the worst first.
         too_noisy: So much was wrong that a gain worth having would not have been seen.
-        untried: How many plans were left out.
-        left_out: The first of them, each with its reason.
+        untried: How many plans were left out; `left_out` names the first of them, and why.
     """
 
     history: tuple[Contribution, ...] = ()
@@ -252,9 +251,12 @@ class Study(TableResult):
             return ()
         judged = {trial.key for trial in self.final}
         best = self.best.ratio.value if self.best.ratio else 1.0
-        fit = [t for t in self.trials if t.key not in judged and self.accepts(t) and faster(t)]
-        values = [(t.ratio.value, t) for t in fit if t.ratio]
-        return tuple(t for value, t in sorted(values, key=lambda one: one[0]) if value < best)
+        fit = [
+            (t.ratio.value, t)
+            for t in self.trials
+            if t.key not in judged and self.accepts(t) and faster(t) and t.ratio
+        ]
+        return tuple(t for value, t in sorted(fit, key=lambda one: one[0]) if value < best)
 
     @property
     def counts(self) -> Mapping[Outcome, int]:
