@@ -102,8 +102,7 @@ class Ending:
         strict: Only proved accuracy is accepted.
         advice: What was wrong with the machine meanwhile, and what to change; the worst first.
         too_noisy: So much was wrong that a gain worth having would not have been seen.
-        untried: How many plans were left out.
-        left_out: The first of them, each with its reason.
+        untried: How many plans were left out; `left_out` names the first of them, and why.
         max_latency: Seconds that a run may take, of which the batch is chosen.
     """
 
