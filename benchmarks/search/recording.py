@@ -32,7 +32,13 @@ from ortune.experiment.evaluate import Attempts, effort
 from ortune.experiment.scores import score
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed, claiming, fresh_pairs, time_pair
+from ortune.measurement.timing.pairs import (
+    BaselineFailed,
+    Stop,
+    claiming,
+    fresh_pairs,
+    time_pair,
+)
 from ortune.measurement.timing.turns import ready
 from ortune.recipe import editing
 from ortune.recipe.built import steps_key
@@ -107,8 +113,11 @@ class Recording(Attempts):
         warm_s = max(0.0, seconds - 2 * (load_s + first_s) - block_s * len(turns))
         self.kept.put(replace(timed, warm_s=warm_s, block_s=block_s))
 
-    def one(self, proposal: Proposal, *, always_score: bool = False) -> Trial:
+    def one(
+        self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
+    ) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
+        self._began = time.perf_counter()
         key = self.key(proposal.plan)
         known = self.ledger.find(key, "search")
         if known is not None and key in self.kept.rows:
