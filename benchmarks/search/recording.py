@@ -126,6 +126,7 @@ class Recording(Attempts):
         self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
     ) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
+        self._began = time.perf_counter()
         key = self.key(proposal.plan)
         known = self.ledger.find(key, "search")
         if known is not None and key in self.kept.rows:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ortune.core.trial import Plan, Proposal, Status
+from ortune.core.wording import count
 from ortune.policies.staged import ranked
 from ortune.search.compare import leaders
 from ortune.search.policy import LeftOut, Policy, View
@@ -37,7 +38,7 @@ class Exhaustive(Policy):
         left = [found.plan for found in self._untried(view)]
         if not left:
             return LeftOut()
-        return LeftOut.of(left, "time was up", f"time is up: {len(left)} plans were not tried")
+        return LeftOut.of(left, "time was up", f"time is up: {count(len(left), 'plan')} not tried")
 
     def _untried(self, view: View) -> Iterator[Proposal]:
         """Yield every plan without a trial once, in the order in which they are tried."""

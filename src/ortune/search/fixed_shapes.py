@@ -98,6 +98,6 @@ def tell(attempts: Attempts, space: Space, winner: Trial | None, left: float) ->
     if found is None:
         attempts.note(f"{said}; the {what} does not run so")
     elif found.high < 1:
-        attempts.note(f"{said}; the {what} then runs at {found} of its time")
+        attempts.note(f"{said}; the {what} then needs {found} of its time")
     else:
         attempts.note(f"{said}; nothing is gained on the {what} beyond the noise: {found}")

@@ -59,8 +59,6 @@ def run(asked: Optimize) -> Study:
     fresh = not root.exists()
     make_folder(root)
     with locked(root):
-        if not asked.fixed_shapes:
-            _demand_free_shapes(root, own)
         try:
             context = prepare(
                 asked,
@@ -76,6 +74,8 @@ def run(asked: Optimize) -> Study:
             if fresh:
                 shutil.rmtree(root, ignore_errors=True)
             raise
+        if not asked.fixed_shapes:
+            _demand_free_shapes(root, own)
         exact = asked.data is None and not asked.evaluate
         context = warm_start.begun(context, record, asked.sink)
         counted = warm_start.concluded(root)

@@ -123,7 +123,7 @@ def test_settings_hold_what_was_given_with_absolute_paths(
         "workload": "latency",
         "batch": 0,
         "on": "auto",
-        "policy": "staged",
+        "policy": "adaptive",
         "prefer": "speed",
     }
 

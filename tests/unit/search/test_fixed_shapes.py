@@ -164,7 +164,7 @@ def test_what_the_winner_would_gain_is_measured() -> None:
     assert timed.asked[0][0].backend == INT8.backend
     (note,) = timed.notes
     assert note.startswith("all samples have one shape: --fixed-shapes makes a model")
-    assert note.endswith("; the winner then runs at 0.930 [0.910, 0.950] of its time")
+    assert note.endswith("; the winner then needs 0.930 [0.910, 0.950] of its time")
 
 
 def test_the_original_is_folded_too() -> None:
