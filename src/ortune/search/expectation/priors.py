@@ -64,7 +64,7 @@ class Priors:
             case "clean":
                 return Normal(-0.03, 0.07)
             case "set":
-                return Normal(0.0, 0.04)
+                return Normal(0.0, 0.06)
             case "elsewhere":
                 return Normal(0.0, ELSEWHERE)
             case "bucketed":
