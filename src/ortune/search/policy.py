@@ -49,7 +49,7 @@ class View:
         pending: Plans that are out at other workers.
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
-        paid: What paid on this kind of machine before: ask `search.earlier.tallies.prior`.
+        paid: What paid on this kind of machine before: see `search.expectation.elsewhere`.
         wanted: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
             latency still may win.
     """
