@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ortune.core.hardware.native import native
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 
@@ -41,9 +42,8 @@ class Priors:
             self._share = {
                 kind: sum(timed.get(op, 0.0) for op in some) for kind, some in _LAYERS.items()
             }
-        self._sets = frozenset(
-            name for target in view.space.targets for name in target.capabilities.instruction_sets
-        )
+        targets = view.space.targets
+        self._units = native(one for t in targets for one in t.capabilities.instruction_sets)
 
     def latency(self, feature: str) -> Normal:
         """Return the prior of a part of the log-ratio."""
@@ -87,15 +87,14 @@ class Priors:
         gain, sd = 1.0, 0.02
         if precision in ("bf16", "f16"):
             gain, sd = 1.0, 0.6
-            if precision == "bf16" and "avx512_bf16" in self._sets:
+            if precision == "bf16" and "bf16-avx512" in self._units:
                 gain, sd = 1.9, 0.4
-            if f"amx_{precision.replace('f16', 'fp16').replace('bfp16', 'bf16')}" in self._sets:
+            if f"{precision}-amx" in self._units:
                 gain, sd = 4.0, 0.4
         return Normal(_amdahl(0.9, gain), sd)
 
     def _family(self, name: str) -> Normal:
-        vnni = any("vnni" in one for one in self._sets)
-        gain = 5.0 if "amx_int8" in self._sets else 3.0 if vnni else 1.4
+        gain = 5.0 if "int8-amx" in self._units else 3.0 if "int8-vnni" in self._units else 1.4
         share = self._share
         match name:
             case "int8-static":
