@@ -7,12 +7,9 @@ from collections.abc import Iterator
 
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import Paid, PlanTally
-from ortune.search.expectation.priors import ELSEWHERE
+from ortune.search.expectation.priors import ELSEWHERE, LAYERS
 from ortune.search.expectation.surrogate import Observed
 
-_CONVOLUTIONS = ("Conv", "ConvTranspose")
-_PRODUCTS = ("MatMul", "Gemm")
-_RECURRENT = ("LSTM", "GRU", "RNN")
 _ATTENTION = ("Attention", "com.microsoft::Attention", "com.microsoft::MultiHeadAttention")
 _MOSTLY = 2 / 3
 """Share of the layers from which they name the model."""
@@ -68,10 +65,10 @@ def _kind(facts: Facts) -> str:
     """
     if facts.quantized:
         return "quantized"
-    if facts.has(*_RECURRENT):
+    if facts.has(*LAYERS["recurrent"]):
         return "recurrent"
     convolutions, products = (
-        sum(facts.ops.get(op, 0) for op in ops) for ops in (_CONVOLUTIONS, _PRODUCTS)
+        sum(facts.ops.get(op, 0) for op in LAYERS[name]) for name in ("conv", "product")
     )
     layers = convolutions + products
     if layers and convolutions >= _MOSTLY * layers:

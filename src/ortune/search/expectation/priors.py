@@ -14,7 +14,7 @@ _STRAINS = {
 }  # fmt: skip
 """What losses of quantizers were over usual budgets, roughly, as a logarithm."""
 
-_LAYERS = {
+LAYERS = {
     "conv": ("Conv", "ConvTranspose"),
     "product": ("MatMul", "Gemm", "Attention", "MultiHeadAttention"),
     "recurrent": ("LSTM", "GRU", "RNN"),
@@ -34,13 +34,13 @@ class Priors:
         ops, timed = view.facts.ops, view.by_operator
         counts = {
             kind: (6 if kind == "recurrent" else 1) * sum(ops.get(op, 0) for op in some)
-            for kind, some in _LAYERS.items()
+            for kind, some in LAYERS.items()
         }
         every = max(1, sum(counts.values()))
         self._share = {kind: 0.85 * count / every for kind, count in counts.items()}
         if timed:  # the original's own time says more than how many layers there are
             self._share = {
-                kind: sum(timed.get(op, 0.0) for op in some) for kind, some in _LAYERS.items()
+                kind: sum(timed.get(op, 0.0) for op in some) for kind, some in LAYERS.items()
             }
         targets = view.space.targets
         self._units = native(one for t in targets for one in t.capabilities.instruction_sets)
