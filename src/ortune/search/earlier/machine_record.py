@@ -11,14 +11,13 @@ import json
 import math
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ortune.core.atomic_write import write_text
+from ortune.core.atomic_write import held, remove, write_text
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, OrtuneError
@@ -135,16 +134,16 @@ class MachineRecord:
         """
         if not found.tallies:
             return
-        with _held(self.path.with_suffix(".lock")):
+        lock = self.path.with_name("lock")
+        taken = OrtuneError(f"another process holds {lock}", fix="end it, or remove that file")
+        with held(lock, taken, WAIT_S):
             try:
                 known = self.read()
             except BadData:
                 known = Paid()
             write_text(self.path, written(tallies.joined(known, found), self.kind), durable=False)
             for old in kept()[_FILES:]:
-                for path in (old, old.with_suffix(".lock")):
-                    with suppress(OSError):
-                        path.unlink()
+                remove(old)
 
     def _strange(self, why: str) -> BadData:
         return BadData(
@@ -212,37 +211,3 @@ def _demand_number(name: str, value: Any, bounds: tuple[float, float]) -> None:
         raise ValueError(f"{name} is no number")
     if not (bounds[0] <= value <= bounds[1] and math.isfinite(value)):
         raise ValueError(f"{name} is out of bounds")
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Hold a lock while a file is read, added to and replaced; freed when the process dies.
-
-    Where there is no ``fcntl`` nothing is held: of two searches that end together one is lost.
-
-    Raises:
-        OrtuneError: Another process does not let go of it, or there is no writing there.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
-    except OSError as error:
-        raise OrtuneError(f"cannot write {path}: {error.strerror}", fix="free it") from None
-    with file:
-        try:
-            import fcntl
-        except ImportError:
-            yield
-            return
-        until = time.monotonic() + WAIT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > until:
-                    raise OrtuneError(
-                        f"another process holds {path}", fix="end it, or remove that file"
-                    ) from None
-                time.sleep(0.05)
-        yield
