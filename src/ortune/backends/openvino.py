@@ -99,10 +99,10 @@ class Openvino(Backend):
         have tiles (AMX) or neither has; bf16 comes first where bf16 alone has. Without fp16
         arithmetic the f16 hint runs as bf16.
         """
-        types, unknown = native_types(capabilities), not capabilities.instruction_sets
+        flags = capabilities.instruction_sets
+        types, units, unknown = native_types(flags), natively(flags), not flags
         half = [replace(self, precision="f16")] if "f16" in types or unknown else []
         brain = [replace(self, precision="bf16")] if "bf16" in types else []
-        units = natively(capabilities)
         tiles = "bf16-amx" in units and "f16-amx" not in units
         yield from (*brain, *half) if tiles else (*half, *brain)
         yield self

@@ -8,7 +8,8 @@ from ortune.conversion import formats, precisions
 from ortune.conversion.requests import Convert
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note
-from ortune.measurement.machine.machine import machine
+from ortune.core.hardware.cpus import instruction_sets
+from ortune.core.hardware.native import native
 
 
 def check(asked: Convert) -> None:
@@ -67,7 +68,7 @@ def advice(asked: Convert) -> Sequence[Note]:
                 "adds what is bound to the hardware when it loads the file"
             )
         )
-    vnni = "vnni" in machine()["instruction sets"]
+    vnni = "int8-vnni" in native(instruction_sets())
     if asked.precision == "int8" and asked.target == "cpu" and not (vnni or asked.reduce_range):
         found.append(
             Note(

@@ -1,4 +1,4 @@
-"""Write a file or a folder beside its place and rename it when it is whole.
+"""Write a file or a folder beside its place and rename it when it is whole; hold a lock.
 
 What a person was promised outlives a loss of power: the bytes are on disk before the rename, the
 name after it. What can be made again (``durable=False``) is only whole for other processes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -117,6 +118,40 @@ def reported(path: Path) -> Iterator[None]:
             f"cannot write '{path}': {error.strerror or error}",
             fix="free some space there, or choose another folder",
         ) from error
+
+
+@contextmanager
+def held(path: Path, taken: OrtuneError, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold a lock file; the system frees it when the process dies.
+
+    Where there is no ``fcntl`` nothing is held.
+
+    Args:
+        taken: Raised where another process holds it.
+        wait_s: Seconds to wait for that process.
+
+    Raises:
+        OrtuneError: `taken`, or there is no writing there.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with reported(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    until = time.monotonic() + wait_s
+    with file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise taken from None
+                time.sleep(0.05)
+        yield
 
 
 @contextmanager

@@ -32,7 +32,3 @@ class Capabilities:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
-
-    def has(self, *sets: str) -> bool:
-        """Whether the CPU has one of these instruction sets."""
-        return any(name in self.instruction_sets for name in sets)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from ortune.core import wording
+from ortune.core.hardware.native import native, native_types
 from ortune.engine.manifest import Arithmetic
 
-_WIDE_SUMS = ("vnni", "amx_int8")
-"""Instructions that add 8-bit products in 32 bits; parts of names."""
+_WIDE_SUMS = {"int8-vnni", "int8-amx"}
+"""Units that add 8-bit products in 32 bits."""
 
-_DOT = ("asimddp", "i8mm")
-_HALVES = {
-    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
-    "float16": ("avx512_fp16", "amx_fp16", "asimdhp", "fphp"),
-}
+_HALVES = {"bfloat16": "bf16", "float16": "f16"}
 _X86 = ("x86_64", "amd64")
 _UNKNOWN = ("", "unknown")
 
@@ -42,24 +39,23 @@ def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
             "kernels and rounding differ, and so may speed; verify and time it here"
         )
     elif verified.integers and now in _X86:
-        yield from _integers(verified, _any(verified.instructions, _WIDE_SUMS), sets)
-    elif verified.integers and _any(verified.instructions, _DOT) and not _any(sets, _DOT):
+        had, has = (bool(native(one) & _WIDE_SUMS) for one in (verified.instructions, sets))
+        yield from _integers(verified, had=had, has=has)
+    elif verified.integers and "int8-arm" in native(verified.instructions) - native(sets):
         yield (
             f"its {wording.count(verified.integers, 'integer layer')} will be slower "
             "here: this CPU has "
             "no dot product instructions (asimddp), which it was measured with"
         )
     for half in verified.halves:
-        names = _HALVES[half]
-        if _any(verified.instructions, names) and not _any(sets, names):
+        if _HALVES[half] in native_types(verified.instructions) - native_types(sets):
             yield (
                 f"it computes in {half}, which this CPU has no instructions for: it will be "
                 "slower than measured"
             )
 
 
-def _integers(verified: Arithmetic, had: bool, sets: Iterable[str]) -> Iterator[str]:
-    has = _any(sets, _WIDE_SUMS)
+def _integers(verified: Arithmetic, *, had: bool, has: bool) -> Iterator[str]:
     layers = f"{verified.risky} of {wording.count(verified.integers, 'integer layer')}"
     if had and not has and verified.risky:
         yield (
@@ -78,11 +74,6 @@ def _integers(verified: Arithmetic, had: bool, sets: Iterable[str]) -> Iterator[
             f"{layers} may have saturated on the CPU they were verified on, which has no VNNI, "
             "and do not here: answers may differ from the verified ones, for the better"
         )
-
-
-def _any(sets: Iterable[str], names: Iterable[str]) -> bool:
-    held = list(sets)
-    return any(name == one or (name == "vnni" and name in one) for name in names for one in held)
 
 
 def _architecture(system: str) -> str:

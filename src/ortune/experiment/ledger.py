@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ortune.core.atomic_write import sync_folder, write_text
+from ortune.core.atomic_write import held, sync_folder, write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.study import Ending, Header, Study
@@ -55,29 +55,14 @@ class Ledger:
         self.trials = _last([*self.trials, trial])
 
 
-@contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Hold a run's folder for one search; freed by the system when the process dies.
-
-    Where there is no ``fcntl`` nothing is held.
+def locked(root: Path) -> AbstractContextManager[None]:
+    """Hold a run's folder for one search.
 
     Raises:
-        BadData: Another search is at work in it.
+        BadData: Another search is at work in it, when the context is entered.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (root / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadData(
-                f"another search is at work in {root}",
-                fix="wait for it, or choose another -o folder",
-            ) from None
-        yield
+    fix = "wait for it, or choose another -o folder"
+    return held(root / "lock", BadData(f"another search is at work in {root}", fix=fix))
 
 
 def _cut(path: Path) -> None:

@@ -93,17 +93,19 @@ def finalist(
     sink: Sink,
     learnt: stats.Learnt,
     *,
-    provable: bool,
+    provable: bool = False,
+    known: tuple[Score, ...] = (),
 ) -> Trial:
     """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples.
 
     Args:
         learnt: How far pairs differ, from the rest of the run.
         provable: The held-out samples may prove its accuracy: see `Context.finalists`.
+        known: Scores that stand: none are taken.
     """
     began, blank = time.perf_counter(), _blank(trial.key, trial.plan, "final", files)
     taken: list[Pair] = []
-    scores: tuple[Score, ...] = ()
+    scores = known
     fresh = fresh_pairs(
         lambda: start(context, context.models, context.job.baseline, "baseline"),
         lambda: start(context, files.paths, trial.plan.backend, "final"),
@@ -118,9 +120,10 @@ def finalist(
         with closing(fresh):
             for one in fresh:
                 if not taken:
-                    first = one
-                    quick = _run_ns(one.pair)
-                    scores = score(context, one.candidate, trial.plan, *parts, run_ns=quick)
+                    first, quick = one, _run_ns(one.pair)
+                    scores = known or score(
+                        context, one.candidate, trial.plan, *parts, run_ns=quick
+                    )
                 taken.append(one.pair)
     except BaselineFailed:
         raise

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from ortune.core.acceptance import FASTEST, Goal, eligible
+from ortune.core.acceptance import Goal, eligible
 from ortune.core.trial import Status, Trial, Verdict
 from ortune.recipe.descent import GAIN
 
 _OF_ONE_SIZE = 2
 """Finalists at most that need as much of what is preferred: accuracy may fail one of them."""
-
-
-def faster(trials: Sequence[Trial]) -> list[Trial]:
-    """Return verified plans that may be faster than the original, fastest first.
-
-    Args:
-        trials: The original first.
-    """
-    return leaders(trials, FASTEST)
 
 
 def leaders(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:

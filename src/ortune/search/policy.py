@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean
 from typing import ClassVar
 
 from ortune.core.acceptance import FASTEST, Goal
@@ -16,23 +15,6 @@ from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.trial import Effort, Plan, Proposal, Trial, Untried
 from ortune.recipe.space import Space
-
-
-@dataclass(frozen=True)
-class Typical:
-    """What things cost so far, in seconds; None where none was timed.
-
-    Attributes:
-        build: All steps of a recipe, where any edited the model.
-        load: Opening a session.
-        block: One turn A B B A of timing.
-        trial: Everything from a proposal to its trial.
-    """
-
-    build: float | None = None
-    load: float | None = None
-    block: float | None = None
-    trial: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +31,7 @@ class View:
         pending: Plans that are out at other workers.
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
-        paid: What paid on this kind of machine before: ask `search.earlier.tallies.prior`.
+        paid: What paid on this kind of machine before: see `search.expectation.elsewhere`.
         wanted: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
             latency still may win.
     """
@@ -88,23 +70,6 @@ class View:
     @cached_property
     def _trials(self) -> dict[str, Trial]:
         return {t.plan.spelled: t for t in self.trials if t.part == "search"}
-
-    @cached_property
-    def typical(self) -> Typical:
-        """Return what builds, loads, timing blocks and whole trials took so far."""
-        found = [t for t in self.trials if t.part == "search"]
-        taken = [t.measurement for t in found if t.measurement is not None]
-        blocks = [block for one in taken for pair in one.pairs for block in pair.blocks]
-        return Typical(
-            build=_mean([sum(edit.seconds for edit in t.edits) for t in found if t.edits]),
-            load=_mean([one.load_ns / 1e9 for one in taken]),
-            block=_mean([block.seconds for block in blocks]),
-            trial=_mean([t.seconds for t in found if t.seconds]),
-        )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
 
 
 @dataclass(frozen=True)

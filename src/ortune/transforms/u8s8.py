@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
+from ortune.core.hardware.native import native
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.qdq import WEIGHTS, Port
@@ -49,8 +50,8 @@ class U8s8(Transform):
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Only onnxruntime's own kernels on x86 with VNNI gain by it."""
-        vnni = any("vnni" in flag for flag in capabilities.instruction_sets)
         x86 = capabilities.machine.get("system", "").lower().endswith(_X86)
+        vnni = "int8-vnni" in native(capabilities.instruction_sets)
         return backend.name() == "cpu" and x86 and vnni
 
     def apply(self, model: ir.Model) -> int:

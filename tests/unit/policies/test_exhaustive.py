@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from ortune.backends.cpu import Cpu
-from ortune.core.capabilities import Capabilities
-from ortune.core.facts import Facts
+from tests.unit.policies.test_staged import SPACE, trial, view
+
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import AS_IS
-from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
+from ortune.core.trial import Proposal, Status, Trial, Verdict
 from ortune.policies.exhaustive import Exhaustive
 from ortune.policies.staged import ranked
-from ortune.recipe.space import Space, Target
-from ortune.search.policy import LeftOut, Policy, View
-from ortune.workloads.latency import Latency
-
-FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
-CAPABLE = Capabilities(effective_cpus=2)
-SPACE = Space(FACTS, (Target(Cpu(), CAPABLE, frozenset({"threads"})),), Latency(), Cpu())
-BASE = Trial("base", Plan(AS_IS, Cpu()), "search", Status.OK, Interval(1, 1, 1), stage="baseline")
+from ortune.search.policy import LeftOut, Policy
 
 
 def result(proposal: Proposal, ratio: float, verdict: Verdict = Verdict.PROVED) -> Trial:
-    score = Score("cosine", 1.0, 1.0, 1.0, 1.0, 32, verdict)
-    status = Status.FAILS if verdict is Verdict.FAILS else Status.OK
-    made = Trial(proposal.plan.spelled, proposal.plan, "search", status)
-    made = replace(made, stage=proposal.stage, neighbour_of=proposal.neighbour_of)
-    return replace(made, ratio=Interval(ratio, ratio, ratio), scores=(score,))
-
-
-def view(*trials: Trial, left: float = 1e6) -> View:
-    return View(FACTS, SPACE, (BASE, *trials), left, 1e6)
+    known = {"stage": proposal.stage, "neighbour_of": proposal.neighbour_of}
+    return trial(proposal.plan, ratio, verdict, **known)
 
 
 def played(comes: Callable[[Proposal], Trial], policy: Exhaustive | None = None) -> list[Proposal]:
     """Return all that is proposed, each with what comes of the one before."""
     trials: list[Trial] = []
     found: list[Proposal] = []
-    while (proposal := (policy or Exhaustive()).next(view(*trials))) is not None:
+    while (proposal := (policy or Exhaustive()).next(view(trials, left=1e6))) is not None:
         found.append(proposal)
         trials.append(comes(proposal))
     return found
@@ -81,9 +64,9 @@ def test_settings_are_tried_around_the_fastest_alone() -> None:
 
 def test_it_ends_with_its_share_of_the_time_and_says_what_is_left() -> None:
     assert Exhaustive().next(view(left=-1.0)) is not None, "one plan is tried in any case"
-    first = Exhaustive().next(view())
+    first = Exhaustive().next(view(left=90.0))
     assert first is not None
-    tried = view(result(first, 0.5), left=9e4)
+    tried = view([result(first, 0.5)], left=9.0)
     assert Exhaustive().next(tried) is None
     left = Exhaustive().left_out(tried)
     assert left.late and left.plans >= len(ranked(SPACE)) - 1
@@ -92,9 +75,9 @@ def test_it_ends_with_its_share_of_the_time_and_says_what_is_left() -> None:
 
 def test_nothing_is_left_out_when_all_is_tried() -> None:
     trials: list[Trial] = []
-    while (proposal := Exhaustive().next(view(*trials))) is not None:
+    while (proposal := Exhaustive().next(view(trials, left=1e6))) is not None:
         trials.append(result(proposal, 1.2))
-    assert Exhaustive().left_out(view(*trials)) == LeftOut()
+    assert Exhaustive().left_out(view(trials, left=1e6)) == LeftOut()
 
 
 def test_it_is_spelled_like_any_policy() -> None:

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import AS_IS, Edit
+from ortune.core.step import AS_IS
 from ortune.core.trial import (
-    Block,
-    Burst,
     Interval,
-    Measurement,
-    Pair,
     Plan,
     Proposal,
     Score,
@@ -145,17 +139,3 @@ def test_a_policy_is_spelled_and_keeps_no_state() -> None:
     assert parse(Policy, "staged(plans=0.5)") == Staged(plans=0.5)
     seen = view([trial(ranked(SPACE)[0], 0.9)])
     assert Staged().next(seen) == Staged().next(seen)
-
-
-def test_a_view_knows_what_things_cost() -> None:
-    burst = Burst((2_000_000,) * 5, (0.0,) * 5)
-    taken = Measurement((Pair((Block(burst, burst),)),), 3 * 10**9, 1, 1)
-    plan = ranked(SPACE)[0]
-    edits = (Edit("simplify", 1, seconds=1.0), Edit("int8-static", 1, seconds=2.0))
-    made = trial(plan, 0.9, measurement=taken, edits=edits, seconds=7.0)
-    typical = view([made]).typical
-    assert typical.build == pytest.approx(3.0)
-    assert typical.load == pytest.approx(3.0)
-    assert typical.block == pytest.approx(0.02)
-    assert typical.trial == pytest.approx(7.0)
-    assert view().typical.build is None

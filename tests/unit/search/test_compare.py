@@ -8,11 +8,10 @@ import pytest
 from tests.unit.studies import CLEAN, baseline, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Goal
+from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
 from ortune.search.compare import (
     apart,
-    faster,
     finalists,
     leaders,
     quicker,
@@ -42,15 +41,15 @@ def test_only_verified_plans_of_the_search_that_seem_faster_come_the_fastest_fir
         UNTIMED,
     ]
     quick = replace(baseline(), ratio=Interval(0.9, 0.9, 0.9))
-    assert faster([quick, one, *left_out, two]) == [two, one]
-    assert faster([baseline()]) == []
+    assert leaders([quick, one, *left_out, two], FASTEST) == [two, one]
+    assert leaders([baseline()], FASTEST) == []
 
 
 def test_accuracy_that_is_only_likely_may_still_be_proved_with_all_samples() -> None:
     likely = replace(
         measured(0.5, 0.4, 0.6), scores=trial("a", PLAN, 1, verdict=Verdict.LIKELY).scores
     )
-    assert faster([baseline(), likely]) == [likely]
+    assert leaders([baseline(), likely], FASTEST) == [likely]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ class TestWanted:
     def test_by_size_what_may_not_be_slower_leads_the_smallest_first(self) -> None:
         every = [baseline(), self.quick, self.small, self.slow]
         assert leaders(every, SIZE) == [self.small, self.quick]
-        assert leaders(every, Goal()) == faster(every) == [self.quick]
+        assert leaders(every, FASTEST) == [self.quick]
 
     def test_two_of_one_size_at_most_are_finalists(self) -> None:
         every = [baseline(), self.quick, self.small, *self.tied]

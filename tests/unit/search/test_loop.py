@@ -78,7 +78,7 @@ class Stubborn(Given):
 
 
 KNOWN = {
-    "paid": Paid((PlanTally(("backend=cpu", "recipe=clean"), tried=1),)),
+    "paid": Paid((PlanTally(("conv", "small"), {"kind:cpu": 1.0}),)),
     "by_operator": {"Conv": 1.0},
 }
 

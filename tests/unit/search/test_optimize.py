@@ -60,23 +60,23 @@ known: list[Paid] = []
 ends: list[str] = []
 
 
-def tried() -> list[int]:
+def searches() -> list[int]:
     """Return how many searches each tally of the only record is of."""
     (path,) = machine_record.kept()
     kind = machine_record.machine_kind(Cpu(), Optimize("toy.onnx").driven, OFFERED)
     record = machine_record.MachineRecord.of(kind)
     assert record is not None and record.path == path
-    return [one.tried for one in record.read().tallies]
+    return [one.searches for one in record.read().tallies]
 
 
 def test_the_next_search_begins_with_what_paid_in_the_last(run: Callable[..., Study]) -> None:
     run("one")
     assert known == [NOTHING]
-    assert set(tried()) == {1}
+    assert set(searches()) == {1}
     study = run("two")
     assert known[1] == study.header.paid != NOTHING
-    assert {one.tried for one in study.header.paid.tallies} == {1}
-    assert set(tried()) == {2}
+    assert {one.searches for one in study.header.paid.tallies} == {1}
+    assert set(searches()) == {2}
 
 
 def test_a_run_that_goes_on_knows_what_it_knew_and_is_counted_once(
@@ -87,9 +87,9 @@ def test_a_run_that_goes_on_knows_what_it_knew_and_is_counted_once(
     run("other")
     run("one", finished="time")
     assert known[2] == NOTHING
-    assert set(tried()) == {2}
+    assert set(searches()) == {2}
     run("one", finished="done")
-    assert set(tried()) == {2}
+    assert set(searches()) == {2}
 
 
 def test_switched_off_nothing_is_read_or_written(run: Callable[..., Study]) -> None:
@@ -97,4 +97,4 @@ def test_switched_off_nothing_is_read_or_written(run: Callable[..., Study]) -> N
     assert machine_record.kept() == ()
     run("two")
     assert run("three", warm_start=False).header.paid == NOTHING
-    assert set(tried()) == {1}
+    assert set(searches()) == {1}

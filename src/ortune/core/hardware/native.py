@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ortune.core.capabilities import Capabilities
+from collections.abc import Iterable, Mapping
 
 _FLAGS: Mapping[str, tuple[str, ...]] = {
     "int8-vnni": ("avx512_vnni", "avx_vnni"),
@@ -20,14 +18,16 @@ _FLAGS: Mapping[str, tuple[str, ...]] = {
 """Type and unit -> the CPU's flags, of which one is enough."""
 
 
-def native(capabilities: Capabilities) -> frozenset[str]:
+def native(flags: Iterable[str]) -> frozenset[str]:
     """Return type and unit of what is computed natively, such as ``int8-vnni`` or ``bf16-amx``.
 
-    Empty where the CPU's flags are not known too: ask `Capabilities.instruction_sets` for that.
+    Args:
+        flags: The CPU's, in Linux' spelling; of none nothing is known.
     """
-    return frozenset(name for name, flags in _FLAGS.items() if capabilities.has(*flags))
+    held = frozenset(flags)
+    return frozenset(name for name, some in _FLAGS.items() if held.intersection(some))
 
 
-def native_types(capabilities: Capabilities) -> frozenset[str]:
+def native_types(flags: Iterable[str]) -> frozenset[str]:
     """Return the types alone: of ``int8``, ``bf16`` and ``f16`` those with a unit of their own."""
-    return frozenset(name.partition("-")[0] for name in native(capabilities))
+    return frozenset(name.partition("-")[0] for name in native(flags))

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias, get_args
 
+from ortune.core.hardware.native import native
+
 Target: TypeAlias = Literal["cpu", "openvino", "tensorrt", "cuda", "directml"]
 
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -180,7 +182,7 @@ def _gives(op: str, target: Target) -> Gives | None:
 
 
 def _isa(flags: frozenset[str]) -> str:
-    if flags & {"avx512_vnni", "avx_vnni"}:
+    if "int8-vnni" in native(flags):
         return "vnni"
     if "asimd" in flags or "neon" in flags:
         return "arm"

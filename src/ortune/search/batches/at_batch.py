@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from ortune.core.event import Note, Sink, Timing, TrialStarted
-from ortune.core.step import AS_IS
-from ortune.core.trial import Interval, Plan, Status, Trial
+from ortune.core.event import Note, Sink, TrialStarted
+from ortune.core.trial import Interval, Status, Trial
 from ortune.experiment import measure
 from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger
-from ortune.experiment.scores import score
-from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import (
-    BaselineFailed,
-    Effort,
-    claiming,
-    fresh_pairs,
-    time_pair,
-)
+from ortune.measurement.timing.pairs import Effort, claiming, time_pair
 from ortune.measurement.timing.turns import ready
 
 
@@ -50,13 +41,13 @@ class AtBatch:
         Raises:
             WorkerFailed: It does not run at this batch.
         """
-        with self._start(Plan(AS_IS, self.context.job.baseline), "baseline") as worker:
+        with self._original() as worker:
             ready(worker)
             yield worker
 
     def original(self, trial: Trial, live: Worker) -> None:
         """Time the original against itself: what this batch calls equal."""
-        with self._start(trial.plan, "baseline") as worker:
+        with self._original() as worker:
             started = ready(worker)
             pair = time_pair(live, worker, self._effort())
         made = measure.measurement(started, [pair])
@@ -67,54 +58,43 @@ class AtBatch:
 
         One that was never scored, as it was slower at the search's batch, is scored if it is not
         slower here.
+
+        Raises:
+            OrtuneError: Its model cannot be built any more.
         """
         self.sink(TrialStarted(trial.plan, f"batch {self.batch}", place, total))
-        began = time.perf_counter()
-        made = replace(trial, part="search", predicted=None, neighbour_of="")
-        try:
-            with self._start(trial.plan, "batch") as worker:
-                started = ready(worker)
-                pair = time_pair(live, worker, self._effort(), self._progress)
-                if not made.scores and stats.ratio([pair], stats.SEARCHING).low <= 1:
-                    part = self.context.parts["search"]
-                    made = replace(made, scores=score(self.context, worker, trial.plan, part))
-        except BaselineFailed:
-            raise
-        except WorkerFailed as error:
-            return self._failed(made, error)
-        measured = measure.measurement(started, [pair])
-        return self._conclude(replace(made, measurement=measured), began)
+        seen = measure.attempt(
+            self.context,
+            trial.key,
+            trial.plan,
+            build_all(self.context, trial.plan, self.sink),
+            self.context.parts["search"],
+            live,
+            self._effort(),
+            self.sink,
+            scored="never" if trial.scores else "unless slower",
+        )
+        scores = () if seen.status is Status.FAILED else seen.scores or trial.scores
+        made = replace(seen, scores=scores, stage=trial.stage, proposed=trial.proposed)
+        return self._record(measure.concluded(self.context, made, self._learnt(trial)))
 
     def confirm(self, trial: Trial) -> Trial:
-        """Time a plan in fresh pairs; its accuracy is as it was scored."""
+        """Time a plan in fresh pairs; its accuracy is as it was scored.
+
+        Raises:
+            OrtuneError: Its model cannot be built any more.
+        """
         self.sink(TrialStarted(trial.plan, f"batch {self.batch}", 1, 1))
-        began = time.perf_counter()
-        base = Plan(AS_IS, self.context.job.baseline)
-        fresh = fresh_pairs(
-            lambda: self._start(base, "baseline"),
-            lambda: self._start(trial.plan, "batch"),
-            stats.PAIRS,
-            claiming(self.pair_seconds),
-            self._progress,
+        files = build_all(self.context, trial.plan, self.sink)
+        effort, learnt = claiming(self.pair_seconds), self._learnt(trial)
+        made = measure.finalist(
+            *(self.context, trial, files, stats.PAIRS, effort, self.sink, learnt),
+            known=trial.scores,
         )
-        made = replace(trial, part="final")
-        try:
-            taken = [(one.started, one.pair) for one in fresh]
-        except BaselineFailed:
-            raise
-        except WorkerFailed as error:
-            return self._failed(made, error)
-        measured = measure.measurement(taken[0][0], [pair for _, pair in taken])
-        return self._conclude(replace(made, measurement=measured), began)
+        return self._record(replace(made, stage=trial.stage, proposed=trial.proposed))
 
-    def _conclude(self, made: Trial, began: float) -> Trial:
-        learnt = measure.learnt(self.ledger.trials, but=made.key)
-        made = replace(made, seconds=time.perf_counter() - began)
-        return self._record(measure.concluded(self.context, made, learnt))
-
-    def _failed(self, made: Trial, error: WorkerFailed) -> Trial:
-        why = error.failure.reason
-        return self._record(replace(made, status=Status.FAILED, ratio=None, why=why, error=why))
+    def _learnt(self, trial: Trial) -> stats.Learnt:
+        return measure.learnt(self.ledger.trials, but=trial.key)
 
     def _record(self, trial: Trial) -> Trial:
         self.ledger.append(trial)
@@ -122,19 +102,9 @@ class AtBatch:
         self.sink(Note(f"batch {self.batch}: {trial.plan}: {said}"))
         return trial
 
-    def _start(self, plan: Plan, label: str) -> Worker:
-        """Start a plan's worker at this batch.
-
-        Raises:
-            OrtuneError: Its model cannot be built any more.
-        """
-        paths = self.context.models
-        if plan.recipe.steps:
-            paths = build_all(self.context, plan, self.sink).paths
-        return measure.start(self.context, paths, plan.backend, label)
+    def _original(self) -> Worker:
+        context = self.context
+        return measure.start(context, context.models, context.job.baseline, "baseline")
 
     def _effort(self) -> Effort:
         return Effort(seconds=self.pair_seconds, decide=False, burst=0.1)
-
-    def _progress(self, found: Interval, done: int) -> None:
-        self.sink(Timing(found, done))

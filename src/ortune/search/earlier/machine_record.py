@@ -11,37 +11,35 @@ import json
 import math
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ortune.core.atomic_write import write_text
+from ortune.core.atomic_write import held, remove, write_text
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.plugins.plugin import digest, encode
+from ortune.core.step import AS_IS
+from ortune.core.trial import Plan
 from ortune.core.workload import Workload
 from ortune.search.earlier import tallies
-from ortune.search.earlier.words import backend_words, ours, settings
+from ortune.search.expectation.features import chosen, latency_features
 
 FORMAT = 1
-_LARGEST = 512 * 1024
+_LARGEST = 1024 * 1024
 """Bytes of a file that is read."""
 _FILES = 16
 """Kinds that are kept; the file that was written longest ago goes first."""
 WAIT_S = 2.0
 _RUNTIMES = ("ortune", "onnxruntime", "onnxruntime-ep-openvino", "openvino")
-_COUNTS = ("tried", "failed", "measured", "scored", "kept")
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(_COUNTS, (0, 1000)),
+    "searches": (1, 1000),
     "mean": (-20.0, 20.0),
     "squares": (0.0, 1e6),
-    "build_s": (0.0, 1e6),
-    "load_s": (0.0, 1e6),
 }
 
 
@@ -78,15 +76,15 @@ def machine_kind(
     CPU, runtimes to their second number, what ratios are to, and what is measured. None where
     the baseline or the workload is a plugin of the user's: their names are not recorded.
     """
-    if not (ours(baseline) and ours(workload)):
+    if not tallies.ours(baseline, workload):
         return None
     versions = {
         name: ".".join(offered.versions[name].split(".")[:2])
         for name in _RUNTIMES
         if name in offered.versions
     }
-    driven = " ".join((workload.name(), *settings(workload, workload.name())))
-    ratio_to = " ".join(backend_words(baseline))
+    driven = " ".join((workload.name(), *chosen(workload, public=True)))
+    ratio_to = " ".join(latency_features(Plan(AS_IS, baseline), public=True))
     return {**offered.machine, **versions, "baseline": ratio_to, "workload": driven}
 
 
@@ -136,16 +134,16 @@ class MachineRecord:
         """
         if not found.tallies:
             return
-        with _held(self.path.with_suffix(".lock")):
+        lock = self.path.with_name("lock")
+        taken = OrtuneError(f"another process holds {lock}", fix="end it, or remove that file")
+        with held(lock, taken, WAIT_S):
             try:
                 known = self.read()
             except BadData:
                 known = Paid()
             write_text(self.path, written(tallies.joined(known, found), self.kind), durable=False)
             for old in kept()[_FILES:]:
-                for path in (old, old.with_suffix(".lock")):
-                    with suppress(OSError):
-                        path.unlink()
+                remove(old)
 
     def _strange(self, why: str) -> BadData:
         return BadData(
@@ -184,8 +182,8 @@ def parsed(data: bytes, kind: Mapping[str, str]) -> Paid:
     if not isinstance(rows, list) or len(rows) > tallies.MOST:
         raise ValueError("its list of tallies is none, or too long")
     found = tuple(map(_tally, rows))
-    if len({one.words for one in found}) < len(found):
-        raise ValueError("two tallies are of the same words")
+    if len({one.key for one in found}) < len(found):
+        raise ValueError("two tallies are of the same plans")
     return Paid(found)
 
 
@@ -193,52 +191,23 @@ def _tally(row: Any) -> PlanTally:
     names = {field.name for field in fields(PlanTally)}
     if not isinstance(row, dict) or row.keys() != names:
         raise ValueError("a tally has other fields")
-    said = row["words"]
-    if not isinstance(said, list) or not 1 <= len(said) <= tallies.WORDS:
-        raise ValueError("a tally has no words, or too many")
-    if not all(isinstance(word, str) and tallies.plain(word) for word in said):
-        raise ValueError("a tally has words of another form")
-    for name, (low, high) in BOUNDS.items():
-        value, numbers = row[name], (int,) if name in _COUNTS else (int, float)
-        if isinstance(value, bool) or not isinstance(value, numbers):
-            raise ValueError(f"{name} is no number")
-        if not (low <= value <= high and math.isfinite(value)):
-            raise ValueError(f"{name} is out of bounds")
-    tally = PlanTally(tuple(said), **{name: row[name] for name in BOUNDS})
-    if max(tally.failed, tally.measured, tally.scored) > tally.tried or tally.kept > tally.scored:
-        raise ValueError("its counts contradict each other")
-    return tally
+    model, made = row["model"], row["features"]
+    if not isinstance(model, list) or len(model) != 2:
+        raise ValueError("a tally is of no kind of model")
+    if not isinstance(made, dict) or not 1 <= len(made) <= tallies.FEATURES:
+        raise ValueError("a tally has no features, or too many")
+    if not all(isinstance(one, str) and tallies.plain(one) for one in (*model, *made)):
+        raise ValueError("a tally has features of another form")
+    for weight in made.values():
+        _demand_number("a weight", weight, (0.0, 1.0))
+    for name, bounds in BOUNDS.items():
+        _demand_number(name, row[name], bounds)
+    return PlanTally(tuple(model), made, **{name: row[name] for name in BOUNDS})
 
 
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Hold a lock while a file is read, added to and replaced; freed when the process dies.
-
-    Where there is no ``fcntl`` nothing is held: of two searches that end together one is lost.
-
-    Raises:
-        OrtuneError: Another process does not let go of it, or there is no writing there.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
-    except OSError as error:
-        raise OrtuneError(f"cannot write {path}: {error.strerror}", fix="free it") from None
-    with file:
-        try:
-            import fcntl
-        except ImportError:
-            yield
-            return
-        until = time.monotonic() + WAIT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > until:
-                    raise OrtuneError(
-                        f"another process holds {path}", fix="end it, or remove that file"
-                    ) from None
-                time.sleep(0.05)
-        yield
+def _demand_number(name: str, value: Any, bounds: tuple[float, float]) -> None:
+    kinds = int if name == "searches" else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise ValueError(f"{name} is no number")
+    if not (bounds[0] <= value <= bounds[1] and math.isfinite(value)):
+        raise ValueError(f"{name} is out of bounds")

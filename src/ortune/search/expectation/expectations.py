@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan, Status, Trial
-from ortune.search.earlier.tallies import evidence
+from ortune.search.expectation.elsewhere import elsewhere
 from ortune.search.expectation.features import (
     families,
     hint,
     inner,
     labour,
     latency_features,
-    recorded_features,
     strain_features,
 )
-from ortune.search.expectation.priors import ELSEWHERE, Priors
+from ortune.search.expectation.priors import Priors
 from ortune.search.expectation.strain import LEAST, strain, together
 from ortune.search.expectation.surrogate import Normal, Observed, Surrogate
 from ortune.search.policy import View
@@ -148,20 +147,9 @@ class Expectations:
             for t in self._measured
             if t.ratio is not None
         ]
-        return Surrogate(self._priors.latency, [*self._elsewhere(), *records])
-
-    def _elsewhere(self) -> Iterator[Observed]:
-        """Yield what paid on this kind of machine before.
-
-        Other models deviate from this one in what a hint and a quantizer bring them: those parts
-        are shared by all that was recorded of them, so that many plans of one search count little
-        more than one, and are the smaller the more searches there were.
-        """
-        for said, seen in evidence(self._view.paid, self._view.facts):
-            found = dict(recorded_features(said))
-            shared = [name for name in found if name.startswith(("hint:", "family:"))]
-            found |= {f"elsewhere:{name}": seen.sd / ELSEWHERE for name in shared}
-            yield Observed(found, seen.mean, _STOPPED)
+        return Surrogate(
+            self._priors.latency, [*elsewhere(self._view.paid, self._view.facts), *records]
+        )
 
     @cached_property
     def _hints(self) -> dict[str, Normal]:

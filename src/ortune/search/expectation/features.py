@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from functools import cache
+from types import NoneType
+from typing import Any
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
-from ortune.core.plugins import catalog
+from ortune.core.plugins.plugin import Plugin
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan
 from ortune.quantization.roles import Role
@@ -21,62 +25,35 @@ _FLOAT_SHARE: Mapping[Role | None, float] = {
 }
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
 _LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 12.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
-_BOOLEANS = {"true": "True", "false": "False"}
 _PREPARES = (Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS)
+_APART = ("precision", "custom_ops", "target")
+"""Fields that are no features: the hint says the precision, and libraries change no kernels."""
+_OF_TYPES = ("ops", "through", "around", "disable")
+"""Fields that list operators, or passes of a runtime: never names of the user's model."""
 
 
-def latency_features(plan: Plan) -> Features:
-    """Return what a plan's log-ratio is made of, with weights."""
+def latency_features(plan: Plan, *, public: bool = False) -> Features:
+    """Return what a plan's log-ratio is made of, with weights.
+
+    Args:
+        public: Without names of the user's: neither the plan itself nor what settings of free
+            text say, which are named alone.
+    """
     backend = inner(plan.backend)
+    kind, place = backend.name(), hint(backend)
     made = {step.name(): _role(step) for step in _quantizers(plan.recipe)}
-    found = {f"plan:{plan.spelled}": 1.0, **_placed(backend.name(), hint(backend), made)}
-    found |= dict.fromkeys(_parts(plan.recipe), 1.0)
-    found |= {f"set:{backend.name()}.{name}": 1.0 for name in _settings(backend)}
-    if isinstance(plan.backend, Bucketed):
-        found["bucketed:"] = 1.0
-    return found
-
-
-def _placed(kind: str, place: str, made: Mapping[str, Role | None]) -> dict[str, float]:
-    """Return what backend, hint and quantizers are expected to bring, alone and together."""
     rest = math.prod(_FLOAT_SHARE.get(role, 1.0) for role in made.values())
-    found = {f"kind:{kind}": rest, f"hint:{place}": rest}
+    found = {} if public else {f"plan:{plan.spelled}": 1.0}
+    found |= {f"kind:{kind}": rest, f"hint:{place}": rest}
     for family in sorted(made):
         found[f"family:{family}"] = 1.0
         found[f"family@kind:{family}@{kind}"] = 1.0
         found[f"family@hint:{family}@{place}"] = 1.0
-    return found
-
-
-def recorded_features(said: Sequence[str]) -> Features:
-    """Return what the log-ratio of recorded plans is made of, by their words.
-
-    The names are those of `latency_features`; a list in an option has none of its own there.
-    """
-    by: dict[str, list[str]] = {}
-    for name, _, value in (word.partition("=") for word in said):
-        by.setdefault(name, []).append(value)
-    kind, _, precision = by["backend"][0].rstrip(")").partition("(")
-    roles = {name: _named_role(name) for name in by["recipe"] if name in catalog.names(Quantizer)}
-    made = {name: role for name, role in roles.items() if role not in _PREPARES}
-    found = _placed(kind, f"{kind}/{precision}".rstrip("/"), made)
-    found |= {f"step:{name}": 1.0 for name in roles.keys() - made.keys()}
-    if "clean" in (*by["recipe"], *by.get("step", ())):
-        found["clean:"] = 1.0
-    if "padding" in by:
+    found |= dict.fromkeys(_parts(plan.recipe, public=public), 1.0)
+    found |= {f"set:{name}": 1.0 for name in chosen(backend, public=public)}
+    if isinstance(plan.backend, Bucketed):
         found["bucketed:"] = 1.0
-    for name, values in by.items():
-        owner = name.partition(".")[0]
-        if owner == kind:
-            every = (one for value in values for one in value.strip("[]").split(", "))
-            found |= {f"set:{name}={_BOOLEANS.get(one, one)}": 1.0 for one in every}
-        elif owner in made and name != f"{owner}.target":
-            found |= {f"option:{name}={_BOOLEANS.get(one, one)}": 1.0 for one in values}
     return found
-
-
-def _named_role(name: str) -> Role | None:
-    return vars(catalog.load(Quantizer, name)).get("role")
 
 
 def strain_features(recipe: Recipe) -> Features:
@@ -86,13 +63,13 @@ def strain_features(recipe: Recipe) -> Features:
     return found | {f"recipe:{', '.join(map(str, recipe.steps))}": 1.0}
 
 
-def _parts(recipe: Recipe) -> Iterator[str]:
+def _parts(recipe: Recipe, *, public: bool = False) -> Iterator[str]:
     """Yield options of quantizers, steps of the accuracy kit, and whether the graph is cleaned."""
     for step in recipe.steps:
         if _role(step) in _PREPARES:
             yield f"step:{step.name()}"
         elif isinstance(step, Quantizer):
-            yield from (f"option:{step.name()}.{one}" for one in _changed(step))
+            yield from (f"option:{one}" for one in chosen(step, public=public))
         else:
             yield "clean:"
 
@@ -110,22 +87,40 @@ def _role(step: Step) -> Role | None:
     return vars(type(step)).get("role")
 
 
-def _settings(backend: Backend) -> Iterator[str]:
-    for name, value in ((f.name, getattr(backend, f.name)) for f in fields(backend)):
-        if name in ("precision", "custom_ops") or value == getattr(type(backend)(), name):
+def chosen(plugin: Plugin, *, public: bool = False) -> Iterator[str]:
+    """Yield ``name.field=value`` of the fields that are not at their defaults.
+
+    Those of a backend that hold several values are as many.
+
+    Args:
+        public: Of a field of free text its name alone: it may hold names of the user's.
+    """
+    plain = type(plugin)()
+    for field in fields(plugin):
+        value, name = getattr(plugin, field.name), f"{plugin.name()}.{field.name}"
+        if field.name in _APART or value == getattr(plain, field.name):
             continue
-        if isinstance(value, tuple):
+        if public and field.name in _free(type(plugin)):
+            yield name
+        elif isinstance(plugin, Backend) and isinstance(value, tuple):
             yield from (f"{name}={one}" for one in value)
         else:
             yield f"{name}={value}"
 
 
-def _changed(step: Step) -> Iterator[str]:
-    plain = type(step)()
-    for field in fields(step):
-        value = getattr(step, field.name)
-        if field.name != "target" and value != getattr(plain, field.name):
-            yield f"{field.name}={value}"
+@cache
+def _free(kind: type[Plugin]) -> frozenset[str]:
+    """Return the fields of a plugin that may hold more than numbers and words of its own."""
+    hints = typing.get_type_hints(kind)
+    names = (field.name for field in fields(kind))
+    return frozenset(one for one in names if one not in _OF_TYPES and not _closed(hints[one]))
+
+
+def _closed(hint: Any) -> bool:
+    if typing.get_origin(hint) is typing.Literal:
+        return True
+    inside = [one for one in typing.get_args(hint) if one is not ...]
+    return all(map(_closed, inside)) if inside else hint in (bool, int, float, NoneType)
 
 
 def inner(backend: Backend) -> Backend:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ortune.core.hardware.native import native
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 
@@ -13,7 +14,7 @@ _STRAINS = {
 }  # fmt: skip
 """What losses of quantizers were over usual budgets, roughly, as a logarithm."""
 
-_LAYERS = {
+LAYERS = {
     "conv": ("Conv", "ConvTranspose"),
     "product": ("MatMul", "Gemm", "Attention", "MultiHeadAttention"),
     "recurrent": ("LSTM", "GRU", "RNN"),
@@ -33,17 +34,16 @@ class Priors:
         ops, timed = view.facts.ops, view.by_operator
         counts = {
             kind: (6 if kind == "recurrent" else 1) * sum(ops.get(op, 0) for op in some)
-            for kind, some in _LAYERS.items()
+            for kind, some in LAYERS.items()
         }
         every = max(1, sum(counts.values()))
         self._share = {kind: 0.85 * count / every for kind, count in counts.items()}
         if timed:  # the original's own time says more than how many layers there are
             self._share = {
-                kind: sum(timed.get(op, 0.0) for op in some) for kind, some in _LAYERS.items()
+                kind: sum(timed.get(op, 0.0) for op in some) for kind, some in LAYERS.items()
             }
-        self._sets = frozenset(
-            name for target in view.space.targets for name in target.capabilities.instruction_sets
-        )
+        targets = view.space.targets
+        self._units = native(one for t in targets for one in t.capabilities.instruction_sets)
 
     def latency(self, feature: str) -> Normal:
         """Return the prior of a part of the log-ratio."""
@@ -87,15 +87,14 @@ class Priors:
         gain, sd = 1.0, 0.02
         if precision in ("bf16", "f16"):
             gain, sd = 1.0, 0.6
-            if precision == "bf16" and "avx512_bf16" in self._sets:
+            if precision == "bf16" and "bf16-avx512" in self._units:
                 gain, sd = 1.9, 0.4
-            if f"amx_{precision.replace('f16', 'fp16').replace('bfp16', 'bf16')}" in self._sets:
+            if f"{precision}-amx" in self._units:
                 gain, sd = 4.0, 0.4
         return Normal(_amdahl(0.9, gain), sd)
 
     def _family(self, name: str) -> Normal:
-        vnni = any("vnni" in one for one in self._sets)
-        gain = 5.0 if "amx_int8" in self._sets else 3.0 if vnni else 1.4
+        gain = 5.0 if "int8-amx" in self._units else 3.0 if "int8-vnni" in self._units else 1.4
         share = self._share
         match name:
             case "int8-static":

@@ -16,16 +16,19 @@ from ortune_toys.backends.slowed import Slowed
 from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, OrtuneError
+from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.search.earlier import machine_record, tallies
 from ortune.search.earlier.machine_record import MachineRecord, machine_kind, parsed, written
+from ortune.search.expectation.elsewhere import elsewhere
 from ortune.workloads.latency import Latency
 
 OFFERED = Capabilities(
     versions={"onnxruntime": "1.31.1", "numpy": "2.3.1", "openvino": "2026.2.0-1-abc"},
     machine={"cpu": "A CPU", "instruction sets": "avx2"},
 )
-TALLY = PlanTally(("model=conv", "backend=cpu", "recipe=int8-static"), 1, 0, 1, -0.7, 0.0, 1, 1)
+FACTS = Facts({"Conv": 9}, 9, 1, 1, {}, 17, 8, (), ())
+TALLY = PlanTally(("conv", "small"), {"kind:cpu": 0.35, "family:int8-static": 1.0}, 1, -0.7)
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def test_it_is_of_the_cpu_the_runtimes_the_original_and_the_workload() -> None:
         "instruction sets": "avx2",
         "onnxruntime": "1.31",
         "openvino": "2026.2",
-        "baseline": "backend=cpu cpu.threads=1",
+        "baseline": "kind:cpu hint:cpu set:cpu.threads=1",
         "workload": "latency latency.batch=4",
     }
     assert machine_kind(Slowed(), Latency(), OFFERED) is None
@@ -57,15 +60,17 @@ def test_what_is_added_is_read_again_and_joined(record: MachineRecord) -> None:
     assert record.read() == Paid((TALLY,))
     record.add(Paid((replace(TALLY, mean=-0.9),)))
     (found,) = record.read().tallies
-    assert (found.measured, found.mean) == (2, pytest.approx(-0.8))
+    assert (found.searches, found.mean) == (2, pytest.approx(-0.8))
     assert machine_record.kept() == (record.path,)
     assert record.path.stat().st_size < 1000
 
 
 def test_the_largest_record_can_be_read(record: MachineRecord) -> None:
-    said = [f"cpu.{'x' * (tallies.LONGEST - 14)}={n}" for n in range(tallies.WORDS)]
+    said = [f"set:{'x' * (tallies.LONGEST - 14)}={n}" for n in range(tallies.FEATURES)]
     every = [
-        PlanTally(tuple(f"{word}{k:05}" for word in said), 30, 1, 29, -1.23456, 9.87654, 28, 27)
+        PlanTally(
+            ("attention", "medium"), {f"{one}{k:05}": 0.12345 for one in said}, 30, -1.2345, 9.8765
+        )
         for k in range(tallies.MOST)
     ]
     record.add(Paid(tuple(every)))
@@ -92,7 +97,7 @@ def test_the_files_are_few(record: MachineRecord) -> None:
         os.utime(one.path, (n, n))
     names = sorted(path.name for path in record.path.parent.iterdir())
     assert len([name for name in names if name.endswith(".json")]) == 16
-    assert len(names) == 32
+    assert len(names) == 17, "and the lock"
     assert one.read() == Paid((TALLY,))
 
 
@@ -104,14 +109,20 @@ BAD: list[tuple[str, Any]] = [
     ("tallies", None),
     ("tallies", [1]),
     ("tallies", [{}]),
-    ("words", []),
-    ("words", "model=conv"),
-    ("words", [1]),
-    ("words", ["x" * 81]),
-    ("words", ["a=b"] * 17),
-    ("words", ["\x1b[31m"]),
-    ("words", ["a=/etc/passwd"]),
-    ("words", ["a\n"]),
+    ("model", ["conv"]),
+    ("model", "ab"),
+    ("model", [1, 2]),
+    ("model", ["conv", "/etc/passwd"]),
+    ("features", {}),
+    ("features", ["kind:cpu"]),
+    ("features", {"set:" + "x" * 77: 1.0}),
+    ("features", dict.fromkeys(map("set:{}".format, range(25)), 1.0)),
+    ("features", {"\x1b[31m": 1.0}),
+    ("features", {"set:a=/etc/passwd": 1.0}),
+    ("features", {"set:/etc/passwd": 1.0}),
+    ("features", {"set:a\n": 1.0}),
+    ("features", {"kind:cpu": 1.5}),
+    ("features", {"kind:cpu": None}),
     ("mean", float("nan")),
     ("mean", float("inf")),
     ("mean", 1e9),
@@ -119,13 +130,11 @@ BAD: list[tuple[str, Any]] = [
     ("mean", "0"),
     ("mean", None),
     ("squares", -1.0),
-    ("measured", 1.0),
-    ("measured", True),
-    ("measured", 2),
-    ("tried", -1),
-    ("tried", 1001),
-    ("kept", 2),
-    ("load_s", -0.1),
+    ("searches", 1.0),
+    ("searches", True),
+    ("searches", 0),
+    ("searches", -1),
+    ("searches", 1001),
     ("more", 1),
 ]
 
@@ -167,9 +176,13 @@ JSON = st.recursive(
     max_leaves=12,
 )
 NUMBERS = st.integers(-2, 1002) | st.floats() | st.booleans()
+NAMES = st.sampled_from(["a:b", "c", "d:=[1]"])
 ROWS = st.fixed_dictionaries(
     dict.fromkeys(machine_record.BOUNDS, NUMBERS | JSON)
-    | {"words": st.lists(st.sampled_from(["a=b", "c", "d=[1]"]), max_size=3) | JSON}
+    | {
+        "model": st.lists(NAMES, max_size=3) | JSON,
+        "features": st.dictionaries(NAMES, st.floats(0, 1) | NUMBERS, max_size=3) | JSON,
+    }
 )
 
 
@@ -189,26 +202,23 @@ def test_any_rows_are_sound_or_refused(rows: list[Any]) -> None:
     except ValueError:
         return
     assert parsed(written(found, {}).encode(), {}) is not None
-    for one in found.tallies:
-        assert max(one.failed, one.measured, one.scored) <= one.tried
-        tallies.prior(found, one.words)
+    assert len(list(elsewhere(found, FACTS))) == len(found.tallies)
     tallies.joined(found, found)
 
 
-WORDS = st.from_regex(tallies.WORD, fullmatch=True).filter(lambda word: len(word) <= 80)
+FEATURES = st.from_regex(tallies.FEATURE, fullmatch=True).filter(lambda one: len(one) <= 80)
 TALLIES = st.builds(
     PlanTally,
-    st.lists(WORDS, min_size=1, max_size=16, unique=True).map(tuple),
-    st.just(9),
-    *[st.integers(0, 9), st.integers(0, 9), st.integers(-5, 5).map(float)],
+    st.tuples(FEATURES, FEATURES),
+    st.dictionaries(FEATURES, st.floats(0, 1), min_size=1, max_size=24),
+    st.integers(1, 9),
+    st.integers(-5, 5).map(float),
     st.integers(0, 5).map(float),
-    st.just(9),
-    *[st.integers(0, 9), st.just(0.5), st.just(0.25)],
 )
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(TALLIES, max_size=5, unique_by=lambda one: one.words))
+@given(st.lists(TALLIES, max_size=5, unique_by=lambda one: one.key))
 def test_what_is_written_is_read(found: list[PlanTally]) -> None:
     paid = Paid(tuple(found))
     assert parsed(written(paid, {"cpu": "x"}).encode(), {"cpu": "x"}) == paid
@@ -228,7 +238,7 @@ def test_a_lock_that_is_held_is_not_waited_for_long(
     fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(machine_record, "WAIT_S", 0.1)
     record.path.parent.mkdir(parents=True)
-    with record.path.with_suffix(".lock").open("w") as file:
+    with record.path.with_name("lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(OrtuneError, match="another process holds"):
             record.add(Paid((TALLY,)))

@@ -18,7 +18,7 @@ from ortune.search.earlier.machine_record import MachineRecord
 from ortune.search.earlier.warm_start import begun, concluded, learn, record_for
 from ortune.search.request import Optimize
 
-PAID = Paid((PlanTally(("model=conv", "backend=cpu", "recipe=clean"), 1, 0, 1, -0.5),))
+PAID = Paid((PlanTally(("conv", "small"), {"kind:cpu": 1.0, "clean:": 1.0}, 1, -0.5),))
 SHARES = {"Conv": 0.9, "Relu": 0.1}
 
 
@@ -96,7 +96,7 @@ def test_what_a_search_learnt_is_added(study: Study, record: MachineRecord) -> N
     learn(study, record, pytest.fail)
     found = record.read().tallies
     assert found
-    assert all(one.tried == 1 for one in found)
+    assert all(one.searches == 1 for one in found)
     text = record.path.read_text()
     assert "toy" not in text
     assert str(Path(study.root).parent) not in text

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.policies.test_adaptive import BF16, CPU, FACTS, OPENVINO, SPACE, trial, view
 
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
-from ortune.core.hardware.paid import NOTHING, Paid
+from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Proposal
 from ortune.search.earlier.tallies import joined, tallied
-from ortune.search.earlier.words import words
+from ortune.search.expectation.elsewhere import elsewhere, model_kind
 from ortune.search.expectation.expectations import Expectations
-from ortune.search.expectation.features import latency_features, recorded_features
+from ortune.search.expectation.features import latency_features
+from ortune.search.expectation.priors import ELSEWHERE
 from ortune.search.expectation.surrogate import Normal
 
 EVERY = [
@@ -24,6 +28,7 @@ EVERY = [
     for backend in SPACE.variants(target)
     for recipe in SPACE.recipes(target, backend)
 ]
+ONE = PlanTally(model_kind(FACTS), {"hint:cpu": 1.0})
 CONV = Facts({"Conv": 50}, 50, 1, 80_000_000, {}, 17, 8, (), ())
 
 
@@ -46,13 +51,59 @@ def expected(one: Plan, paid: Paid = NOTHING) -> Normal:
     return Expectations(view(paid=paid)).of([one])[0].latency
 
 
+def deviation(paid: Paid, facts: Facts = FACTS) -> float:
+    """Return how far a model of these facts may lie from the only tally."""
+    (found,) = elsewhere(paid, facts)
+    return found.features["elsewhere:hint:cpu"] * ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"Conv": 20, "Gemm": 1, "Relu": 20}, "conv"),
+        ({"MatMul": 72, "Softmax": 12, "Gemm": 1}, "attention"),
+        ({"MatMul": 4, "Softmax": 1}, "matmul"),
+        ({"Conv": 3, "MatMul": 3}, "mixed"),
+        ({"Conv": 3, "LSTM": 1}, "recurrent"),
+        ({"Relu": 3}, "other"),
+        ({"QLinearConv": 9}, "quantized"),
+    ],
+)
+def test_a_model_is_called_by_most_of_its_layers(given: dict[str, int], found: str) -> None:
+    assert model_kind(replace(FACTS, ops=given))[0] == found
+
+
+@pytest.mark.parametrize(
+    ("parameters", "found"),
+    [(0, "small"), (999_999, "small"), (1_000_000, "medium"), (30_000_000, "large")],
+)
+def test_sizes_go_by_weights(parameters: int, found: str) -> None:
+    assert model_kind(replace(FACTS, parameters=parameters))[1] == found
+
+
 @pytest.mark.parametrize("one", EVERY, ids=str)
 def test_a_record_has_the_features_of_the_plans_it_is_of(one: Plan) -> None:
-    found, own = recorded_features(words(one, FACTS)), latency_features(one)
-    assert {name: w for name, w in found.items() if not name.startswith("option:")} == {
-        name: w for name, w in own.items() if not name.startswith(("option:", "plan:"))
-    }
-    assert len(found) == len(own) - 1
+    (found,) = elsewhere(known(0.2, one), FACTS)
+    own = {name: w for name, w in latency_features(one).items() if not name.startswith("plan:")}
+    assert {n: w for n, w in found.features.items() if not n.startswith("elsewhere:")} == own
+    assert found.value == pytest.approx(math.log(0.2))
+
+
+@given(st.integers(1, 30), st.floats(0, 5))
+def test_more_searches_tell_more_closely(count: int, squares: float) -> None:
+    fewer, more = (replace(ONE, searches=n, squares=squares) for n in (count, count + 1))
+    assert 0 < deviation(Paid((more,))) < deviation(Paid((fewer,)))
+
+
+def test_one_search_says_little_and_many_alike_a_lot() -> None:
+    assert deviation(Paid((ONE,))) == pytest.approx(0.3 * math.sqrt(2))
+    assert deviation(Paid((replace(ONE, searches=20),))) < 0.1
+
+
+def test_models_of_another_size_say_less_and_of_another_kind_least() -> None:
+    others = [FACTS, replace(FACTS, parameters=10**9), replace(FACTS, ops={"Conv": 9})]
+    deviations = [deviation(Paid((ONE,)), one) for one in others]
+    assert deviations[0] < deviations[1] < deviations[2]
 
 
 def test_what_paid_is_expected_to_pay_again_the_more_often_the_more() -> None:

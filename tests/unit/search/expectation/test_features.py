@@ -1,0 +1,139 @@
+"""What plans are made of: stable, and without names of the user's where it is public."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortune.backends.bucketed import Bucketed
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
+from ortune.core.facts import Facts
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
+from ortune.core.trial import Plan
+from ortune.recipe.space import Space, Target
+from ortune.search.earlier.tallies import FEATURES, plain
+from ortune.search.expectation.features import latency_features
+from ortune.workloads.latency import Latency
+
+
+def plan(steps: str, backend: str) -> Plan:
+    found = [
+        parse(Quantizer if one.startswith(("int", "clip", "req")) else Transform, one)
+        for one in steps.split()
+    ]
+    return Plan(Recipe("given", tuple(found)), parse(Backend, backend))  # type: ignore[type-abstract]
+
+
+def public(given: Plan) -> list[str]:
+    return list(latency_features(given, public=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (plan("", "cpu"), "kind:cpu hint:cpu"),
+        (plan("fuse-gelu simplify", "openvino"), "kind:openvino hint:openvino/f32 clean:"),
+        (
+            plan("simplify", "openvino(precision=bf16,hint=throughput)"),
+            "kind:openvino hint:openvino/bf16 clean: set:openvino.hint=throughput",
+        ),
+        (
+            plan("cross-layer-equalization clip-weights int8-dynamic", "cpu(threads=1)"),
+            (
+                "kind:cpu hint:cpu family:int8-dynamic family@kind:int8-dynamic@cpu "
+                "family@hint:int8-dynamic@cpu step:cross-layer-equalization step:clip-weights "
+                "set:cpu.threads=1"
+            ),
+        ),
+        (
+            plan("int8-static(keep_first=1,ops=[Conv])", "cpu(disable=[SkipLayerNormFusion])"),
+            (
+                "kind:cpu hint:cpu family:int8-static family@kind:int8-static@cpu "
+                "family@hint:int8-static@cpu option:int8-static.ops=('Conv',) "
+                "option:int8-static.keep_first=1 set:cpu.disable=SkipLayerNormFusion"
+            ),
+        ),
+    ],
+)
+def test_features_say_what_a_plan_is(given: Plan, found: str) -> None:
+    assert public(given) == found.split(" ")
+    assert latency_features(given) == {
+        f"plan:{given.spelled}": 1.0,
+        **latency_features(given, public=True),
+    }
+
+
+def test_what_stays_float_is_all_that_the_hint_moves() -> None:
+    found = latency_features(plan("int8-dynamic", "cpu"))
+    assert found["kind:cpu"] == found["hint:cpu"] < found["family:int8-dynamic"] == 1
+
+
+def test_names_of_the_model_stay_at_home() -> None:
+    given = plan(
+        'int8-static(exclude=["/my/secret/node","b"],observer=entropy)', 'cpu(affinity="2;3")'
+    )
+    assert public(given)[5:] == [
+        "option:int8-static.observer",
+        "option:int8-static.exclude",
+        "set:cpu.affinity",
+    ]
+    assert "secret" in " ".join(latency_features(given))
+
+
+def test_a_quantizer_inside_another_hides_no_names() -> None:
+    found = public(plan('requantize(step=int8-dynamic(exclude=["secret"]))', "cpu"))
+    assert found[5:] == ["option:requantize.step"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "found"),
+    [
+        (Cpu(custom_ops=("/home/me.so",), config=("session.x=/home/me",)), "set:cpu.config"),
+        (Openvino(config=("CACHE_DIR=/home/me",)), "set:openvino.config"),
+    ],
+)
+def test_libraries_and_free_settings_stay_at_home(backend: Backend, found: str) -> None:
+    assert public(Plan(AS_IS, backend))[2:] == [found]
+
+
+def test_behind_buckets_the_inner_backend_counts() -> None:
+    inner = Openvino(precision="bf16", streams=2)
+    found = Bucketed(threads=1, inner=inner, mask="mask", inputs=("ids",), lengths=(16, 32))
+    assert public(Plan(AS_IS, found)) == [
+        "kind:openvino",
+        "hint:openvino/bf16",
+        "set:openvino.streams=2",
+        "bucketed:",
+    ]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        {"Conv": 20, "Gemm": 1, "Add": 5},
+        {"MatMul": 72, "Softmax": 12, "Gather": 3, "LayerNormalization": 12},
+        {"LSTM": 2, "Conv": 3, "MatMul": 2},
+    ],
+)
+def test_most_plans_of_a_search_are_told_apart_and_all_may_be_recorded(
+    ops: dict[str, int],
+) -> None:
+    given, every = Facts(ops, 9, 5_000_000, 9, {}, 17, 8, (), ()), list[Plan]()
+    flags = "avx2 avx512_vnni avx512_bf16 avx512_fp16 amx_bf16"
+    offered = Capabilities(effective_cpus=2, instruction_sets=tuple(flags.split()))
+    targets = [Target(one, offered, frozenset({"threads"})) for one in (Cpu(1), Openvino(1))]
+    space = Space(given, targets, Latency(), Cpu(1))
+    for target in targets:
+        for backend in space.variants(target):
+            every += [Plan(recipe, backend) for recipe in space.recipes(target, backend)]
+    every += [rescue for one in every for rescue in space.rescues(one)]
+    for one in (every[1], every[-1]):
+        every += [plan for plans in space.neighbours(one).values() for plan in plans]
+    found = {one.spelled: tuple(public(one)) for one in every}
+    assert len(found) > 40
+    assert len(set(found.values())) > 0.8 * len(found)
+    assert all(map(plain, {name for names in found.values() for name in names}))
+    assert max(map(len, found.values())) <= FEATURES
