@@ -44,6 +44,9 @@ _SIZES = {
     "fp16": 0.5, "bf16": 0.5, "fp8": 0.3,
 }  # fmt: skip
 """Bytes of a model's files over the original's, roughly, where it was not built yet."""
+_SIZE_SD = 0.25
+"""Standard deviation of the logarithm of these."""
+_SAME = Normal(0.0, 0.0)
 _BUILD_S, _RUN_S = 1.5, 4.0
 """Seconds of building and of a trial where none was seen."""
 _BYTES_PER_S = 60e6
@@ -58,13 +61,13 @@ class Expected:
         latency: Logarithm of its latency over the original's.
         keeps: The chance that it runs and keeps the budget.
         seconds: What trying it costs.
-        size: Bytes of its files over the original's.
+        size: Logarithm of the bytes of its files over the original's.
     """
 
     latency: Normal
     keeps: float
     seconds: float
-    size: float = 1.0
+    size: Normal = _SAME
 
     def worth(self, best: float) -> float:
         """Return the expected gain over the best log-ratio so far."""
@@ -109,14 +112,13 @@ class Expectations:
         """Return what building, loading, timing and scoring a plan will take."""
         return self._build_s(plan.recipe) + self._run_s(plan)
 
-    def size(self, recipe: Recipe) -> float:
-        """Return a plan's size over the original's: as it was built, or usual for its steps."""
+    def size(self, recipe: Recipe) -> Normal:
+        """Return the logarithm of a plan's size over the original's: as built, or as usual."""
         known = self._sizes.get(recipe.key)
-        return (
-            min((_SIZES.get(n, 1.0) for n in families(recipe)), default=1.0)
-            if known is None
-            else known
-        )
+        if known is not None:
+            return Normal(math.log(known), 0.0)
+        usual = min((_SIZES.get(n, 1.0) for n in families(recipe)), default=1.0)
+        return Normal(math.log(usual), _SIZE_SD if usual < 1 else 0.0)
 
     @cached_property
     def _sizes(self) -> dict[str, float]:
