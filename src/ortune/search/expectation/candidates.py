@@ -117,16 +117,26 @@ def _searched(view: View) -> Iterable[Trial]:
 def hopeless(plan: Plan, trials: Sequence[Trial]) -> str:
     """Say why a plan cannot run or would change nothing; empty where it may.
 
-    What did not build or changed nothing does so everywhere; what died in a session dies again
-    under the same hint, whatever its other settings are.
+    What did not build, changed nothing or is too large is so everywhere. What died in a session
+    dies again under the same hint, whatever its other settings are, unless it ran there with
+    others: then they are to blame.
     """
+    why, ran = "", False
     for trial in trials:
         if trial.part != "search" or trial.plan.recipe.steps != plan.recipe.steps:
             continue
-        if trial.status is Status.UNCHANGED:
-            return "its steps change nothing"
-        if trial.status is Status.FAILED and not trial.reproduce:
-            return f"it does not build: {trial.why}"
-        if trial.status is Status.FAILED and hint(trial.plan.backend) == hint(plan.backend):
-            return f"it died there before: {trial.why}"
-    return ""
+        there = hint(trial.plan.backend) == hint(plan.backend)
+        match trial.status:
+            case Status.UNCHANGED:
+                return "its steps change nothing"
+            case Status.TOO_LARGE:
+                return trial.why
+            case Status.FAILED if not trial.reproduce:
+                return f"it does not build: {trial.why}"
+            case Status.FAILED if there:
+                why = why or f"it died there before: {trial.why}"
+            case Status.FAILED:
+                continue
+            case _ if there:
+                ran = True
+    return "" if ran else why
