@@ -35,17 +35,24 @@ class Candidate:
 
 
 def screened(view: View) -> Iterator[Candidate]:
-    """Yield the original without padding and on every backend and precision: nothing to build."""
+    """Yield the original without padding and on every backend and precision: nothing to build.
+
+    Where the workload wants several thread counts, with the best bet and with all CPUs.
+    """
     original = Plan(AS_IS, view.space.baseline)
     unpadded = view.space.unpadded(original)
     if unpadded is not None:
         yield Candidate(unpadded, "screen", "the original, padding cut off")
     plans = [Plan(AS_IS, backend) for backend in _variants(view.space)]
-    for place in dict.fromkeys(hint(plan.backend) for plan in plans):
-        alike = (plan for plan in plans if hint(plan.backend) == place)
+    for place in dict.fromkeys(map(_place, plans)):
+        alike = (plan for plan in plans if _place(plan) == place)
         plan = min(alike, key=lambda plan: plan.settings)
         if plan != original:
             yield Candidate(plan, "screen", f"the original on {plan.backend}")
+
+
+def _place(plan: Plan) -> tuple[str, int]:
+    return hint(plan.backend), plan.backend.threads
 
 
 def candidates(view: View) -> list[Candidate]:

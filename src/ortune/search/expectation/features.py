@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from functools import cache, lru_cache
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.plugins import catalog
+from ortune.core.plugins.plugin import Plugin
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan
 from ortune.quantization.roles import Role
+from ortune.search.earlier.words import called
 from ortune.search.expectation.surrogate import Features
+
+_KEPT = 4096
+"""Plans whose features are kept: every proposal asks for those of all candidates again."""
 
 _FLOAT_SHARE: Mapping[Role | None, float] = {
     Role.STATIC: 0.35,
@@ -25,6 +31,7 @@ _BOOLEANS = {"true": "True", "false": "False"}
 _PREPARES = (Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS)
 
 
+@lru_cache(_KEPT)
 def latency_features(plan: Plan) -> Features:
     """Return what a plan's log-ratio is made of, with weights."""
     backend = inner(plan.backend)
@@ -34,6 +41,8 @@ def latency_features(plan: Plan) -> Features:
     found |= {f"set:{backend.name()}.{name}": 1.0 for name in _settings(backend)}
     if isinstance(plan.backend, Bucketed):
         found["bucketed:"] = 1.0
+        if plan.backend.threads:
+            found[f"set:{backend.name()}.threads={plan.backend.threads}"] = 1.0
     return found
 
 
@@ -60,9 +69,10 @@ def recorded_features(said: Sequence[str]) -> Features:
     roles = {name: _named_role(name) for name in by["recipe"] if name in catalog.names(Quantizer)}
     made = {name: role for name, role in roles.items() if role not in _PREPARES}
     found = _placed(kind, f"{kind}/{precision}".rstrip("/"), made)
-    found |= {f"step:{name}": 1.0 for name in roles.keys() - made.keys()}
+    found |= {f"step:{name}": 1.0 for name in roles if name not in made}
     if "clean" in (*by["recipe"], *by.get("step", ())):
         found["clean:"] = 1.0
+    found |= {f"rule:{name}": 1.0 for name in by.get("step", ()) if name != "clean"}
     if "padding" in by:
         found["bucketed:"] = 1.0
     for name, values in by.items():
@@ -79,24 +89,32 @@ def _named_role(name: str) -> Role | None:
     return vars(catalog.load(Quantizer, name)).get("role")
 
 
+@lru_cache(_KEPT)
 def strain_features(recipe: Recipe) -> Features:
     """Return what a recipe's strain is made of."""
-    found = {f"family:{family}": 1.0 for family in families(recipe)}
-    found |= {name: 1.0 for name in _parts(recipe) if name != "clean:"}
+    found = {f"family:{family}": 1.0 for family in sorted(families(recipe))}
+    found |= {n: 1.0 for n in _parts(recipe) if not n.startswith(("clean:", "rule:"))}
     return found | {f"recipe:{', '.join(map(str, recipe.steps))}": 1.0}
 
 
 def _parts(recipe: Recipe) -> Iterator[str]:
-    """Yield options of quantizers, steps of the accuracy kit, and whether the graph is cleaned."""
+    """Yield options of quantizers, steps of the accuracy kit, and whether the graph is cleaned.
+
+    Transforms that the search does not apply by itself have a part of their own.
+    """
     for step in recipe.steps:
         if _role(step) in _PREPARES:
             yield f"step:{step.name()}"
         elif isinstance(step, Quantizer):
-            yield from (f"option:{step.name()}.{one}" for one in _changed(step))
+            some = ((name, value) for name, value in _changed(step) if name != "target")
+            yield from (f"option:{step.name()}.{name}={value}" for name, value in some)
         else:
             yield "clean:"
+            if not step.automatic or step.origin:
+                yield f"rule:{called(step)}"
 
 
+@lru_cache(_KEPT)
 def families(recipe: Recipe) -> frozenset[str]:
     """Return the quantizers that a recipe is about, without those that prepare for them."""
     return frozenset(s.name() for s in _quantizers(recipe))
@@ -111,8 +129,8 @@ def _role(step: Step) -> Role | None:
 
 
 def _settings(backend: Backend) -> Iterator[str]:
-    for name, value in ((f.name, getattr(backend, f.name)) for f in fields(backend)):
-        if name in ("precision", "custom_ops") or value == getattr(type(backend)(), name):
+    for name, value in _changed(backend):
+        if name in ("precision", "custom_ops"):
             continue
         if isinstance(value, tuple):
             yield from (f"{name}={one}" for one in value)
@@ -120,12 +138,20 @@ def _settings(backend: Backend) -> Iterator[str]:
             yield f"{name}={value}"
 
 
-def _changed(step: Step) -> Iterator[str]:
-    plain = type(step)()
-    for field in fields(step):
-        value = getattr(step, field.name)
-        if field.name != "target" and value != getattr(plain, field.name):
-            yield f"{field.name}={value}"
+def _changed(plugin: Plugin) -> Iterator[tuple[str, object]]:
+    """Yield the fields that are not at their defaults; those without one never are."""
+    plain = _defaults(type(plugin))
+    for name, default in plain.items():
+        if (value := getattr(plugin, name)) != default:
+            yield name, value
+
+
+@cache
+def _defaults(kind: type[Plugin]) -> Mapping[str, object]:
+    return {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for f in fields(kind)
+    }
 
 
 def inner(backend: Backend) -> Backend:
@@ -133,12 +159,14 @@ def inner(backend: Backend) -> Backend:
     return backend.inner if isinstance(backend, Bucketed) else backend
 
 
+@lru_cache(_KEPT)
 def hint(backend: Backend) -> str:
     """Return the backend and the arithmetic of its float layers, such as ``openvino/bf16``."""
     ran = inner(backend)
     return f"{ran.name()}/{getattr(ran, 'precision', '')}".rstrip("/")
 
 
+@lru_cache(_KEPT)
 def labour(recipe: Recipe) -> float:
     """Return how much work building is, in passes over the weights: rounding searches, layer by
     layer, for what changes the outputs least."""
