@@ -47,7 +47,7 @@ class Adaptive(Policy):
         if view.spare <= 0 and len(view.trials) > 1:
             return None
         for one in screened(view):
-            if not view.tried(one.plan) and not hopeless(one.plan, view.trials):
+            if not view.tried(one.plan) and not hopeless(one.plan, view.alike(one.plan)):
                 return _proposal(one, "screen")
         # The first plan may take of the finalists' time: without any there is no finalist.
         room = view.spare if len(view.trials) > 1 else view.left
@@ -73,12 +73,12 @@ class Adaptive(Policy):
     def _hopeless(self, view: View) -> Iterator[tuple[Candidate, str]]:
         """Yield the plans that are not tried whatever they might gain, with the reason."""
         for one in candidates(view):
-            if why := hopeless(one.plan, view.trials):
+            if why := hopeless(one.plan, view.alike(one.plan)):
                 yield one, why
 
     def _ranked(self, view: View) -> list[_Ranked]:
         """Return the plans without a trial, by expected gain per second."""
-        found = [one for one in candidates(view) if not hopeless(one.plan, view.trials)]
+        found = [one for one in candidates(view) if not hopeless(one.plan, view.alike(one.plan))]
         expected = Expectations(view).of([one.plan for one in found])
         worth = _worth(view)
         ranked = [_Ranked(one, of, worth(of)) for one, of in zip(found, expected, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,10 +15,11 @@ from ortune.core.budget import Budget
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import AS_IS, Recipe, Transform
+from ortune.core.step import AS_IS, Recipe, Step, Transform
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.policies import adaptive
 from ortune.policies.adaptive import Adaptive
+from ortune.quantizers.int8_static import Int8Static
 from ortune.recipe.space import Space, Target
 from ortune.search.expectation.candidates import Candidate
 from ortune.search.expectation.expectations import Expected
@@ -235,3 +236,21 @@ def test_a_size_that_is_only_usual_may_turn_out_smaller(monkeypatch: pytest.Monk
     leader = trial(Proposal(Plan(AS_IS, OPENVINO), "search"), 0.9, size=300)
     wanted = replace(of, trials=(original, leader), wanted=Goal(prefer="size"))
     assert Adaptive().next(wanted) is not None
+
+
+def test_what_does_not_change_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proposal among hundreds of plans must take milliseconds."""
+    space, asked = replace(SPACE), []
+    failed = [trial(Proposal(plan, "search"), 0.9, 2.0) for plan in space.listed[:20]]
+    rescues = Int8Static.rescues
+
+    def counted(step: Int8Static, facts: Facts) -> Iterable[tuple[Step, ...]]:
+        asked.append(step)
+        return rescues(step, facts)
+
+    monkeypatch.setattr(Int8Static, "rescues", counted)
+    Adaptive().left_out(view(failed, space=space))
+    once = len(asked)
+    assert once
+    Adaptive().left_out(view(failed, space=space))
+    assert len(asked) == once

@@ -71,10 +71,8 @@ def _variants(space: Space) -> Iterator[Backend]:
 
 def _recipes(view: View) -> Iterator[Candidate]:
     """Yield every recipe on every variant."""
-    for target in view.space.targets:
-        for backend in view.space.variants(target):
-            for recipe in view.space.recipes(target, backend):
-                yield Candidate(Plan(recipe, backend), "search", "listed")
+    for plan in view.space.listed:
+        yield Candidate(plan, "search", "listed")
 
 
 def _rescues(view: View) -> Iterator[Candidate]:
@@ -121,17 +119,18 @@ def _searched(view: View) -> Iterable[Trial]:
     return (t for t in view.trials if t.part == "search" and t.stage != "baseline")
 
 
-def hopeless(plan: Plan, trials: Sequence[Trial]) -> str:
+def hopeless(plan: Plan, alike: Sequence[Trial]) -> str:
     """Say why a plan cannot run or would change nothing; empty where it may.
 
     What did not build, changed nothing or is too large is so everywhere. What died in a session
     dies again under the same hint, whatever its other settings are, unless it ran there with
     others: then they are to blame.
+
+    Args:
+        alike: The search's trials of the plan's steps, as `View.alike` gives them.
     """
     why, ran = "", False
-    for trial in trials:
-        if trial.part != "search" or trial.plan.recipe.steps != plan.recipe.steps:
-            continue
+    for trial in alike:
         there = hint(trial.plan.backend) == hint(plan.backend)
         match trial.status:
             case Status.UNCHANGED:
