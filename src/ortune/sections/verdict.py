@@ -121,7 +121,8 @@ def _tried(study: Study) -> str:
     left = counts.pop(Outcome.UNTRIED)
     parts = ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)
     tried = f"{say.count(sum(counts.values()), 'plan')} tried{': ' + parts if parts else ''}"
-    tried += f"; {left} {Outcome.UNTRIED}." if left else "."
+    why = ": the report says why" if study.ending.left_out else ""
+    tried += f"; {left} {Outcome.UNTRIED}{why}." if left else "."
     return f"{tried} {_ENDS.get(study.finished, '')}".strip()
 
 

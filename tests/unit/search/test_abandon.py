@@ -6,9 +6,14 @@ import json
 
 import pytest
 from benchmarks import abandoned
+from tests.unit import studies
 
-from ortune.core.trial import Block, Burst, Pair
-from ortune.search.abandon import NEAR, Beaten
+from ortune.backends.cpu import Cpu
+from ortune.core.acceptance import FASTEST
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Quantizer, Recipe
+from ortune.core.trial import Block, Burst, Pair, Plan
+from ortune.search.abandon import NEAR, Beaten, against
 
 BASE = 1_000_000
 
@@ -62,3 +67,12 @@ def test_few_recorded_plans_near_the_best_would_have_been_stopped() -> None:
     found = json.loads(abandoned.RESULTS.read_text())["stopped though within 2 % of the best"]
     assert found["of all stopped"] <= 0.01
     assert NEAR == 1.02
+
+
+def test_a_proof_stops_an_exact_plan_only_by_exact_ones() -> None:
+    original, exact = studies.baseline(), Plan(Recipe("clean"), Cpu(threads=1))
+    lossy = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=2))
+    trials = [original, studies.trial("e", exact, 0.8), studies.trial("l", lossy, 0.3)]
+    one = Plan(Recipe("clean"), Cpu(threads=3))
+    for plan, strict, best in ((one, True, 0.8), (one, False, 0.3), (lossy, True, 0.3)):
+        assert against(plan, trials, FASTEST, strict=strict).best == best

@@ -311,3 +311,9 @@ def test_plans_that_were_left_out_are_listed_with_the_reason(study: Study) -> No
     assert blocks("untried", cut)[-1] == Text("And 4 plans more.")
     whole = replace(study, ending=replace(study.ending, untried=3, left_out=left))
     assert len(blocks("untried", whole)) == 2
+
+
+def test_what_was_not_tried_has_its_reasons_in_the_report(study: Study) -> None:
+    ending = replace(study.ending, untried=2, left_out=(Untried("int8 @ cpu", "gains little"),))
+    said = blocks("verdict", replace(study, ending=ending))[2]
+    assert isinstance(said, Text) and said.text.endswith("; 2 not tried: the report says why.")
