@@ -175,19 +175,15 @@ class _Loop:
 
     def _show_first(self, trial: Trial, before: View) -> None:
         """Show the first plan that may be faster and keeps the budget; a finalist is sure."""
-        if trial in self._leaders([self.trials[0], trial]) and not self._leaders(before.trials):
+        first = not leaders(before.trials, self.wanted)
+        if first and trial in leaders([self.trials[0], trial], self.wanted):
             self.sink(Unconfirmed(trial))
 
     def _view(self, space: Space) -> View:
         known, trials = self.context, self._current()
         back = self._reserve().kept_back(self._candidates(), FINALISTS, self.aim.seconds)
         return View(
-            known.facts,
-            space,
-            trials,
-            self.aim.left(),
-            self.aim.seconds,
-            known.budget,
+            *(known.facts, space, trials, self.aim.left(), self.aim.seconds, known.budget),
             kept_back=back,
             by_operator=known.by_operator,
             paid=known.paid,
@@ -221,9 +217,6 @@ class _Loop:
             if index == FINALISTS and self._winner() is None:
                 chosen += exact[:1]
         return finished
-
-    def _leaders(self, trials: Sequence[Trial]) -> list[Trial]:
-        return leaders(trials, self.wanted)
 
     def _candidates(self) -> list[Trial]:
         found = finalists(self._current(), self.wanted)
@@ -272,7 +265,7 @@ class _Loop:
     def _on_target(self, trial: Trial) -> bool:
         """Re-measure a plan that seems to reach the target; true when it is proved."""
         wanted = self.aim.target_speedup
-        if wanted is None or trial not in self._leaders([self.trials[0], trial]):
+        if wanted is None or trial not in leaders([self.trials[0], trial], self.wanted):
             return False
         if trial.ratio is None or trial.ratio.value > 1 / wanted:
             return False
