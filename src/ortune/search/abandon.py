@@ -65,17 +65,18 @@ class Beaten:
 
 
 def against(plan: Plan, trials: Sequence[Trial], wanted: Goal, *, strict: bool) -> Beaten:
-    """Return what a plan's trial is stopped by: the best that keeps the budget so far.
+    """Return what a plan's trial is stopped by: the best other that keeps the budget so far.
+
+    A plan that was screened does not run against its own block: that may have been a lucky one.
 
     Args:
         trials: The original first.
         strict: What is only likely to keep it may not win: a plan that changes no numbers, and
             so keeps it for sure, is not stopped by one that does.
     """
-    rivals = trials
-    if strict and not plan.lossy:
-        rivals = [trials[0], *(t for t in trials[1:] if not t.plan.lossy)]
-    return Beaten(to_beat(rivals, wanted))
+    certain = strict and not plan.lossy
+    rivals = [t for t in trials[1:] if t.plan != plan and not (certain and t.plan.lossy)]
+    return Beaten(to_beat([trials[0], *rivals], wanted))
 
 
 def _spoken(blocks: float) -> str:
