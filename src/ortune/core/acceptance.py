@@ -121,6 +121,12 @@ def faster(trial: Trial) -> bool:
     return trial.ratio is not None and trial.ratio.high < 1
 
 
+def promising(trial: Trial) -> bool:
+    """Say whether a trial's interval lies below 1, or its estimate where a lone block has none."""
+    lone = trial.effort == "screen" and trial.part == "search"
+    return faster(trial) or bool(lone and trial.ratio and trial.ratio.value < 1)
+
+
 def outcome(trial: Trial) -> Outcome:
     """Return what became of a trial: a search also sorts by less sure intervals, this does not."""
     if trial.status is Status.UNCHANGED:

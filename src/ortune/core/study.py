@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortune.core import acceptance
-from ortune.core.acceptance import FASTEST, Goal, Outcome
+from ortune.core.acceptance import FASTEST, Goal, Outcome, faster
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
@@ -255,7 +255,8 @@ class Study(TableResult):
     def promising(self) -> tuple[Trial, ...]:
         """Plans that look better than the best and were not measured again, best first."""
         wanted, judged = self.job.wanted, {trial.key for trial in self.final}
-        fit = [t for t in self.trials if t.key not in judged and self._eligible(t)]
+        hopeful = [t for t in self.trials if self._eligible(t, acceptance.promising)]
+        fit = [t for t in hopeful if t.key not in judged]
         return tuple(t for near in wanted.ordered(fit) for t in near if wanted.ahead(t, self.best))
 
     @property
@@ -263,9 +264,9 @@ class Study(TableResult):
         """Promising plans of a search that was cut off: for lack of time, or by the user."""
         return self.promising if self.finished in ("time", "interrupted") else ()
 
-    def _eligible(self, trial: Trial) -> bool:
-        wanted = self.job.wanted
-        return acceptance.eligible(trial, self.baseline, strict=self.strict, wanted=wanted)
+    def _eligible(self, trial: Trial, quicker: Callable[[Trial], bool] = faster) -> bool:
+        first, strict, wanted = self.baseline, self.strict, self.job.wanted
+        return acceptance.eligible(trial, first, strict=strict, wanted=wanted, quicker=quicker)
 
     @property
     def counts(self) -> Mapping[Outcome, int]:
@@ -277,7 +278,7 @@ class Study(TableResult):
 
     def confirmed(self, trial: Trial) -> bool:
         """Whether a trial is an accepted finalist that is faster or wanted, or the original."""
-        good = (self.accepts(trial) and acceptance.faster(trial)) or self._eligible(trial)
+        good = (self.accepts(trial) and faster(trial)) or self._eligible(trial)
         return (trial.part == "final" and good) or trial.key == self.baseline.key
 
     def accepts(self, trial: Trial) -> bool:

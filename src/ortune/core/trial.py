@@ -6,6 +6,7 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import ClassVar, Literal, get_args
 
 from ortune.core.backend import Backend
@@ -30,7 +31,7 @@ class Plan:
         plain = type(self.backend)()
         return sum(getattr(self.backend, f.name) != getattr(plain, f.name) for f in fields(plain))
 
-    @property
+    @cached_property
     def spelled(self) -> str:
         """Steps and backend as the command line spells them: what a plan is, whatever its name."""
         return f"{', '.join(map(str, self.recipe.steps))} @ {self.backend}".lstrip()
@@ -252,8 +253,7 @@ class Trial:
         status: ``ok`` is verified and not slower; ``slower`` and ``no faster`` lost on time;
             ``fails`` leaves the accuracy budget; ``failed`` did not build, load, run or finish.
         ratio: Latency of the plan over that of the baseline, with its 99 % interval.
-        predicted: Where one new measurement of that ratio will fall with 95 %: a fresh pair of
-            processes, another occasion, perhaps with another load on the machine.
+        predicted: Where one new measurement on another occasion will fall with 95 %.
         scores: The budget's metric first.
         size: Bytes of the model file and its external data.
         artefact: Path of the built model, relative to the run's folder.

@@ -98,14 +98,16 @@ class Attempts:
 
         Args:
             proposal: What to try.
-            always_score: Score it even where it has lost on time.
+            always_score: Score it even where it has lost on time; one that was stopped part way
+                is timed anew.
             stop: Ends the timing part way, unless all of it is wanted.
         """
         self._began = perf_counter()
         plan, key = proposal.plan, self.key(proposal.plan)
         self.sink(TrialStarted(plan, proposal.stage, proposal.index, proposal.total))
         known = self.ledger.find(key, "search")
-        if known is not None and known.taken(proposal.effort):
+        partly = always_score and known is not None and known.stopped
+        if known is not None and known.taken(proposal.effort) and not partly:
             self.sink(TrialDone(known, cached=True))
             return known
         try:

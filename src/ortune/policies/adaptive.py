@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ortune.core.trial import Proposal, Trial, Untried
@@ -11,6 +11,18 @@ from ortune.search.compare import leaders, to_beat
 from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.policy import LeftOut, Policy, View
+
+_AS_SMALL = 0.01
+"""Files whose sizes differ by less, in the logarithm, are as small."""
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """A plan without a trial, what is expected of it, and what that is worth."""
+
+    one: Candidate
+    expected: Expected
+    worth: float
 
 
 @dataclass(frozen=True)
@@ -35,14 +47,13 @@ class Adaptive(Policy):
         if view.spare <= 0 and len(view.trials) > 1:
             return None
         for one in screened(view):
-            if not view.tried(one.plan) and not hopeless(one.plan, view.trials):
+            if not view.tried(one.plan) and not hopeless(one.plan, view.alike(one.plan)):
                 return _proposal(one, "screen")
-        ranking = self._ranked(view)
-        fitting = [(one, found) for one, found in ranking if found.seconds <= view.spare]
-        best = _best(view)
-        if fitting and _worth(view, fitting[0][1]) >= self.worth:
-            one, found = fitting[0]
-            return _proposal(one, "search", _told(found, best))
+        # The first plan may take of the finalists' time: without any there is no finalist.
+        room = view.spare if len(view.trials) > 1 else view.left
+        for ranked in self._ranked(view):
+            if ranked.worth >= self.worth and ranked.expected.seconds <= room:
+                return _proposal(ranked.one, "search", _told(ranked.expected, _best(view)))
         return self._again(view)
 
     def left_out(self, view: View) -> LeftOut:
@@ -50,27 +61,28 @@ class Adaptive(Policy):
         best, notes = _best(view), []
         untried = [Untried(str(one.plan), why) for one, why in self._hopeless(view)]
         late = False
-        for one, found in self._ranked(view):
-            worth = _worth(view, found) >= self.worth
+        for ranked in self._ranked(view):
+            told, worth = _told(ranked.expected, best), ranked.worth >= self.worth
             if worth and not late:
-                notes.append(f"not tried for lack of time: {one.plan}, {_told(found, best)}")
+                notes.append(f"not tried for lack of time: {ranked.one.plan}, {told}")
             late |= worth
             lack = "no time left" if worth else "gains too little"
-            untried.append(Untried(str(one.plan), f"{lack}: {_told(found, best)}"))
+            untried.append(Untried(str(ranked.one.plan), f"{lack}: {told}"))
         return LeftOut(tuple(notes), late, untried=tuple(untried))
 
     def _hopeless(self, view: View) -> Iterator[tuple[Candidate, str]]:
         """Yield the plans that are not tried whatever they might gain, with the reason."""
         for one in candidates(view):
-            if why := hopeless(one.plan, view.trials):
+            if why := hopeless(one.plan, view.alike(one.plan)):
                 yield one, why
 
-    def _ranked(self, view: View) -> list[tuple[Candidate, Expected]]:
+    def _ranked(self, view: View) -> list[_Ranked]:
         """Return the plans without a trial, by expected gain per second."""
-        found = [one for one in candidates(view) if not hopeless(one.plan, view.trials)]
+        found = [one for one in candidates(view) if not hopeless(one.plan, view.alike(one.plan))]
         expected = Expectations(view).of([one.plan for one in found])
-        ranked = zip(found, expected, strict=True)
-        return sorted(ranked, key=lambda pair: -_worth(view, pair[1]) / pair[1].seconds)
+        worth = _worth(view)
+        ranked = [_Ranked(one, of, worth(of)) for one, of in zip(found, expected, strict=True)]
+        return sorted(ranked, key=lambda one: -one.worth / one.expected.seconds)
 
     def _again(self, view: View) -> Proposal | None:
         """Time in full what was only screened and may be the best."""
@@ -93,17 +105,25 @@ def _best(view: View) -> float:
     return math.log(max(to_beat(view.trials, view.wanted), 1e-9))
 
 
-def _worth(view: View, found: Expected) -> float:
-    """Return what a plan is expected to gain: of the latency, or else of the bytes.
+def _worth(view: View) -> Callable[[Expected], float]:
+    """Return what says how much a plan is expected to gain: of the latency, or else of the bytes.
 
-    Where size or memory is preferred a plan must not be slower; weights are most of both.
+    Where size or memory is preferred a plan must not be slower; weights are most of both. Of what
+    is as small the fastest is wanted.
     """
+    best = _best(view)
     if view.wanted.prefer == "speed":
-        return found.worth(_best(view))
-    first = view.trials[0].size or 1
-    sizes = [trial.size / first for trial in leaders(view.trials, view.wanted) if trial.size]
-    smaller = max(0.0, min([1.0, *sizes]) - found.size)
-    return found.keeps * found.latency.below(0.0) * smaller
+        return lambda found: found.worth(best)
+    fit, first = leaders(view.trials, view.wanted), view.trials[0].size or 1
+    least = math.log(min([1.0, *(trial.size / first for trial in fit if trial.size)]))
+    fastest = math.log(fit[0].ratio.value) if fit and fit[0].ratio else 0.0
+
+    def worth(found: Expected) -> float:
+        smaller = found.latency.below(0.0) * found.size.gain(least)
+        as_small = found.size.below(least + _AS_SMALL)
+        return found.keeps * (smaller + as_small * found.latency.gain(min(0.0, fastest)))
+
+    return worth
 
 
 def _proposal(one: Candidate, effort: str, told: str = "") -> Proposal:

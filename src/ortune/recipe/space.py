@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
@@ -237,8 +237,27 @@ class Space:
         for setting, backend in walk(lambda: best().backend, around):
             yield setting, Plan(best().recipe, backend)
 
-    def rescues(self, plan: Plan) -> Iterator[Plan]:
-        """Yield the plans that may bring a failed one back into the budget, best bet first."""
+    @cached_property
+    def listed(self) -> tuple[Plan, ...]:
+        """Every recipe on every variant: kept, as a policy asks for every proposal."""
+        return tuple(
+            Plan(recipe, backend)
+            for target in self.targets
+            for backend in self.variants(target)
+            for recipe in self.recipes(target, backend)
+        )
+
+    def rescues(self, plan: Plan) -> Sequence[Plan]:
+        """Return the plans that may bring a failed one back into the budget, best bet first."""
+        if plan not in self._rescues:
+            self._rescues[plan] = tuple(self._rescued(plan))
+        return self._rescues[plan]
+
+    @cached_property
+    def _rescues(self) -> dict[Plan, Sequence[Plan]]:
+        return {}
+
+    def _rescued(self, plan: Plan) -> Iterator[Plan]:
         step = plan.recipe.quantizer
         if step is None:
             return

@@ -18,10 +18,13 @@ plans lie evenly between 0.8 and 4 times the best, 0.16 % would have ended withi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ortune.core.trial import Pair
+from ortune.core.acceptance import Goal
+from ortune.core.trial import Pair, Plan, Trial
 from ortune.measurement.timing import stats
+from ortune.search.compare import to_beat
 
 NEAR = 1.02
 """A plan within 2 % of the best is not to be stopped."""
@@ -59,6 +62,21 @@ class Beaten:
         if behind <= limit:
             return ""
         return f"stopped after {_spoken(blocks)}: {math.exp(behind):.2f} times the best so far"
+
+
+def against(plan: Plan, trials: Sequence[Trial], wanted: Goal, *, strict: bool) -> Beaten:
+    """Return what a plan's trial is stopped by: the best other that keeps the budget so far.
+
+    A plan that was screened does not run against its own block: that may have been a lucky one.
+
+    Args:
+        trials: The original first.
+        strict: What is only likely to keep it may not win: a plan that changes no numbers, and
+            so keeps it for sure, is not stopped by one that does.
+    """
+    certain = strict and not plan.lossy
+    rivals = [t for t in trials[1:] if t.plan != plan and not (certain and t.plan.lossy)]
+    return Beaten(to_beat([trials[0], *rivals], wanted))
 
 
 def _spoken(blocks: float) -> str:

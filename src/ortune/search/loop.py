@@ -20,16 +20,14 @@ from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.recipe.space import Space
 from ortune.search import conclusion, fixed_shapes, history
-from ortune.search.abandon import Beaten
+from ortune.search.abandon import against
 from ortune.search.aim import Aim
-from ortune.search.compare import finalists, leaders, quicker, reaches, settled, to_beat
+from ortune.search.compare import finalists, leaders, quicker, reaches, settled
 from ortune.search.policy import LeftOut, Policy, View
 from ortune.search.reserve import Reserve
 
 FINALISTS = 3
 """Plans that are re-measured at the end; as many before it, where a target may end the search."""
-
-
 _SET_UP = 0.25
 """Share of the time budget from which set-up does not count against it."""
 _TOLD = 200
@@ -133,7 +131,8 @@ class _Loop:
 
     def _count_set_up(self) -> None:
         """Where reading and scoring the original took long, say so and count from here."""
-        former = sum(trial.seconds for trial in self.trials[1:])
+        resumed = not ended(self.context.root)
+        former = sum(trial.seconds for trial in self.trials[1:]) if resumed else 0.0
         taken = self.aim.seconds - self.aim.left() - former
         if taken > _SET_UP * self.aim.seconds:
             self.attempts.note(
@@ -158,7 +157,7 @@ class _Loop:
         ) is not None:
             if view.tried(proposal.plan, proposal.effort):
                 raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
-            stop = Beaten(to_beat(view.trials, self.wanted))
+            stop = against(proposal.plan, view.trials, self.wanted, strict=self.aim.strict)
             trial = self.attempts.one(proposal, stop=stop)
             if self._on_target(trial):
                 return "target"
@@ -176,19 +175,15 @@ class _Loop:
 
     def _show_first(self, trial: Trial, before: View) -> None:
         """Show the first plan that may be faster and keeps the budget; a finalist is sure."""
-        if trial in self._leaders([self.trials[0], trial]) and not self._leaders(before.trials):
+        first = not leaders(before.trials, self.wanted)
+        if first and trial in leaders([self.trials[0], trial], self.wanted):
             self.sink(Unconfirmed(trial))
 
     def _view(self, space: Space) -> View:
         known, trials = self.context, self._current()
         back = self._reserve().kept_back(self._candidates(), FINALISTS, self.aim.seconds)
         return View(
-            known.facts,
-            space,
-            trials,
-            self.aim.left(),
-            self.aim.seconds,
-            known.budget,
+            *(known.facts, space, trials, self.aim.left(), self.aim.seconds, known.budget),
             kept_back=back,
             by_operator=known.by_operator,
             paid=known.paid,
@@ -201,8 +196,12 @@ class _Loop:
         return sorted(found, key=lambda t: t.stage != "baseline")
 
     def _confirm(self, finished: str) -> str:
-        """Re-measure the best in fresh pairs on held-out data, but not those already beaten."""
-        chosen = self._candidates()[:FINALISTS]
+        """Re-measure the best in fresh pairs on held-out data, but not those already beaten.
+
+        Where no finalist keeps the budget, the fastest plan that changes no numbers is one too.
+        """
+        found = self._candidates()
+        chosen, exact = found[:FINALISTS], [t for t in found[FINALISTS:] if not t.plan.lossy]
         for index, trial in enumerate(chosen, 1):
             reserve, leader = self._reserve(), self._winner()
             needed = reserve.final_s(trial) + reserve.closing_s
@@ -215,10 +214,9 @@ class _Loop:
             if leader is None or not settled(leader, trial, self.wanted):
                 seconds = reserve.seconds_each(trial, self.aim.left())
                 self.attempts.final(trial, index, len(chosen), seconds)
+            if index == FINALISTS and self._winner() is None:
+                chosen += exact[:1]
         return finished
-
-    def _leaders(self, trials: Sequence[Trial]) -> list[Trial]:
-        return leaders(trials, self.wanted)
 
     def _candidates(self) -> list[Trial]:
         found = finalists(self._current(), self.wanted)
@@ -256,16 +254,18 @@ class _Loop:
 
     def _too_late_for(self, plan: Plan) -> bool:
         """Whether there is no time left to measure a plan that explains the winner."""
-        known = self.attempts.ledger.find(self.attempts.key(plan), "search") is not None
+        known = self.attempts.ledger.find(self.attempts.key(plan), "search")
+        if known is not None and known.taken("search") and not known.stopped:
+            return False
         reserve = self._reserve()
-        return not known and self.aim.left() < reserve.row_s + reserve.closing_s
+        return self.aim.left() < reserve.row_s + reserve.closing_s
 
     # --- judgement --------------------------------------------------------------------------
 
     def _on_target(self, trial: Trial) -> bool:
         """Re-measure a plan that seems to reach the target; true when it is proved."""
         wanted = self.aim.target_speedup
-        if wanted is None or trial not in self._leaders([self.trials[0], trial]):
+        if wanted is None or trial not in leaders([self.trials[0], trial], self.wanted):
             return False
         if trial.ratio is None or trial.ratio.value > 1 / wanted:
             return False

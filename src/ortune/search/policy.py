@@ -13,6 +13,7 @@ from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.plugins.plugin import Plugin
+from ortune.core.step import Step
 from ortune.core.trial import Effort, Plan, Proposal, Trial, Untried
 from ortune.recipe.space import Space
 
@@ -66,6 +67,17 @@ class View:
         found = self.find(plan)
         known = found is not None and found.taken(effort)
         return known or any(p.spelled == plan.spelled for p in self.pending)
+
+    def alike(self, plan: Plan) -> Sequence[Trial]:
+        """Return the search's trials of a plan's steps, on whatever backend."""
+        return self._alike.get(plan.recipe.steps, ())
+
+    @cached_property
+    def _alike(self) -> dict[tuple[Step, ...], list[Trial]]:
+        found: dict[tuple[Step, ...], list[Trial]] = {}
+        for trial in self._trials.values():
+            found.setdefault(trial.plan.recipe.steps, []).append(trial)
+        return found
 
     @cached_property
     def _trials(self) -> dict[str, Trial]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -121,15 +122,17 @@ def _tried(study: Study) -> str:
     left = counts.pop(Outcome.UNTRIED)
     parts = ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)
     tried = f"{say.count(sum(counts.values()), 'plan')} tried{': ' + parts if parts else ''}"
-    tried += f"; {left} {Outcome.UNTRIED}." if left else "."
+    why = ": the report says why" if study.ending.left_out else ""
+    tried += f"; {left} {Outcome.UNTRIED}{why}." if left else "."
     return f"{tried} {_ENDS.get(study.finished, '')}".strip()
 
 
 def _unconfirmed(study: Study) -> Iterable[str]:
     """Name what looked faster and was not measured again; it is not handed out."""
     for trial in study.unconfirmed:
-        speed = f"{say.times(study.speedup(trial))} ({say.span(study.speedup(trial))})"
-        yield f"Not confirmed: {trial.plan}, {speed} when it was measured once."
+        speed = study.speedup(trial)
+        known = f" ({say.span(speed)})" if math.isfinite(speed.high) else " in one block"
+        yield f"Not confirmed: {trial.plan}, {say.times(speed)}{known} when it was measured once."
 
 
 def _budget(study: Study) -> str:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+
+import pytest
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.core.acceptance import Goal
 from ortune.core.budget import Budget
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.step import AS_IS
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import AS_IS, Recipe, Step, Transform
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
+from ortune.policies import adaptive
 from ortune.policies.adaptive import Adaptive
+from ortune.quantizers.int8_static import Int8Static
 from ortune.recipe.space import Space, Target
+from ortune.search.expectation.candidates import Candidate
+from ortune.search.expectation.expectations import Expected
+from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 from ortune.workloads.latency import Latency
 
@@ -166,3 +175,82 @@ def test_the_fastest_screened_plan_is_timed_in_full_before_the_finals() -> None:
 
     (last,) = [t for t in searched(flat, left=10_000.0, most=400) if t.plan == Plan(AS_IS, BF16)]
     assert last.effort == "search"
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, **expected: Expected) -> View:
+    """Return a view of plans of which so much is expected, by their names."""
+    recipes = {name: Recipe(name, (parse(Transform, "simplify"),)) for name in expected}
+    found = [Candidate(Plan(recipe, CPU), "search", "listed") for recipe in recipes.values()]
+    monkeypatch.setattr(adaptive, "screened", lambda view: iter(()))
+    monkeypatch.setattr(adaptive, "candidates", lambda view: found)
+    monkeypatch.setattr(
+        adaptive.Expectations, "of", lambda self, plans: [expected[p.recipe.name] for p in plans]
+    )
+    return view([trial(Proposal(Plan(AS_IS, BF16), "screen"), 0.9)])
+
+
+def test_a_cheap_plan_of_no_worth_does_not_hide_a_costly_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = listed(
+        monkeypatch,
+        cheap=Expected(Normal(math.log(0.8991), 0.0), 1.0, seconds=0.1),
+        costly=Expected(Normal(math.log(0.85), 0.0), 1.0, seconds=20.0),
+    )
+    found = Adaptive().next(of)
+    assert found is not None
+    assert found.plan.recipe.name == "costly"
+
+
+def test_a_first_plan_is_tried_where_finalists_take_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = listed(monkeypatch, only=Expected(Normal(-0.5, 0.1), 1.0, seconds=8.0))
+    begun = replace(of, trials=(BASE,), left=9.0, kept_back=5.0)
+    assert Adaptive().next(begun) is not None
+    assert Adaptive().next(replace(begun, left=7.0)) is None
+    assert Adaptive().next(replace(of, left=9.0, kept_back=5.0)) is None
+
+
+def test_of_plans_as_small_as_the_smallest_the_fastest_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = Normal(math.log(0.25), 0.0)
+    of = listed(
+        monkeypatch,
+        larger=Expected(Normal(-2.0, 0.1), 1.0, 1.0, Normal(math.log(0.5), 0.0)),
+        tied=Expected(Normal(-1.0, 0.1), 1.0, 9.0, small),
+    )
+    original = replace(BASE, size=1000)
+    leader = trial(Proposal(Plan(AS_IS, OPENVINO), "search"), 0.9, size=250)
+    wanted = replace(of, trials=(original, leader), wanted=Goal(prefer="size"))
+    found = Adaptive().next(wanted)
+    assert found is not None
+    assert found.plan.recipe.name == "tied"
+
+
+def test_a_size_that_is_only_usual_may_turn_out_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Normal(math.log(0.35), 0.25)
+    of = listed(monkeypatch, unbuilt=Expected(Normal(-1.0, 0.1), 1.0, 9.0, usual))
+    original = replace(BASE, size=1000)
+    leader = trial(Proposal(Plan(AS_IS, OPENVINO), "search"), 0.9, size=300)
+    wanted = replace(of, trials=(original, leader), wanted=Goal(prefer="size"))
+    assert Adaptive().next(wanted) is not None
+
+
+def test_what_does_not_change_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proposal among hundreds of plans must take milliseconds."""
+    space, asked = replace(SPACE), []
+    failed = [trial(Proposal(plan, "search"), 0.9, 2.0) for plan in space.listed[:20]]
+    rescues = Int8Static.rescues
+
+    def counted(step: Int8Static, facts: Facts) -> Iterable[tuple[Step, ...]]:
+        asked.append(step)
+        return rescues(step, facts)
+
+    monkeypatch.setattr(Int8Static, "rescues", counted)
+    Adaptive().left_out(view(failed, space=space))
+    once = len(asked)
+    assert once
+    Adaptive().left_out(view(failed, space=space))
+    assert len(asked) == once

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from benchmarks import abandoned
+from tests.unit import studies
 
-from ortune.core.trial import Block, Burst, Pair
-from ortune.search.abandon import NEAR, Beaten
+from ortune.backends.cpu import Cpu
+from ortune.core.acceptance import FASTEST
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Quantizer, Recipe
+from ortune.core.trial import Block, Burst, Pair, Plan
+from ortune.search.abandon import NEAR, Beaten, against
 
 BASE = 1_000_000
 
@@ -62,3 +68,19 @@ def test_few_recorded_plans_near_the_best_would_have_been_stopped() -> None:
     found = json.loads(abandoned.RESULTS.read_text())["stopped though within 2 % of the best"]
     assert found["of all stopped"] <= 0.01
     assert NEAR == 1.02
+
+
+def test_a_proof_stops_an_exact_plan_only_by_exact_ones() -> None:
+    original, exact = studies.baseline(), Plan(Recipe("clean"), Cpu(threads=1))
+    lossy = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=2))
+    trials = [original, studies.trial("e", exact, 0.8), studies.trial("l", lossy, 0.3)]
+    one, other = replace(exact, backend=Cpu(threads=3)), replace(lossy, backend=Cpu(threads=3))
+    for plan, strict, best in ((one, True, 0.8), (one, False, 0.3), (other, True, 0.3)):
+        assert against(plan, trials, FASTEST, strict=strict).best == best
+
+
+def test_a_plan_that_is_timed_again_does_not_run_against_its_own_first_block() -> None:
+    lucky, other = (Plan(Recipe("clean"), Cpu(threads=n)) for n in (1, 2))
+    trials = [studies.baseline(), studies.trial("a", lucky, 0.25), studies.trial("b", other, 0.4)]
+    assert against(lucky, trials, FASTEST, strict=False).best == 0.4
+    assert against(other, trials, FASTEST, strict=False).best == 0.25

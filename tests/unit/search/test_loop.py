@@ -583,3 +583,46 @@ def test_a_part_of_the_winner_is_scored_in_the_history_also_where_it_is_slower(
     study = run(Script(ratios={BASE: 1.5}), [Plan(BOTH, PLANS[0].backend)])
     parts = [t for t in study.trials if t.stage == "history"]
     assert len(parts) == 2 and all(t.scores and t.ratio and t.ratio.low > 1 for t in parts)
+
+
+def test_where_no_finalist_is_proved_the_fastest_exact_plan_is_one_too(
+    run: Callable[..., Study],
+) -> None:
+    exact = [Plan(EXACT, Cpu(threads=n)) for n in (6, 7)]
+    script = Script(
+        ratios=ratios(0.3, 0.31, 0.32) | {exact[0].backend: 0.8, exact[1].backend: 0.7},
+        noise=lambda at: 3.0 if at in (150, 151) else 0.0,
+    )
+    study = run(script, [*PLANS[:3], *exact], strict=True)
+    assert backends(study, "final") == [1, 2, 3, 7]
+    unsure = run(script, [*PLANS[:3], *exact], strict=False)
+    assert unsure.best.plan == PLANS[0]
+
+
+def test_a_run_that_has_ended_counts_its_new_set_up_alone(run: Callable[..., Study]) -> None:
+    clock = Clock()
+    run(Script(passes=lambda: clock.turn(2.0)), PLANS[:2], clock=clock)
+    clock.now = 30.0
+    seen: list[float] = []
+    study = run(Script(), [], clock=clock, policy=seeing(seen))
+    assert "took 30 s" in study.notes[0]
+    assert seen[0] == 100.0
+
+
+def test_a_part_of_the_winner_that_was_stopped_is_timed_anew_for_the_history(
+    run: Callable[..., Study],
+) -> None:
+    plans = [Plan(BOTH, PLANS[0].backend), Plan(BOTH, BASE)]
+    study = run(Script(ratios={BASE: 3.0}), plans)
+    (part,) = [t for t in study.trials if t.plan == plans[1]]
+    assert part.scores and not part.stopped and part.stage == "history"
+
+
+def test_a_part_that_was_only_screened_is_not_measured_where_no_time_is_left(
+    run: Callable[..., Study],
+) -> None:
+    clock = Clock()
+    script = Script(ratios={BASE: 0.9}, passes=lambda: clock.turn(17.0))
+    plans = [Plan(EXACT, BASE), Plan(EXACT, PLANS[0].backend)]
+    study = run(script, plans, Screened, clock=clock)
+    assert "time is up: what graph alone brings was not measured" in study.notes

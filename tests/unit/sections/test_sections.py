@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -311,3 +312,19 @@ def test_plans_that_were_left_out_are_listed_with_the_reason(study: Study) -> No
     assert blocks("untried", cut)[-1] == Text("And 4 plans more.")
     whole = replace(study, ending=replace(study.ending, untried=3, left_out=left))
     assert len(blocks("untried", whole)) == 2
+
+
+def test_what_was_not_tried_has_its_reasons_in_the_report(study: Study) -> None:
+    ending = replace(study.ending, untried=2, left_out=(Untried("int8 @ cpu", "gains little"),))
+    said = blocks("verdict", replace(study, ending=ending))[2]
+    assert isinstance(said, Text) and said.text.endswith("; 2 not tried: the report says why.")
+
+
+def test_a_lone_block_is_unconfirmed_too(study: Study) -> None:
+    lone = replace(study.trials[1], effort="screen", ratio=Interval(0.25, 0.0, math.inf))
+    cut = studies.changed(study, trials=(study.baseline, lone), finished="interrupted")
+    assert cut.unconfirmed == (lone,)
+    assert first_line(cut) == "the original stays: nothing faster was confirmed yet"
+    said = [block.text for block in blocks("verdict", cut) if isinstance(block, Text)]
+    once = "Not confirmed: clean @ cpu(threads=1), 4.00x in one block when it was measured once."
+    assert once in said

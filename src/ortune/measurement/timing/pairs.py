@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,7 +12,16 @@ from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.core.workload import Span
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.turns import Started, blocks, burst, glance, pace, ready, warm
+from ortune.measurement.timing.turns import (
+    Started,
+    Warmed,
+    blocks,
+    burst,
+    glance,
+    pace,
+    ready,
+    warm,
+)
 
 _FEWEST, _SLOW = 3, 2
 """Blocks before a pair is looked at; where they take twice the seconds, as many as have an error
@@ -99,8 +108,9 @@ def time_pair(
         WorkerFailed: The candidate died.
     """
     with _blaming(baseline):
-        base, seen = warm(baseline), glance(candidate)
-        runs = Pair((Block(_run(base.run_ns), _run(min(seen["latency_ns"]))),))
+        first = glance(baseline)
+        base, seen = warm(baseline, first), glance(candidate)
+        runs = Pair((_warming(base, first["latency_ns"], seen["latency_ns"]),))
         if effort.stops(runs, 0):
             return runs
         sizes = pace({baseline: base, candidate: warm(candidate, seen)}, effort.burst)
@@ -174,6 +184,18 @@ def fresh_pairs(
             started = ready(worker)
             pair = time_pair(base, worker, effort, progress)
             yield LivePair(base, worker, started, pair)
+
+
+def _warming(base: Warmed, baseline: Sequence[int], candidate: Sequence[int]) -> Block:
+    """Return the candidate's best of its first runs beside the baseline, as a block.
+
+    Beside a warm run; where samples differ, beside the baseline's first run of the same one.
+    """
+    if base.alike:
+        return Block(_run(base.run_ns), _run(min(candidate)))
+    pairs = zip(baseline, candidate, strict=True)
+    one, two = min(pairs, key=lambda runs: runs[1] / max(1, runs[0]))
+    return Block(_run(one), _run(two))
 
 
 def _run(latency_ns: int) -> Burst:

@@ -35,17 +35,24 @@ class Candidate:
 
 
 def screened(view: View) -> Iterator[Candidate]:
-    """Yield the original without padding and on every backend and precision: nothing to build."""
+    """Yield the original without padding and on every backend and precision: nothing to build.
+
+    Where the workload wants several thread counts, with the best bet and with all CPUs.
+    """
     original = Plan(AS_IS, view.space.baseline)
     unpadded = view.space.unpadded(original)
     if unpadded is not None:
         yield Candidate(unpadded, "screen", "the original, padding cut off")
     plans = [Plan(AS_IS, backend) for backend in _variants(view.space)]
-    for place in dict.fromkeys(hint(plan.backend) for plan in plans):
-        alike = (plan for plan in plans if hint(plan.backend) == place)
+    for place in dict.fromkeys(map(_place, plans)):
+        alike = (plan for plan in plans if _place(plan) == place)
         plan = min(alike, key=lambda plan: plan.settings)
         if plan != original:
             yield Candidate(plan, "screen", f"the original on {plan.backend}")
+
+
+def _place(plan: Plan) -> tuple[str, int]:
+    return hint(plan.backend), plan.backend.threads
 
 
 def candidates(view: View) -> list[Candidate]:
@@ -64,10 +71,8 @@ def _variants(space: Space) -> Iterator[Backend]:
 
 def _recipes(view: View) -> Iterator[Candidate]:
     """Yield every recipe on every variant."""
-    for target in view.space.targets:
-        for backend in view.space.variants(target):
-            for recipe in view.space.recipes(target, backend):
-                yield Candidate(Plan(recipe, backend), "search", "listed")
+    for plan in view.space.listed:
+        yield Candidate(plan, "search", "listed")
 
 
 def _rescues(view: View) -> Iterator[Candidate]:
@@ -114,19 +119,30 @@ def _searched(view: View) -> Iterable[Trial]:
     return (t for t in view.trials if t.part == "search" and t.stage != "baseline")
 
 
-def hopeless(plan: Plan, trials: Sequence[Trial]) -> str:
+def hopeless(plan: Plan, alike: Sequence[Trial]) -> str:
     """Say why a plan cannot run or would change nothing; empty where it may.
 
-    What did not build or changed nothing does so everywhere; what died in a session dies again
-    under the same hint, whatever its other settings are.
+    What did not build, changed nothing or is too large is so everywhere. What died in a session
+    dies again under the same hint, whatever its other settings are, unless it ran there with
+    others: then they are to blame.
+
+    Args:
+        alike: The search's trials of the plan's steps, as `View.alike` gives them.
     """
-    for trial in trials:
-        if trial.part != "search" or trial.plan.recipe.steps != plan.recipe.steps:
-            continue
-        if trial.status is Status.UNCHANGED:
-            return "its steps change nothing"
-        if trial.status is Status.FAILED and not trial.reproduce:
-            return f"it does not build: {trial.why}"
-        if trial.status is Status.FAILED and hint(trial.plan.backend) == hint(plan.backend):
-            return f"it died there before: {trial.why}"
-    return ""
+    why, ran = "", False
+    for trial in alike:
+        there = hint(trial.plan.backend) == hint(plan.backend)
+        match trial.status:
+            case Status.UNCHANGED:
+                return "its steps change nothing"
+            case Status.TOO_LARGE:
+                return trial.why
+            case Status.FAILED if not trial.reproduce:
+                return f"it does not build: {trial.why}"
+            case Status.FAILED if there:
+                why = why or f"it died there before: {trial.why}"
+            case Status.FAILED:
+                continue
+            case _ if there:
+                ran = True
+    return "" if ran else why

@@ -12,10 +12,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import fmean
 
-from ortune.core.step import Quantizer, Recipe
+from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
 from ortune.search.expectation.elsewhere import elsewhere
 from ortune.search.expectation.features import (
@@ -43,6 +43,9 @@ _SIZES = {
     "fp16": 0.5, "bf16": 0.5, "fp8": 0.3,
 }  # fmt: skip
 """Bytes of a model's files over the original's, roughly, where it was not built yet."""
+_SIZE_SD = 0.25
+"""Standard deviation of the logarithm of these."""
+_SAME = Normal(0.0, 0.0)
 _BUILD_S, _RUN_S = 1.5, 4.0
 """Seconds of building and of a trial where none was seen."""
 _BYTES_PER_S = 60e6
@@ -57,13 +60,13 @@ class Expected:
         latency: Logarithm of its latency over the original's.
         keeps: The chance that it runs and keeps the budget.
         seconds: What trying it costs.
-        size: Bytes of its files over the original's.
+        size: Logarithm of the bytes of its files over the original's.
     """
 
     latency: Normal
     keeps: float
     seconds: float
-    size: float = 1.0
+    size: Normal = _SAME
 
     def worth(self, best: float) -> float:
         """Return the expected gain over the best log-ratio so far."""
@@ -108,20 +111,19 @@ class Expectations:
         """Return what building, loading, timing and scoring a plan will take."""
         return self._build_s(plan.recipe) + self._run_s(plan)
 
-    def size(self, recipe: Recipe) -> float:
-        """Return a plan's size over the original's: as it was built, or usual for its steps."""
-        known = self._sizes.get(recipe.key)
-        return (
-            min((_SIZES.get(n, 1.0) for n in families(recipe)), default=1.0)
-            if known is None
-            else known
-        )
+    def size(self, recipe: Recipe) -> Normal:
+        """Return the logarithm of a plan's size over the original's: as built, or as usual."""
+        known = self._sizes.get(recipe.steps)
+        if known is not None:
+            return Normal(math.log(known), 0.0)
+        usual = min((_SIZES.get(n, 1.0) for n in families(recipe)), default=1.0)
+        return Normal(math.log(usual), _SIZE_SD if usual < 1 else 0.0)
 
     @cached_property
-    def _sizes(self) -> dict[str, float]:
+    def _sizes(self) -> dict[tuple[Step, ...], float]:
         original = self._view.trials[0].size or 0
-        found = ((t.plan.recipe.key, t.size) for t in self._view.trials if original)
-        return {key: size / original for key, size in found if size}
+        found = ((t.plan.recipe.steps, t.size) for t in self._view.trials if original)
+        return {steps: size / original for steps, size in found if size}
 
     # --- records ----------------------------------------------------------------------------
 
@@ -188,10 +190,10 @@ class Expectations:
 
     def _build_s(self, recipe: Recipe) -> float:
         """Return what the same steps took, or what their work takes at the pace of the others."""
-        if not recipe.steps or recipe.key in self._built:
+        if not recipe.steps or recipe.steps in self._built:
             return 0.1
-        alike = [s for made, s in self._built.values() if _names(made) == _names(recipe)]
-        return fmean(alike) if alike else self._pace * self._usual_s(recipe)
+        known = self._built_alike.get(_names(recipe))
+        return self._pace * self._usual_s(recipe) if known is None else known
 
     def _usual_s(self, recipe: Recipe) -> float:
         return _BUILD_S + labour(recipe) * self._view.facts.weight_bytes / _BYTES_PER_S
@@ -203,30 +205,43 @@ class Expectations:
         return math.exp(sum(taken) / (len(taken) + 1))
 
     @cached_property
-    def _built(self) -> dict[str, tuple[Recipe, float]]:
-        """Return key of a recipe -> it, and the seconds that its steps took."""
-        found: dict[str, tuple[Recipe, float]] = {}
+    def _built_alike(self) -> dict[frozenset[str], float]:
+        """Return quantizers -> what recipes of these took."""
+        found: dict[frozenset[str], list[float]] = {}
+        for recipe, seconds in self._built.values():
+            found.setdefault(_names(recipe), []).append(seconds)
+        return {names: fmean(seconds) for names, seconds in found.items()}
+
+    @cached_property
+    def _built(self) -> dict[tuple[Step, ...], tuple[Recipe, float]]:
+        """Return steps -> their recipe, and the seconds that they took."""
+        found: dict[tuple[Step, ...], tuple[Recipe, float]] = {}
         for trial in self._view.trials:
             if trial.part == "search" and trial.edits:
                 recipe, seconds = trial.plan.recipe, sum(edit.seconds for edit in trial.edits)
-                known = found.get(recipe.key)
-                found[recipe.key] = recipe, max(seconds, known[1] if known else 0.0)
+                known = found.get(recipe.steps)
+                found[recipe.steps] = recipe, max(seconds, known[1] if known else 0.0)
         return found
 
     def _run_s(self, plan: Plan) -> float:
         """Return the mean of trials that ran alike: by hint, then by kind, then of all."""
-        trials = [t for t in self._measured if t.seconds and not t.stopped]
         place, kind = hint(plan.backend), inner(plan.backend).name()
-        for chosen in (
-            [t.seconds for t in trials if hint(t.plan.backend) == place],
-            [t.seconds for t in trials if inner(t.plan.backend).name() == kind],
-            [t.seconds for t in trials],
-        ):
-            if chosen:
-                return fmean(chosen)
-        return _RUN_S
+        found = (self._ran_s.get(one) for one in (place, f"{kind}:", ""))
+        return next((seconds for seconds in found if seconds is not None), _RUN_S)
+
+    @cached_property
+    def _ran_s(self) -> dict[str, float]:
+        """Return hint, kind of backend and colon, or nothing -> mean seconds of its trials."""
+        found: dict[str, list[float]] = {}
+        for trial in self._measured:
+            if trial.seconds and not trial.stopped:
+                backend = trial.plan.backend
+                for one in (hint(backend), f"{inner(backend).name()}:", ""):
+                    found.setdefault(one, []).append(trial.seconds)
+        return {one: fmean(seconds) for one, seconds in found.items()}
 
 
+@lru_cache(4096)
 def _names(recipe: Recipe) -> frozenset[str]:
     return frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
 

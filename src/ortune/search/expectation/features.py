@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from functools import cache
+from dataclasses import MISSING, fields
+from functools import cache, lru_cache
 from types import NoneType
 from typing import Any
 
@@ -18,6 +18,8 @@ from ortune.core.trial import Plan
 from ortune.quantization.roles import Role
 from ortune.search.expectation.surrogate import Features
 
+_KEPT = 4096
+"""Plans whose features are kept: every proposal asks for those of all candidates again."""
 _FLOAT_SHARE: Mapping[Role | None, float] = {
     Role.STATIC: 0.35,
     Role.DYNAMIC: 0.35,
@@ -32,6 +34,7 @@ _OF_TYPES = ("ops", "through", "around", "disable")
 """Fields that list operators, or passes of a runtime: never names of the user's model."""
 
 
+@lru_cache(_KEPT)
 def latency_features(plan: Plan, *, public: bool = False) -> Features:
     """Return what a plan's log-ratio is made of, with weights.
 
@@ -53,18 +56,24 @@ def latency_features(plan: Plan, *, public: bool = False) -> Features:
     found |= {f"set:{name}": 1.0 for name in chosen(backend, public=public)}
     if isinstance(plan.backend, Bucketed):
         found["bucketed:"] = 1.0
+        if plan.backend.threads:
+            found[f"set:{kind}.threads={plan.backend.threads}"] = 1.0
     return found
 
 
+@lru_cache(_KEPT)
 def strain_features(recipe: Recipe) -> Features:
     """Return what a recipe's strain is made of."""
-    found = {f"family:{family}": 1.0 for family in families(recipe)}
-    found |= {name: 1.0 for name in _parts(recipe) if name != "clean:"}
+    found = {f"family:{family}": 1.0 for family in sorted(families(recipe))}
+    found |= {n: 1.0 for n in _parts(recipe) if not n.startswith(("clean:", "rule:"))}
     return found | {f"recipe:{', '.join(map(str, recipe.steps))}": 1.0}
 
 
 def _parts(recipe: Recipe, *, public: bool = False) -> Iterator[str]:
-    """Yield options of quantizers, steps of the accuracy kit, and whether the graph is cleaned."""
+    """Yield options of quantizers, steps of the accuracy kit, and whether the graph is cleaned.
+
+    Transforms that the search does not apply by itself have a part of their own.
+    """
     for step in recipe.steps:
         if _role(step) in _PREPARES:
             yield f"step:{step.name()}"
@@ -72,8 +81,16 @@ def _parts(recipe: Recipe, *, public: bool = False) -> Iterator[str]:
             yield from (f"option:{one}" for one in chosen(step, public=public))
         else:
             yield "clean:"
+            if not step.automatic or step.origin:
+                yield f"rule:{called(step)}"
 
 
+def called(plugin: Plugin) -> str:
+    """Return a plugin's name; of one in a file of the user's, the name of its class alone."""
+    return plugin.origin.rpartition(":")[2] or plugin.name()
+
+
+@lru_cache(_KEPT)
 def families(recipe: Recipe) -> frozenset[str]:
     """Return the quantizers that a recipe is about, without those that prepare for them."""
     return frozenset(s.name() for s in _quantizers(recipe))
@@ -95,17 +112,25 @@ def chosen(plugin: Plugin, *, public: bool = False) -> Iterator[str]:
     Args:
         public: Of a field of free text its name alone: it may hold names of the user's.
     """
-    plain = type(plugin)()
-    for field in fields(plugin):
-        value, name = getattr(plugin, field.name), f"{plugin.name()}.{field.name}"
-        if field.name in _APART or value == getattr(plain, field.name):
+    for field, default in _defaults(type(plugin)).items():
+        value, name = getattr(plugin, field), f"{plugin.name()}.{field}"
+        if field in _APART or value == default:
             continue
-        if public and field.name in _free(type(plugin)):
+        if public and field in _free(type(plugin)):
             yield name
         elif isinstance(plugin, Backend) and isinstance(value, tuple):
             yield from (f"{name}={one}" for one in value)
         else:
             yield f"{name}={value}"
+
+
+@cache
+def _defaults(kind: type[Plugin]) -> Mapping[str, object]:
+    """Return the fields, each with its default; MISSING where it has none."""
+    return {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for f in fields(kind)
+    }
 
 
 @cache
@@ -128,12 +153,14 @@ def inner(backend: Backend) -> Backend:
     return backend.inner if isinstance(backend, Bucketed) else backend
 
 
+@lru_cache(_KEPT)
 def hint(backend: Backend) -> str:
     """Return the backend and the arithmetic of its float layers, such as ``openvino/bf16``."""
     ran = inner(backend)
     return f"{ran.name()}/{getattr(ran, 'precision', '')}".rstrip("/")
 
 
+@lru_cache(_KEPT)
 def labour(recipe: Recipe) -> float:
     """Return how much work building is, in passes over the weights: rounding searches, layer by
     layer, for what changes the outputs least."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ortune.core.hardware.native import native
+from ortune.search.expectation.features import called
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 
@@ -45,6 +46,11 @@ class Priors:
         targets = view.space.targets
         self._units = native(one for t in targets for one in t.capabilities.instruction_sets)
 
+        self._rules = {called(rule) for target in view.space.targets for rule in target.rules}
+        self._splits = {
+            f"threads={threads}" for target in view.space.targets for threads in target.splits
+        }
+
     def latency(self, feature: str) -> Normal:
         """Return the prior of a part of the log-ratio."""
         kind, _, name = feature.partition(":")
@@ -64,7 +70,9 @@ class Priors:
             case "clean":
                 return Normal(-0.03, 0.07)
             case "set":
-                return Normal(0.0, 0.06)
+                return Normal(0.0, 0.5 if name.partition(".")[2] in self._splits else 0.06)
+            case "rule":
+                return Normal(-0.05, 0.2) if name in self._rules else Normal(0.0, 0.04)
             case "elsewhere":
                 return Normal(0.0, ELSEWHERE)
             case "bucketed":

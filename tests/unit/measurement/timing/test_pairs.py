@@ -113,3 +113,27 @@ def test_a_ratio_by_turns_is_that_of_uninterrupted_loops(
     two: Any = Cached(round(base * ratio * 1_000_000), [cold * kept**k for k in range(20)])
     effort = Effort(min_blocks=4, max_blocks=4, seconds=0, decide=False, burst=burst)
     assert stats.ratio([time_pair(one, two, effort)]).value == pytest.approx(ratio, rel=0.02)
+
+
+class Varied(Asked):
+    """A worker whose first two samples are long and whose others take a tenth."""
+
+    def ask(self, do: str, *, at: int = 0, runs: int = 0, **more: Any) -> dict[str, Any]:
+        answer = super().ask(do, at=at, runs=runs, **more)
+        places = range(at, at + runs)
+        answer["latency_ns"] = [self.ns if place % 32 < 2 else self.ns // 10 for place in places]
+        answer["spent_ns"] = sum(answer["latency_ns"])
+        return answer
+
+
+def test_warm_up_runs_of_samples_that_differ_are_compared_sample_by_sample() -> None:
+    seen: list[tuple[float, float | None]] = []
+
+    def stop(pair: Any, done: float | None = None) -> str:
+        seen.append((stats.ratio([pair]).value, done))
+        return ""
+
+    one: Any = Varied("A", 10_000_000, [])
+    two: Any = Varied("B", 5_000_000, [])
+    time_pair(one, two, Effort(min_blocks=3, max_blocks=3, seconds=60, stop=stop))
+    assert seen[0] == (pytest.approx(0.5), 0)
