@@ -105,6 +105,11 @@ class Optimize(ExperimentRequest):
         super().__post_init__()
         if 0 in self.batches:
             raise BadSettings("batches: 0 is too small", fix="give batches of 1 or more")
+        if self.batches and self.fixed_shapes:
+            raise BadSettings(
+                "--fixed-shapes makes a model of one batch, and --batches asks for others",
+                fix="leave one of them out",
+            )
         if self.max_latency is not None and not self.batches:
             raise BadSettings(
                 "--max-latency chooses among batches, and none are given",
