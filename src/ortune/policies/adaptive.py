@@ -39,24 +39,23 @@ class Adaptive(Policy):
                 return _proposal(one, "screen")
         ranking = self._ranked(view)
         fitting = [(one, found) for one, found in ranking if found.seconds <= view.spare]
-        best = _best(view)
         if fitting and _worth(view, fitting[0][1]) >= self.worth:
             one, found = fitting[0]
-            return _proposal(one, "search", _told(found, best))
+            return _proposal(one, "search", _told(view, found))
         return self._again(view)
 
     def left_out(self, view: View) -> LeftOut:
         """Say of every plan without a trial why it has none."""
-        best, notes = _best(view), []
+        notes = []
         untried = [Untried(str(one.plan), why) for one, why in self._hopeless(view)]
         late = False
         for one, found in self._ranked(view):
             worth = _worth(view, found) >= self.worth
             if worth and not late:
-                notes.append(f"not tried for lack of time: {one.plan}, {_told(found, best)}")
+                notes.append(f"not tried for lack of time: {one.plan}, {_told(view, found)}")
             late |= worth
             lack = "no time left" if worth else "gains too little"
-            untried.append(Untried(str(one.plan), f"{lack}: {_told(found, best)}"))
+            untried.append(Untried(str(one.plan), f"{lack}: {_told(view, found)}"))
         return LeftOut(tuple(notes), late, untried=tuple(untried))
 
     def _hopeless(self, view: View) -> Iterator[tuple[Candidate, str]]:
@@ -117,11 +116,12 @@ def _proposal(one: Candidate, effort: str, told: str = "") -> Proposal:
     )
 
 
-def _told(found: Expected, best: float) -> str:
+def _told(view: View, found: Expected) -> str:
     """Return what is expected of a plan, in words."""
     low, high = (found.latency.mean + z * found.latency.sd for z in (-1.645, 1.645))
+    size = f"size {found.size:.2f}, " if view.wanted.prefer != "speed" else ""
     return (
-        f"expected {math.exp(found.latency.mean):.2f} [{math.exp(low):.2f}, {math.exp(high):.2f}]"
-        f" beside {math.exp(best):.2f}, keeps the budget with {found.keeps:.0%},"
-        f" {found.seconds:.0f} s"
+        f"{size}expected ratio {math.exp(found.latency.mean):.2f} [{math.exp(low):.2f}, "
+        f"{math.exp(high):.2f}], best so far {math.exp(_best(view)):.2f}; keeps the budget with "
+        f"{100 * found.keeps:.0f} % and takes {found.seconds:.0f} s"
     )

@@ -137,8 +137,8 @@ class _Loop:
         taken = self.aim.seconds - self.aim.left() - former
         if taken > _SET_UP * self.aim.seconds:
             self.attempts.note(
-                f"reading, and running and scoring the original, took {taken:.0f} s; the "
-                f"{self.aim.seconds:.0f} s of --time count from here"
+                f"reading, and running and scoring the original, took {taken:.0f} s; "
+                "--time counts from here"
             )
             self.aim = replace(self.aim, began=self.aim.began + taken)
 

@@ -446,7 +446,7 @@ def test_set_up_that_takes_long_is_said_and_does_not_count(run: Callable[..., St
     seen: list[float] = []
     study = run(Script(), [], clock=clock, policy=seeing(seen))
     first = "reading, and running and scoring the original, took 26 s; "
-    assert study.notes[0] == first + "the 100 s of --time count from here"
+    assert study.notes[0] == first + "--time counts from here"
     assert seen == [100.0]
     clock.now, told[:] = 24.0, []
 
