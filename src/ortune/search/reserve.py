@@ -91,17 +91,16 @@ class Reserve:
             finalists: At most.
             total: The time budget.
         """
-        first = candidates[0] if candidates else self.trials[0]
-        near = [t for t in candidates[1:finalists] if _ratio(t) < NEAR * _ratio(first)]
-        each = self.final_s(first) if candidates else self._shortest_s(first)
         over = max(0.0, self.row_s - _OVER * total)
-        more = len(near) * each + _ROWS * self.row_s
         most = min(_MOST * total, max(_OF_SHORT * total, total - _TRIED_S))
+        if not candidates:  # something has to be found first: the shortest final, no history
+            shortest = self.fixed_s(self.trials[0]) + stats.PAIRS * 2 * _block_s(self.trials[0])
+            return min(most, shortest + self.closing_s + over)
+        first = candidates[0]
+        near = [t for t in candidates[1:finalists] if _ratio(t) < NEAR * _ratio(first)]
+        each = self.final_s(first)
+        more = len(near) * each + _ROWS * self.row_s
         return min(most, each + self.closing_s + over + min(more, _MORE * total))
-
-    def _shortest_s(self, trial: Trial) -> float:
-        """Return the shortest final: while nothing is found, trying more comes before timing."""
-        return self.fixed_s(trial) + stats.PAIRS * 2 * _block_s(trial)
 
     def _timing_s(self, trial: Trial) -> float:
         """Return the timing of all pairs: the seconds, or the fewest blocks in at most twice."""

@@ -102,3 +102,5 @@ def test_without_a_candidate_the_original_stands_for_one_timed_as_shortly_as_can
     expected = reserve.fixed_s(BASE) + stats.PAIRS * 2 * block + reserve.closing_s
     assert reserve.kept_back([], 3, 180.0) == pytest.approx(expected)
     assert reserve.kept_back([], 3, 180.0) < reserve.final_s(BASE)
+    assert Reserve([BASE, FAR], 4.0, SAMPLES).kept_back([], 3, 180.0) == pytest.approx(expected)
+    assert reserve.kept_back([], 3, 20.0) == pytest.approx(8.0)
