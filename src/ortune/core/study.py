@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortune.core import acceptance
@@ -255,8 +255,9 @@ class Study(TableResult):
     def promising(self) -> tuple[Trial, ...]:
         """Plans that look better than the best and were not measured again, best first."""
         wanted, judged = self.job.wanted, {trial.key for trial in self.final}
+        first, strict = self.baseline, self.strict
         left = (trial for trial in self.trials if trial.key not in judged)
-        fit = [trial for trial in left if self._eligible(trial, acceptance.seems_faster)]
+        fit = [t for t in left if acceptance.promising(t, first, strict=strict, wanted=wanted)]
         return tuple(t for near in wanted.ordered(fit) for t in near if wanted.ahead(t, self.best))
 
     @property
@@ -264,9 +265,9 @@ class Study(TableResult):
         """Promising plans of a search that was cut off: for lack of time, or by the user."""
         return self.promising if self.finished in ("time", "interrupted") else ()
 
-    def _eligible(self, trial: Trial, by: Callable[[Trial], bool] = acceptance.faster) -> bool:
-        first, strict, wanted = self.baseline, self.strict, self.job.wanted
-        return acceptance.eligible(trial, first, strict=strict, wanted=wanted, quicker=by)
+    def _eligible(self, trial: Trial) -> bool:
+        wanted = self.job.wanted
+        return acceptance.eligible(trial, self.baseline, strict=self.strict, wanted=wanted)
 
     @property
     def counts(self) -> Mapping[Outcome, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from ortune.core.acceptance import Outcome, winner
+from ortune.core.acceptance import Outcome, promising, winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, Unconfirmed
 from ortune.core.study import Contribution, Ending
@@ -169,14 +170,15 @@ class _Loop:
         if late:
             # Told now only: the verdict counts it.
             left = f"{count(found.count, 'plan')} {Outcome.UNTRIED}" if found.count else ""
-            self.sink(Note(f"time is up{': ' * bool(left)}{left}"))
+            self.sink(Note(f"the time for plans is up{': ' * bool(left)}{left}"))
         for text in found.notes:
             self.attempts.note(text)
         return "time" if late else "done"
 
     def _show_first(self, trial: Trial, before: View) -> None:
-        """Show the first plan that may be faster and keeps the budget; a finalist is sure."""
-        if trial in self._leaders([self.trials[0], trial]) and not self._leaders(before.trials):
+        """Show the first plan that looks better and keeps the budget; a finalist is sure."""
+        looks = partial(promising, original=self.trials[0], strict=False, wanted=self.wanted)
+        if looks(trial) and not any(map(looks, before.trials[1:])):
             self.sink(Unconfirmed(trial))
 
     def _view(self, space: Space) -> View:

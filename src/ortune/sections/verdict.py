@@ -129,7 +129,8 @@ def _unconfirmed(study: Study) -> Iterable[str]:
     for trial in study.unconfirmed:
         speed = study.speedup(trial)
         ends = f" ({say.span(speed)})" if speed.bounded else ", about,"
-        yield f"Not confirmed: {trial.plan}, {say.times(speed)}{ends} when it was measured once."
+        seen = f"{trial.plan}, {say.times(speed)}{ends} when it was measured once"
+        yield f"Not confirmed: {seen} (ortune pack --trial {trial.key[:8]} --unconfirmed)."
 
 
 def _budget(study: Study) -> str:

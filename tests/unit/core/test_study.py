@@ -201,7 +201,7 @@ class TestUnconfirmed:
             made = replace(made, trials=(*made.trials, slow, fast, level))
             assert [t.key for t in made.unconfirmed] == named
 
-    @pytest.mark.parametrize(("value", "named"), [(0.24, True), (1.1, False)])
+    @pytest.mark.parametrize(("value", "named"), [(0.24, True), (0.86, True), (0.9, False)])
     def test_a_lone_block_counts_by_its_estimate(
         self, tmp_path: Path, value: float, named: bool
     ) -> None:

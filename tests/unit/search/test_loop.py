@@ -238,7 +238,9 @@ def test_plans_left_for_lack_of_time_are_told_once(
 ) -> None:
     monkeypatch.setattr(Given, "left_out", lambda self, view: LeftOut(late=True, plans=7))
     study = run(Script())
-    assert [e.text for e in told if isinstance(e, Note)] == ["time is up: 7 plans not tried"]
+    assert [e.text for e in told if isinstance(e, Note)] == [
+        "the time for plans is up: 7 plans not tried"
+    ]
     assert study.notes == () and study.counts[Outcome.UNTRIED] == 7
     assert study.finished == "time"
 
