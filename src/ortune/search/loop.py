@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-from ortune.core.acceptance import Outcome, promising, winner
+from ortune.core.acceptance import Outcome, winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, Unconfirmed
 from ortune.core.study import Contribution, Ending
@@ -176,9 +175,8 @@ class _Loop:
         return "time" if late else "done"
 
     def _show_first(self, trial: Trial, before: View) -> None:
-        """Show the first plan that looks better and keeps the budget; a finalist is sure."""
-        looks = partial(promising, original=self.trials[0], strict=False, wanted=self.wanted)
-        if looks(trial) and not any(map(looks, before.trials[1:])):
+        """Show the first plan that may be faster and keeps the budget; a finalist is sure."""
+        if trial in self._leaders([self.trials[0], trial]) and not self._leaders(before.trials):
             self.sink(Unconfirmed(trial))
 
     def _view(self, space: Space) -> View:
