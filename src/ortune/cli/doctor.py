@@ -262,7 +262,9 @@ def paid_text(found: Mapping[str, Any]) -> str:
     from ortune.core.wording import count
 
     if not found["files"]:
-        return "not recorded yet" if found["folder"] else "not recorded: there is no home folder"
+        if not found["folder"]:
+            return "not recorded: there is no home folder"
+        return f"nothing recorded yet in {found['folder']}"
     files = count(found["files"], "file")
     return f"{files}, {size(found['bytes'])} in {found['folder']}"
 

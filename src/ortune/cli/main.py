@@ -135,13 +135,17 @@ def _usage(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         return f"no option {error.option_name}"
     if isinstance(error, click.BadParameter):
-        return error.format_message().rstrip(".")
+        return error.format_message().rstrip(".").removeprefix("Invalid value for ")
     return text[:1].lower() + text[1:].rstrip(".")
 
 
 def _usage_fix(error: click.UsageError, name: str) -> str:
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         return f"did you mean {' or '.join(sorted(error.possibilities))}? see `{name} --help`"
+    if isinstance(error, click.BadParameter) and isinstance(
+        choice := getattr(error.param, "type", None), click.Choice
+    ):
+        return f"use one of {', '.join(map(str, choice.choices))}"
     if error.ctx is not None:
         usage = error.ctx.get_usage().removeprefix("Usage: ")
         return f"write `{_line(usage)}`; `{name} --help` shows an example"

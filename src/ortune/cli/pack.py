@@ -25,8 +25,8 @@ class _Asked(Request):
     Attributes:
         run: The run's folder.
         out: The bundle, NAME.ortune.
-        trial: Another trial than the winner, by its key.
-        unconfirmed: Pack a trial that fresh pairs have not confirmed.
+        trial: Another trial than the winner, by its key or the first characters of it.
+        unconfirmed: Pack it though no fresh pairs have confirmed it.
         force: Overwrite an existing output.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortune.core import acceptance
@@ -255,8 +255,9 @@ class Study(TableResult):
     def promising(self) -> tuple[Trial, ...]:
         """Plans that look better than the best and were not measured again, best first."""
         wanted, judged = self.job.wanted, {trial.key for trial in self.final}
-        hopeful = [t for t in self.trials if self._eligible(t, acceptance.promising)]
-        fit = [t for t in hopeful if t.key not in judged]
+        first, strict = self.baseline, self.strict
+        left = (trial for trial in self.trials if trial.key not in judged)
+        fit = [t for t in left if acceptance.promising(t, first, strict=strict, wanted=wanted)]
         return tuple(t for near in wanted.ordered(fit) for t in near if wanted.ahead(t, self.best))
 
     @property
@@ -264,9 +265,9 @@ class Study(TableResult):
         """Promising plans of a search that was cut off: for lack of time, or by the user."""
         return self.promising if self.finished in ("time", "interrupted") else ()
 
-    def _eligible(self, trial: Trial, quicker: Callable[[Trial], bool] = faster) -> bool:
+    def _eligible(self, trial: Trial) -> bool:
         first, strict, wanted = self.baseline, self.strict, self.job.wanted
-        return acceptance.eligible(trial, first, strict=strict, wanted=wanted, quicker=quicker)
+        return acceptance.eligible(trial, first, strict=strict, wanted=wanted)
 
     @property
     def counts(self) -> Mapping[Outcome, int]:

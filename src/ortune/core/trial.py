@@ -55,10 +55,9 @@ class Proposal:
         effort: ``screen`` times a single block; ``search`` until the answer is clear; ``full`` all
             the time that a plan gets, and judges accuracy whatever the time was.
         score: Whether its accuracy is judged; it never is where the plan has lost on time.
-        neighbour_of: Key of the trial of which it changes one setting: where it gains nothing
-            over that one, it is no finalist.
+        neighbour_of: Key of the trial of which it changes a setting; a finalist only if it gains.
         index: Its place among the plans of the stage, from 1.
-        total: Plans of the stage; 0 where that is not known.
+        total: Plans of the stage; 0 where that is not known, and its place is that in the run.
     """
 
     plan: Plan
@@ -92,12 +91,18 @@ class Interval:
         """Whether it excludes 1: the sides differ beyond the noise."""
         return self.high < 1 or self.low > 1
 
+    @property
+    def bounded(self) -> bool:
+        """Whether its ends tell anything: of one or two blocks they may be a hundredfold apart."""
+        return self.high < 100 * self.low
+
     def inverse(self) -> Interval:
         """Return the interval of 1/x; for latency ratio <-> speed-up. A low end of 0 has none."""
         return Interval(1 / self.value, 1 / self.high, 1 / self.low if self.low else math.inf)
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        ends = f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return ends if self.bounded else f"about {self.value:.3f}"
 
 
 @dataclass(frozen=True)
@@ -195,12 +200,10 @@ class Score:
         high: What it is at most, where lower is better; else infinity.
         samples: How many samples were scored.
         verdict: Against the budget; None for a metric that is only reported along with it.
-        needed: Independent samples, not read before, that would prove it if the estimate holds;
-            for a likely verdict, None where no number does or it is proved.
+        needed: Independent unread samples that would prove what is likely; None where none would.
         basis: How the verdict was reached, in a few words.
         error: The chance at most, that what is outside the budget is called proved.
-        proved_on: Independent samples (groups count once) behind a proof; None without one, and
-            where it is proved by construction.
+        proved_on: Independent samples (groups count once) behind a proof; None without any.
         share: Of the samples that must keep the limit; None where another kind counts.
         inside: Share of the samples, groups counting once, that do.
         claim: What the budget asks for, as a clause that a sentence can end on.
@@ -227,9 +230,8 @@ class Score:
 class Status(enum.StrEnum):
     """What became of a plan.
 
-    An unchanged one edits nothing and was not run; nor was one whose files are larger than was
-    asked. A screened one was timed and not scored. One that is no faster lost on time by what a
-    search sorts by, and is not slower beyond the noise.
+    Unchanged ones edit nothing and were not run, nor were those that are too large. A screened
+    one was not scored. One that is no faster lost by what a search sorts by, within the noise.
     """
 
     OK = "ok"
@@ -248,12 +250,11 @@ class Trial:
 
     Attributes:
         key: Digest of everything the result depends on.
-        part: Of the data: ``search``, or ``final`` for a finalist re-measured in fresh pairs on
-            the held-out samples too.
+        part: ``search``, or ``final`` for a finalist in fresh pairs, on held-out samples too.
         status: ``ok`` is verified and not slower; ``slower`` and ``no faster`` lost on time;
             ``fails`` leaves the accuracy budget; ``failed`` did not build, load, run or finish.
         ratio: Latency of the plan over that of the baseline, with its 99 % interval.
-        predicted: Where one new measurement on another occasion will fall with 95 %.
+        predicted: Where a new measurement of that ratio, on another occasion, falls with 95 %.
         scores: The budget's metric first.
         size: Bytes of the model file and its external data.
         artefact: Path of the built model, relative to the run's folder.
@@ -261,7 +262,7 @@ class Trial:
         reproduce: Command that runs the worker again.
         stage: What the search was about when it tried the plan.
         proposed: Why the policy proposed it.
-        neighbour_of: Key of the trial of which it changes one setting.
+        neighbour_of: As in the proposal.
         effort: How far it was taken; one that was screened may be proposed again for more.
         stopped: Why its timing ended part way, in one line; empty where it did not.
     """

@@ -20,7 +20,7 @@ def times(interval: Interval) -> str:
 
 def span(interval: Interval) -> str:
     """Write an interval's ends: ``1.87-1.98``."""
-    return f"{interval.low:.2f}-{interval.high:.2f}"
+    return f"{interval.low:.2f}-{interval.high:.2f}" if interval.bounded else NONE
 
 
 def ratio(trial: Trial) -> str:
@@ -139,6 +139,8 @@ def reason(trial: Trial) -> str:
     """Say in a line why a trial won or lost, by the interval that is shown with it."""
     why = " ".join((trial.why or trial.error or "").split())
     level = outcome(trial) is Outcome.LEVEL and not why.startswith(Outcome.LEVEL)
+    if outcome(trial) is Outcome.LEVEL and trial.ratio and not trial.ratio.bounded:
+        return "screened: one block, which proves nothing"
     return str(Outcome.LEVEL) if level else why
 
 

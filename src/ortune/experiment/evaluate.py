@@ -104,7 +104,9 @@ class Attempts:
         """
         self._began = perf_counter()
         plan, key = proposal.plan, self.key(proposal.plan)
-        self.sink(TrialStarted(plan, proposal.stage, proposal.index, proposal.total))
+        # The original is the first in the ledger and has no number.
+        place = proposal.index if proposal.total else max(1, len(self.ledger.trials))
+        self.sink(TrialStarted(plan, proposal.stage, place, proposal.total))
         known = self.ledger.find(key, "search")
         partly = always_score and known is not None and known.stopped
         if known is not None and known.taken(proposal.effort) and not partly:

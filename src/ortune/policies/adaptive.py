@@ -53,16 +53,16 @@ class Adaptive(Policy):
         room = view.spare if len(view.trials) > 1 else view.left
         for ranked in self._ranked(view):
             if ranked.worth >= self.worth and ranked.expected.seconds <= room:
-                return _proposal(ranked.one, "search", _told(ranked.expected, _best(view)))
+                return _proposal(ranked.one, "search", _told(view, ranked.expected))
         return self._again(view)
 
     def left_out(self, view: View) -> LeftOut:
         """Say of every plan without a trial why it has none."""
-        best, notes = _best(view), []
+        notes = []
         untried = [Untried(str(one.plan), why) for one, why in self._hopeless(view)]
         late = False
         for ranked in self._ranked(view):
-            told, worth = _told(ranked.expected, best), ranked.worth >= self.worth
+            told, worth = _told(view, ranked.expected), ranked.worth >= self.worth
             if worth and not late:
                 notes.append(f"not tried for lack of time: {ranked.one.plan}, {told}")
             late |= worth
@@ -137,11 +137,12 @@ def _proposal(one: Candidate, effort: str, told: str = "") -> Proposal:
     )
 
 
-def _told(found: Expected, best: float) -> str:
+def _told(view: View, found: Expected) -> str:
     """Return what is expected of a plan, in words."""
     low, high = (found.latency.mean + z * found.latency.sd for z in (-1.645, 1.645))
+    size = f"size {found.size:.2f}, " if view.wanted.prefer != "speed" else ""
     return (
-        f"expected {math.exp(found.latency.mean):.2f} [{math.exp(low):.2f}, {math.exp(high):.2f}]"
-        f" beside {math.exp(best):.2f}, keeps the budget with {found.keeps:.0%},"
-        f" {found.seconds:.0f} s"
+        f"{size}expected ratio {math.exp(found.latency.mean):.2f} [{math.exp(low):.2f}, "
+        f"{math.exp(high):.2f}], best so far {math.exp(_best(view)):.2f}; keeps the budget with "
+        f"{100 * found.keeps:.0f} % and takes {found.seconds:.0f} s"
     )

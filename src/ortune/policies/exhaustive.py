@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ortune.core.trial import Plan, Proposal, Status
-from ortune.core.wording import count
 from ortune.policies.staged import ranked
 from ortune.search.compare import leaders
 from ortune.search.policy import LeftOut, Policy, View
@@ -36,9 +35,7 @@ class Exhaustive(Policy):
     def left_out(self, view: View) -> LeftOut:
         """Count what time has left untried, as far as it is known by now."""
         left = [found.plan for found in self._untried(view)]
-        if not left:
-            return LeftOut()
-        return LeftOut.of(left, "time was up", f"time is up: {count(len(left), 'plan')} not tried")
+        return LeftOut.of(left, "no time left") if left else LeftOut()
 
     def _untried(self, view: View) -> Iterator[Proposal]:
         """Yield every plan without a trial once, in the order in which they are tried."""

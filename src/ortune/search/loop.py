@@ -136,8 +136,8 @@ class _Loop:
         taken = self.aim.seconds - self.aim.left() - former
         if taken > _SET_UP * self.aim.seconds:
             self.attempts.note(
-                f"reading, and running and scoring the original, took {taken:.0f} s; the "
-                f"{self.aim.seconds:.0f} s of --time count from here"
+                f"reading, and running and scoring the original, took {taken:.0f} s; "
+                "--time counts from here"
             )
             self.aim = replace(self.aim, began=self.aim.began + taken)
 
@@ -168,7 +168,7 @@ class _Loop:
         if late:
             # Told now only: the verdict counts it.
             left = f"{count(found.count, 'plan')} {Outcome.UNTRIED}" if found.count else ""
-            self.sink(Note(f"time is up{': ' * bool(left)}{left}"))
+            self.sink(Note(f"the time for plans is up{': ' * bool(left)}{left}"))
         for text in found.notes:
             self.attempts.note(text)
         return "time" if late else "done"

@@ -55,23 +55,23 @@ class Optimize(ExperimentRequest):
         rules: A rule of your own to try too, FILE.py:NAME, or another exact step.
         target_speedup: Stop at the first proved plan that is X times as fast.
         strict: Take only proved accuracy, not likely.
-        prefer: What to have most of: speed, or the least size or memory that is not slower than
-            the original beyond the noise.
-        max_size: Of the result's model file with its external data, such as 100MB; see
-            --memory-limit for ortune's own processes.
-        max_memory: Of a process that runs the result, at its peak, such as 500MB; --memory-limit
-            bounds ortune's own.
+        prefer: By what the result is chosen: speed, or the least size or memory of the plans that
+            are not slower than the original beyond the noise.
+        max_size: Bound on the result's model file with its external data, such as 100MB.
+        max_memory: Bound on the peak memory of a process that runs the result, such as 500MB;
+            --memory-limit bounds ortune's own.
         portable: Try nothing that is bound to this machine's CPU.
-        batches: Then time the leading plans at these batches, such as 1,4,16: which is best where.
-        max_latency: Of one run, such as 20ms: of these batches, take the one of most samples a
+        batches: After the search, time the leading plans at these batches too, such as 1,4,16, and
+            say which is best where.
+        max_latency: Bound on one run, such as 20ms: of --batches, name the one of most samples a
             second that keeps it.
-        memory_limit: Of one of ortune's own processes, such as 4G; --max-memory bounds the
+        memory_limit: Bound on each of ortune's own processes, such as 4G; --max-memory bounds the
             result.
         fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
             other. Without it the report says what it would bring.
-        policy: In which order plans are tried, such as "adaptive(worth=0.01)" or staged.
-        warm_start: Begin with what paid in earlier searches on this kind of machine, and keep
-            what paid in this one: in a small file below the user's cache folder.
+        policy: In which order plans are tried: adaptive, staged, exhaustive, or one of yours.
+        warm_start: Begin with what paid in earlier searches on this kind of machine, and record
+            what paid in this one; `ortune doctor` says where.
         out: The run's folder; the same command resumes it.
         command: The command line to repeat in reports.
 
@@ -105,6 +105,11 @@ class Optimize(ExperimentRequest):
         super().__post_init__()
         if 0 in self.batches:
             raise BadSettings("batches: 0 is too small", fix="give batches of 1 or more")
+        if self.batches and self.fixed_shapes:
+            raise BadSettings(
+                "--fixed-shapes makes a model of one batch, and --batches asks for others",
+                fix="leave one of them out",
+            )
         if self.max_latency is not None and not self.batches:
             raise BadSettings(
                 "--max-latency chooses among batches, and none are given",

@@ -14,8 +14,9 @@ NEAR = 1.05
 """A plan within 5 % of the fastest is worth a finalist's time beside it."""
 _MOST, _MORE = 0.6, 0.15
 """Shares of the time budget that are kept back at most: of all, and beyond the first finalist."""
-_SHORT_S, _OF_SHORT = 30.0, 0.4
-"""A shorter search keeps back less: it could try nothing, as ten processes alone take 15 s."""
+_TRIED_S, _OF_SHORT = 18.0, 0.4
+"""Seconds that are left for plans in any case, short of which it is the rest of this share of the
+time budget: ten processes alone may take 15 s, and a short search could try nothing."""
 _OVER = 0.05
 """Share of the time budget by which the last plan may overrun its time."""
 _LONGER = 1.5
@@ -90,12 +91,16 @@ class Reserve:
             finalists: At most.
             total: The time budget.
         """
-        first = candidates[0] if candidates else self.trials[0]
+        over = max(0.0, self.row_s - _OVER * total)
+        most = min(_MOST * total, max(_OF_SHORT * total, total - _TRIED_S))
+        if not candidates:  # something has to be found first: the shortest final, no history
+            shortest = self.fixed_s(self.trials[0]) + stats.PAIRS * 2 * _block_s(self.trials[0])
+            return min(most, shortest + self.closing_s + over)
+        first = candidates[0]
         near = [t for t in candidates[1:finalists] if _ratio(t) < NEAR * _ratio(first)]
-        each, over = self.final_s(first), max(0.0, self.row_s - _OVER * total)
+        each = self.final_s(first)
         more = len(near) * each + _ROWS * self.row_s
-        most = _OF_SHORT if total < _SHORT_S else _MOST
-        return min(most * total, each + self.closing_s + over + min(more, _MORE * total))
+        return min(most, each + self.closing_s + over + min(more, _MORE * total))
 
     def _timing_s(self, trial: Trial) -> float:
         """Return the timing of all pairs: the seconds, or the fewest blocks in at most twice."""

@@ -112,7 +112,8 @@ def crossing(study: Study, found: Sequence[BatchRow]) -> str:
         for name, some in groupby(zip(names, found, strict=True), key=lambda pair: pair[0])
     ]
     if len(runs) == 1:
-        said = f"{names[0]} at every batch that was timed"
+        every = "any" if found[0].state == "original" else "every"
+        said = f"{names[0]} at {every} batch that was timed"
     else:
         told = [f"{runs[0][0]} up to batch {runs[0][1][-1].batch}"]
         told += [f"{name} from batch {some[0].batch}" for name, some in runs[1:]]

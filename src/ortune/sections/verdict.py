@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -51,6 +50,8 @@ def answer(study: Study) -> str:
     """Return the study's result as one line."""
     best = study.best
     if best.key == study.baseline.key:
+        if over := study.job.wanted.over(best):
+            return f"the original stays, but does not keep what was asked: {over}"
         if len(say.latest(study)) == 1:
             return "the original stays: no plan was tried"
         return f"the original stays: {_nothing(study)}"
@@ -64,9 +65,8 @@ def answer(study: Study) -> str:
 def chosen(study: Study) -> Iterable[tuple[str, str]]:
     """Say by what the winner was chosen and whether it keeps its bounds, each with its tone."""
     wanted, best = study.job.wanted, study.best
-    if over := wanted.over(best):
-        yield f"The original does not keep what was asked: {over}.", "warn"
-        yield "No plan that does keeps the budget and is not slower: the original stays.", "warn"
+    if wanted.over(best):
+        yield "No plan keeps it, keeps the accuracy budget and is not slower.", "warn"
     if wanted != FASTEST:
         least = "the fastest plan"
         if wanted.prefer != "speed":
@@ -89,8 +89,6 @@ def _needs(trial: Trial, prefer: str) -> str:
 
 def _nothing(study: Study) -> str:
     """Say why no plan is handed out, as weakly as it is known."""
-    if study.job.wanted.over(study.best):
-        return "nothing that keeps what was asked and is not slower kept the budget"
     if study.unconfirmed:
         return "nothing faster was confirmed yet"
     if study.too_noisy:
@@ -131,8 +129,9 @@ def _unconfirmed(study: Study) -> Iterable[str]:
     """Name what looked faster and was not measured again; it is not handed out."""
     for trial in study.unconfirmed:
         speed = study.speedup(trial)
-        known = f" ({say.span(speed)})" if math.isfinite(speed.high) else " in one block"
-        yield f"Not confirmed: {trial.plan}, {say.times(speed)}{known} when it was measured once."
+        ends = f" ({say.span(speed)})" if speed.bounded else ", about,"
+        seen = f"{trial.plan}, {say.times(speed)}{ends} when it was measured once"
+        yield f"Not confirmed: {seen} (ortune pack --trial {trial.key[:8]} --unconfirmed)."
 
 
 def _budget(study: Study) -> str:

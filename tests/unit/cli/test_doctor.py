@@ -35,7 +35,7 @@ def test_cpus_say_what_narrows_them(host: int, mask: int, effective: int, text: 
 def test_the_records_of_searches_are_found(cache_home: Path) -> None:
     folder = cache_home / "ortune" / "paid"
     assert doctor.warm_start() == {"folder": folder, "files": 0, "bytes": 0}
-    assert doctor.paid_text(doctor.warm_start()) == "not recorded yet"
+    assert doctor.paid_text(doctor.warm_start()) == f"nothing recorded yet in {folder}"
     folder.mkdir(parents=True)
     (folder / "one.json").write_text("x" * 2048)
     (folder / "one.lock").write_text("")

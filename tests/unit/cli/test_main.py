@@ -94,6 +94,21 @@ def test_a_missing_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert what == "ortune pack: -o / --out is missing"
 
 
+@pytest.mark.parametrize(
+    ("option", "what", "fix"),
+    [
+        (["--prefer", "cost"], "'--prefer': 'cost' is not one of", "use one of speed, size"),
+        (["--max-size", "0"], "--max-size: 0 is too small", "give 1 or more"),
+    ],
+)
+def test_a_value_that_cannot_be_names_its_option_and_what_can(
+    option: list[str], what: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["optimize", "m.onnx", *option]) == cli.BAD
+    lines = two_lines(capsys.readouterr().err)
+    assert what in lines[0] and fix in lines[1]
+
+
 def test_an_option_without_its_value_is_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", "m.onnx", "--json", "a.json", "b.onnx", "c.onnx"]) == 2
     what, _ = two_lines(capsys.readouterr().err)

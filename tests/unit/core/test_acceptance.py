@@ -18,6 +18,7 @@ from ortune.core.acceptance import (
     eligible,
     faster,
     outcome,
+    promising,
     winner,
 )
 from ortune.core.plugins.spelling import parse
@@ -53,6 +54,24 @@ class TestAccepted:
     def test_nothing_else_is(self, status: Status) -> None:
         assert not accepted(final(PLAIN, 0.5, status=status), strict=False)
         assert not accepted(final(PLAIN, 0.5, scores=()), strict=False)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "looks"),
+    [
+        (Interval(0.9, 0.8, 0.99), True),
+        (Interval(0.8, 0.6, 1.1), False),
+        (Interval(0.5, 0.0, math.inf), True),
+        (Interval(0.5, 0.04, 6.0), True),
+        (Interval(0.88, 0.0, math.inf), False),
+    ],
+)
+def test_what_looks_faster_is_so_beyond_the_noise_or_by_a_lone_block_well_below_one(
+    ratio: Interval, looks: bool
+) -> None:
+    one = replace(trial("a" * 16, PLAIN, 0.5), ratio=ratio)
+    assert promising(one, baseline(), strict=False, wanted=Goal()) is looks
+    assert eligible(one, baseline(), strict=False, wanted=Goal()) is (ratio.high < 1)
 
 
 @pytest.mark.parametrize(("high", "is_faster"), [(0.99, True), (1.0, False), (1.01, False)])

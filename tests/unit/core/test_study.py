@@ -201,6 +201,17 @@ class TestUnconfirmed:
             made = replace(made, trials=(*made.trials, slow, fast, level))
             assert [t.key for t in made.unconfirmed] == named
 
+    @pytest.mark.parametrize(("value", "named"), [(0.24, True), (0.86, True), (0.9, False)])
+    def test_a_lone_block_counts_by_its_estimate(
+        self, tmp_path: Path, value: float, named: bool
+    ) -> None:
+        lone = trial("e1" * 8, FOUND, value)
+        lone = replace(lone, ratio=Interval(value, 0.0, math.inf), effort="screen")
+        made = searched(tmp_path, finished="interrupted")
+        made = replace(made, trials=(made.trials[0], lone))
+        assert made.unconfirmed == ((lone,) if named else ())
+        assert made.best is made.baseline and not made.confirmed(lone)
+
     def test_equally_fast_ones_come_as_they_were_tried(self, tmp_path: Path) -> None:
         made = searched(tmp_path, finished="time")
         two = tuple(trial(key, FOUND, 0.3) for key in ("e1" * 8, "e2" * 8))

@@ -238,7 +238,9 @@ def test_plans_left_for_lack_of_time_are_told_once(
 ) -> None:
     monkeypatch.setattr(Given, "left_out", lambda self, view: LeftOut(late=True, plans=7))
     study = run(Script())
-    assert [e.text for e in told if isinstance(e, Note)] == ["time is up: 7 plans not tried"]
+    assert [e.text for e in told if isinstance(e, Note)] == [
+        "the time for plans is up: 7 plans not tried"
+    ]
     assert study.notes == () and study.counts[Outcome.UNTRIED] == 7
     assert study.finished == "time"
 
@@ -446,7 +448,7 @@ def test_set_up_that_takes_long_is_said_and_does_not_count(run: Callable[..., St
     seen: list[float] = []
     study = run(Script(), [], clock=clock, policy=seeing(seen))
     first = "reading, and running and scoring the original, took 26 s; "
-    assert study.notes[0] == first + "the 100 s of --time count from here"
+    assert study.notes[0] == first + "--time counts from here"
     assert seen == [100.0]
     clock.now, told[:] = 24.0, []
 

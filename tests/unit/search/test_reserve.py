@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.unit import studies
@@ -91,13 +90,17 @@ def test_the_last_plan_may_overrun_by_a_twentieth() -> None:
 
 def test_it_is_never_more_than_three_fifths_and_little_beyond_the_first() -> None:
     reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
-    assert reserve.kept_back([FAST, NEXT], 3, 10.0) == pytest.approx(4.0)
-    assert reserve.kept_back([FAST, NEXT], 3, 40.0) == pytest.approx(24.0)
+    for total, most in ((10.0, 4.0), (29.9, 11.96), (30.0, 12.0), (40.0, 22.0), (45.0, 27.0)):
+        assert reserve.kept_back([FAST, NEXT], 3, total) == pytest.approx(most)
     one = reserve.final_s(FAST) + reserve.closing_s
     assert reserve.kept_back([FAST, NEXT], 3, 180.0) == pytest.approx(one + 0.15 * 180)
 
 
-def test_without_a_candidate_the_original_stands_for_one(tmp_path: Path) -> None:
+def test_without_a_candidate_the_original_stands_for_one_timed_as_shortly_as_can_be() -> None:
     reserve = Reserve([BASE], 4.0, SAMPLES)
-    expected = reserve.final_s(BASE) + reserve.closing_s
+    block = 1.5 * 0.04
+    expected = reserve.fixed_s(BASE) + stats.PAIRS * 2 * block + reserve.closing_s
     assert reserve.kept_back([], 3, 180.0) == pytest.approx(expected)
+    assert reserve.kept_back([], 3, 180.0) < reserve.final_s(BASE)
+    assert Reserve([BASE, FAR], 4.0, SAMPLES).kept_back([], 3, 180.0) == pytest.approx(expected)
+    assert reserve.kept_back([], 3, 20.0) == pytest.approx(8.0)

@@ -107,6 +107,8 @@ def test_where_every_plan_is_slower_the_original_is_best() -> None:
     assert row.beside == pytest.approx(row.beside) and row.beside is not None
     assert row.beside.value == pytest.approx(1 / 1.3)
     assert words(made) == "clean up to batch 1, nothing faster than the original from batch 4."
+    none = study(b4=(timed(FLOAT, 1.3, 4.0),))
+    assert words(none) == "nothing faster than the original at any batch that was timed."
 
 
 @pytest.mark.parametrize(

@@ -155,8 +155,8 @@ def test_an_interrupted_search_claims_less(study: Study) -> None:
     assert first_line(cut) == "the original stays: nothing faster was confirmed yet"
     said = [block.text for block in blocks("verdict", cut) if isinstance(block, Text)]
     assert "The search was interrupted; the same command goes on." in said[1]
-    once = "Not confirmed: clean @ cpu(threads=1), 2.00x (1.92-2.04) when it was measured once."
-    assert once in said
+    once = "Not confirmed: clean @ cpu(threads=1), 2.00x (1.92-2.04) when it was measured once "
+    assert f"{once}(ortune pack --trial {cut.trials[1].key[:8]} --unconfirmed)." in said
     ranked = table("ranking", cut).rows
     assert ranked[1][-1] == "measured once, not confirmed in fresh pairs"
 

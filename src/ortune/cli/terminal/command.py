@@ -202,6 +202,7 @@ def _reading(one: RequestField) -> Callable[[click.Context, click.Parameter, Any
             found = one.reader.read(value)
         except BadSettings as error:
             raise BadSettings(f"{param.opts[0]}: {error.what}", fix=error.fix) from None
+        one.option.check(param.opts[0], found)
         if found and isinstance(one.reader, Libraries):
             from ortune.backends.cpu import Cpu
 

@@ -134,6 +134,8 @@ def _place(stage: str, index: int, total: int) -> str:
 def speed(ratio: Interval) -> str:
     """Write a latency ratio as the speed-up that people ask for, with its interval."""
     found = ratio.inverse()
+    if not found.bounded:
+        return f"about {found.value:.2f}x"
     return f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
 
 
@@ -163,22 +165,22 @@ class Board:
         match event:
             case TrialStarted(plan, stage, index, total):
                 self.place = f"[{_place(stage, index, total)}]"
-                self._work, self._timing = f"{self.place} {plan}", ""
+                self._work, self._timing = str(plan), ""
             case Timing(ratio, blocks):
-                self._timing = f"{speed(ratio)} after {count(blocks, 'block')}"
+                self._timing = f"{speed(ratio)} after {count(blocks, 'block')},"
             case TrialDone(trial):
                 self._timing = ""
                 if self._beats(trial):
                     self._best = trial
-                elif trial.part == "final" and self._best and trial.key == self._best.key:
-                    self._best = None  # it fell
+                elif self._best and trial.key == self._best.key:
+                    self._best = None  # it fell when it was timed for longer
 
     def best(self) -> str:
-        """Return the best plan so far and its speed-up."""
+        """Return the best plan so far behind its speed-up: a long name is cut at the end."""
         if self._best is None or self._best.ratio is None:
             return "the original"
         mark = "" if self._best.part == "final" else ", unconfirmed"
-        return f"{self._best.plan}, {speed(self._best.ratio)}{mark}"
+        return f"{speed(self._best.ratio)}{mark}, {self._best.plan}"
 
     def left(self) -> float | None:
         """Return the seconds left of the budget."""
@@ -192,7 +194,7 @@ class Board:
         from rich.text import Text
 
         grid = Table.grid(padding=(0, 2))
-        work = " ".join((self._work, self._timing)).strip()
+        work = " ".join(filter(None, (self.place, self._timing, self._work)))
         rows = (("at work", work), ("best so far", self.best()), ("time left", self._bar()))
         for name, text in rows:
             grid.add_row(name, Text(text, no_wrap=True, overflow="ellipsis"))
@@ -206,7 +208,8 @@ class Board:
         return f"{clock(left)} {'━' * done}{'─' * (_WIDTH - done)}"
 
     def _beats(self, trial: Trial) -> bool:
-        if trial.status is not Status.OK or trial.ratio is None or trial.ratio.high >= 1:
+        seems = trial.status is Status.OK and acceptance.seems_faster(trial)
+        if not seems or trial.ratio is None:
             return False
         best = self._best
         if best is None or best.ratio is None or trial.plan == best.plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 
 import pytest
@@ -35,6 +36,27 @@ FAST = Trial(
 def test_a_finished_trial_is_one_line() -> None:
     text = progress.describe(TrialDone(FAST), place="[2/9]")
     assert text == "[2/9] clean @ cpu: ok, 2.00x [1.60, 2.50], top1 0.99 proved"
+
+
+LONE = Interval(0.25, 0.0, math.inf)
+"""Of a single block."""
+
+
+def test_a_lone_block_is_shown_without_its_interval() -> None:
+    text = progress.describe(TrialDone(replace(FAST, ratio=LONE)))
+    assert text == "clean @ cpu: ok, about 4.00x, top1 0.99 proved"
+    two = progress.describe(Unconfirmed(replace(FAST, ratio=Interval(0.5, 0.02, 12.5))))
+    assert two == "first within the budget, unconfirmed: clean @ cpu, about 2.00x"
+
+
+def test_what_was_screened_is_the_best_so_far_until_another_is() -> None:
+    board = progress.Board(60)
+    board.take(TrialDone(replace(FAST, ratio=replace(LONE, value=1.1))))
+    assert board.best() == "the original"
+    board.take(TrialDone(replace(FAST, ratio=LONE)))
+    assert board.best() == "about 4.00x, unconfirmed, clean @ cpu"
+    board.take(TrialDone(replace(FAST, ratio=Interval(1.01, 0.99, 1.03))))
+    assert board.best() == "the original", "it was timed for longer, and fell"
 
 
 def test_a_loser_says_why() -> None:
@@ -108,10 +130,11 @@ def test_the_board_keeps_the_best() -> None:
     board = progress.Board(60)
     assert board.best() == "the original"
     board.take(TrialDone(FAST))
-    slower = replace(FAST, plan=Plan(AS_IS, Cpu(threads=1)), ratio=Interval(0.8, 0.7, 0.9))
+    other = Plan(AS_IS, Cpu(threads=1))
+    slower = replace(FAST, key="o", plan=other, ratio=Interval(0.8, 0.7, 0.9))
     board.take(TrialDone(slower))
     board.take(TrialDone(replace(slower, status=Status.FAILS, ratio=Interval(0.1, 0.1, 0.1))))
-    assert board.best() == "clean @ cpu, 2.00x [1.60, 2.50], unconfirmed"
+    assert board.best() == "2.00x [1.60, 2.50], unconfirmed, clean @ cpu"
 
 
 def test_the_board_does_not_take_noise_for_a_gain() -> None:
@@ -124,7 +147,7 @@ def test_a_final_measurement_replaces_the_same_plan_in_search() -> None:
     board = progress.Board(60)
     board.take(TrialDone(FAST))
     board.take(TrialDone(replace(FAST, part="final", ratio=Interval(0.8, 0.75, 0.85))))
-    assert board.best() == "clean @ cpu, 1.25x [1.18, 1.33]"
+    assert board.best() == "1.25x [1.18, 1.33], clean @ cpu"
 
 
 def test_what_falls_as_a_finalist_is_not_the_best_any_more() -> None:
@@ -158,7 +181,7 @@ def test_the_board_draws_what_it_knows() -> None:
     out = Console(width=120, record=True, file=io.StringIO())
     out.print(board.render())
     text = out.export_text()
-    assert "[3/9] clean @ cpu 2.00x [1.60, 2.50] after 6 blocks" in text
+    assert "[3/9] 2.00x [1.60, 2.50] after 6 blocks, clean @ cpu" in text
     assert "the original" in text
 
 

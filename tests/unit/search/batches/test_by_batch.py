@@ -213,14 +213,15 @@ def test_batches_that_cannot_be_are_refused(
     [
         ({"batches": "0,4"}, "batches: 0 is too small"),
         ({"batches": "four"}, "'four' is no number"),
+        ({"batches": "1,4", "fixed_shapes": True}, "--fixed-shapes makes a model of one batch"),
         ({"max_latency": "20ms"}, "--max-latency chooses among batches"),
         ({"max_latency": "fast", "batches": "4"}, "cannot read the latency 'fast'"),
         ({"max_latency": "0ms", "batches": "4"}, "cannot read the latency '0ms'"),
     ],
 )
-def test_wrong_values_have_a_fix(given: dict[str, str], says: str) -> None:
+def test_wrong_values_have_a_fix(given: dict[str, Any], says: str) -> None:
     with pytest.raises(BadSettings, match=says) as error:
-        Optimize("m.onnx", **given)  # type: ignore[arg-type]
+        Optimize("m.onnx", **given)
     assert error.value.fix
 
 
