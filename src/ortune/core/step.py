@@ -149,6 +149,11 @@ class Quantizer(Plugin):
         return self
 
     @property
+    def calibrates(self) -> bool:
+        """Whether it may ask for ranges."""
+        return type(self).probes is not Quantizer.probes
+
+    @property
     def keeps_io(self) -> bool:
         """Whether inputs and outputs keep their types; False only where the user wants that."""
         return True

@@ -39,7 +39,7 @@ class Adaptive(Policy):
         near: Screened plans within this share of the best are timed in full before the finals.
     """
 
-    worth: float = 0.002
+    worth: float = 0.001
     near: float = 0.05
 
     def next(self, view: View) -> Proposal | None:

@@ -94,6 +94,10 @@ class Int8Dynamic(Quantizer):
             yield (replace(self, leave_worst=2),)
             yield from int8_rescues.before(self, int8_rescues.DYNAMIC)
 
+    @property
+    def calibrates(self) -> bool:
+        return self.leave_worst > 0
+
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the products, to find the worst; none where all are wanted."""
         return watch(_plain(self.chosen(model))) if self.leave_worst else []

@@ -70,7 +70,7 @@ class Priors:
             case "clean":
                 return Normal(-0.03, 0.07)
             case "set":
-                return Normal(0.0, 0.5 if name.partition(".")[2] in self._splits else 0.04)
+                return Normal(0.0, 0.5 if name.partition(".")[2] in self._splits else 0.06)
             case "rule":
                 return Normal(-0.05, 0.2) if name in self._rules else Normal(0.0, 0.04)
             case "elsewhere":
