@@ -24,14 +24,19 @@ _SHARE = 0.1
 """Of the model's size: what golden samples may take, unless one sample alone takes more."""
 
 
-def write(study: Study, context: Context) -> None:
-    """Write RUN/golden: inputs once, outputs of the best trial; one sample if they are large."""
-    root = context.root
+def write_inputs(context: Context) -> None:
+    """Write the inputs, once: with them any trial of the run can be packed."""
     for name, path in context.feeds.items():
-        inputs = inputs_path(root, name)
+        inputs = inputs_path(context.root, name)
         if not inputs.is_file():
             feeds = stream.Stream(path)
             stream.write(inputs, (feeds[i] for i in range(min(COUNT, len(feeds)))))
+
+
+def write(study: Study, context: Context) -> None:
+    """Write RUN/golden: inputs once, outputs of the best trial; one sample if they are large."""
+    root = context.root
+    write_inputs(context)
     ensure(study, study.best)
     for name, source in study.models.items():
         files = inputs_path(root, name), outputs_path(root, name, study.best)

@@ -93,6 +93,7 @@ def run(asked: Optimize) -> Study:
         if record is not None and not counted:
             warm_start.learn(study, record, asked.sink)
     else:
+        golden.write_inputs(context)
         asked.sink(Note(f"the same command goes on from here: {root}"))
     return study
 

@@ -36,3 +36,17 @@ def test_samples_take_a_tenth_of_the_model_or_there_is_one(
     golden.write(made, context)  # type: ignore[arg-type]
     assert [len(stream.Stream(path)) for path in paths] == [kept, kept]
     assert stream.Stream(paths[0])[0]["x"].max() == 0
+
+
+def test_the_inputs_alone_let_any_trial_be_packed_later(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    root = Path(made.root)
+    inputs = golden.inputs_path(root, "")
+    for path in inputs.parent.iterdir():
+        path.unlink()
+    feeds = tmp_path / "feeds.stream"
+    stream.write(feeds, ({"x": np.full((2, 4), i, np.float32)} for i in range(5)))
+    golden.write_inputs(SimpleNamespace(root=root, feeds={"": feeds}))  # type: ignore[arg-type]
+    assert len(stream.Stream(inputs)) == golden.COUNT
+    golden.ensure(made, made.best)
+    assert len(stream.Stream(golden.outputs_path(root, "", made.best))) == golden.COUNT

@@ -45,6 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]
     for name, instead in {"prepare": prepare, "search": search}.items():
         monkeypatch.setattr(optimize, name, instead)
     monkeypatch.setattr(optimize.golden, "write", lambda study, context: None)
+    monkeypatch.setattr(optimize.golden, "write_inputs", lambda context: None)
     monkeypatch.setattr(optimize, "read_targets", lambda on: [Target(Cpu(), OFFERED)])
     monkeypatch.setattr(warm_start, "capabilities", lambda backend: OFFERED)
 
