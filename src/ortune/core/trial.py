@@ -251,8 +251,7 @@ class Trial:
     Attributes:
         key: Digest of everything the result depends on.
         part: ``search``, or ``final`` for a finalist in fresh pairs, on held-out samples too.
-        status: ``ok`` is verified and not slower; ``slower`` and ``no faster`` lost on time;
-            ``fails`` leaves the accuracy budget; ``failed`` did not build, load, run or finish.
+        status: What became of it.
         ratio: Latency of the plan over that of the baseline, with its 99 % interval.
         predicted: Where a new measurement of that ratio, on another occasion, falls with 95 %.
         scores: The budget's metric first.

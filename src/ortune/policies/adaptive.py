@@ -140,7 +140,7 @@ def _proposal(one: Candidate, effort: str, told: str = "") -> Proposal:
 def _told(view: View, found: Expected) -> str:
     """Return what is expected of a plan, in words."""
     low, high = (found.latency.mean + z * found.latency.sd for z in (-1.645, 1.645))
-    size = f"size {found.size:.2f}, " if view.wanted.prefer != "speed" else ""
+    size = f"size {math.exp(found.size.mean):.2f}, " if view.wanted.prefer != "speed" else ""
     return (
         f"{size}expected ratio {math.exp(found.latency.mean):.2f} [{math.exp(low):.2f}, "
         f"{math.exp(high):.2f}], best so far {math.exp(_best(view)):.2f}; keeps the budget with "

@@ -22,7 +22,7 @@ from ortune.policies.adaptive import Adaptive
 from ortune.quantizers.int8_static import Int8Static
 from ortune.recipe.space import Space, Target
 from ortune.search.expectation.candidates import Candidate
-from ortune.search.expectation.expectations import Expected
+from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 from ortune.workloads.latency import Latency
@@ -187,6 +187,19 @@ def listed(monkeypatch: pytest.MonkeyPatch, **expected: Expected) -> View:
         adaptive.Expectations, "of", lambda self, plans: [expected[p.recipe.name] for p in plans]
     )
     return view([trial(Proposal(Plan(AS_IS, BF16), "screen"), 0.9)])
+
+
+def test_one_plan_that_is_very_slow_condemns_no_relative() -> None:
+    plain = Plan(AS_IS, OPENVINO)
+    around = Plan(AS_IS, replace(OPENVINO, pinning="on"))
+    other = Plan(AS_IS, replace(OPENVINO, pinning="off"))
+    known = [trial(Proposal(plain, "screen"), 0.9)]
+    slow = trial(Proposal(around, "runtime"), 130.0, status=Status.SLOWER, stopped="at once")
+    before, after = (
+        Expectations(view(trials)).of([other])[0].latency.mean
+        for trials in (known, [*known, slow])
+    )
+    assert abs(after - before) < 0.05
 
 
 def test_a_cheap_plan_of_no_worth_does_not_hide_a_costly_one(

@@ -34,6 +34,8 @@ from ortune.search.policy import View
 _NOISE = {"screen": 0.04, "search": 0.02, "full": 0.02}
 """Standard deviation of a trial's log-ratio, by its effort."""
 _STOPPED = 0.06
+_SLOWEST = math.log(4)
+"""Log-ratio beyond which a plan tells no more."""
 _AGAIN = 0.3
 """The chance that a plan runs where one of its kind has died."""
 _REPEATS = 0.3
@@ -143,8 +145,8 @@ class Expectations:
         records = [
             Observed(
                 latency_features(t.plan),
-                math.log(t.ratio.value),
-                _STOPPED if t.stopped else _NOISE[t.effort],
+                min(_SLOWEST, math.log(t.ratio.value)),
+                _noise(t),
             )
             for t in self._measured
             if t.ratio is not None
@@ -244,6 +246,14 @@ class Expectations:
 @lru_cache(4096)
 def _names(recipe: Recipe) -> frozenset[str]:
     return frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
+
+
+def _noise(trial: Trial) -> float:
+    """Return how little a trial tells of others: what is far slower than the original has a reason
+    of its own, that other plans need not share."""
+    assert trial.ratio is not None
+    slow = max(0.0, math.log(trial.ratio.value))
+    return (_STOPPED if trial.stopped else _NOISE[trial.effort]) + 0.5 * min(_SLOWEST, slow)
 
 
 def _apart(both: float, one: float) -> float:

@@ -107,6 +107,7 @@ def test_behind_buckets_the_inner_backend_counts() -> None:
         "hint:openvino/bf16",
         "set:openvino.streams=2",
         "bucketed:",
+        "set:openvino.threads=1",
     ]
 
 
