@@ -49,8 +49,8 @@ class Adaptive(Policy):
         for one in screened(view):
             if not view.tried(one.plan) and not hopeless(one.plan, view.alike(one.plan)):
                 return _proposal(one, "screen")
-        # The first plan may take of the finalists' time: without any there is no finalist.
-        room = view.spare if len(view.trials) > 1 else view.left
+        # One plan is tried however short the time is: without any there is no finalist.
+        room = view.spare if len(view.trials) > 1 else math.inf
         for ranked in self._ranked(view):
             if ranked.worth >= self.worth and ranked.expected.seconds <= room:
                 return _proposal(ranked.one, "search", _told(view, ranked.expected))

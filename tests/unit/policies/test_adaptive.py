@@ -221,7 +221,7 @@ def test_a_first_plan_is_tried_where_finalists_take_all_the_time(
     of = listed(monkeypatch, only=Expected(Normal(-0.5, 0.1), 1.0, seconds=8.0))
     begun = replace(of, trials=(BASE,), left=9.0, kept_back=5.0)
     assert Adaptive().next(begun) is not None
-    assert Adaptive().next(replace(begun, left=7.0)) is None
+    assert Adaptive().next(replace(begun, left=0.5)) is not None
     assert Adaptive().next(replace(of, left=9.0, kept_back=5.0)) is None
 
 
