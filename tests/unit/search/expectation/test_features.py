@@ -91,8 +91,8 @@ def test_a_quantizer_inside_another_hides_no_names() -> None:
 @pytest.mark.parametrize(
     ("backend", "found"),
     [
-        (Cpu(custom_ops=("/home/me.so",), config=("session.x=/home/me",)), "set:cpu.config"),
-        (Openvino(config=("CACHE_DIR=/home/me",)), "set:openvino.config"),
+        (Cpu(custom_ops=("libs/mine.so",), config=("session.x=mine",)), "set:cpu.config"),
+        (Openvino(config=("CACHE_DIR=mine",)), "set:openvino.config"),
     ],
 )
 def test_libraries_and_free_settings_stay_at_home(backend: Backend, found: str) -> None:
