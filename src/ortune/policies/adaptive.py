@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ortune.core.trial import Proposal, Trial, Untried
+from ortune.core.trial import Effort, Proposal, Untried
 from ortune.search.compare import leaders, to_beat
 from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.expectation.expectations import Expectations, Expected
@@ -86,18 +86,13 @@ class Adaptive(Policy):
 
     def _again(self, view: View) -> Proposal | None:
         """Time in full what was only screened and may be the best."""
-        for trial in self._doubtful(view):
-            if trial.seconds <= view.spare:
+        limit = (1 + self.near) * math.exp(_best(view))
+        for trial in leaders(view.trials, view.wanted):
+            near = trial.ratio is not None and trial.ratio.value <= limit
+            if near and not trial.taken("search") and trial.seconds <= view.spare:
                 why = "screened, and near the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
         return None
-
-    def _doubtful(self, view: View) -> Iterator[Trial]:
-        fit = leaders(view.trials, view.wanted)
-        limit = (1 + self.near) * math.exp(_best(view))
-        for trial in fit:
-            if not trial.taken("search") and trial.ratio and trial.ratio.value <= limit:
-                yield trial
 
 
 def _best(view: View) -> float:
@@ -126,15 +121,9 @@ def _worth(view: View) -> Callable[[Expected], float]:
     return worth
 
 
-def _proposal(one: Candidate, effort: str, told: str = "") -> Proposal:
+def _proposal(one: Candidate, effort: Effort, told: str = "") -> Proposal:
     why = "; ".join(filter(None, [one.why, told]))
-    return Proposal(
-        one.plan,
-        one.stage,
-        why,
-        effort="screen" if effort == "screen" else "search",
-        neighbour_of=one.neighbour_of,
-    )
+    return Proposal(one.plan, one.stage, why, effort, neighbour_of=one.neighbour_of)
 
 
 def _told(view: View, found: Expected) -> str:
