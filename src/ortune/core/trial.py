@@ -228,20 +228,16 @@ class Score:
 
 
 class Status(enum.StrEnum):
-    """What became of a plan.
-
-    Unchanged ones edit nothing and were not run, nor were those that are too large. A screened
-    one was not scored. One that is no faster lost by what a search sorts by, within the noise.
-    """
+    """What became of a plan; unchanged ones and those that are too large were not run."""
 
     OK = "ok"
     SLOWER = "slower"
-    LEVEL = "no faster"
+    LEVEL = "no faster"  # lost by what a search sorts by, within the noise
     FAILS = "fails"
     FAILED = "failed"
     UNCHANGED = "unchanged"
     TOO_LARGE = "too large"
-    SCREENED = "screened"
+    SCREENED = "screened"  # and not scored
 
 
 @dataclass(frozen=True)
@@ -259,6 +255,7 @@ class Trial:
         artefact: Path of the built model, relative to the run's folder.
         why: One line: why it lost, or what it won by.
         reproduce: Command that runs the worker again.
+        building: Of its `seconds` those in which models were built.
         stage: What the search was about when it tried the plan.
         proposed: Why the policy proposed it.
         neighbour_of: As in the proposal.
@@ -282,6 +279,7 @@ class Trial:
     error: str | None = None
     reproduce: str | None = None
     seconds: float = 0.0
+    building: float = 0.0
     predicted: Interval | None = None
     stage: str = ""
     proposed: str = ""

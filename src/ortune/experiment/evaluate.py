@@ -47,7 +47,7 @@ class Attempts:
         self.ledger = Ledger(self.context.root)
         self._job = job_key(self.context.job)
         self._worker: Worker | None = None
-        self._began = 0.0
+        self._began = self._building = 0.0
 
     def key(self, plan: Plan) -> str:
         """Return the key of a plan's trial."""
@@ -102,7 +102,7 @@ class Attempts:
                 is timed anew.
             stop: Ends the timing part way, unless all of it is wanted.
         """
-        self._began = perf_counter()
+        self._began, self._building = perf_counter(), 0.0
         plan, key = proposal.plan, self.key(proposal.plan)
         # The original is the first in the ledger and has no number.
         place = proposal.index if proposal.total else max(1, len(self.ledger.trials))
@@ -113,7 +113,7 @@ class Attempts:
             self.sink(TrialDone(known, cached=True))
             return known
         try:
-            files = build_all(self.context, plan, self.sink)
+            files = self._built(plan)
         except OrtuneError as error:
             died = Trial(key, plan, "search", Status.FAILED, why=error.what, error=str(error))
             return self._recorded(died, proposal)
@@ -137,6 +137,13 @@ class Attempts:
             scored="always" if always else "unless slower" if proposal.score else "never",
         )
         return self._recorded(trial, proposal)
+
+    def _built(self, plan: Plan) -> Files:
+        began = perf_counter()
+        try:
+            return build_all(self.context, plan, self.sink)
+        finally:
+            self._building = perf_counter() - began
 
     def _too_large(self, key: str, plan: Plan, files: Files) -> Trial | None:
         """Return the trial of a plan whose files are larger than was asked: it is not timed."""
@@ -169,9 +176,9 @@ class Attempts:
         if known is not None:
             self.sink(TrialDone(known, cached=True))
             return known
-        self._began = perf_counter()
+        self._began, self._building = perf_counter(), 0.0
         self._rest()
-        files = build_all(self.context, trial.plan, self.sink)
+        files = self._built(trial.plan)
         effort = claiming(self.pair_seconds)
         if seconds is not None:
             effort = replace(effort, seconds=seconds)
@@ -222,7 +229,8 @@ class Attempts:
     def _recorded(self, trial: Trial, proposal: Proposal | None = None) -> Trial:
         if proposal is not None:
             trial = _of(trial, proposal)
-        trial = replace(trial, seconds=perf_counter() - self._began)
+        spent = perf_counter() - self._began
+        trial = replace(trial, seconds=spent, building=self._building)
         self.ledger.append(trial)
         self.sink(TrialDone(trial))
         return trial

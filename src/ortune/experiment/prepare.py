@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from time import monotonic
 from typing import Any
 
@@ -107,11 +108,12 @@ def _judged(
     with _start(request, root, fed.streams) as worker:
         started = ready(worker)
         ready_s = monotonic() - began
-        quick = int(min(worker.ask("burst", at=0, runs=3)["latency_ns"]))
+        runs = worker.ask("burst", at=0, runs=3)["latency_ns"]
+        quick = int(min(runs))
         original = Original(request, worker, root / "data", started, quick, chosen, header, sink)
         found = original.judged(fed)
         judged_s = monotonic() - began - ready_s
-    deadlines = Deadlines.of(started, ready_s, quick, judged_s, request.driven)
+    deadlines = Deadlines.of(started, ready_s, int(median(runs)), judged_s, request.driven)
     return found, deadlines, _timeout_s(request, started)
 
 

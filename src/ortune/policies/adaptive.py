@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ortune.core.trial import Effort, Proposal, Untried
-from ortune.search.compare import leaders, to_beat
+from ortune.search.compare import leaders
 from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.policy import LeftOut, Policy, View
@@ -58,17 +58,17 @@ class Adaptive(Policy):
 
     def left_out(self, view: View) -> LeftOut:
         """Say of every plan without a trial why it has none."""
-        notes = []
         untried = [Untried(str(one.plan), why) for one, why in self._hopeless(view)]
-        late = False
-        for ranked in self._ranked(view):
-            told, worth = _told(view, ranked.expected), ranked.worth >= self.worth
-            if worth and not late:
-                notes.append(f"not tried for lack of time: {ranked.one.plan}, {told}")
-            late |= worth
-            lack = "no time left" if worth else "gains too little"
-            untried.append(Untried(str(ranked.one.plan), f"{lack}: {told}"))
-        return LeftOut(tuple(notes), late, untried=tuple(untried))
+        ranked = self._ranked(view)
+        late = [one for one in ranked if one.worth >= self.worth]
+        for one in ranked:
+            lack = "no time left" if one.worth >= self.worth else "gains too little"
+            untried.append(Untried(str(one.one.plan), f"{lack}: {_told(view, one.expected)}"))
+        notes = [
+            f"not tried for lack of time: {one.one.plan}, {_told(view, one.expected)}"
+            for one in late[:1]
+        ]
+        return LeftOut(tuple(notes), len(late), untried=tuple(untried))
 
     def _hopeless(self, view: View) -> Iterator[tuple[Candidate, str]]:
         """Yield the plans that are not tried whatever they might gain, with the reason."""
@@ -89,7 +89,7 @@ class Adaptive(Policy):
         limit = (1 + self.near) * math.exp(_best(view))
         for trial in leaders(view.trials, view.wanted):
             near = trial.ratio is not None and trial.ratio.value <= limit
-            if near and not trial.taken("search") and trial.seconds <= view.spare:
+            if near and not trial.taken("search") and trial.seconds - trial.building <= view.spare:
                 why = "screened, and near the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
         return None
@@ -97,7 +97,7 @@ class Adaptive(Policy):
 
 def _best(view: View) -> float:
     """Return the log-ratio above which no plan can win; 0 is the original's."""
-    return math.log(max(to_beat(view.trials, view.wanted), 1e-9))
+    return math.log(max(view.to_beat, 1e-9))
 
 
 def _worth(view: View) -> Callable[[Expected], float]:

@@ -167,7 +167,7 @@ class _Loop:
         late = found.late or (view.spare <= 0 and self.policy.next(view) is not None)
         if late:
             # Told now only: the verdict counts it.
-            left = f"{count(found.count, 'plan')} {Outcome.UNTRIED}" if found.count else ""
+            left = f"{count(found.late, 'plan')} {Outcome.UNTRIED}" if found.late else ""
             self.sink(Note(f"the time for plans is up{': ' * bool(left)}{left}"))
         for text in found.notes:
             self.attempts.note(text)

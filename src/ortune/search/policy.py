@@ -16,6 +16,7 @@ from ortune.core.plugins.plugin import Plugin
 from ortune.core.step import Step
 from ortune.core.trial import Effort, Plan, Proposal, Trial, Untried
 from ortune.recipe.space import Space
+from ortune.search.compare import to_beat
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class View:
         """Seconds left for plans; the rest is kept back for the finalists."""
         return self.left - self.kept_back
 
+    @cached_property
+    def to_beat(self) -> float:
+        """The latency ratio above which no plan can win."""
+        return to_beat(self.trials, self.wanted)
+
     def remaining(self, share: float) -> float:
         """Return the seconds left of a share of the time budget, without those kept back."""
         return min(self.left - (1 - share) * self.total, self.spare)
@@ -90,13 +96,13 @@ class LeftOut:
 
     Attributes:
         notes: For the user and the report.
-        late: More time would have tried more.
+        late: How many more time would have tried, at least 1 where that is not known.
         plans: How many plans, as far as they are known; at least those in `untried`.
         untried: Plans that were left out, each with its reason.
     """
 
     notes: tuple[str, ...] = ()
-    late: bool = False
+    late: int = 0
     plans: int = 0
     untried: tuple[Untried, ...] = ()
 
@@ -109,13 +115,13 @@ class LeftOut:
     def of(cls, plans: Iterable[Plan], why: str, *notes: str, late: bool = True) -> LeftOut:
         """Return plans that were left out for one reason."""
         untried = tuple(Untried(str(plan), why) for plan in plans)
-        return cls(notes, late, len(untried), untried)
+        return cls(notes, len(untried) * late, len(untried), untried)
 
     def and_also(self, other: LeftOut) -> LeftOut:
         """Return both together."""
         return LeftOut(
             (*self.notes, *other.notes),
-            self.late or other.late,
+            self.late + other.late,
             self.plans + other.plans,
             (*self.untried, *other.untried),
         )

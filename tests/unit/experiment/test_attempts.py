@@ -157,9 +157,10 @@ def test_a_trial_takes_all_that_passed_since_it_was_proposed(
 ) -> None:
     now = iter(range(0, 10_000, 7))
     monkeypatch.setattr(evaluate, "perf_counter", lambda: float(next(now)))
-    assert tried(attempts).seconds == 7
+    trial = tried(attempts)
+    assert (trial.seconds, trial.building) == (21, 7)
     monkeypatch.setattr(evaluate, "build_all", lambda *_: Files({}, (), 12, False, ""))
-    assert tried(attempts, replace(LOSSY, backend=Cpu(threads=2))).seconds == 7
+    assert tried(attempts, replace(LOSSY, backend=Cpu(threads=2))).seconds == 21
 
 
 def test_a_recipe_that_changes_nothing_is_not_run(

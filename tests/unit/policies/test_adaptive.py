@@ -15,7 +15,7 @@ from ortune.core.budget import Budget
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import AS_IS, Recipe, Step, Transform
+from ortune.core.step import AS_IS, Edit, Recipe, Step, Transform
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.policies import adaptive
 from ortune.policies.adaptive import Adaptive
@@ -267,3 +267,13 @@ def test_what_does_not_change_is_worked_out_once(monkeypatch: pytest.MonkeyPatch
     assert once
     Adaptive().left_out(view(failed, space=space))
     assert len(asked) == once
+
+
+def test_what_was_built_is_not_paid_again() -> None:
+    made = Recipe("int8", (Int8Static(),))
+    first, other = Plan(made, OPENVINO), Plan(made, replace(OPENVINO, streams=2))
+    new = Plan(Recipe("two steps", (Int8Static(head=True),)), OPENVINO)
+    record = trial(Proposal(first, "search"), 0.5, seconds=23.0, building=20.0)
+    edits = (Edit("int8-static", 60),)
+    expected = Expectations(view([replace(record, edits=edits)])).of([other, new])
+    assert [round(one.seconds) for one in expected] == [3, 23]

@@ -44,7 +44,7 @@ class Given(Policy):
         return Proposal(left[0], "test", "given") if left else None
 
     def left_out(self, view: View) -> LeftOut:
-        return LeftOut(notes=(MORE,), late=False, plans=3)
+        return LeftOut(notes=(MORE,), plans=3)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Around(Given):
         return replace(found, neighbour_of=first[0].key) if found and first else found
 
     def left_out(self, view: View) -> LeftOut:
-        return LeftOut(notes=(), late=True, plans=1)
+        return LeftOut(notes=(), late=1, plans=1)
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def test_what_would_be_found_is_named_up_to_ninety_seconds(
 def test_plans_left_for_lack_of_time_are_told_once(
     run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Given, "left_out", lambda self, view: LeftOut(late=True, plans=7))
+    monkeypatch.setattr(Given, "left_out", lambda self, view: LeftOut(late=7, plans=7))
     study = run(Script())
     assert [e.text for e in told if isinstance(e, Note)] == [
         "the time for plans is up: 7 plans not tried"

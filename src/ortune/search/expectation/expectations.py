@@ -220,9 +220,9 @@ class Expectations:
         found: dict[tuple[Step, ...], tuple[Recipe, float]] = {}
         for trial in self._view.trials:
             if trial.part == "search" and trial.edits:
-                recipe, seconds = trial.plan.recipe, sum(edit.seconds for edit in trial.edits)
+                recipe = trial.plan.recipe
                 known = found.get(recipe.steps)
-                found[recipe.steps] = recipe, max(seconds, known[1] if known else 0.0)
+                found[recipe.steps] = recipe, max(trial.building, known[1] if known else 0.0)
         return found
 
     def _run_s(self, plan: Plan) -> float:
@@ -233,13 +233,13 @@ class Expectations:
 
     @cached_property
     def _ran_s(self) -> dict[str, float]:
-        """Return hint, kind of backend and colon, or nothing -> mean seconds of its trials."""
+        """Return hint, kind of backend and colon, or nothing -> mean seconds without building."""
         found: dict[str, list[float]] = {}
         for trial in self._measured:
             if trial.seconds and not trial.stopped:
-                backend = trial.plan.backend
+                backend, seconds = trial.plan.backend, trial.seconds - trial.building
                 for one in (hint(backend), f"{inner(backend).name()}:", ""):
-                    found.setdefault(one, []).append(trial.seconds)
+                    found.setdefault(one, []).append(seconds)
         return {one: fmean(seconds) for one, seconds in found.items()}
 
 

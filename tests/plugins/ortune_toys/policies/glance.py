@@ -32,4 +32,4 @@ class Glance(Policy):
 
     def left_out(self, view: View) -> LeftOut:
         """Say that more was there."""
-        return LeftOut(("glanced at a few",), late=True)
+        return LeftOut(("glanced at a few",), late=1)
