@@ -1,6 +1,6 @@
 """The main job on nine shapes: ortune's winner beside what a careful person would try by hand.
 
-    python -m benchmarks.main_job [name ...] [--time 3m] [--prepare] [--fresh]
+    python -m benchmarks.main_job [name ...] [--time 3m] [--prepare] [--found] [--fresh]
 
 Every ratio is to the original on onnxruntime's CPU provider, one thread, from fresh pairs of
 processes. Budgets: ``benchmarks/shapes.json``. Of each model: the contestants' files and scores
@@ -10,6 +10,10 @@ their seconds fixed from the pilot. A race on a machine that is too noisy for a 
 again, at most three times, and all are kept. What is done lies in ``build/main_job/NAME``, and
 the same command goes on where it was stopped. Results: ``benchmarks/results/main_job.json``;
 tables by ``python -m benchmarks.tables``. An idle machine; ten minutes a model once prepared.
+
+``--found`` asks how near the search comes to the best there is: a search of 60 s, the first one
+again, and the best plan of the model's table (`benchmarks.search.record`) race too. Six real jobs
+can be named, and are searched on all backends alone; their results lie in ``real_jobs.json``.
 """
 
 from __future__ import annotations
@@ -22,56 +26,65 @@ from pathlib import Path
 from typing import Any
 
 import ortune as ot
-from benchmarks.budgets import SHAPES, Shape
+from benchmarks.budgets import REAL, SHAPES, Shape
 from benchmarks.contestants import Contestant, contestants
 from benchmarks.fresh import Kept
 from benchmarks.neighbour import to_itself
 from benchmarks.race import Race
+from benchmarks.search.models import WORK as SEARCHED
+from benchmarks.search.table import TABLES, read
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins.spelling import parse
 from ortune.core.trial import Verdict
 from ortune.experiment.golden import built_model
+from ortune.experiment.ledger import Ledger
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "main_job.json"
+REAL_RESULTS = RESULTS.with_name("real_jobs.json")
 FILES = ROOT / ".cache" / "main_job"
 WORK = ROOT / "build" / "main_job"
 THREADS = 1
+EVERY = SHAPES | REAL
 LABELS = ("all backends", "cpu")
+SHORT, SECOND = "in 60 s", "a second time"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(SHAPES))
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(EVERY))
     parser.add_argument("--time", default="3m", help="of each search")
     parser.add_argument("--prepare", action="store_true", help="make and score the files only")
+    parser.add_argument("--found", action="store_true", help="more searches, and the table's best")
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run kept")
     asked = parser.parse_args()
     for name in asked.names or SHAPES:
         if asked.fresh:
             shutil.rmtree(WORK / name, ignore_errors=True)
         began = time.monotonic()
-        found = run(SHAPES[name], asked.time, prepare=asked.prepare)
+        found = run(EVERY[name], asked.time, prepare=asked.prepare, more=asked.found)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
         if found is not None:
-            write(RESULTS, name, found)
+            write(RESULTS if name in SHAPES else REAL_RESULTS, name, found)
 
 
 def write(path: Path, name: str, found: dict[str, Any]) -> None:
     """Put one model's results beside the others'; machine and versions stand with each."""
     known = json.loads(path.read_text())["cases"] if path.is_file() else {}
     known[name] = found
-    ordered = {one: known[one] for one in SHAPES if one in known}
+    ordered = {one: known[one] for one in EVERY if one in known}
     about = {"machine": machine(), "versions": versions(), "threads": THREADS}
     path.write_text(json.dumps(about | {"cases": ordered}, indent=1) + "\n")
 
 
-def run(shape: Shape, limit: str, *, prepare: bool = False) -> dict[str, Any] | None:
-    """Prepare, search twice, and race; None when only prepared."""
+def run(
+    shape: Shape, limit: str, *, prepare: bool = False, more: bool = False
+) -> dict[str, Any] | None:
+    """Prepare, search, and race; None when only prepared."""
     work, made = WORK / shape.name, shape.write()
     entries = contestants(shape, made, FILES / shape.name, THREADS)
     scores = Kept(work / "scores.jsonl")
@@ -79,11 +92,13 @@ def run(shape: Shape, limit: str, *, prepare: bool = False) -> dict[str, Any] | 
         _scored(shape, made, entry, scores)
     if prepare:
         return None
+    labels = [one for one in LABELS if shape.name in SHAPES or one != "cpu"]
     found = {}
-    for label in LABELS:
+    for label in (*labels, *(SHORT, SECOND) * more):
         with to_itself():
             found[label] = _searched(shape, made, label, limit, work)
     winners = [_winner(made, label, about) for label, about in found.items()]
+    winners += _of_table(shape.name, made) * more
     for winner in winners:
         _scored(shape, made, winner, scores)
     known = {row["key"]: row for row in scores.rows()}
@@ -131,7 +146,7 @@ def _scored(shape: Shape, made: Path, entry: Contestant, kept: Kept) -> None:
     for budget in dict.fromkeys((shape.budget, shape.cpu_budget)):
         try:
             found = ot.verify(
-                made / "model.onnx", entry.model, data=made / "data", budget=budget,
+                made / "model.onnx", entry.model, **_judged_by(shape, made), budget=budget,
                 on=str(entry.backend),
             )  # fmt: skip
         except OrtuneError as error:
@@ -143,14 +158,20 @@ def _scored(shape: Shape, made: Path, entry: Contestant, kept: Kept) -> None:
     print(f"{shape.name}: {entry.name}: {row['error'] or row['scores']}", flush=True)
 
 
+def _judged_by(shape: Shape, made: Path) -> dict[str, Any]:
+    return {"evaluate": shape.evaluate} if shape.evaluate else {"data": made / "data"}
+
+
 def _searched(shape: Shape, made: Path, label: str, limit: str, work: Path) -> dict[str, Any]:
     """Return what a search found, searched now unless it is kept."""
     out = work / label.replace(" ", "-")
     kept = out.with_suffix(".json")
     if not kept.is_file():
         shutil.rmtree(out, ignore_errors=True)
+        began = time.monotonic()
         study = _search(shape, made, label, limit, out)
-        kept.write_text(json.dumps(_summary(study, made / "model.onnx")))
+        wall = round(time.monotonic() - began, 1)
+        kept.write_text(json.dumps(_summary(study, made / "model.onnx", wall)))
     found: dict[str, Any] = json.loads(kept.read_text())
     print(f"{shape.name}, {label}: {found['plan']}, {found['seconds']} s", flush=True)
     return found
@@ -161,17 +182,17 @@ def _search(shape: Shape, made: Path, label: str, limit: str, out: Path) -> ot.S
     openvino = label != "cpu" and Openvino().missing() is None
     return ot.optimize(
         made / "model.onnx",
-        data=made / "data",
-        calibration=made / "calibration",
+        **_judged_by(shape, made),
+        calibration=None if shape.evaluate else made / "calibration",
         budget=shape.cpu_budget if label == "cpu" else shape.budget,
         on=f"{cpu},openvino(threads={THREADS})" if openvino else cpu,
-        time=limit,
+        time="60s" if label == SHORT else limit,
         out=out,
         warm_start=False,
     )
 
 
-def _summary(study: ot.Study, model: Path) -> dict[str, Any]:
+def _summary(study: ot.Study, model: Path, wall: float) -> dict[str, Any]:
     """Return what is told of a search; `file` lies in its folder, or is empty for the original."""
     best, root = study.best, Path(study.root)
     path, ratio = built_model(root, best, model), best.ratio
@@ -182,6 +203,7 @@ def _summary(study: ot.Study, model: Path) -> dict[str, Any]:
         "file": "" if path == model else str(path),
         "plans": len({trial.key for trial in study.trials}),
         "seconds": round(sum(trial.seconds for trial in study.trials)),
+        "wall": wall,
         "finished": study.finished,
         "ratio": None if ratio is None else [ratio.value, ratio.low, ratio.high],
         "score": None if best.score is None else [best.score.value, str(best.score.verdict)],
@@ -193,6 +215,21 @@ def _winner(made: Path, label: str, found: dict[str, Any]) -> Contestant:
     path = Path(found.pop("file") or made / "model.onnx")
     name = f"ortune, {label}: {found['recipe']}"
     return Contestant(name, path, parse(Backend, found["on"]))
+
+
+def _of_table(name: str, made: Path) -> list[Contestant]:
+    """Return the best plan of a model's table, built there; none where no table was recorded."""
+    path = TABLES / f"{name}.json.gz"
+    if not path.is_file():
+        return []
+    best, root = read(path).best, SEARCHED / name / "run"
+    trial = Ledger(root).find(best.key, "search")
+    if trial is None:
+        raise OrtuneError(
+            f"{root} does not hold the table's best plan", fix=f"record {name} on this machine"
+        )
+    file = built_model(root, trial, made / "model.onnx")
+    return [Contestant(f"ortune's table: {best.plan.recipe.name}", file, best.plan.backend)]
 
 
 if __name__ == "__main__":
