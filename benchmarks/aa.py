@@ -184,7 +184,8 @@ def _verdict(
         mark, before = other.mark(), noise.snapshot()
         for index in indices:
             began = time.monotonic()
-            found = list(pairs(root, base, others, claiming(asked.search_seconds)))
+            spent = claiming(asked.search_seconds)
+            found = list(pairs(root, base, others, spent, index))
             rows.append(
                 {
                     "cell": list(asdict(cell).values()),

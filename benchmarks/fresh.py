@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,23 @@ def stream(model: Path, data: Path, folder: Path) -> Path:
     return feeds.load(str(data), facts(file.load(model)).inputs, folder).stream
 
 
-def pairs(root: Path, base: Side, others: Sequence[Side], spent: Effort) -> Iterator[Pair]:
+def pairs(
+    root: Path, base: Side, others: Sequence[Side], spent: Effort, turn: int = 0
+) -> Iterator[Pair]:
     """Yield a pair for each other side against one fresh process of the base.
+
+    Args:
+        turn: Of the odd ones the others start first, as in `timing.pairs.fresh_pairs`.
 
     Raises:
         WorkerFailed: A side does not run.
     """
-    with _running(root, base) as one:
-        for side in others:
-            with _running(root, side) as two:
-                yield time_pair(one, two, spent)
+    sides = (*others, base) if turn % 2 else (base, *others)
+    with ExitStack() as stack:
+        begun = [stack.enter_context(_running(root, side)) for side in sides]
+        one = begun.pop(-1 if turn % 2 else 0)
+        for two in begun:
+            yield time_pair(one, two, spent)
 
 
 @contextmanager

@@ -129,18 +129,19 @@ class Race:
                 if (name, turn) in rows:
                     continue
                 side = Side(racing[name].model, racing[name].backend, samples)
-                rows[name, turn] = {"name": name, "turn": turn} | _raced(root, base, side, seconds)
+                timed = _raced(root, base, side, seconds, turn)
+                rows[name, turn] = {"name": name, "turn": turn} | timed
                 kept.add(rows[name, turn])
                 print(f"race {index}, turn {turn}: {name}: {rows[name, turn]['said']}", flush=True)
         record = noise.between(before, noise.snapshot())
         return _judged(record, list(rows.values()), seconds)
 
 
-def _raced(root: Path, base: Side, side: Side, seconds: float) -> Row:
+def _raced(root: Path, base: Side, side: Side, seconds: float, turn: int) -> Row:
     """Time one fresh pair; a process that dies leaves its reason and no blocks."""
     try:
         spent = Effort(max_blocks=40, seconds=seconds, decide=False)
-        (pair,) = pairs(root, base, [side], spent)
+        (pair,) = pairs(root, base, [side], spent, turn)
     except WorkerFailed as error:
         return {"blocks": [], "disturbed": None, "said": error.failure.reason}
     waited = stats.disturbed([pair])

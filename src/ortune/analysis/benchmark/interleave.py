@@ -94,7 +94,7 @@ def contest(
         progress(turn + 1)
         for rows in groups:
             with ExitStack() as stack:
-                _Set(rows, root, energy, stack).run(seconds / total)
+                _Set(rows, root, energy, stack).run(seconds / total, backwards=bool(turn % 2))
 
 
 def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
@@ -114,9 +114,13 @@ class _Set:
         self._stack = stack
         self._live: dict[int, Worker] = {}
 
-    def run(self, seconds: float) -> None:
-        """Start a process for every row, one by one, and time all in turns until time is up."""
-        self._each(self._start)
+    def run(self, seconds: float, *, backwards: bool = False) -> None:
+        """Start a process for every row, one by one, and time all in turns until time is up.
+
+        Args:
+            backwards: Start the last row's first: see `timing.pairs.fresh_pairs`.
+        """
+        self._each(self._start, backwards=backwards)
         warmed = dict(self._each(lambda index: (index, self._warm(index))))
         share = seconds / (2 * _BLOCKS[0] * len(warmed))
         self._blocks(pace(warmed, min(max(_BURST_S[0], share), _BURST_S[1])), seconds)
@@ -126,9 +130,10 @@ class _Set:
     def _alive(self) -> list[int]:
         return [index for index, row in enumerate(self._rows) if not row.error]
 
-    def _each(self, act: Callable[[int], T]) -> list[T]:
+    def _each(self, act: Callable[[int], T], *, backwards: bool = False) -> list[T]:
         """Act on every row that runs, in order, and return what those that still run gave."""
-        found = [self._guarded(act, index) for index in self._alive]
+        order = self._alive[::-1] if backwards else self._alive
+        found = [self._guarded(act, index) for index in order]
         return [one for one in found if one is not None]
 
     def _guarded(self, act: Callable[[int], T], index: int) -> T | None:

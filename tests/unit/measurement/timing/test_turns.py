@@ -228,3 +228,13 @@ def test_whose_fault_it_was_is_told(do: str) -> None:
         fresh(diary, 1, two=do)
     assert not isinstance(caught.value, BaselineFailed)
     assert diary.count("A starts") == diary.count("A ends") == 2
+
+
+def test_sides_take_turns_in_who_starts_first() -> None:
+    diary: list[str] = []
+    found = fresh(diary, 3)
+    begun = [entry for entry in diary if entry.endswith(("starts", "load"))]
+    there = ["A starts", "B starts", "A load", "B load"]
+    back = ["B starts", "A starts", "B load", "A load"]
+    assert begun == there + back + there
+    assert [pair.baseline.name for pair in found] == ["A"] * 3
