@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -58,6 +59,12 @@ def number(value: float | None) -> str:
 def score(trial: Trial) -> str:
     """Write the score that the budget judges."""
     return NONE if trial.score is None else number(trial.score.value)
+
+
+def metric(spelled: str) -> str:
+    """Write a metric in a word or two: its name, of a function its path."""
+    found = re.match(r'function\(path="?([^",)]+)', spelled)
+    return found[1] if found else spelled.partition("(")[0]
 
 
 def milliseconds(ns: float | None) -> str:

@@ -33,8 +33,7 @@ class VerdictSection(Section):
         yield from (Text(line, tone) for line, tone in chosen(study))
         if best.key != study.baseline.key and (meaning := say.means(best.score)):
             yield Text(f"Accuracy {meaning}.")
-        if study.too_noisy:
-            yield Text(f"This machine was too noisy for a verdict: {study.advice[0]}.", "warn")
+        yield from (Text(line, "warn") for line in _doubts(study, best))
         if foreseen := say.foreseen(best):
             yield Text(f"Ratio of {study.job.workload.measure} {say.ratio(best)}; {foreseen}.")
         if used := say.workload(study):
@@ -103,16 +102,30 @@ def _accuracy(best: Trial) -> str:
     score = best.score
     if score is None:
         return "accuracy not scored"
-    name = score.metric.partition("(")[0]
-    values = f"{name} {say.number(score.base)} -> {say.number(score.value)}"
+    values = f"{say.metric(score.metric)} {say.number(score.base)} -> {say.number(score.value)}"
     return f"accuracy kept: {values}, {score.verdict or 'not judged'}"
 
 
 def _tone(study: Study, best: Trial) -> str:
+    """Return the colour of the whole claim: good only where nothing in it is in doubt."""
     if best.key == study.baseline.key:
-        return "plain"
+        return "warn" if study.ending.too_noisy or study.job.wanted.over(best) else "plain"
     proved = best.score is not None and best.score.verdict is Verdict.PROVED
-    return "good" if proved else "warn"
+    return "warn" if _doubts(study, best) or not proved else "good"
+
+
+def _doubts(study: Study, best: Trial) -> list[str]:
+    """Say what of the speed is in doubt."""
+    told, advice = [], f": {study.advice[0]}" if study.advice else ""
+    if study.too_noisy:
+        told.append(f"This machine was too noisy for a verdict{advice}.")
+    elif study.ending.too_noisy:
+        told.append(f"Measured on a noisy machine{advice}.")
+    if best.key == study.baseline.key:
+        return told
+    if study.job.wanted.prefer == "speed" and best.predicted and best.predicted.high >= 1:
+        told.append("A new measurement may find no gain.")
+    return told
 
 
 def _tried(study: Study) -> str:
@@ -166,7 +179,7 @@ def _scores(trials: list[Trial]) -> list[str]:
     if score is None:
         return [say.NONE for _ in trials]
     values = [score.base, score.value][-len(trials) :]
-    return [f"{score.metric} {say.number(value)}" for value in values]
+    return [f"{say.metric(score.metric)} {say.number(value)}" for value in values]
 
 
 def _placement(trial: Trial) -> str:

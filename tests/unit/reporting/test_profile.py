@@ -16,7 +16,7 @@ from tests.unit.analysis.profiling.test_roofline import (
     SMALL,
     kernel,
 )
-from tests.unit.reporting.test_bars import HOSTILE
+from tests.unit.reporting.test_plots import HOSTILE
 from tests.unit.reporting.test_reporting import parsed
 from tests.unit.studies import study
 

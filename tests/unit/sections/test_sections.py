@@ -20,13 +20,16 @@ from ortune.reporting.blocks import gather
 
 SECTIONS = (
     "batches",
+    "distribution",
     "front",
     "history",
     "machine",
     "noise",
     "notes",
+    "plans",
     "ranking",
     "reproduce",
+    "search",
     "steps",
     "untried",
     "verdict",
@@ -70,7 +73,10 @@ def scored(verdict: Verdict, needed: int | None) -> tuple[Score, ...]:
 def test_all_are_found_in_order(study: Study) -> None:
     assert tuple(catalog.names(Section)) == SECTIONS
     names = [part.name for part in gather(study)]
-    assert names[:3] == ["verdict", "front", "ranking"] and names[-1] == "reproduce"
+    assert (
+        names[:5] == ["verdict", "plans", "search", "front", "ranking"]
+        and names[-1] == "reproduce"
+    )
     assert [part.name for part in gather(study, terminal=True)] == ["verdict", "ranking"]
 
 
@@ -119,7 +125,8 @@ def test_the_front_gives_the_winner_the_verdict_of_the_first_line(study: Study) 
 def test_what_was_told_meanwhile_stands_on_the_page_alone(study: Study) -> None:
     ending, outlook = Ending(finished="time", notes=("clean: nothing to change",)), "32 samples"
     told = replace(study, ending=ending, header=replace(study.header, outlook=outlook))
-    assert blocks("notes", told) == [Text(outlook), Text(*ending.notes)]
+    title = Heading("Notes", folded=True)
+    assert blocks("notes", told) == [title, Text(outlook), Text(*ending.notes)]
     assert blocks("notes", study) == []
     shown = [one for part in gather(told, terminal=True) for one in part.blocks]
     assert not any(outlook in str(one) or ending.notes[0] in str(one) for one in shown)
@@ -185,7 +192,7 @@ def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
     assert found["score"] == ("cosine 0.97", "cosine 0.96")
     stages = (Contribution("baseline", made.baseline.key), Contribution("graph", made.best.key))
     rows = table("history", studies.changed(made, history=stages)).rows
-    assert [row[4] for row in rows] == ["1", "0.9995"]
+    assert [row[3] for row in rows] == ["1", "0.9995"]
     plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
     assert {point.y for point in plot.points if point.tone == "win"} == {0.9995}
     said = [block.text for block in blocks("ranking", made) if isinstance(block, Text)]
@@ -247,8 +254,8 @@ def test_history_needs_a_change(study: Study) -> None:
         study, history=(Contribution("baseline", first), Contribution("runtime", winner))
     )
     assert [row[:2] for row in table("history", made).rows] == [
-        ("baseline", "1.000"),
-        ("runtime settings", "0.5200"),
+        ("baseline", "-"),
+        ("runtime settings", "0.520 [0.510, 0.535]"),
     ]
     assert not blocks(
         "history", studies.changed(study, history=(Contribution("baseline", first),))
