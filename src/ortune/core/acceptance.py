@@ -19,7 +19,7 @@ _LONE = 0.87
 """Nine of ten lone blocks are less than 13 % off (``benchmarks/results/abandoned.json``)."""
 _FEWEST = 5
 """Answers lost or won, all one way, that a sign test at 5 % sees."""
-_WHOLE = 1e-6
+_WHOLE, _NOTHING = 1e-6, 0.5
 _EQUAL_MEMORY = 1.02
 """Peak memory of one plan differs by 0.2 % from process to process, with threads by more."""
 
@@ -226,7 +226,7 @@ def front(trials: Iterable[Trial], budget: Budget) -> tuple[Trial, ...]:
     """Return the trials that trade latency for score, fastest first.
 
     A slower one is among them for a score that is better by more than chance, a faster one for a
-    latency that is: no step of the front is noise.
+    latency that is: no step is noise. Of two that are level in both a finalist stands.
     """
     last = {trial.key: trial for trial in trials}.values()
     points = [
@@ -237,6 +237,9 @@ def front(trials: Iterable[Trial], budget: Budget) -> tuple[Trial, ...]:
     found: list[Trial] = []
     for trial in sorted(points, key=lambda t: (_ratio(t), -_gain(t, budget))):
         if found and not _better(trial, found[-1], budget):
+            known = (trial.part == "final") > (found[-1].part == "final")
+            if known and not _slower(trial, found[-1]) and not _better(found[-1], trial, budget):
+                found[-1] = trial
             continue
         while found and not _slower(trial, found[-1]):
             found.pop()
@@ -256,9 +259,11 @@ def resolution(score: Score, budget: Budget) -> float:
     whole = all(abs(count - round(count)) < _WHOLE for count in counts)
     if whole and 0 <= round(counts[0]) < n:
         return _FEWEST / n
-    bound = score.low if budget.metric.higher_is_better else score.high
-    if math.isfinite(bound):
-        return abs(score.value - bound)
+    off = abs(score.value - (score.low if budget.metric.higher_is_better else score.high))
+    # Of answers none of which was held out the bound is the worst there is: it says nothing.
+    share = 0 <= score.value <= 1 and 0 <= score.base <= 1
+    if off < (_NOTHING if share else math.inf):
+        return off
     return abs(score.base - budget.bound(score.base)) / n
 
 

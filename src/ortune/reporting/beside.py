@@ -51,10 +51,8 @@ def _told(found: Sequence[tuple[str, Profile | str, tuple[Action, ...]]]) -> Ite
             continue
         title = Heading(f"Profile of {Path(profile.model).name} on {profile.backend}")
         source = Text(f"From {place}/{files.WHOLE}, measured apart from the search.")
-        yield Part(name, (title, source))
-        for part in parts(profile, actions):
-            folded = tuple(_folded(block) for block in part.blocks)
-            yield replace(part, name=f"{name}-{part.name}", blocks=folded)
+        inner = (_folded(block) for part in parts(profile, actions) for block in part.blocks)
+        yield Part(name, (title, source, *inner))
 
 
 def _folded(block: Block) -> Block:
@@ -112,9 +110,15 @@ def _before_and_after(study: Study, profiles: Sequence[Profile]) -> dict[str, Pr
         sides["winner"] = (best, originals)
     found: dict[str, Profile] = {}
     for side, (trial, models) in sides.items():
-        fit = [one for one in profiles if Path(one.model).resolve() in models]
+        fit = [one for one in profiles if models & _places(study, one)]
         own = [one for one in fit if one.backend == str(trial.plan.backend)]
         # Of one file on two backends only the backend tells which is whose.
         if chosen := own or (fit if best.artefact or len(sides) == 1 else []):
             found[side] = chosen[0]
     return found
+
+
+def _places(study: Study, profile: Profile) -> set[Path]:
+    """Return where a profile's model may lie, whose path is as it was given: here, or beside."""
+    folders = (Path(), Path(study.root).resolve().parent)
+    return {(folder / profile.model).resolve() for folder in folders}

@@ -36,13 +36,14 @@ class FrontSection(Section):
         yield Heading("Speed against accuracy")
         yield Scatter(
             "times as fast as the original",
-            f"{metric} ({better} is better)",
+            metric,
             tuple(_scored(study, trial) for trial in shown),
             tuple(shown.index(trial) for trial in front),
         )
         yield Text(
-            "All scores are on the search's samples. Bars across are 99 % intervals; up and down, "
-            "what chance may make of a score. The front takes no step that chance could make."
+            f"Of scores {better} is better; all are on the search's samples. Bars across are 99 % "
+            "intervals; up and down, what chance may make of a score. The front takes no step that "
+            "chance could make."
         )
         yield Heading("The front", folded=True)
         yield Table(
@@ -58,10 +59,10 @@ def _sizes(study: Study, shown: list[Trial]) -> Iterable[Block]:
     yield Heading("Speed against size")
     yield Scatter(
         "times as fast as the original",
-        "MB of model files (lower is better)",
+        "MB of model files",
         tuple(_point(study, trial, (trial.size or 0) / 1e6) for trial in shown),
     )
-    yield Text("Bars across are 99 % intervals.")
+    yield Text("Smaller is better. Bars across are 99 % intervals.")
 
 
 def _timed(trial: Trial) -> bool:

@@ -308,6 +308,14 @@ def test_no_front_is_made_of_a_latency_inside_the_noise(tmp_path: Path) -> None:
     assert found == (slow,), "what is better in score costs no latency beyond the noise"
 
 
+def test_of_two_that_are_level_the_finalist_stands_on_the_front(tmp_path: Path) -> None:
+    once = replace(counted("o", 0.5, 190), ratio=Interval(0.5, 0.4, 0.6))
+    sure = replace(counted("s", 0.52, 190), part="final")
+    assert replace(searched(tmp_path), trials=(once, sure)).front() == (sure,)
+    slower = replace(counted("s", 0.7, 190), part="final")
+    assert replace(searched(tmp_path), trials=(once, slower)).front() == (once,)
+
+
 def test_without_a_bound_a_step_of_a_score_is_one_sample_at_the_limit(
     tmp_path: Path,
 ) -> None:
@@ -315,6 +323,8 @@ def test_without_a_bound_a_step_of_a_score_is_one_sample_at_the_limit(
     score = Score("cosine", 0.99951, 1.0, -math.inf, math.inf, 20)
     assert acceptance.resolution(score, made.budget) == pytest.approx(0.001 / 20)
     assert acceptance.resolution(replace(score, low=0.9993), made.budget) == pytest.approx(0.00021)
+    unread = replace(score, value=1.0, low=0.0)
+    assert acceptance.resolution(unread, made.budget) == pytest.approx(0.001 / 20)
 
 
 def test_a_study_says_what_its_header_and_its_ending_hold(tmp_path: Path) -> None:

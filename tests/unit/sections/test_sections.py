@@ -14,7 +14,18 @@ from ortune.core.plugins import catalog
 from ortune.core.section import Block, Heading, Scatter, Section, Table, Text
 from ortune.core.step import Edit
 from ortune.core.study import Contribution, Ending, Header, Study
-from ortune.core.trial import Interval, Plan, Score, Status, Untried, Verdict
+from ortune.core.trial import Block as Turn
+from ortune.core.trial import (
+    Burst,
+    Interval,
+    Measurement,
+    Pair,
+    Plan,
+    Score,
+    Status,
+    Untried,
+    Verdict,
+)
 from ortune.core.wording import megabytes, milliseconds, number
 from ortune.reporting.blocks import gather
 
@@ -182,6 +193,24 @@ def test_original_and_winner_side_by_side(study: Study) -> None:
     assert found["score"] == ("cosine 1", "cosine 0.9995")
     assert found["size, MB"] == ("5.4", "1.4")
     assert found["backend"] == ("cpu", "cpu(threads=1)")
+
+
+def test_milliseconds_are_of_the_blocks_behind_the_ratio_beside_them(study: Study) -> None:
+    best = study.trials[-1]
+    assert best.measurement is not None
+    slow = Burst((2_000_000, 2_020_000, 1_980_000), (0.0,) * 3)
+    taken = Measurement((Pair((Turn(slow, slow),)),), 1, 1, 1)
+    found = table("verdict", with_final(study, measurement=taken))
+    assert found.rows[0] == ("latency, ms", "2.000", "1.040"), "not the search's 1 ms"
+    shown = [
+        name
+        for one in gather(study)
+        for b in one.blocks
+        if isinstance(b, Table)
+        for name in b.columns
+        if "ms" in name.split()
+    ]
+    assert shown == [], "no milliseconds stand beside a ratio of other blocks"
 
 
 def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
