@@ -119,7 +119,7 @@ def test_original_and_winner_are_stacked_on_a_phone(pages: dict[str, Path], brow
     for width in (1440, 390):
         page = browser.new_page(viewport={"width": width, "height": 900})
         page.goto(pages["report"].as_uri())
-        cells = page.locator("#verdict tbody tr").first.locator("td")
+        cells = page.locator("#comparison tbody tr").first.locator("td")
         places[width] = [cells.nth(k).bounding_box() for k in (1, 2)]
         page.close()
     (a, b), (above, below) = places[1440], places[390]

@@ -229,19 +229,16 @@ def front(trials: Iterable[Trial], budget: Budget) -> tuple[Trial, ...]:
     latency that is: no step is noise. Of two that are level in both a finalist stands.
     """
     last = {trial.key: trial for trial in trials}.values()
-    points = [
-        t
-        for t in last
-        if t.ratio and t.ratio.bounded and not t.error and math.isfinite(_gain(t, budget))
-    ]
+    timed = (t for t in last if t.ratio and t.ratio.bounded and not t.error)
+    points = [t for t in timed if math.isfinite(_gain(t, budget))]
     found: list[Trial] = []
     for trial in sorted(points, key=lambda t: (_ratio(t), -_gain(t, budget))):
-        if found and not _better(trial, found[-1], budget):
-            known = (trial.part == "final") > (found[-1].part == "final")
-            if known and not _slower(trial, found[-1]) and not _better(found[-1], trial, budget):
-                found[-1] = trial
+        better = not found or _better(trial, found[-1], budget)
+        level = bool(found) and between(trial, found[-1]).low <= 1
+        sure = bool(found) and (trial.part == "final") > (found[-1].part == "final")
+        if not better and not (level and sure and not _better(found[-1], trial, budget)):
             continue
-        while found and not _slower(trial, found[-1]):
+        while found and between(trial, found[-1]).low <= 1:
             found.pop()
         found.append(trial)
     return tuple(found)
@@ -270,11 +267,6 @@ def resolution(score: Score, budget: Budget) -> float:
 def _better(one: Trial, two: Trial, budget: Budget) -> bool:
     chance = [resolution(t.score, budget) for t in (one, two) if t.score]
     return _gain(one, budget) - _gain(two, budget) >= max(chance)
-
-
-def _slower(one: Trial, two: Trial) -> bool:
-    """Say whether one is slower than the other beyond what their intervals leave open."""
-    return between(one, two).low > 1
 
 
 def _gain(trial: Trial, budget: Budget) -> float:

@@ -83,6 +83,14 @@ def megabytes(size: int | None) -> str:
     return f"{mb:.0f}" if mb >= 100 else f"{mb:.3g}" if mb >= 0.001 else f"{mb:.4f}"
 
 
+def measured(trial: Trial, name: str, unit: float) -> str:
+    """Write a figure of a trial's measurement in a unit: whole from ten on."""
+    if trial.measurement is None:
+        return NONE
+    value: int = getattr(trial.measurement, name)
+    return f"{value / unit:.0f}" if value >= 10 * unit else f"{value / unit:.2f}"
+
+
 def count(found: int, one: str, many: str = "") -> str:
     """Write a number and its noun: ``1 plan``, ``1,200 plans``."""
     return f"{found:,} {one if found == 1 else many or one + 's'}"

@@ -41,9 +41,9 @@ class FrontSection(Section):
             tuple(shown.index(trial) for trial in front),
         )
         yield Text(
-            f"Of scores {better} is better; all are on the search's samples. Bars across are 99 % "
-            "intervals; up and down, what chance may make of a score. The front takes no step that "
-            "chance could make."
+            f"Of scores {better} is better; all are on the search's samples. Bars across are "
+            "99 % intervals; up and down, what chance may make of a score. No step of the front "
+            "is one that chance could make."
         )
         yield Heading("The front", folded=True)
         yield Table(

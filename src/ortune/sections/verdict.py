@@ -1,4 +1,4 @@
-"""The answer, and the original beside the winner."""
+"""The answer: what to take, how sure that is, and what it rests on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ortune.core import wording as say
 from ortune.core.acceptance import FASTEST, Outcome
-from ortune.core.section import Block, Section, Table, Text
+from ortune.core.section import Block, Section, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial, Verdict
 
@@ -42,7 +42,6 @@ class VerdictSection(Section):
         yield from (Text(line, "warn") for line in _unconfirmed(study))
         yield Text(_budget(study))
         yield from (Text(f"Not decisive: {text}.", "warn") for text in say.fallen(best.scores))
-        yield _comparison(study, best)
 
 
 def answer(study: Study) -> str:
@@ -83,7 +82,7 @@ def _saved(study: Study, best: Trial) -> str:
 
 
 def _needs(trial: Trial, prefer: str) -> str:
-    return say.megabytes(trial.size) if prefer == "size" else _measured(trial, "peak_rss", 1e6)
+    return say.megabytes(trial.size) if prefer == "size" else say.measured(trial, "peak_rss", 1e6)
 
 
 def _nothing(study: Study) -> str:
@@ -151,47 +150,3 @@ def _budget(study: Study) -> str:
     rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
     parts = ", ".join(f"{number:,} {part}" for part, number in study.samples.items())
     return f"Budget: {study.budget}{rule}." + f" Samples: {parts}." * bool(parts)
-
-
-def _comparison(study: Study, best: Trial) -> Table:
-    trials = [study.baseline] + ([best] if best.key != study.baseline.key else [])
-    rows = [
-        (f"{study.job.workload.measure}, ms", *(_latency(study, trial) for trial in trials)),
-        ("score", *_scores(trials)),
-        ("size, MB", *(say.megabytes(trial.size) for trial in trials)),
-        ("recipe", *(trial.plan.recipe.name for trial in trials)),
-        ("backend", *(str(trial.plan.backend) for trial in trials)),
-        ("ran on", *(_placement(trial) for trial in trials)),
-        ("peak memory, MB", *(_measured(trial, "peak_rss", 1e6) for trial in trials)),
-        ("load, ms", *(_measured(trial, "load_ns", 1e6) for trial in trials)),
-        ("first run, ms", *(_measured(trial, "first_ns", 1e6) for trial in trials)),
-    ]
-    return Table(("", "original", "winner")[: len(trials) + 1], tuple(rows))
-
-
-def _latency(study: Study, trial: Trial) -> str:
-    return say.milliseconds(say.latency_ns(study, trial))
-
-
-def _scores(trials: list[Trial]) -> list[str]:
-    """Write both scores on the samples that the last of the trials was scored on."""
-    score = trials[-1].score
-    if score is None:
-        return [say.NONE for _ in trials]
-    values = [score.base, score.value][-len(trials) :]
-    return [f"{say.metric(score.metric)} {say.number(value)}" for value in values]
-
-
-def _placement(trial: Trial) -> str:
-    found = trial.measurement.placement if trial.measurement else {}
-    return (
-        ", ".join(f"{name}: {say.count(nodes, 'node')}" for name, nodes in found.items())
-        or "not recorded"
-    )
-
-
-def _measured(trial: Trial, name: str, unit: float) -> str:
-    if trial.measurement is None:
-        return say.NONE
-    value: int = getattr(trial.measurement, name)
-    return f"{value / unit:.0f}" if value >= 10 * unit else f"{value / unit:.2f}"

@@ -31,6 +31,7 @@ from ortune.reporting.blocks import gather
 
 SECTIONS = (
     "batches",
+    "comparison",
     "distribution",
     "front",
     "history",
@@ -84,11 +85,9 @@ def scored(verdict: Verdict, needed: int | None) -> tuple[Score, ...]:
 def test_all_are_found_in_order(study: Study) -> None:
     assert tuple(catalog.names(Section)) == SECTIONS
     names = [part.name for part in gather(study)]
-    assert (
-        names[:5] == ["verdict", "plans", "search", "front", "ranking"]
-        and names[-1] == "reproduce"
-    )
-    assert [part.name for part in gather(study, terminal=True)] == ["verdict", "ranking"]
+    assert names[:4] == ["verdict", "plans", "comparison", "search"] and names[-1] == "reproduce"
+    shown = [part.name for part in gather(study, terminal=True)]
+    assert shown == ["verdict", "comparison", "ranking"]
 
 
 def test_the_first_line_is_the_answer(study: Study) -> None:
@@ -156,7 +155,7 @@ def test_the_original_stays(study: Study, changes: dict[str, object]) -> None:
     assert first_line(kept) == (
         "the original stays: nothing was faster beyond the noise within the budget"
     )
-    assert table("verdict", kept).columns == ("", "original")
+    assert table("comparison", kept).columns == ("", "original")
     ranked = table("ranking", kept)
     assert ranked.rows[0][0] == "original" and ranked.marks[0] == "win"
 
@@ -188,7 +187,7 @@ def test_the_count_of_fates(study: Study) -> None:
 
 
 def test_original_and_winner_side_by_side(study: Study) -> None:
-    found = {row[0]: row[1:] for row in table("verdict", study).rows}
+    found = {row[0]: row[1:] for row in table("comparison", study).rows}
     assert found["latency, ms"] == ("1.000", "0.5200")
     assert found["score"] == ("cosine 1", "cosine 0.9995")
     assert found["size, MB"] == ("5.4", "1.4")
@@ -200,7 +199,7 @@ def test_milliseconds_are_of_the_blocks_behind_the_ratio_beside_them(study: Stud
     assert best.measurement is not None
     slow = Burst((2_000_000, 2_020_000, 1_980_000), (0.0,) * 3)
     taken = Measurement((Pair((Turn(slow, slow),)),), 1, 1, 1)
-    found = table("verdict", with_final(study, measurement=taken))
+    found = table("comparison", with_final(study, measurement=taken))
     assert found.rows[0] == ("latency, ms", "2.000", "1.040"), "not the search's 1 ms"
     shown = [
         name
@@ -217,7 +216,7 @@ def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
     final = (Score("cosine", 0.96, 0.97, 0.95, 0.97, 800, Verdict.PROVED),)
     parts = {"search": tuple(range(32)), "final": tuple(range(800))}
     made = studies.changed(with_final(study, scores=final), parts=parts)
-    found = {row[0]: row[1:] for row in table("verdict", made).rows}
+    found = {row[0]: row[1:] for row in table("comparison", made).rows}
     assert found["score"] == ("cosine 0.97", "cosine 0.96")
     stages = (Contribution("baseline", made.baseline.key), Contribution("graph", made.best.key))
     rows = table("history", studies.changed(made, history=stages)).rows
