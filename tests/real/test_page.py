@@ -36,10 +36,10 @@ CUT = """() => [...document.querySelectorAll('main *')]
     .filter(e => !e.closest('.box') || innerWidth < 600)
     .map(e => e.outerHTML.slice(0, 200))"""
 """What reaches beyond the window; on a wide one a wide table scrolls in its box."""
-LABELS = """() => [...document.querySelectorAll('svg text')].filter(e => e.checkVisibility())
+LABELS = """() => [...document.querySelectorAll('.plot text')].filter(e => e.checkVisibility())
     .filter(e => {const t = e.getBoundingClientRect();
                   const s = e.ownerSVGElement.getBoundingClientRect();
-                  return t.right > s.right + 9 || t.left < s.left - 9})
+                  return t.right > s.right + 1 || t.left < s.left - 1})
     .map(e => e.textContent)"""
 
 

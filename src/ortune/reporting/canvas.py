@@ -49,7 +49,7 @@ class Canvas:
     @property
     def ticks(self) -> int:
         """About how many ticks the x axis has."""
-        return max(3, self.width // 120)
+        return max(4, self.width // 120)
 
     def plot(self, label: str, *parts: str) -> str:
         """Return a plot with axes; `label` tells those who do not see it."""
@@ -58,7 +58,7 @@ class Canvas:
         return "\n".join([f'<svg {size} role="img" aria-label="{name}">', *parts, "</svg>"])
 
 
-WIDE, NARROW = Canvas(760, 400), Canvas(344, 300, left=52)
+WIDE, NARROW = Canvas(760, 400), Canvas(344, 300, left=60)
 """For a page, and for a phone: the same letters on both."""
 
 

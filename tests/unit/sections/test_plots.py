@@ -104,9 +104,9 @@ def test_the_histograms_hold_the_runs_behind_the_ratio(study: Study, scale: floa
     made = list(DistributionSection().blocks(timed(study, scale)))
     chart = one(Lines, made)
     assert isinstance(chart, Lines)
-    for line, top in zip(chart.lines, (1.99, 1.99 * scale), strict=True):
+    for line, top in zip(chart.lines, (1.94, 1.94 * scale), strict=True):
         levels = [y for (_, y), (_, after) in zip(line.points, line.points[1:], strict=False)]
-        assert sum(levels[1::2]) == pytest.approx(100, abs=3), "all but the slowest"
+        assert 94 <= sum(levels[1::2]) <= 100.01, "all but the slowest"
         assert max(x for x, _ in line.points) == pytest.approx(top, rel=0.1, abs=0.05)
     table = one(Table, made)
     assert isinstance(table, Table)
