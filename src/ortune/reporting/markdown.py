@@ -34,10 +34,18 @@ def written(parts: Sequence[Part]) -> str:
 
 
 def _part(part: Part) -> list[str]:
-    """Return what is shown of a part; headings of what is left out are not."""
-    found = [(block, _block(block)) for block in part.blocks]
-    content = any(text for block, text in found if not isinstance(block, Heading))
-    return [text for _, text in found if text and content]
+    """Return what is shown of a part, title by title; words about a plot alone go with it."""
+    titles: list[list[Block]] = [[]]
+    for block in part.blocks:
+        if isinstance(block, Heading):
+            titles.append([])
+        titles[-1].append(block)
+    return [text for under in titles if _told(under) for block in under if (text := _block(block))]
+
+
+def _told(blocks: Sequence[Block]) -> bool:
+    plotted = any(isinstance(block, Scatter | Intervals | Lines) for block in blocks)
+    return not plotted or any(isinstance(block, Table | Bars) for block in blocks)
 
 
 def _block(block: Block) -> str:

@@ -18,6 +18,10 @@ _ENDS = {
     "interrupted": "The search was interrupted; the same command goes on.",
 }
 
+_WAITING, _BUSY = 0.02, 0.5
+"""A run that waited for over 2 % of its time was disturbed; with over half of them the noise may
+have gone one way (``docs/measuring.md``)."""
+
 
 @dataclass(frozen=True)
 class VerdictSection(Section):
@@ -122,9 +126,20 @@ def _doubts(study: Study, best: Trial) -> list[str]:
         told.append(f"Measured on a noisy machine{advice}.")
     if best.key == study.baseline.key:
         return told
+    if (share := _waited(best)) > _BUSY:
+        told.append(f"{100 * share:.0f} % of the runs behind the speed-up waited for a CPU.")
     if study.job.wanted.prefer == "speed" and best.predicted and best.predicted.high >= 1:
         told.append("A new measurement may find no gain.")
     return told
+
+
+def _waited(trial: Trial) -> float:
+    """Return the share of a trial's timed runs whose threads waited for a CPU; 0 if unknown."""
+    pairs = trial.measurement.pairs if trial.measurement else ()
+    blocks = [block for pair in pairs for block in pair.blocks]
+    bursts = (burst for block in blocks for burst in (block.baseline, block.candidate))
+    known = [share for burst in bursts for share in burst.waited if share >= 0]
+    return sum(share > _WAITING for share in known) / len(known) if known else 0.0
 
 
 def _tried(study: Study) -> str:

@@ -244,3 +244,11 @@ def test_an_area_stands_on_zero() -> None:
     axis = next(e for e in root.iter("path") if e.get("class") == "axis")
     bottom = area.get("points", "").split()[-1].split(",")[1]
     assert f"V{float(bottom):.0f}H" in axis.get("d", "")
+
+
+def test_in_markdown_words_about_a_plot_go_with_it() -> None:
+    table = Table(("a",), (("1",),))
+    blocks = (Heading("Plot"), ROOF, Text("its bars"), Heading("Kept"), Text("words"))
+    text = written((Part("p", (*blocks, Heading("Both"), ROOF, table)),))
+    assert "Plot" not in text and "its bars" not in text
+    assert "## Kept" in text and "words" in text and "## Both" in text

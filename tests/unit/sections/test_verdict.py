@@ -15,7 +15,8 @@ from ortune.bundle.read import read
 from ortune.core.plugins import codec
 from ortune.core.section import Text
 from ortune.core.study import Study
-from ortune.core.trial import Interval, Trial, Verdict
+from ortune.core.trial import Block as Turn
+from ortune.core.trial import Burst, Interval, Pair, Trial, Verdict
 from ortune.measurement.timing import stats
 from ortune.sections.noise import NoiseSection
 from ortune.sections.verdict import VerdictSection
@@ -57,6 +58,21 @@ def test_the_colour_is_that_of_the_whole_claim(study: Study) -> None:
     alone = replace(study, trials=study.trials[:1])
     assert colour(alone) == "plain"
     assert colour(studies.changed(alone, too_noisy=True, advice=("pin it",))) == "warn"
+
+
+def test_a_claim_of_disturbed_runs_is_not_green(study: Study) -> None:
+    best = study.trials[-1]
+    assert best.measurement is not None
+
+    def waited(*shares: float) -> Study:
+        burst = Burst((1_000_000,) * len(shares), shares)
+        taken = replace(best.measurement, pairs=(Pair((Turn(burst, burst),)),))
+        return replace(study, trials=(*study.trials[:-1], replace(best, measurement=taken)))
+
+    assert colour(waited(0.0, 0.01, 0.5, -1.0)) == "good", "unknown ones do not count"
+    busy = waited(0.0, 0.03, 0.5)
+    assert colour(busy) == "warn"
+    assert "67 % of the runs behind the speed-up waited for a CPU." in texts(busy)
 
 
 def test_a_run_of_before_says_nothing_of_it(tmp_path: Path) -> None:
