@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortune.core.trial import Interval, Status, Trial, Verdict
+from ortune.core.trial import Interval, Score, Status, Trial, Verdict
 
 if TYPE_CHECKING:
-    from ortune.core.metric import Metric
+    from ortune.core.budget import Budget
 
 _EQUAL = 1.01
 """Finalists within 1 % of the fastest may be as good; files within 1 % are as large."""
 _LONE = 0.87
 """Nine of ten lone blocks are less than 13 % off (``benchmarks/results/abandoned.json``)."""
+_FEWEST = 5
+"""Answers lost or won, all one way, that a sign test at 5 % sees."""
+_WHOLE, _NOTHING = 1e-6, 0.5
 _EQUAL_MEMORY = 1.02
 """Peak memory of one plan differs by 0.2 % from process to process, with threads by more."""
 
@@ -219,20 +222,56 @@ def winner(
     )
 
 
-def front(trials: Iterable[Trial], metric: Metric) -> tuple[Trial, ...]:
-    """Return the trials that no other beats in both latency and score, fastest first."""
-    sign = -1 if metric.higher_is_better else 1
-    points = [
-        (t.ratio.value, sign * t.score.value, t)
-        for t in {trial.key: trial for trial in trials}.values()
-        if t.ratio and t.score and not t.error
-    ]
+def front(trials: Iterable[Trial], budget: Budget) -> tuple[Trial, ...]:
+    """Return the trials that trade latency for score, fastest first.
 
-    def beaten(slow: float, bad: float) -> bool:
-        return any(a <= slow and b <= bad and (a, b) != (slow, bad) for a, b, _ in points)
+    A slower one is among them for a score that is better by more than chance, a faster one for a
+    latency that is: no step is noise. Of two that are level in both a finalist stands.
+    """
+    last = {trial.key: trial for trial in trials}.values()
+    timed = (t for t in last if t.ratio and t.ratio.bounded and not t.error)
+    points = [t for t in timed if math.isfinite(_gain(t, budget))]
+    found: list[Trial] = []
+    for trial in sorted(points, key=lambda t: (_ratio(t), -_gain(t, budget))):
+        better = not found or _better(trial, found[-1], budget)
+        level = bool(found) and between(trial, found[-1]).low <= 1
+        sure = bool(found) and (trial.part == "final") > (found[-1].part == "final")
+        if not better and not (level and sure and not _better(found[-1], trial, budget)):
+            continue
+        while found and between(trial, found[-1]).low <= 1:
+            found.pop()
+        found.append(trial)
+    return tuple(found)
 
-    fastest_first = sorted(points, key=lambda point: point[0])
-    return tuple(trial for slow, bad, trial in fastest_first if not beaten(slow, bad))
+
+def resolution(score: Score, budget: Budget) -> float:
+    """Return by how much chance may move a score, in its own unit.
+
+    Of answers that are right or wrong five: of fewer, all gone one way, a sign test has a chance
+    above 5 % (2^-4). Else the distance to the score's bound where it has one. Where nothing says,
+    what one sample that falls from the original's score to the limit moves a mean by.
+    """
+    n = max(1, score.samples)
+    counts = (score.value * n, score.base * n)
+    whole = all(abs(count - round(count)) < _WHOLE for count in counts)
+    if whole and 0 <= round(counts[0]) < n:
+        return _FEWEST / n
+    off = abs(score.value - (score.low if budget.metric.higher_is_better else score.high))
+    # Of answers none of which was held out the bound is the worst there is: it says nothing.
+    share = 0 <= score.value <= 1 and 0 <= score.base <= 1
+    if off < (_NOTHING if share else math.inf):
+        return off
+    return abs(score.base - budget.bound(score.base)) / n
+
+
+def _better(one: Trial, two: Trial, budget: Budget) -> bool:
+    chance = [resolution(t.score, budget) for t in (one, two) if t.score]
+    return _gain(one, budget) - _gain(two, budget) >= max(chance)
+
+
+def _gain(trial: Trial, budget: Budget) -> float:
+    value = trial.score.value if trial.score else math.nan
+    return value if budget.metric.higher_is_better else -value
 
 
 def byte_size(found: float) -> str:

@@ -13,9 +13,10 @@ from ortune.core.study import Study
 
 @dataclass(frozen=True)
 class Heading:
-    """A section's title."""
+    """A title; what stands under a folded one, down to the next, is shown on demand."""
 
     text: str
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,23 @@ class Table:
 
 @dataclass(frozen=True)
 class Point:
-    """One mark of a scatter plot."""
+    """One mark of a scatter plot.
+
+    Attributes:
+        x: Its place.
+        y: Its place.
+        label: Its name.
+        tone: win, lose, original, or empty.
+        x_span: Ends of its error bar along x; None draws none.
+        y_span: Ends of its error bar along y.
+    """
 
     x: float
     y: float
     label: str
     tone: str = ""
+    x_span: tuple[float, float] | None = None
+    y_span: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,11 +92,55 @@ class Bars:
         unit: What the lengths are, such as ``ms a run``.
         bars: At most some thirty.
         segments: Names of the segments, the same for all bars; one needs no name.
+        stacked: Segments end to end; else each starts at zero, one under the other.
     """
 
     unit: str
     bars: tuple[Bar, ...]
     segments: tuple[str, ...] = ("",)
+    stacked: bool = True
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One row of a plot of intervals.
+
+    Attributes:
+        label: What it stands for.
+        value: The estimate; NaN draws none.
+        low: End of its interval; with `high` equal to the value draws none.
+        high: The other end.
+        figure: The estimate in words, written behind the row.
+        note: What else there is to know, in a few words.
+        tone: win, lose, original, open (not confirmed), or empty (confirmed).
+    """
+
+    label: str
+    value: float
+    low: float
+    high: float
+    figure: str
+    note: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Estimates with their intervals beside a line that they are compared with, first on top.
+
+    Attributes:
+        title: Of the rows.
+        unit: What the values are, such as ``speed-up``; the axis is logarithmic.
+        rows: The estimates, all values above zero.
+        legend: Tone -> its meaning.
+        reference: Where the line stands.
+    """
+
+    title: str
+    unit: str
+    rows: tuple[Estimate, ...]
+    legend: tuple[tuple[str, str], ...]
+    reference: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,12 +150,15 @@ class Line:
     Attributes:
         name: In the legend.
         points: (x, y); on a logarithmic axis above zero.
-        tone: win, lose, roof (a limit drawn in the ink's colour), or empty for the next colour.
+        tone: win, lose, original, roof (a limit drawn in the ink's colour), or empty for the next
+            colour.
+        filled: The area under it is tinted.
     """
 
     name: str
     points: tuple[tuple[float, float], ...]
     tone: str = ""
+    filled: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +187,7 @@ class Lines:
     named: int = 8
 
 
-Block: TypeAlias = Heading | Text | Table | Scatter | Bars | Lines
+Block: TypeAlias = Heading | Text | Table | Scatter | Bars | Intervals | Lines
 
 
 @dataclass(frozen=True)

@@ -296,5 +296,5 @@ class Study(TableResult):
         return None if trial.predicted is None else trial.predicted.inverse()
 
     def front(self) -> tuple[Trial, ...]:
-        """Return the trials that no other beats in both latency and score, fastest first."""
-        return acceptance.front(self.trials, self.budget.metric)
+        """Return the trials that trade latency for score beyond chance, fastest first."""
+        return acceptance.front(self.trials, self.budget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -60,6 +61,12 @@ def score(trial: Trial) -> str:
     return NONE if trial.score is None else number(trial.score.value)
 
 
+def metric(spelled: str) -> str:
+    """Write a metric in a word or two: its name, of a function its path."""
+    found = re.match(r'function\(path="?([^",)]+)', spelled)
+    return found[1] if found else spelled.partition("(")[0]
+
+
 def milliseconds(ns: float | None) -> str:
     """Write a duration with four significant digits: ``0.0512``, ``1.920``, ``12.30`` ms."""
     if ns is None or ns <= 0:
@@ -74,6 +81,14 @@ def megabytes(size: int | None) -> str:
         return NONE
     mb = size / 1e6
     return f"{mb:.0f}" if mb >= 100 else f"{mb:.3g}" if mb >= 0.001 else f"{mb:.4f}"
+
+
+def measured(trial: Trial, name: str, unit: float) -> str:
+    """Write a figure of a trial's measurement in a unit: whole from ten on."""
+    if trial.measurement is None:
+        return NONE
+    value: int = getattr(trial.measurement, name)
+    return f"{value / unit:.0f}" if value >= 10 * unit else f"{value / unit:.2f}"
 
 
 def count(found: int, one: str, many: str = "") -> str:

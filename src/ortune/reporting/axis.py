@@ -37,7 +37,8 @@ class Axis:
 
     def ticks(self, about: int = 6) -> list[float]:
         """Return round values: 1, 2 or 5 times a power of ten apart, or powers on a log axis."""
-        return self._powers(about) if self.log else self._steps(about)
+        wide = self.log and self.high > 5 * self.low
+        return self._powers(about) if wide else self._steps(about)
 
     def tick(self, value: float) -> str:
         """Write a tick's value."""

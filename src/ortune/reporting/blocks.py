@@ -15,10 +15,12 @@ class Part:
 
     Attributes:
         name: The section's file name.
+        order: Parts are shown in this order.
     """
 
     name: str
     blocks: tuple[Block, ...]
+    order: int = 90
 
 
 def gather(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
@@ -30,7 +32,7 @@ def gather(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
     sections = [catalog.load(Section, name)() for name in catalog.names(Section)]
     shown = [one for one in sections if one.terminal or not terminal]
     ordered = sorted(shown, key=lambda one: (one.order, one.name()))
-    parts = (Part(one.name(), tuple(one.blocks(study))) for one in ordered)
+    parts = (Part(one.name(), tuple(one.blocks(study)), one.order) for one in ordered)
     return tuple(part for part in parts if part.blocks)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
 
@@ -12,21 +13,53 @@ from ortune.reporting.axis import Axis
 CHARACTER, LINE = 6.3, 14
 """Rough extent of a letter in px at the label's font size."""
 _LONGEST = 44
-WIDTH, HEIGHT = 760, 400
-LEFT, RIGHT, TOP, BOTTOM = 64, WIDTH - 24, 34, HEIGHT - 46
-"""Where the axes of a plot end, px."""
-FRAME = (LEFT, TOP - 12, WIDTH, BOTTOM)
-"""What names stay inside of."""
 
 Box: TypeAlias = tuple[float, float, float, float]
 """Left, top, right, bottom in px."""
 
 
-def plot(label: str, *parts: str) -> str:
-    """Return a plot with axes; `label` tells those who do not see it."""
-    name = escape(label, quote=True)
-    head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}">'
-    return "\n".join([head, *parts, "</svg>"])
+@dataclass(frozen=True)
+class Canvas:
+    """The extent of a plot, and where its axes end, px."""
+
+    width: int
+    height: int
+    left: int = 64
+
+    @property
+    def right(self) -> int:
+        """End of the x axis."""
+        return self.width - 24
+
+    @property
+    def top(self) -> int:
+        """End of the y axis."""
+        return 34
+
+    @property
+    def bottom(self) -> int:
+        """Start of the y axis."""
+        return self.height - 46
+
+    @property
+    def frame(self) -> Box:
+        """What names stay inside of."""
+        return (self.left, self.top - 12, self.width, self.bottom)
+
+    @property
+    def ticks(self) -> int:
+        """About how many ticks the x axis has."""
+        return max(4, self.width // 120)
+
+    def plot(self, label: str, *parts: str) -> str:
+        """Return a plot with axes; `label` tells those who do not see it."""
+        name = escape(label, quote=True)
+        size = f'viewBox="0 0 {self.width} {self.height}"'
+        return "\n".join([f'<svg {size} role="img" aria-label="{name}">', *parts, "</svg>"])
+
+
+WIDE, NARROW = Canvas(760, 400), Canvas(344, 300, left=60)
+"""For a page, and for a phone: the same letters on both."""
 
 
 def text(x: float, y: float, words: str, kind: str) -> str:
@@ -34,11 +67,11 @@ def text(x: float, y: float, words: str, kind: str) -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
 
 
-def grid(x: Axis, y: Axis, x_label: str, y_label: str) -> list[str]:
+def grid(x: Axis, y: Axis, x_label: str, y_label: str, ticks: int = 6) -> list[str]:
     """Draw grid lines, ticks, both axes and their titles. `y` runs upwards."""
     left, right, top, bottom = x.start, x.stop, y.stop, y.start
     parts = []
-    for value in x.ticks():
+    for value in x.ticks(ticks):
         at = x.at(value)
         parts.append(f'<path class="grid" d="M{at:.1f} {top}V{bottom}"/>')
         parts.append(text(at, bottom + 18, x.tick(value), "tick middle"))
@@ -48,7 +81,7 @@ def grid(x: Axis, y: Axis, x_label: str, y_label: str) -> list[str]:
         parts.append(text(left - 8, at + 4, y.tick(value), "tick end"))
     parts.append(f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>')
     parts.append(text((left + right) / 2, bottom + 40, x_label, "title middle"))
-    parts.append(text(8, 16, y_label, "title"))
+    parts.append(text(8, 16, shortened(y_label, int(right / 7)), "title"))
     return parts
 
 
@@ -76,7 +109,7 @@ def free(places: Sequence[Box], taken: Sequence[Box], frame: Box) -> Box | None:
 
 
 def named(
-    marks: Sequence[tuple[float, float, str]], lines: Sequence[Box], frame: Box, most: int
+    marks: Sequence[tuple[float, float, str]], lines: Sequence[Box], canvas: Canvas, most: int
 ) -> list[str]:
     """Name marks in their order where there is room, each name once, off the lines if possible.
 
@@ -87,8 +120,9 @@ def named(
     taken = [(x - 7.0, y - 7.0, x + 7.0, y + 7.0) for x, y, _ in marks]
     parts: list[str] = []
     written = {""}
+    frame, longest = canvas.frame, min(_LONGEST, canvas.width // 14)
     for x, y, label in marks:
-        name = shortened(label.splitlines()[0] if label else "")
+        name = shortened(label.splitlines()[0] if label else "", longest)
         if name in written or len(parts) == most:
             continue
         places = spots(x, y, len(name) * CHARACTER)

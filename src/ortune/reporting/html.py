@@ -8,12 +8,22 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
+from ortune.core.section import (
+    Bars,
+    Block,
+    Heading,
+    Intervals,
+    Lines,
+    Scatter,
+    Table,
+    Text,
+)
 from ortune.core.study import Study
 from ortune.core.version import __version__
-from ortune.reporting import bars, lines, scatter
-from ortune.reporting.beside import profiles
-from ortune.reporting.blocks import Part, gather, numeric
+from ortune.reporting import lines, rows, scatter
+from ortune.reporting.beside import whole
+from ortune.reporting.blocks import Part, numeric
+from ortune.reporting.canvas import NARROW
 
 _LONG = 32
 """Letters above which a column's cells may wrap."""
@@ -35,7 +45,7 @@ def render(study: Study) -> str:
     """Return the whole page; everything that comes from the study is escaped."""
     name = ", ".join(Path(one).name for one in study.job.model.split(", "))
     foot = "Every number of the search comes from the run's ledger, which keeps the raw samples."
-    return page(name, (*gather(study), *profiles(study)), foot)
+    return page(name, whole(study), foot)
 
 
 def page(title: str, parts: Sequence[Part], foot: str = "") -> str:
@@ -71,14 +81,22 @@ def _style() -> str:
 
 
 def _section(part: Part) -> str:
-    inner = "\n".join(_block(block) for block in part.blocks)
-    return f'<section id="{escape(part.name)}">\n{inner}\n</section>'
+    """Write a part; what stands under a folded heading goes into an element that opens."""
+    inner, fold = [], ""
+    for block in part.blocks:
+        if isinstance(block, Heading):
+            inner.append(fold)
+            fold = "</details>" if block.folded else ""
+        inner.append(_block(block))
+    inside = "\n".join(filter(None, [*inner, fold]))
+    return f'<section id="{escape(part.name)}">\n{inside}\n</section>'
 
 
 def _block(block: Block) -> str:
     match block:
-        case Heading(text):
-            return f"<h2>{escape(text)}</h2>"
+        case Heading(text, folded):
+            title = f"<h2>{escape(text)}</h2>"
+            return f"<details><summary>{title}</summary>" if folded else title
         case Text(text, "code"):
             return f"<pre>{escape(text)}</pre>"
         case Text(text, tone):
@@ -90,21 +108,26 @@ def _block(block: Block) -> str:
             return _scatter(block)
         case Bars():
             return _bars(block)
+        case Intervals():
+            return _intervals(block)
         case Lines():
             return _lines(block)
 
 
 def _table(table: Table) -> str:
     kinds = _kinds(table)
-    head = _cells("th", table.columns, [kind if kind == "num" else "" for kind in kinds])
+    head = "".join(
+        f"<th{_named(kind if kind == 'num' else '')}>{escape(name)}</th>" if name else "<td></td>"
+        for name, kind in zip(table.columns, kinds, strict=True)
+    )
     marks = table.marks or ("",) * len(table.rows)
-    rows = "\n".join(
-        f"<tr{_named(mark)}>{_cells('td', row, kinds)}</tr>"
+    body = "\n".join(
+        f"<tr{_named(mark)}>{_cells(table, row, kinds)}</tr>"
         for row, mark in zip(table.rows, marks, strict=True)
     )
     return (
         f'<div class="box" tabindex="0"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody></table></div>"
+        f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
 
@@ -118,10 +141,11 @@ def _kinds(table: Table) -> list[str]:
     ]
 
 
-def _cells(tag: str, row: Sequence[str], kinds: Sequence[str]) -> str:
+def _cells(table: Table, row: Sequence[str], kinds: Sequence[str]) -> str:
+    """Write cells; each repeats its column's name, which stands before it on a narrow page."""
     return "".join(
-        f"<{tag}{_named(kind)}>{escape(cell)}</{tag}>"
-        for cell, kind in zip(row, kinds, strict=True)
+        f'<td{_named(kind)} data-column="{escape(column)}">{escape(cell)}</td>'
+        for cell, kind, column in zip(row, kinds, table.columns, strict=True)
     )
 
 
@@ -134,13 +158,20 @@ def _scatter(plot: Scatter) -> str:
     keys = [_key(_DOT.format(kind), text) for kind, text in _LEGEND.items() if kind in shown]
     if scatter.outside(plot):
         keys.append("<span>triangles lie beyond the axes</span>")
-    return _plot(scatter.svg(plot), keys)
+    return _plot((scatter.svg(plot), scatter.svg(plot, NARROW)), keys)
 
 
 def _bars(chart: Bars) -> str:
-    kinds = [bars.segment_class(chart, index) for index in range(len(chart.segments))]
+    kinds = [rows.segment_class(chart, index) for index in range(len(chart.segments))]
     named = zip(kinds, chart.segments, strict=True) if len(chart.segments) > 1 else ()
-    return _plot(bars.svg(chart), [_key(_BOX.format(kind), name) for kind, name in named])
+    keys = [_key(_BOX.format(kind), name) for kind, name in named]
+    return rows.bars(chart) + _legend(keys)
+
+
+def _intervals(plot: Intervals) -> str:
+    shown = {one.tone for one in plot.rows}
+    keys = [_key(rows.sign(tone), text) for tone, text in plot.legend if tone in shown]
+    return _legend(keys) + rows.intervals(plot)
 
 
 def _lines(chart: Lines) -> str:
@@ -155,12 +186,18 @@ def _lines(chart: Lines) -> str:
         for tone, text in chart.legend
         if tone in shown
     ]
-    return _plot(lines.svg(chart), keys)
+    return _plot((lines.svg(chart), lines.svg(chart, NARROW)), keys)
 
 
-def _plot(drawn: str, keys: Sequence[str]) -> str:
-    legend = f'<div class="legend">{"".join(keys)}</div>' if keys else ""
-    return f'<div class="box plot" tabindex="0">{drawn}</div>{legend}'
+def _plot(drawn: tuple[str, str], keys: Sequence[str]) -> str:
+    """Write a plot for a wide page and for a narrow one: one of them is shown."""
+    wide, narrow = drawn
+    both = f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+    return f'<div class="plot">{both}</div>{_legend(keys)}'
+
+
+def _legend(keys: Sequence[str]) -> str:
+    return f'<div class="legend">{"".join(keys)}</div>' if keys else ""
 
 
 def _key(sign: str, text: str) -> str:

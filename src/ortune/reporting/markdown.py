@@ -5,23 +5,47 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
+from ortune.core.section import (
+    Bars,
+    Block,
+    Heading,
+    Intervals,
+    Lines,
+    Scatter,
+    Table,
+    Text,
+)
 from ortune.core.study import Study
-from ortune.reporting.beside import profiles
-from ortune.reporting.blocks import Part, gather, numeric, tabled
+from ortune.reporting.beside import whole
+from ortune.reporting.blocks import Part, numeric, tabled
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 
 def markdown(study: Study) -> str:
     """Return the whole report."""
-    return written((*gather(study), *profiles(study)))
+    return written(whole(study))
 
 
 def written(parts: Sequence[Part]) -> str:
     """Return parts as one text; bars become tables, other plots are left out for their tables."""
-    found = [_block(block) for part in parts for block in part.blocks]
-    return "\n\n".join(text for text in found if text) + "\n"
+    found = [text for part in parts for text in _part(part)]
+    return "\n\n".join(found) + "\n"
+
+
+def _part(part: Part) -> list[str]:
+    """Return what is shown of a part, title by title; words about a plot alone go with it."""
+    titles: list[list[Block]] = [[]]
+    for block in part.blocks:
+        if isinstance(block, Heading):
+            titles.append([])
+        titles[-1].append(block)
+    return [text for under in titles if _told(under) for block in under if (text := _block(block))]
+
+
+def _told(blocks: Sequence[Block]) -> bool:
+    plotted = any(isinstance(block, Scatter | Intervals | Lines) for block in blocks)
+    return not plotted or any(isinstance(block, Table | Bars) for block in blocks)
 
 
 def _block(block: Block) -> str:
@@ -36,7 +60,7 @@ def _block(block: Block) -> str:
             return _table(block)
         case Bars():
             return _table(tabled(block))
-        case Scatter() | Lines():
+        case Scatter() | Intervals() | Lines():
             return ""
 
 

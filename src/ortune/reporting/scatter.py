@@ -7,30 +7,34 @@ from collections.abc import Sequence
 from html import escape
 
 from ortune.core.section import Point, Scatter
-from ortune.reporting import canvas
 from ortune.reporting.axis import Axis
-from ortune.reporting.canvas import BOTTOM, FRAME, LEFT, RIGHT, TOP, along, grid, named
+from ortune.reporting.canvas import WIDE, Canvas, along, grid, named
 
 
-def svg(plot: Scatter) -> str:
+def svg(plot: Scatter, canvas: Canvas = WIDE) -> str:
     """Draw the plot. Losers far off do not stretch the axes: they are triangles at the edge."""
-    x = _axis([(p.x, p.tone) for p in plot.points], LEFT, RIGHT)
-    y = _axis([(p.y, p.tone) for p in plot.points], BOTTOM, TOP)
+    x, y = _axes(plot, canvas)
     label = f"{plot.y_label} against {plot.x_label}"
     return canvas.plot(
         label,
-        *grid(x, y, plot.x_label, plot.y_label),
+        *grid(x, y, plot.x_label, plot.y_label, canvas.ticks),
         _line(plot, x, y),
+        *(_errors(point, x, y) for point in plot.points),
         *(_mark(point, index in plot.front, x, y) for index, point in enumerate(plot.points)),
-        *_labels(plot, x, y),
+        *_labels(plot, x, y, canvas),
     )
 
 
 def outside(plot: Scatter) -> bool:
     """Whether a point lies beyond the axes."""
-    x = _axis([(p.x, p.tone) for p in plot.points], 0, 1)
-    y = _axis([(p.y, p.tone) for p in plot.points], 0, 1)
+    x, y = _axes(plot, WIDE)
     return any(not (x.holds(p.x) and y.holds(p.y)) for p in plot.points)
+
+
+def _axes(plot: Scatter, canvas: Canvas) -> tuple[Axis, Axis]:
+    x = _axis([(p.x, p.tone) for p in plot.points], canvas.left, canvas.right)
+    ys = [(y, p.tone) for p in plot.points for y in (p.y, *(p.y_span or ()))]
+    return x, _axis(ys, canvas.bottom, canvas.top)
 
 
 def _axis(values: Sequence[tuple[float, str]], start: float, stop: float) -> Axis:
@@ -50,6 +54,18 @@ def _line(plot: Scatter, x: Axis, y: Axis) -> str:
     return f'<polyline class="front" points="{path}"/>' if len(places) > 1 else ""
 
 
+def _errors(point: Point, x: Axis, y: Axis) -> str:
+    """Draw the error bars of a point that lies within the axes."""
+    if not (x.holds(point.x) and y.holds(point.y)):
+        return ""
+    path = ""
+    if point.x_span:
+        path += f"M{x.at(point.x_span[0]):.1f} {y.at(point.y):.1f}H{x.at(point.x_span[1]):.1f}"
+    if point.y_span:
+        path += f"M{x.at(point.x):.1f} {y.at(point.y_span[0]):.1f}V{y.at(point.y_span[1]):.1f}"
+    return f'<path class="error {escape(point.tone, quote=True)}" d="{path}"/>' if path else ""
+
+
 def _mark(point: Point, front: bool, x: Axis, y: Axis) -> str:
     at_x, at_y = x.at(point.x), y.at(point.y)
     kind = escape(point.tone or ("best" if front else "other"), quote=True)
@@ -61,7 +77,7 @@ def _mark(point: Point, front: bool, x: Axis, y: Axis) -> str:
     return f'<path class="{kind}" d="{shape}">{tip}</path>'
 
 
-def _labels(plot: Scatter, x: Axis, y: Axis) -> list[str]:
+def _labels(plot: Scatter, x: Axis, y: Axis, canvas: Canvas) -> list[str]:
     """Name the winner and the original, then what is on the front, where there is room."""
     dots = [(x.at(p.x), y.at(p.y)) for p in plot.points]
     ends = itertools.pairwise([dots[index] for index in plot.front])
@@ -70,4 +86,4 @@ def _labels(plot: Scatter, x: Axis, y: Axis) -> list[str]:
     order = dict.fromkeys((*first, *plot.front, *range(len(dots))))
     shown = {*first, *plot.front}
     marks = [(*dots[i], plot.points[i].label if i in shown else "") for i in order]
-    return named(marks, line, FRAME, len(marks))
+    return named(marks, line, canvas, len(marks))

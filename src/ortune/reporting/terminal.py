@@ -10,7 +10,16 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text as Line
 
-from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
+from ortune.core.section import (
+    Bars,
+    Block,
+    Heading,
+    Intervals,
+    Lines,
+    Scatter,
+    Table,
+    Text,
+)
 from ortune.core.study import Study
 from ortune.reporting.blocks import Part, gather, numeric
 from ortune.reporting.canvas import middle_cut
@@ -49,7 +58,7 @@ def _block(block: Block) -> Iterator[RenderableType]:
             yield FittedTable(block)
         case Bars():
             yield Chart(block)
-        case Scatter() | Lines():
+        case Scatter() | Intervals() | Lines():
             return
 
 

@@ -1,4 +1,4 @@
-"""Latency against score: the plans that no other beats in both."""
+"""Speed against score, or against size: what another budget would have bought."""
 
 from __future__ import annotations
 
@@ -8,35 +8,44 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ortune.core import wording as say
-from ortune.core.acceptance import LOST, outcome
-from ortune.core.section import Block, Heading, Point, Scatter, Section, Table
+from ortune.core.acceptance import LOST, outcome, resolution
+from ortune.core.section import Block, Heading, Point, Scatter, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 
 
 @dataclass(frozen=True)
 class FrontSection(Section):
-    """What another accuracy budget would have bought."""
+    """The trade of speed for accuracy; for size where that is preferred."""
 
     order: ClassVar[int] = 20
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the plot of every scored plan and the table of the front."""
-        shown = [_on_search_samples(study, trial) for trial in say.latest(study)]
-        shown = [trial for trial in shown if _plotted(trial)]
+        """Yield the plot of every plan that was timed, and the table of the front."""
+        latest = [trial for trial in say.latest(study) if _timed(trial)]
+        if study.job.wanted.prefer == "size":
+            yield from _sizes(study, [trial for trial in latest if trial.size])
+            return
+        shown = [replace(one, scores=say.searched(study, one).scores) for one in latest]
+        shown = [one for one in shown if one.score and math.isfinite(one.score.value)]
         if len(shown) < 2:
             return
         front = replace(study, trials=tuple(shown)).front()
-        metric = str(study.budget.metric)
-        measure = study.job.workload.measure
+        metric = say.metric(str(study.budget.metric))
         better = "higher" if study.budget.metric.higher_is_better else "lower"
-        yield Heading(f"{measure[:1].upper()}{measure[1:]} against accuracy")
+        yield Heading("Speed against accuracy")
         yield Scatter(
-            f"{measure} / {measure} of the original (lower is better)",
-            f"{metric} ({better} is better)",
-            tuple(_point(study, trial) for trial in shown),
+            "times as fast as the original",
+            metric,
+            tuple(_scored(study, trial) for trial in shown),
             tuple(shown.index(trial) for trial in front),
         )
+        yield Text(
+            f"Of scores {better} is better; all are on the search's samples. Bars across are "
+            "99 % intervals; up and down, what chance may make of a score. No step of the front "
+            "is one that chance could make."
+        )
+        yield Heading("The front", folded=True)
         yield Table(
             ("plan on the front", "speed-up", "99 % interval", metric, "MB", "verdict"),
             tuple(_row(study, trial) for trial in front),
@@ -44,25 +53,40 @@ class FrontSection(Section):
         )
 
 
-def _on_search_samples(study: Study, trial: Trial) -> Trial:
-    """Give a finalist its score of the search: all scores here are on the same samples."""
-    return replace(trial, scores=say.searched(study, trial).scores)
+def _sizes(study: Study, shown: list[Trial]) -> Iterable[Block]:
+    if len(shown) < 2:
+        return
+    yield Heading("Speed against size")
+    yield Scatter(
+        "times as fast as the original",
+        "MB of model files",
+        tuple(_point(study, trial, (trial.size or 0) / 1e6) for trial in shown),
+    )
+    yield Text("Smaller is better. Bars across are 99 % intervals.")
 
 
-def _plotted(trial: Trial) -> bool:
-    if trial.error or trial.ratio is None or trial.score is None:
-        return False
-    return math.isfinite(trial.ratio.value) and math.isfinite(trial.score.value)
+def _timed(trial: Trial) -> bool:
+    return not trial.error and trial.ratio is not None and math.isfinite(trial.ratio.value)
 
 
-def _point(study: Study, trial: Trial) -> Point:
-    x = trial.ratio.value if trial.ratio else math.nan
-    y = trial.score.value if trial.score else math.nan
+def _scored(study: Study, trial: Trial) -> Point:
+    score = trial.score
+    if score is None:
+        return _point(study, trial, math.nan)
+    point, chance = _point(study, trial, score.value), resolution(score, study.budget)
+    if trial.key == study.baseline.key or not chance:
+        return point
+    return replace(point, y_span=(score.value - chance, score.value + chance))
+
+
+def _point(study: Study, trial: Trial, y: float) -> Point:
+    speed = study.speedup(trial)
     if trial.key == study.baseline.key:
-        return Point(x, y, "original", "original")
-    if trial.key == study.best.key:
-        return Point(x, y, str(trial.plan), "win")
-    return Point(x, y, str(trial.plan), "lose" if outcome(trial) in LOST else "")
+        return Point(speed.value, y, "original", "original")
+    lost = "lose" if outcome(trial) in LOST else ""
+    kind = "win" if trial.key == study.best.key else lost
+    span = (speed.low, speed.high) if speed.bounded else None
+    return Point(speed.value, y, str(trial.plan), kind, x_span=span)
 
 
 def _row(study: Study, trial: Trial) -> tuple[str, ...]:

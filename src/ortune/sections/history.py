@@ -16,7 +16,7 @@ _NAMES = {"runtime": "runtime settings"}
 
 @dataclass(frozen=True)
 class HistorySection(Section):
-    """Latency, size and score on the way from the original to the winner; each is measured.
+    """Latency ratio, size and score on the way from the original to the winner; each is measured.
 
     Scores are on the search's samples throughout: the final ones are seen by finalists only.
     """
@@ -31,14 +31,13 @@ class HistorySection(Section):
         if len(rows) < 2:
             return
         metric = study.budget.metric.name()
-        yield Heading("What each change brought")
-        yield Table(("after", "ms", say.ratio_of(study), "MB", metric, "plan"), rows)
+        yield Heading("What each change brought", folded=True)
+        yield Table(("after", say.ratio_of(study), "MB", metric, "plan"), rows)
 
 
 def _row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:
     return (
         _NAMES.get(name, name),
-        say.milliseconds(say.latency_ns(study, trial)),
         say.NONE if trial.key == study.baseline.key else say.ratio(trial),
         say.megabytes(trial.size),
         say.score(say.searched(study, trial)),

@@ -21,5 +21,5 @@ class MachineSection(Section):
         job = study.job
         rows = [*job.machine.items(), *job.versions.items()]
         if rows:
-            yield Heading("Machine and versions")
+            yield Heading("Machine and versions", folded=True)
             yield Table(("part", "value"), tuple(rows))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ortune.core.section import Block, Section, Text
+from ortune.core.section import Block, Heading, Section, Text
 from ortune.core.study import Study
 
 
@@ -14,8 +14,11 @@ from ortune.core.study import Study
 class NotesSection(Section):
     """What the samples can prove, and what was left out or noticed on the way."""
 
-    order: ClassVar[int] = 15
+    order: ClassVar[int] = 55
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield a line a note."""
-        yield from (Text(text) for text in (study.header.outlook, *study.notes) if text)
+        told = [text for text in (study.header.outlook, *study.notes) if text]
+        if told:
+            yield Heading("Notes", folded=True)
+            yield from map(Text, told)

@@ -35,7 +35,7 @@ class RankingSection(Section):
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield one row a plan, then how to repeat each failure."""
         ranked = sorted(say.latest(study), key=lambda trial: _place(study, trial))
-        yield Heading("Every plan")
+        yield Heading("Every plan", folded=True)
         yield Table(
             ("plan", "speed-up", say.ratio_of(study), _metric(study), "MB", "verdict", "why"),
             tuple(_row(study, trial) for trial in ranked),

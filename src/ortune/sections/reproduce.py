@@ -19,7 +19,7 @@ class ReproduceSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield commands that can be pasted."""
-        yield Heading("Reproduce")
+        yield Heading("Reproduce", folded=True)
         if study.command:
             yield Text("The whole search; in the same folder it resumes:")
             yield Text(study.command, "code")

@@ -21,12 +21,12 @@ class StepsSection(Section):
         """Yield two tables; each only when it has rows."""
         best = study.best
         if best.edits:
-            yield Heading(f"What the winning recipe did ({best.plan.recipe.name})")
+            yield Heading(f"What the winning recipe did ({best.plan.recipe.name})", folded=True)
             rows = tuple(_row(edit) for edit in best.edits)
             yield Table(("step", "edits", "seconds", "note"), rows)
         undone = _rolled_back(study)
         if undone:
-            yield Heading("Steps that were rolled back")
+            yield Heading("Steps that were rolled back", folded=True)
             yield Text("A step that breaks the structure, a type or the numbers is undone.")
             yield Table(("step", "in", "why"), undone)
 

@@ -23,7 +23,7 @@ class UntriedSection(Section):
         left = study.ending.left_out
         if not left:
             return
-        yield Heading("Not tried")
+        yield Heading("Not tried", folded=True)
         yield Table(("plan", "why not"), tuple((one.plan, one.why) for one in left))
         more = study.counts[Outcome.UNTRIED] - len(left)
         if more > 0:

@@ -1,4 +1,4 @@
-"""The answer, and the original beside the winner."""
+"""The answer: what to take, how sure that is, and what it rests on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ortune.core import wording as say
 from ortune.core.acceptance import FASTEST, Outcome
-from ortune.core.section import Block, Section, Table, Text
+from ortune.core.section import Block, Section, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial, Verdict
 
@@ -17,6 +17,10 @@ _ENDS = {
     "target": "The search stopped at the first proved plan that reached the target.",
     "interrupted": "The search was interrupted; the same command goes on.",
 }
+
+_WAITING, _BUSY = 0.02, 0.5
+"""A run that waited for over 2 % of its time was disturbed; with over half of them the noise may
+have gone one way (``docs/measuring.md``)."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,7 @@ class VerdictSection(Section):
         yield from (Text(line, tone) for line, tone in chosen(study))
         if best.key != study.baseline.key and (meaning := say.means(best.score)):
             yield Text(f"Accuracy {meaning}.")
-        if study.too_noisy:
-            yield Text(f"This machine was too noisy for a verdict: {study.advice[0]}.", "warn")
+        yield from (Text(line, "warn") for line in _doubts(study, best))
         if foreseen := say.foreseen(best):
             yield Text(f"Ratio of {study.job.workload.measure} {say.ratio(best)}; {foreseen}.")
         if used := say.workload(study):
@@ -43,7 +46,6 @@ class VerdictSection(Section):
         yield from (Text(line, "warn") for line in _unconfirmed(study))
         yield Text(_budget(study))
         yield from (Text(f"Not decisive: {text}.", "warn") for text in say.fallen(best.scores))
-        yield _comparison(study, best)
 
 
 def answer(study: Study) -> str:
@@ -84,7 +86,7 @@ def _saved(study: Study, best: Trial) -> str:
 
 
 def _needs(trial: Trial, prefer: str) -> str:
-    return say.megabytes(trial.size) if prefer == "size" else _measured(trial, "peak_rss", 1e6)
+    return say.megabytes(trial.size) if prefer == "size" else say.measured(trial, "peak_rss", 1e6)
 
 
 def _nothing(study: Study) -> str:
@@ -103,16 +105,41 @@ def _accuracy(best: Trial) -> str:
     score = best.score
     if score is None:
         return "accuracy not scored"
-    name = score.metric.partition("(")[0]
-    values = f"{name} {say.number(score.base)} -> {say.number(score.value)}"
+    values = f"{say.metric(score.metric)} {say.number(score.base)} -> {say.number(score.value)}"
     return f"accuracy kept: {values}, {score.verdict or 'not judged'}"
 
 
 def _tone(study: Study, best: Trial) -> str:
+    """Return the colour of the whole claim: good only where nothing in it is in doubt."""
     if best.key == study.baseline.key:
-        return "plain"
+        return "warn" if study.ending.too_noisy or study.job.wanted.over(best) else "plain"
     proved = best.score is not None and best.score.verdict is Verdict.PROVED
-    return "good" if proved else "warn"
+    return "warn" if _doubts(study, best) or not proved else "good"
+
+
+def _doubts(study: Study, best: Trial) -> list[str]:
+    """Say what of the speed is in doubt."""
+    told, advice = [], f": {study.advice[0]}" if study.advice else ""
+    if study.too_noisy:
+        told.append(f"This machine was too noisy for a verdict{advice}.")
+    elif study.ending.too_noisy:
+        told.append(f"Measured on a noisy machine{advice}.")
+    if best.key == study.baseline.key:
+        return told
+    if (share := _waited(best)) > _BUSY:
+        told.append(f"{100 * share:.0f} % of the runs behind the speed-up waited for a CPU.")
+    if study.job.wanted.prefer == "speed" and best.predicted and best.predicted.high >= 1:
+        told.append("A new measurement may find no gain.")
+    return told
+
+
+def _waited(trial: Trial) -> float:
+    """Return the share of a trial's timed runs whose threads waited for a CPU; 0 if unknown."""
+    pairs = trial.measurement.pairs if trial.measurement else ()
+    blocks = [block for pair in pairs for block in pair.blocks]
+    bursts = (burst for block in blocks for burst in (block.baseline, block.candidate))
+    known = [share for burst in bursts for share in burst.waited if share >= 0]
+    return sum(share > _WAITING for share in known) / len(known) if known else 0.0
 
 
 def _tried(study: Study) -> str:
@@ -138,47 +165,3 @@ def _budget(study: Study) -> str:
     rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
     parts = ", ".join(f"{number:,} {part}" for part, number in study.samples.items())
     return f"Budget: {study.budget}{rule}." + f" Samples: {parts}." * bool(parts)
-
-
-def _comparison(study: Study, best: Trial) -> Table:
-    trials = [study.baseline] + ([best] if best.key != study.baseline.key else [])
-    rows = [
-        (f"{study.job.workload.measure}, ms", *(_latency(study, trial) for trial in trials)),
-        ("score", *_scores(trials)),
-        ("size, MB", *(say.megabytes(trial.size) for trial in trials)),
-        ("recipe", *(trial.plan.recipe.name for trial in trials)),
-        ("backend", *(str(trial.plan.backend) for trial in trials)),
-        ("ran on", *(_placement(trial) for trial in trials)),
-        ("peak memory, MB", *(_measured(trial, "peak_rss", 1e6) for trial in trials)),
-        ("load, ms", *(_measured(trial, "load_ns", 1e6) for trial in trials)),
-        ("first run, ms", *(_measured(trial, "first_ns", 1e6) for trial in trials)),
-    ]
-    return Table(("", "original", "winner")[: len(trials) + 1], tuple(rows))
-
-
-def _latency(study: Study, trial: Trial) -> str:
-    return say.milliseconds(say.latency_ns(study, trial))
-
-
-def _scores(trials: list[Trial]) -> list[str]:
-    """Write both scores on the samples that the last of the trials was scored on."""
-    score = trials[-1].score
-    if score is None:
-        return [say.NONE for _ in trials]
-    values = [score.base, score.value][-len(trials) :]
-    return [f"{score.metric} {say.number(value)}" for value in values]
-
-
-def _placement(trial: Trial) -> str:
-    found = trial.measurement.placement if trial.measurement else {}
-    return (
-        ", ".join(f"{name}: {say.count(nodes, 'node')}" for name, nodes in found.items())
-        or "not recorded"
-    )
-
-
-def _measured(trial: Trial, name: str, unit: float) -> str:
-    if trial.measurement is None:
-        return say.NONE
-    value: int = getattr(trial.measurement, name)
-    return f"{value / unit:.0f}" if value >= 10 * unit else f"{value / unit:.2f}"

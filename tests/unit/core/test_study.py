@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.studies import CLEAN, FACTS, baseline, changed, job, study, trial
 
 from ortune.backends.cpu import Cpu
+from ortune.core import acceptance
 from ortune.core.acceptance import Goal, Outcome, between, outcome, winner
 from ortune.core.step import Recipe
 from ortune.core.study import Ending, Header, Study
-from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
+from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.core.wording import verdict
 from ortune.quantizers.int8_weights import Int8Weights
 
@@ -268,7 +269,7 @@ def test_a_trial_is_found_by_the_start_of_its_key_the_final_one_before_the_other
     assert made.find("ff") is None
 
 
-def test_the_front_is_what_nothing_beats_in_both(tmp_path: Path) -> None:
+def test_the_front_trades_latency_for_score(tmp_path: Path) -> None:
     made = searched(tmp_path)
     points = ((0.3, 0.99), (0.5, 0.999), (0.6, 0.999), (0.5, 0.99), (0.7, 1.0), (0.8, 0.98))
     trials = [trial(f"{at}" * 16, FOUND, r, value=v) for at, (r, v) in enumerate(points)]
@@ -280,11 +281,50 @@ def test_the_front_is_what_nothing_beats_in_both(tmp_path: Path) -> None:
     assert [t.key[0] for t in made.front()] == ["1", "4"], "the last measurement counts"
 
 
-def test_equal_points_are_both_on_the_front_and_what_has_no_score_is_not(tmp_path: Path) -> None:
+def test_of_equal_points_one_is_on_the_front_and_what_has_no_score_is_not(tmp_path: Path) -> None:
     made = searched(tmp_path)
     two = tuple(trial(key, FOUND, 0.5) for key in ("e1" * 8, "e2" * 8))
     unscored = replace(trial("e3" * 8, FOUND, 0.1), scores=())
-    assert replace(made, trials=(*two, unscored)).front() == two
+    lone = replace(trial("e4" * 8, FOUND, 0.1), ratio=Interval(0.1, 0.0, math.inf))
+    assert replace(made, trials=(*two, unscored, lone)).front() == two[:1]
+
+
+def counted(key: str, ratio: float, right: int, samples: int = 200) -> Trial:
+    """A plan that answers so many samples right; the original 190 of 200."""
+    score = Score("top1", right / samples, 0.95, -math.inf, math.inf, samples)
+    return replace(trial(key * 16, FOUND, ratio), scores=(score,))
+
+
+@pytest.mark.parametrize(("right", "front"), [(190, "f"), (191, "f"), (194, "f"), (195, "fs")])
+def test_no_front_is_made_of_a_few_answers(tmp_path: Path, right: int, front: str) -> None:
+    fast, slow = counted("f", 0.5, 190), counted("s", 0.8, right)
+    found = replace(searched(tmp_path), trials=(slow, fast)).front()
+    assert "".join(one.key[0] for one in found) == front
+
+
+def test_no_front_is_made_of_a_latency_inside_the_noise(tmp_path: Path) -> None:
+    fast, slow = counted("f", 0.5, 150), counted("s", 0.505, 190)
+    found = replace(searched(tmp_path), trials=(fast, slow)).front()
+    assert found == (slow,), "what is better in score costs no latency beyond the noise"
+
+
+def test_of_two_that_are_level_the_finalist_stands_on_the_front(tmp_path: Path) -> None:
+    once = replace(counted("o", 0.5, 190), ratio=Interval(0.5, 0.4, 0.6))
+    sure = replace(counted("s", 0.52, 190), part="final")
+    assert replace(searched(tmp_path), trials=(once, sure)).front() == (sure,)
+    slower = replace(counted("s", 0.7, 190), part="final")
+    assert replace(searched(tmp_path), trials=(once, slower)).front() == (once,)
+
+
+def test_without_a_bound_a_step_of_a_score_is_one_sample_at_the_limit(
+    tmp_path: Path,
+) -> None:
+    made = searched(tmp_path)  # the budget is cosine >= 0.999
+    score = Score("cosine", 0.99951, 1.0, -math.inf, math.inf, 20)
+    assert acceptance.resolution(score, made.budget) == pytest.approx(0.001 / 20)
+    assert acceptance.resolution(replace(score, low=0.9993), made.budget) == pytest.approx(0.00021)
+    unread = replace(score, value=1.0, low=0.0)
+    assert acceptance.resolution(unread, made.budget) == pytest.approx(0.001 / 20)
 
 
 def test_a_study_says_what_its_header_and_its_ending_hold(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.unit.analysis.profiling.test_roofline import (
     SMALL,
     kernel,
 )
-from tests.unit.reporting.test_bars import HOSTILE
+from tests.unit.reporting.test_plots import HOSTILE
 from tests.unit.reporting.test_reporting import parsed
 from tests.unit.studies import study
 
@@ -24,9 +24,11 @@ from ortune.analysis.profiling import files
 from ortune.core.errors import OrtuneError
 from ortune.core.profile import Action, Kernel, Profile
 from ortune.core.section import Bars, Lines, Table
+from ortune.core.study import Study
 from ortune.core.trial import Interval
 from ortune.reporting import profile as subject
 from ortune.reporting import profile_page
+from ortune.reporting.beside import whole
 from ortune.reporting.html import render
 from ortune.reporting.markdown import markdown, written
 from ortune.reporting.roofline import roofline
@@ -142,6 +144,42 @@ def test_profiles_in_a_runs_folder_are_part_of_its_report(tmp_path: Path) -> Non
     assert "Profile of m.onnx on cpu" in render(made)
     assert "## Profile of m.onnx on cpu" in markdown(made)
     ids = [said["id"] for _, said in parsed(render(made)).found if "id" in said]
-    assert "profile-1-roofline" in ids and len(ids) == len(set(ids))
+    assert "profile-1" in ids and len(ids) == len(set(ids))
+    assert "<summary><h2>What limits it</h2></summary>" in render(made)
     (folder / files.WHOLE).write_text("{}")
     assert "A profile is left out" in render(made)
+
+
+def compared(study: Study) -> Bars | None:
+    parts = {part.name: part for part in whole(study)}
+    found = parts["operators"].blocks if "operators" in parts else ()
+    return next((block for block in found if isinstance(block, Bars)), None)
+
+
+def test_operators_of_original_and_winner_stand_side_by_side(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    assert compared(made) is None
+    root = Path(made.root)
+    before = replace(profile(), model=made.models[""])
+    files.write(before, root / "one")
+    alone = compared(made)
+    assert alone is not None and alone.segments == ("original",)
+    after = profile(replace(KERNELS[0], op_type="QMatMul", time_ns=1e6), KERNELS[1])
+    artefact = f"{root.name}/{made.best.artefact}/toy.onnx"  # as given beside the run's folder
+    files.write(replace(after, model=artefact), root / "two")
+    both = compared(made)
+    assert both is not None and both.segments == ("original", "winner") and not both.stacked
+    lengths = {bar.label: bar.parts for bar in both.bars}
+    assert lengths["QMatMul"] == (0.0, pytest.approx(1.0))
+    assert lengths["Add"][0] == lengths["Add"][1] > 0
+    assert lengths["MatMul"][1] == 0.0
+    order = [part.name for part in whole(made)]
+    assert order.index("front") < order.index("operators") < order.index("ranking")
+
+
+def test_without_profiles_the_shares_of_the_set_up_stand_there(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    told = replace(made, header=replace(made.header, by_operator={"Relu": 0.25, "Add": 0.75}))
+    bars = compared(told)
+    assert bars is not None and bars.unit == "% of a run"
+    assert [(bar.label, bar.parts) for bar in bars.bars] == [("Add", (75.0,)), ("Relu", (25.0,))]

@@ -14,19 +14,34 @@ from ortune.core.plugins import catalog
 from ortune.core.section import Block, Heading, Scatter, Section, Table, Text
 from ortune.core.step import Edit
 from ortune.core.study import Contribution, Ending, Header, Study
-from ortune.core.trial import Interval, Plan, Score, Status, Untried, Verdict
+from ortune.core.trial import Block as Turn
+from ortune.core.trial import (
+    Burst,
+    Interval,
+    Measurement,
+    Pair,
+    Plan,
+    Score,
+    Status,
+    Untried,
+    Verdict,
+)
 from ortune.core.wording import megabytes, milliseconds, number
 from ortune.reporting.blocks import gather
 
 SECTIONS = (
     "batches",
+    "comparison",
+    "distribution",
     "front",
     "history",
     "machine",
     "noise",
     "notes",
+    "plans",
     "ranking",
     "reproduce",
+    "search",
     "steps",
     "untried",
     "verdict",
@@ -70,8 +85,9 @@ def scored(verdict: Verdict, needed: int | None) -> tuple[Score, ...]:
 def test_all_are_found_in_order(study: Study) -> None:
     assert tuple(catalog.names(Section)) == SECTIONS
     names = [part.name for part in gather(study)]
-    assert names[:3] == ["verdict", "front", "ranking"] and names[-1] == "reproduce"
-    assert [part.name for part in gather(study, terminal=True)] == ["verdict", "ranking"]
+    assert names[:4] == ["verdict", "plans", "comparison", "search"] and names[-1] == "reproduce"
+    shown = [part.name for part in gather(study, terminal=True)]
+    assert shown == ["verdict", "comparison", "ranking"]
 
 
 def test_the_first_line_is_the_answer(study: Study) -> None:
@@ -119,7 +135,8 @@ def test_the_front_gives_the_winner_the_verdict_of_the_first_line(study: Study) 
 def test_what_was_told_meanwhile_stands_on_the_page_alone(study: Study) -> None:
     ending, outlook = Ending(finished="time", notes=("clean: nothing to change",)), "32 samples"
     told = replace(study, ending=ending, header=replace(study.header, outlook=outlook))
-    assert blocks("notes", told) == [Text(outlook), Text(*ending.notes)]
+    title = Heading("Notes", folded=True)
+    assert blocks("notes", told) == [title, Text(outlook), Text(*ending.notes)]
     assert blocks("notes", study) == []
     shown = [one for part in gather(told, terminal=True) for one in part.blocks]
     assert not any(outlook in str(one) or ending.notes[0] in str(one) for one in shown)
@@ -138,7 +155,7 @@ def test_the_original_stays(study: Study, changes: dict[str, object]) -> None:
     assert first_line(kept) == (
         "the original stays: nothing was faster beyond the noise within the budget"
     )
-    assert table("verdict", kept).columns == ("", "original")
+    assert table("comparison", kept).columns == ("", "original")
     ranked = table("ranking", kept)
     assert ranked.rows[0][0] == "original" and ranked.marks[0] == "win"
 
@@ -170,22 +187,40 @@ def test_the_count_of_fates(study: Study) -> None:
 
 
 def test_original_and_winner_side_by_side(study: Study) -> None:
-    found = {row[0]: row[1:] for row in table("verdict", study).rows}
+    found = {row[0]: row[1:] for row in table("comparison", study).rows}
     assert found["latency, ms"] == ("1.000", "0.5200")
     assert found["score"] == ("cosine 1", "cosine 0.9995")
     assert found["size, MB"] == ("5.4", "1.4")
     assert found["backend"] == ("cpu", "cpu(threads=1)")
 
 
+def test_milliseconds_are_of_the_blocks_behind_the_ratio_beside_them(study: Study) -> None:
+    best = study.trials[-1]
+    assert best.measurement is not None
+    slow = Burst((2_000_000, 2_020_000, 1_980_000), (0.0,) * 3)
+    taken = Measurement((Pair((Turn(slow, slow),)),), 1, 1, 1)
+    found = table("comparison", with_final(study, measurement=taken))
+    assert found.rows[0] == ("latency, ms", "2.000", "1.040"), "not the search's 1 ms"
+    shown = [
+        name
+        for one in gather(study)
+        for b in one.blocks
+        if isinstance(b, Table)
+        for name in b.columns
+        if "ms" in name.split()
+    ]
+    assert shown == [], "no milliseconds stand beside a ratio of other blocks"
+
+
 def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
     final = (Score("cosine", 0.96, 0.97, 0.95, 0.97, 800, Verdict.PROVED),)
     parts = {"search": tuple(range(32)), "final": tuple(range(800))}
     made = studies.changed(with_final(study, scores=final), parts=parts)
-    found = {row[0]: row[1:] for row in table("verdict", made).rows}
+    found = {row[0]: row[1:] for row in table("comparison", made).rows}
     assert found["score"] == ("cosine 0.97", "cosine 0.96")
     stages = (Contribution("baseline", made.baseline.key), Contribution("graph", made.best.key))
     rows = table("history", studies.changed(made, history=stages)).rows
-    assert [row[4] for row in rows] == ["1", "0.9995"]
+    assert [row[3] for row in rows] == ["1", "0.9995"]
     plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
     assert {point.y for point in plot.points if point.tone == "win"} == {0.9995}
     said = [block.text for block in blocks("ranking", made) if isinstance(block, Text)]
@@ -247,8 +282,8 @@ def test_history_needs_a_change(study: Study) -> None:
         study, history=(Contribution("baseline", first), Contribution("runtime", winner))
     )
     assert [row[:2] for row in table("history", made).rows] == [
-        ("baseline", "1.000"),
-        ("runtime settings", "0.5200"),
+        ("baseline", "-"),
+        ("runtime settings", "0.520 [0.510, 0.535]"),
     ]
     assert not blocks(
         "history", studies.changed(study, history=(Contribution("baseline", first),))

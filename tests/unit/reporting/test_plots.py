@@ -12,8 +12,20 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ortune.core.section import Bar, Bars, Block, Line, Lines, Point
-from ortune.reporting import bars, lines
+from ortune.core.section import (
+    Bar,
+    Bars,
+    Block,
+    Estimate,
+    Heading,
+    Intervals,
+    Line,
+    Lines,
+    Point,
+    Table,
+    Text,
+)
+from ortune.reporting import lines, rows
 from ortune.reporting.axis import Axis, short, spanning
 from ortune.reporting.blocks import Part
 from ortune.reporting.html import page
@@ -49,15 +61,17 @@ def shown(block: Block, width: int) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def rects(chart: Bars) -> list[tuple[float, float]]:
-    root = ElementTree.fromstring(bars.svg(chart))
-    found = [e for e in root.iter() if e.tag.endswith("rect")]
-    return [(float(e.get("x", "")), float(e.get("width", ""))) for e in found]
+def drawn(chart: Bars) -> list[tuple[float, float]]:
+    """Return start and length of every bar in per cent of its cell."""
+    root = ElementTree.fromstring(rows.bars(chart))
+    found = [e for e in root.iter("line") if e.get("class", "").startswith("bar")]
+    ends = [[float(e.get(name, "").rstrip("%")) for name in ("x1", "x2")] for e in found]
+    return [(start, stop - start) for start, stop in ends]
 
 
 def test_bars_start_at_zero_and_their_segments_are_stacked_in_proportion() -> None:
-    (a, wide), (b, narrow), (c, other), *_ = rects(TIMES)
-    assert b == pytest.approx(a + wide, abs=0.2) and c == a
+    (a, wide), (b, narrow), (c, other), *_ = drawn(TIMES)
+    assert b == pytest.approx(a + wide, abs=0.02) and c == a
     assert wide == pytest.approx(3 * narrow, rel=0.01) and other == pytest.approx(narrow, rel=0.01)
 
 
@@ -70,8 +84,8 @@ def test_bars_start_at_zero_and_their_segments_are_stacked_in_proportion() -> No
     ],
 )
 def test_any_bars_are_valid_and_inside(chart: Bars) -> None:
-    assert "nan" not in bars.svg(chart)
-    assert all(x >= 0 and width >= 0 and x + width <= 760 for x, width in rects(chart))
+    assert "nan" not in rows.bars(chart)
+    assert all(x >= 0 and width >= 0 and x + width <= 100 for x, width in drawn(chart))
 
 
 def circles(chart: Lines) -> list[ElementTree.Element]:
@@ -156,3 +170,85 @@ def test_round_ticks() -> None:
     ]
     axis = spanning([5.0], 0, 1, log=True)
     assert axis.low < 5.0 < axis.high
+
+
+def estimate(value: float, low: float, high: float, tone: str = "") -> Estimate:
+    return Estimate(f"{tone} {value}", value, low, high, "figure", HOSTILE, tone)
+
+
+def intervals(*rows_: Estimate) -> Intervals:
+    return Intervals("plan", "speed-up", rows_, (("win", "the winner"), ("lose", "slower")))
+
+
+def spans(plot: Intervals) -> list[tuple[float, float]]:
+    root = ElementTree.fromstring(rows.intervals(plot))
+    found = [e for e in root.iter("line") if e.get("class", "").startswith("span")]
+    ends = [[float(e.get(name, "").rstrip("%")) for name in ("x1", "x2")] for e in found]
+    return [(start, stop) for start, stop in ends]
+
+
+def test_intervals_lie_right_and_left_of_the_line_at_one() -> None:
+    plot = intervals(estimate(2, 1.5, 2.5, "win"), estimate(1, 1, 1), estimate(0.9, 0.8, 1.1))
+    root = ElementTree.fromstring(rows.intervals(plot))
+    lines_ = {e.get("x1") for e in root.iter("line") if e.get("class") == "reference"}
+    (one,) = (float(str(x).rstrip("%")) for x in lines_)
+    (a, b), (c, d) = spans(plot)
+    assert one < a < b and c < one < d
+
+
+@pytest.mark.parametrize(
+    "plot",
+    [
+        intervals(),
+        intervals(estimate(1.0, 1.0, 1.0)),
+        intervals(estimate(2.0, 0.0, math.inf), estimate(1e-9, 1e-10, 1e-8, "lose")),
+        intervals(estimate(math.nan, math.nan, math.nan, "lose")),
+        intervals(estimate(math.inf, 1.0, math.inf), estimate(0.0, 0.0, 0.0)),
+        intervals(*(estimate(1.0 + n, 0.5 + n, 2.0 + n) for n in range(200))),
+    ],
+)
+def test_any_intervals_are_valid_and_inside(plot: Intervals) -> None:
+    drawn_ = rows.intervals(plot)
+    ElementTree.fromstring(drawn_)
+    assert not re.search(r'="(nan|inf)', drawn_)
+    assert all(0 <= a <= b <= 100 for a, b in spans(plot))
+    html(plot)
+
+
+def test_what_is_hopeless_lies_at_the_edge_and_does_not_flatten_the_rest() -> None:
+    far = intervals(estimate(2, 1.5, 2.5), estimate(0.001, 0.0009, 0.0011, "lose"))
+    (a, b), *_ = spans(far)
+    assert b - a > 20 and "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}" in rows.intervals(far)
+
+
+def test_what_is_shown_on_demand_opens_without_a_script() -> None:
+    table = Table(("a", ""), (("1", "x"),))
+    part = Part("p", (Heading("Seen"), Text("one"), Heading("Folded", folded=True), table))
+    written_ = page("t", (part,))
+    before, _, after = written_.partition("<details>")
+    assert "Seen" in before and "one" in before
+    assert after.index("Folded") < after.index("<table") < after.index("</details>")
+    assert 'data-column="a"' in after, "a narrow page repeats the column's name"
+
+
+def test_plots_are_drawn_for_a_page_and_for_a_phone() -> None:
+    found = html(ROOF)
+    assert 'class="wide"><svg viewBox="0 0 760' in found
+    assert 'class="narrow"><svg viewBox="0 0 344' in found
+
+
+def test_an_area_stands_on_zero() -> None:
+    chart = Lines("x", "y", (Line("a", ((0.0, 2.0), (1.0, 4.0)), filled=True),))
+    root = ElementTree.fromstring(lines.svg(chart))
+    (area,) = (e for e in root.iter("polygon"))
+    axis = next(e for e in root.iter("path") if e.get("class") == "axis")
+    bottom = area.get("points", "").split()[-1].split(",")[1]
+    assert f"V{float(bottom):.0f}H" in axis.get("d", "")
+
+
+def test_in_markdown_words_about_a_plot_go_with_it() -> None:
+    table = Table(("a",), (("1",),))
+    blocks = (Heading("Plot"), ROOF, Text("its bars"), Heading("Kept"), Text("words"))
+    text = written((Part("p", (*blocks, Heading("Both"), ROOF, table)),))
+    assert "Plot" not in text and "its bars" not in text
+    assert "## Kept" in text and "words" in text and "## Both" in text

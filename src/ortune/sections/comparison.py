@@ -1,0 +1,60 @@
+"""The original beside the winner, figure by figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core import wording as say
+from ortune.core.section import Block, Heading, Section, Table
+from ortune.core.study import Study
+from ortune.core.trial import Trial
+
+
+@dataclass(frozen=True)
+class ComparisonSection(Section):
+    """Latency by the blocks behind the speed-up, score, size, recipe, backend and memory."""
+
+    order: ClassVar[int] = 14
+    terminal: ClassVar[bool] = True
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield one row a figure; the original alone where it stays."""
+        first, best = study.baseline, study.best
+        trials = [first] if best.key == first.key else [first, best]
+        names = ("original", "winner")[: len(trials)]
+        rows = [
+            (f"{study.job.workload.measure}, ms", *_latencies(study, trials)),
+            ("score", *_scores(trials)),
+            ("size, MB", *(say.megabytes(trial.size) for trial in trials)),
+            ("recipe", *(trial.plan.recipe.name for trial in trials)),
+            ("backend", *(str(trial.plan.backend) for trial in trials)),
+            ("ran on", *(_placement(trial) for trial in trials)),
+            ("peak memory, MB", *(say.measured(trial, "peak_rss", 1e6) for trial in trials)),
+            ("load, ms", *(say.measured(trial, "load_ns", 1e6) for trial in trials)),
+            ("first run, ms", *(say.measured(trial, "first_ns", 1e6) for trial in trials)),
+        ]
+        yield Heading(" and ".join(names).capitalize())
+        yield Table(("", *names), tuple(rows))
+
+
+def _latencies(study: Study, trials: list[Trial]) -> list[str]:
+    return [say.milliseconds(say.latency_ns(study, trial)) for trial in trials]
+
+
+def _scores(trials: list[Trial]) -> list[str]:
+    """Write both scores on the samples that the last of the trials was scored on."""
+    score = trials[-1].score
+    if score is None:
+        return [say.NONE for _ in trials]
+    values = [score.base, score.value][-len(trials) :]
+    return [f"{say.metric(score.metric)} {say.number(value)}" for value in values]
+
+
+def _placement(trial: Trial) -> str:
+    found = trial.measurement.placement if trial.measurement else {}
+    return (
+        ", ".join(f"{name}: {say.count(nodes, 'node')}" for name, nodes in found.items())
+        or "not recorded"
+    )

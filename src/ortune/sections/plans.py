@@ -1,0 +1,100 @@
+"""Which plan, and how sure: every plan's speed-up with its interval, beside the original."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core import wording as say
+from ortune.core.acceptance import LOST, Outcome, outcome
+from ortune.core.section import Block, Estimate, Heading, Intervals, Section, Text
+from ortune.core.study import Study
+from ortune.core.trial import Trial
+
+_MOST = 40
+"""Rows at most; the table names all."""
+_LEGEND = (
+    ("win", "the winner, in fresh pairs"),
+    ("", "a finalist, in fresh pairs"),
+    ("open", "measured once, not confirmed"),
+    ("lose", "slower, stopped, failed or outside the budget"),
+    ("original", "the original"),
+)
+
+
+@dataclass(frozen=True)
+class PlansSection(Section):
+    """Every plan as an interval, the fastest on top."""
+
+    order: ClassVar[int] = 12
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield the plot; nothing where no plan was tried."""
+        ranked = sorted(say.latest(study), key=lambda trial: _place(study, trial))
+        if len(ranked) < 2:
+            return
+        shown = _shown(study, ranked)
+        measure = study.job.workload.measure
+        yield Heading("Which plan, and how sure")
+        yield Text(
+            f"How many times as fast as the original, by {measure}, with its 99 % interval: one "
+            "that crosses the line at 1 may be no faster."
+        )
+        rows = tuple(_row(study, trial) for trial in shown)
+        yield Intervals("plan", "speed-up, 99 %", rows, _LEGEND)
+        if left := len(ranked) - len(shown):
+            yield Text(f"{say.count(left, 'plan')} more, all behind these, in the table.")
+
+
+def _shown(study: Study, ranked: list[Trial]) -> list[Trial]:
+    """Return the first rows; the original and the finalists are always among them."""
+    kept = {trial.key for trial in (study.baseline, *study.final)}
+    room = _MOST - len(kept)
+    kept |= {trial.key for trial in [t for t in ranked if t.key not in kept][:room]}
+    return [trial for trial in ranked if trial.key in kept]
+
+
+def _place(study: Study, trial: Trial) -> tuple[bool, float]:
+    speed = study.speedup(trial).value
+    return (not math.isfinite(speed), -speed)
+
+
+def _tone(study: Study, trial: Trial) -> str:
+    if trial.key == study.baseline.key:
+        return "original"
+    if trial.key == study.best.key:
+        return "win"
+    if outcome(trial) in (*LOST, Outcome.TOO_LARGE) or trial.stopped:
+        return "lose"
+    return "" if trial.part == "final" else "open"
+
+
+def _row(study: Study, trial: Trial) -> Estimate:
+    speed, kind = study.speedup(trial), _tone(study, trial)
+    if kind == "original":
+        return Estimate("original", speed.value, speed.value, speed.value, "1", tone=kind)
+    figure = say.times(speed)
+    if speed.bounded:
+        figure += f" [{say.span(speed)}]"
+    elif figure != say.NONE:
+        figure = f"about {figure}"
+    return Estimate(
+        str(trial.plan), speed.value, speed.low, speed.high, figure, _note(study, trial), kind
+    )
+
+
+def _note(study: Study, trial: Trial) -> str:
+    """Say in a few words what the mark does not."""
+    if trial.error:
+        return "failed"
+    if trial.stopped:
+        return "stopped early"
+    if trial.key == study.best.key:
+        return f"winner, accuracy {say.verdict(trial)}"
+    if trial.part == "final":
+        return f"finalist, accuracy {say.verdict(trial)}"
+    if trial.ratio and not trial.ratio.bounded:
+        return "one block alone"
+    return "" if outcome(trial) in (Outcome.FASTER, Outcome.LEVEL) else str(outcome(trial))

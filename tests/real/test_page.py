@@ -1,0 +1,127 @@
+"""The pages in a browser, at two widths and in both colour schemes: nothing is cut or loaded."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortune.analysis.profiling import files
+from ortune.backends.cpu import Cpu
+from ortune.core.step import Recipe
+from ortune.core.study import Study
+from ortune.core.trial import Block, Burst, Interval, Pair, Plan
+from ortune.reporting import profile_page
+from ortune.reporting.write import report
+from tests.unit import studies
+from tests.unit.reporting.test_profile import ACTIONS, profile
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+CUT = """() => [...document.querySelectorAll('main *')]
+    .filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+    .filter(e => !e.closest('.box') || innerWidth < 600)
+    .map(e => e.outerHTML.slice(0, 200))"""
+"""What reaches beyond the window; on a wide one a wide table scrolls in its box."""
+LABELS = """() => [...document.querySelectorAll('.plot text')].filter(e => e.checkVisibility())
+    .filter(e => {const t = e.getBoundingClientRect();
+                  const s = e.ownerSVGElement.getBoundingClientRect();
+                  return t.right > s.right + 1 || t.left < s.left - 1})
+    .map(e => e.textContent)"""
+
+
+def run(folder: Path) -> Study:
+    """A run with many plans, long names, hundreds of runs and profiles of both models."""
+    made = studies.study(folder)
+    ns = tuple(1_000_000 + 3_000 * (n % 89) for n in range(300))
+    waited = (0.0,) * len(ns)
+    turn = Block(Burst(ns, waited), Burst(tuple(n // 2 for n in ns), waited))
+    best = made.trials[-1]
+    assert best.measurement is not None
+    measured = replace(best.measurement, pairs=(Pair((turn,)),) * 5)
+    spelled = "int8-static(observer=percentile(p=99.{}), per_channel=true) + clean"
+    names = [spelled.format(n) for n in range(50)]
+    more = [
+        studies.trial(f"{n:016d}", Plan(Recipe(name), Cpu(threads=n + 1)), 0.6 + n / 30)
+        for n, name in enumerate(names)
+    ]
+    lone = replace(more[0], key="f" * 16, ratio=Interval(0.6, 0.0, float("inf")), effort="screen")
+    cut = replace(more[1], key="e" * 16, stopped="stopped after its first burst")
+    trials = (*made.trials[:-1], *more, lone, cut, replace(best, measurement=measured))
+    files.write(replace(profile(), model=made.models[""]), Path(made.root) / "before")
+    built = Path(made.root) / str(best.artefact) / "toy.onnx"
+    files.write(replace(profile(), model=str(built)), Path(made.root) / "after", ACTIONS)
+    return studies.changed(replace(made, trials=trials), advice=("pin the clock",))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    return {
+        "report": report(run(folder), folder / "report.html"),
+        "profile": profile_page.write(profile(), ACTIONS, folder / "profile.html"),
+    }
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("name", ["report", "profile"])
+def test_a_page_in_a_browser(
+    pages: dict[str, Path], browser: Any, name: str, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    view = {"width": width, "height": 900}
+    context = browser.new_context(viewport=view, color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    asked: list[str] = []
+    said: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(pages[name].as_uri())
+    shut = page.evaluate("document.documentElement.scrollHeight")
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(CUT) == [] and page.evaluate(LABELS) == []
+    if name == "report":
+        assert page.evaluate("document.documentElement.scrollHeight") > 1.5 * shut, "tables fold"
+        assert page.locator("#plans tbody tr").count() == 40
+    found = axe.run(page).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == [] and said == [] and asked == [pages[name].as_uri()]
+    context.close()
+
+
+def test_original_and_winner_are_stacked_on_a_phone(pages: dict[str, Path], browser: Any) -> None:
+    places = {}
+    for width in (1440, 390):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto(pages["report"].as_uri())
+        cells = page.locator("#comparison tbody tr").first.locator("td")
+        places[width] = [cells.nth(k).bounding_box() for k in (1, 2)]
+        page.close()
+    (a, b), (above, below) = places[1440], places[390]
+    assert a["y"] == b["y"] and a["x"] < b["x"]
+    assert above["x"] == below["x"] and above["y"] < below["y"]
