@@ -6,7 +6,7 @@ import contextlib
 import sys
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from ortune.cli.optimize import REPEAT, exit_code, show, summary
 from ortune.cli.terminal import settings
@@ -20,9 +20,17 @@ from ortune.search.request import Optimize
 
 if TYPE_CHECKING:
     from ortune.core.sample import Sample
+    from ortune.core.study import Study
 
 _MARK = "demo.txt"
 """Says which sample a demo's folder holds."""
+
+NEXT: Final = (
+    "ortune optimize model.onnx --data samples/ --time 2m -o run",
+    "ortune pack run -o model.ortune",
+    "python -c \"import ortune; print(ortune.load('model.ortune').signature)\"",
+)
+"""What to do with a model of one's own; the README has the same lines."""
 
 
 @request
@@ -60,6 +68,7 @@ def command(asked: _Asked) -> int:
     from ortune.search.optimize import run
 
     sample, folder = _sample(asked.model), Path(asked.out)
+    remark(_opening(sample, folder, asked.time))
     _write(sample, folder)
     calibration = folder / "calibration"
     job = Optimize(
@@ -68,6 +77,7 @@ def command(asked: _Asked) -> int:
         calibration=str(calibration) if calibration.is_dir() else None,
         budget=sample.budget,
         on=asked.on,
+        batch=sample.batch,
         time=asked.time,
         out=folder / "run",
         command=repeat(),
@@ -84,9 +94,30 @@ def command(asked: _Asked) -> int:
     def ending() -> None:
         show(study, page)
         say(f"bundle: {bundle or 'none, as the search was interrupted'}")
+        say(_ending(study))
 
     answer(summary(study, page) | {"bundle": bundle}, ending)
     return exit_code(study, None, strict=False)
+
+
+def _opening(sample: Sample, folder: Path, seconds: float) -> str:
+    """Say in one line what will happen, how long it takes and where it goes."""
+    return (
+        f"a network that {sample.purpose}, becomes faster on this machine within a proved budget "
+        f"({sample.budget}): {seconds:g} s of search, into {folder}"
+    )
+
+
+def _ending(study: Study) -> str:
+    """Say what to do next, first with the machine where it showed nothing."""
+    lines = [
+        "",
+        "next, a model of your own; samples/ holds .npz files with its inputs, by their names:",
+        *(f"  {line}" for line in NEXT),
+    ]
+    if study.best is study.baseline:
+        lines.insert(1, "no speed-up to show here: `ortune doctor` says if the machine is fit")
+    return "\n".join(lines)
 
 
 def _sample(name: str) -> Sample:
