@@ -52,12 +52,14 @@ unit: dev
 
 # The long tests, then the timed comparison, whose results go to benchmarks/results/*.json and are
 # committed. It needs an otherwise idle machine.
-check: dev
+check: dev wheel
+	$(PY) -m benchmarks.installed
 	$(PY) -m pytest tests -q -m long
 	$(PY) -m benchmarks.coverage --jobs 2
 	$(PY) -m benchmarks.aa
 	$(PY) -m benchmarks.clock
 	$(PY) -m benchmarks.again
+	$(PY) -m benchmarks.demos
 	$(PY) -m benchmarks.tune
 	$(PY) -m benchmarks.ceilings --threads 1 2 --rounds 8
 	$(PY) -m benchmarks.profile > benchmarks/results/profile.json

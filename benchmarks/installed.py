@@ -57,7 +57,7 @@ def main() -> None:
         counted = {k: size for k, size in sizes.items() if k.lower() not in _NOT_OURS}
         found[name] = {"bytes": sum(counted.values()), "packages": dict(sorted(counted.items()))}
     python = WORK / "alone" / "bin" / "python"
-    found["python"] = _said(python, "-c", "import platform as p; print(p.python_version())").strip()
+    found["interpreter"] = _said(python, "--version").strip()
     found["version"] = _said(python, "-m", "ortune.cli.main", "--version").strip()
     found["cpu_s"] = {name: _cpu_s(python, words, asked.runs) for name, words in TIMED.items()}
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
