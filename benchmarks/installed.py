@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -82,14 +83,19 @@ def _environment(name: str, requirement: str) -> Path:
     python = home / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-    subprocess.run([*pip, "-c", LOCK, requirement], check=True)
+    subprocess.run([*pip, "-c", LOCK, requirement], env=_bare(), check=True)
     return python
+
+
+def _bare() -> dict[str, str]:
+    """Return this environment without what leads Python to the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 def _said(python: Path, *words: str) -> str:
     """Return what a process says that sees nothing of the checkout."""
     done = subprocess.run(
-        [python, *words], cwd=WORK, env={"HOME": str(WORK)}, stdout=subprocess.PIPE, text=True,
+        [python, *words], cwd=WORK, env=_bare(), stdout=subprocess.PIPE, text=True,
         check=True,
     )  # fmt: skip
     return done.stdout
