@@ -47,7 +47,8 @@ class _Asked(Request):
         model: digit-cnn, minilm or efficientnet-lite0; `ortune doctor` says what each needs.
         out: The folder to write into.
         time: When to stop.
-        on: Where to run: backends by comma, such as "cpu(threads=2),openvino".
+        on: Where to run: backends by comma, such as "cpu(threads=2),openvino". auto takes every
+            backend that runs here, with the threads that suit the model.
         quiet: Plain lines instead of the live display.
     """
 
@@ -76,7 +77,7 @@ def command(asked: _Asked) -> int:
         data=str(folder / "data"),
         calibration=str(calibration) if calibration.is_dir() else None,
         budget=sample.budget,
-        on=asked.on,
+        on=_where(sample, asked.on),
         batch=sample.batch,
         time=asked.time,
         out=folder / "run",
@@ -98,6 +99,17 @@ def command(asked: _Asked) -> int:
 
     answer(summary(study, page) | {"bundle": bundle}, ending)
     return exit_code(study, None, strict=False)
+
+
+def _where(sample: Sample, on: str) -> str:
+    """Return the backends to search on, all with the sample's threads where none are given."""
+    from ortune.core.plugins.spelling import with_field
+    from ortune.search.optimize import read_targets
+
+    if on.strip() != "auto" or not sample.threads:
+        return on
+    names = ",".join(target.backend.name() for target in read_targets(on))
+    return with_field(names, "threads", sample.threads)
 
 
 def _opening(sample: Sample, folder: Path, seconds: float) -> str:

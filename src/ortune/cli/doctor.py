@@ -121,7 +121,7 @@ def _fitness() -> Fitness:
     from ortune.samples.digit_cnn import DigitCnn
 
     with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
-        return fitness(model, Cpu(), DigitCnn.batch)
+        return fitness(model, Cpu(threads=DigitCnn.threads), DigitCnn.batch)
 
 
 def probe(verbose: bool) -> tuple[Probed, ...]:

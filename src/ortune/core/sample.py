@@ -24,6 +24,7 @@ class Sample(Plugin):
         budget: The accuracy budget it is judged by, in the command line's spelling.
         licence: Of model and data.
         batch: Samples that a run of the demo takes; 0 takes them as they come.
+        threads: Threads of every backend in the demo; 0 leaves them open.
     """
 
     folder: ClassVar[str] = "samples"
@@ -31,6 +32,7 @@ class Sample(Plugin):
     budget: ClassVar[str]
     licence: ClassVar[str]
     batch: ClassVar[int] = 0
+    threads: ClassVar[int] = 0
 
     def missing(self) -> str | None:
         """Return what to install, or None when everything is there."""
