@@ -46,11 +46,12 @@ def main() -> int:
     every = [Environment(asked.wheel.resolve(), minor, one) for minor, one in found.items()]
     left = sum(one.run(until) for one in every)
     results = {one.minor: one.summary() for one in every}
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
     if left:
         print(f"{left} steps are left: the same command goes on")
-    return int(any(one["failed"] for one in results.values()))
+    else:
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    return int(left > 0 or any(one["failed"] for one in results.values()))
 
 
 def interpreters(given: list[str]) -> dict[str, tuple[str, str]]:
@@ -107,7 +108,6 @@ class Environment:
             "unit tests": {key: sum(one[key] for one in tests) for key in ("passed", "skipped")},
             "failed": [f"{name}: {one['failed']}" for name, one in self._done.items()
                        if one.get("failed")],
-            "steps left": len(dict(self._steps()).keys() - self._done.keys()),
         }  # fmt: skip
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
