@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-input
+PIP_RUN := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip --no-input -qq
+PIP := $(PIP_RUN) install
 # Byte code for all of the core's packages is 86 MB, for what a run imports 25: it is written on
 # first use, also where the environment forbids it, as compiling anew costs each start 2 s.
 CORE_PIP := $(PIP) --no-compile
@@ -11,16 +12,26 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS := $(PY) -m pytest -q --durations=15
 # Files in this order, so that the long ones do not come last.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-SOURCES := src tests $(wildcard benchmarks examples tools)
+SOURCES := src tests setup.py $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
-.PHONY: demo install dev lint format unit test check mutants clean
+.PHONY: demo install dev wheel pythons lint format unit test check mutants clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
 	$(VENV)/bin/ortune demo
 
 install: $(VENV)/.installed-core
 dev: $(VENV)/.installed-dev
+
+# The wheel is made from the sdist, so that one shows that the other is whole.
+wheel: | $(PY)  ## sdist and wheel with version and commit, into dist/
+	$(CORE_PIP) -c requirements/dev.lock setuptools
+	rm -rf dist
+	$(PY) -c "from setuptools import build_meta; build_meta.build_sdist('dist')" > /dev/null
+	$(PIP_RUN) wheel --no-deps --no-build-isolation -w dist dist/*.tar.gz
+
+pythons: wheel  ## the wheel's demo and the unit tests on every CPython at hand
+	$(PY) -m tools.pythons dist/*.whl
 
 test: dev lint  ## lint, types, layers and every test that is not marked long
 	$(TESTS) tests/e2e tests/unit -n 2 $(BY_FILE)
@@ -41,12 +52,14 @@ unit: dev
 
 # The long tests, then the timed comparison, whose results go to benchmarks/results/*.json and are
 # committed. It needs an otherwise idle machine.
-check: dev
+check: dev wheel
+	$(PY) -m benchmarks.installed
 	$(PY) -m pytest tests -q -m long
 	$(PY) -m benchmarks.coverage --jobs 2
 	$(PY) -m benchmarks.aa
 	$(PY) -m benchmarks.clock
 	$(PY) -m benchmarks.again
+	$(PY) -m benchmarks.demos
 	$(PY) -m benchmarks.tune
 	$(PY) -m benchmarks.ceilings --threads 1 2 --rounds 8
 	$(PY) -m benchmarks.profile > benchmarks/results/profile.json
@@ -69,7 +82,7 @@ mutants: dev
 	$(PY) -m tools.mutants
 
 clean:
-	rm -rf $(VENV) build ortune-demo src/ortune.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) build dist ortune-demo src/ortune.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache .hypothesis
 
 $(PY):

@@ -72,7 +72,7 @@ def main() -> None:
         kept.unlink(missing_ok=True)
     bundle = read(path)
     with TemporaryDirectory(prefix="ortune-") as folder:
-        parts = _unpack(path, bundle, Path(folder), asked.data)
+        parts = unpack(path, bundle, Path(folder), asked.data)
         _measure(parts, Path(folder), kept, asked.times, 60 * asked.minutes / max(1, asked.times))
     rows = [json.loads(line) for line in kept.read_text().splitlines()]
     if rows:
@@ -96,7 +96,12 @@ def _made(sample: str, time: str) -> Path:
     return out
 
 
-def _unpack(path: Path, bundle: Bundle, folder: Path, data: str | None) -> Unpacked:
+def unpack(path: Path, bundle: Bundle, folder: Path, data: str | None) -> Unpacked:
+    """Unpack what a bundle compares.
+
+    Args:
+        data: Samples to time on; None takes the bundle's own golden ones.
+    """
     told = bundle.manifest
     golden = {name: one.inputs for name, one in told.golden.items()}
     with archive.opened(path) as (file, manifest):
@@ -128,16 +133,16 @@ def _measure(parts: Unpacked, root: Path, kept: Path, times: int, every_s: float
         with to_itself(), neighbour(kind) as other:
             began, due = time.time(), max(due, time.time()) + every_s
             mark, before = other.mark(), noise.snapshot()
-            pair = _pair(parts, root, backwards=bool(index // 2 % 2))
+            measured = one_pair(parts, root, backwards=bool(index // 2 % 2))
             record = noise.between(before, noise.snapshot())
             row = {
                 "index": index,
                 "began": round(began, 1),
                 "neighbour": kind,
                 "neighbour's cores": other.share(mark) if kind else None,
-                "ratio": round(stats.ratio([pair]).value, 5),
-                "blocks": stats.block_logs(pair).round(5).tolist(),
-                "disturbed": round(stats.disturbed([pair]), 4),
+                "ratio": round(stats.ratio([measured]).value, 5),
+                "blocks": stats.block_logs(measured).round(5).tolist(),
+                "disturbed": round(stats.disturbed([measured]), 4),
                 "noise": codec.encode(record),
             }
         with kept.open("a") as file:
@@ -145,8 +150,12 @@ def _measure(parts: Unpacked, root: Path, kept: Path, times: int, every_s: float
         print(f"{index}: {row['ratio']} beside {kind or 'nobody'}", flush=True)
 
 
-def _pair(parts: Unpacked, root: Path, *, backwards: bool) -> Pair:
-    """Time one pair; who starts first is a little slower, so that they take turns."""
+def one_pair(parts: Unpacked, root: Path, *, backwards: bool = False) -> Pair:
+    """Time the packed plan against the packed original in a fresh pair of processes.
+
+    Args:
+        backwards: Start the plan first: who does is a little slower, so that they take turns.
+    """
     with ExitStack() as stack:
         sides = ((parts.original, parts.baseline), (parts.tuned, parts.backend))
         one, two = (

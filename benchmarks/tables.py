@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tables_of_accuracy import coverage, power
+from benchmarks.tables_of_first_minutes import demos, installed, pythons
 from benchmarks.tables_of_speed import aa_cells, aa_summary, again, main_job, readme, uninterrupted
 from benchmarks.tables_of_the_rest import (
     buckets,
@@ -32,6 +33,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 Writer = Callable[[Any], str]
 TABLES: Mapping[str, tuple[str, Writer]] = {
     "readme": ("main_job", readme),
+    "installed": ("installed", installed),
+    "demos": ("demos", demos),
+    "pythons": ("pythons", pythons),
     "main job": ("main_job", main_job),
     "aa": ("aa", aa_summary),
     "aa cells": ("aa", aa_cells),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ortune.cli.demo import NEXT
 from ortune.cli.main import main
 
 CPU = "cpu(threads=1)"
@@ -29,6 +30,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert str(folder / "report.html") in done.stdout
     assert str(folder / "digit-cnn.ortune") in done.stdout
     assert "[1/" in done.stderr
+    assert done.stderr.startswith("a network that reads handwritten digits")
+    assert all(f"  {line}\n" in done.stdout for line in NEXT)
     return folder
 
 

@@ -48,10 +48,13 @@ def test_doctor_proves_the_cpu_backend(doctor: tuple[str, dict[str, Any]]) -> No
     assert cpu == {"name": "cpu", "state": "works", "detail": "13 nodes on CPUExecutionProvider"}
     assert 1 <= found["cpus"]["effective"] <= found["cpus"]["host"]
     assert {"name", "state", "detail"} == set(found["samples"][0])
+    assert found["fitness"]["state"] in ("fit", "disturbed", "not fit")
 
 
 def test_doctor_shows_tables(doctor: tuple[str, dict[str, Any]]) -> None:
     out, _ = doctor
+    assert out.startswith("this machine is ")
+    assert "fit to measure" in out.splitlines()[0]
     assert "instruction sets" in out
     assert "13 nodes on CPUExecutionProvider" in out
 

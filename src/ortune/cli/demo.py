@@ -6,7 +6,7 @@ import contextlib
 import sys
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from ortune.cli.optimize import REPEAT, exit_code, show, summary
 from ortune.cli.terminal import settings
@@ -20,9 +20,17 @@ from ortune.search.request import Optimize
 
 if TYPE_CHECKING:
     from ortune.core.sample import Sample
+    from ortune.core.study import Study
 
 _MARK = "demo.txt"
 """Says which sample a demo's folder holds."""
+
+NEXT: Final = (
+    "ortune optimize model.onnx --data samples/ --time 2m -o run",
+    "ortune pack run -o model.ortune",
+    "python -c \"import ortune; print(ortune.load('model.ortune').signature)\"",
+)
+"""What to do with a model of one's own; the README has the same lines."""
 
 
 @request
@@ -39,7 +47,8 @@ class _Asked(Request):
         model: digit-cnn, minilm or efficientnet-lite0; `ortune doctor` says what each needs.
         out: The folder to write into.
         time: When to stop.
-        on: Where to run: backends by comma, such as "cpu(threads=2),openvino".
+        on: Where to run: backends by comma, such as "cpu(threads=2),openvino". auto takes every
+            backend that runs here, with the threads that suit the model.
         quiet: Plain lines instead of the live display.
     """
 
@@ -60,6 +69,7 @@ def command(asked: _Asked) -> int:
     from ortune.search.optimize import run
 
     sample, folder = _sample(asked.model), Path(asked.out)
+    remark(_opening(sample, folder, asked.time))
     _write(sample, folder)
     calibration = folder / "calibration"
     job = Optimize(
@@ -67,7 +77,8 @@ def command(asked: _Asked) -> int:
         data=str(folder / "data"),
         calibration=str(calibration) if calibration.is_dir() else None,
         budget=sample.budget,
-        on=asked.on,
+        on=_where(sample, asked.on),
+        batch=sample.batch,
         time=asked.time,
         out=folder / "run",
         command=repeat(),
@@ -84,9 +95,41 @@ def command(asked: _Asked) -> int:
     def ending() -> None:
         show(study, page)
         say(f"bundle: {bundle or 'none, as the search was interrupted'}")
+        say(_ending(study))
 
     answer(summary(study, page) | {"bundle": bundle}, ending)
     return exit_code(study, None, strict=False)
+
+
+def _where(sample: Sample, on: str) -> str:
+    """Return the backends to search on, all with the sample's threads where none are given."""
+    from ortune.core.plugins.spelling import with_field
+    from ortune.search.optimize import read_targets
+
+    if on.strip() != "auto" or not sample.threads:
+        return on
+    names = ",".join(target.backend.name() for target in read_targets(on))
+    return with_field(names, "threads", sample.threads)
+
+
+def _opening(sample: Sample, folder: Path, seconds: float) -> str:
+    """Say in one line what will happen, how long it takes and where it goes."""
+    return (
+        f"a network that {sample.purpose}, becomes faster on this machine within a proved budget "
+        f"({sample.budget}): {seconds:g} s of search, into {folder}"
+    )
+
+
+def _ending(study: Study) -> str:
+    """Say what to do next, first with the machine where it showed nothing."""
+    lines = [
+        "",
+        "next, a model of your own; samples/ holds .npz files with its inputs, by their names:",
+        *(f"  {line}" for line in NEXT),
+    ]
+    if study.best is study.baseline:
+        lines.insert(1, "no speed-up to show here: `ortune doctor` says if the machine is fit")
+    return "\n".join(lines)
 
 
 def _sample(name: str) -> Sample:

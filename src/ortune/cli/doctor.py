@@ -1,4 +1,4 @@
-"""Say what runs on this machine, and what to install for the rest."""
+"""Say whether this machine is fit to measure, what runs on it, and what to install."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.figures import size
-from ortune.cli.terminal.output import answer, say, table
+from ortune.cli.terminal.output import answer, remark, say, table
 from ortune.core.errors import OrtuneError
 from ortune.core.request import Request, request
+
+if TYPE_CHECKING:
+    from ortune.analysis.benchmark.fitness import Fitness
 
 RUNTIMES = (
     "onnxruntime",
@@ -66,9 +69,10 @@ class Probed:
 
 @request
 class _Asked(Request):
-    """Say what runs here, and what to install for the rest.
+    """Say whether this machine is fit to measure, what runs here, and what to install.
 
-    Every backend is tried on a small model in a process of its own.
+    A small model is timed against itself for a few seconds, and tried on every backend in a
+    process of its own.
 
     Example:
         ortune doctor
@@ -86,9 +90,12 @@ def command(asked: _Asked) -> int:
     from ortune.measurement.machine import noise
     from ortune.measurement.machine.machine import machine, versions
 
+    remark("timing a small model against itself, some seconds")
+    fitness = _fitness()
     backends = probe(verbose())
     samples = _samples()
     result = {
+        "fitness": fitness,
         "versions": versions(),
         "machine": machine(),
         "cpus": cpus(),
@@ -104,6 +111,17 @@ def command(asked: _Asked) -> int:
     if not any(found.state == WORKS for found in backends):
         raise OrtuneError("no backend works here", fix="pip install --force-reinstall onnxruntime")
     return DONE
+
+
+def _fitness() -> Fitness:
+    from importlib.resources import as_file, files
+
+    from ortune.analysis.benchmark.fitness import fitness
+    from ortune.backends.cpu import Cpu
+    from ortune.samples.digit_cnn import DigitCnn
+
+    with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
+        return fitness(model, Cpu(threads=DigitCnn.threads), DigitCnn.batch)
 
 
 def probe(verbose: bool) -> tuple[Probed, ...]:
@@ -236,6 +254,7 @@ def _show(
     machine, counts, ram = result["machine"], result["cpus"], result["memory"]
     sets = [name for name in machine["instruction sets"].split() if name in MEANING]
     limit = f", limited to {size(ram['limit'])}" if ram["limit"] else ""
+    say(str(result["fitness"]))
     rows = [
         ("system", machine["system"]),
         ("CPU", machine["cpu"]),

@@ -66,9 +66,10 @@ def modules() -> dict[str, str]:
 
 def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from ortune.cli.terminal.output import version
+        from ortune.core.version import __version__, commit
 
-        click.echo(f"ortune {version()}")
+        built = commit()
+        click.echo(f"ortune {__version__}{f' (commit {built})' if built else ''}")
         ctx.exit()
 
 
@@ -79,7 +80,7 @@ def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_version,
-    help="Show it.",
+    help="Show it, with the commit.",
 )
 @click.pass_context
 def root(ctx: click.Context) -> None:

@@ -39,6 +39,7 @@ class EfficientnetLite0(Sample):
     the views of eight photos of scikit-image.
     """
 
+    purpose: ClassVar[str] = "says what is in a photo"
     budget: ClassVar[str] = "top1>=base-0.01"
     licence: ClassVar[str] = "Apache-2.0 (model), MIT (foolbox), BSD-3-Clause (scikit-image)"
 

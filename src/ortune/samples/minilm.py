@@ -22,6 +22,7 @@ class Minilm(Sample):
     Each line is one sample, tokenized, batch 1, as long as it is. The 50 Lee documents calibrate.
     """
 
+    purpose: ClassVar[str] = "turns sentences into vectors"
     budget: ClassVar[str] = "cosine>=0.999"
     licence: ClassVar[str] = "Apache-2.0 (weights), LGPL-2.1 (gensim's test data)"
 

@@ -15,6 +15,7 @@ from ortune.cli import main as cli
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import catalog
 from ortune.core.reading import step
+from ortune.core.version import __version__, commit
 
 VERBS = cli.root.list_commands(click.Context(cli.root))
 
@@ -44,6 +45,13 @@ def test_the_example_of_apply_names_steps_that_there_are() -> None:
 def test_no_arguments_give_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 0
     assert "Usage: ortune" in capsys.readouterr().out
+
+
+def test_the_version_names_its_commit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    known = commit()
+    said = f"ortune {__version__} (commit {known})" if known else f"ortune {__version__}"
+    assert capsys.readouterr().out == f"{said}\n"
 
 
 def test_help_needs_no_heavy_package() -> None:

@@ -123,6 +123,7 @@ def test_a_round_of_several_models_holds_their_calls_in_proportion(model: Path) 
 
 
 def test_what_a_backend_says_to_do_reaches_the_reader(model: Path) -> None:
+    pytest.importorskip("torch")
     with Worker(job(model, Torch())) as worker, pytest.raises(WorkerFailed) as caught:
         worker.ask("load")
     assert "source=" in caught.value.failure.fix
