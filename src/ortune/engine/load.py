@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
+from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import spelling
 from ortune.engine import archive, consent
 from ortune.engine.arithmetic import foreign

@@ -23,7 +23,9 @@ from ortune.metrics.function import Function
 from ortune.runtimes.onnxruntime import keys
 from ortune.runtimes.openvino import properties
 
-OWN = [name for name in catalog.names(Backend) if catalog.modules("backends")[name][:7] == "ortune."]
+OWN = [
+    name for name in catalog.names(Backend) if catalog.modules("backends")[name][:7] == "ortune."
+]
 REACHES = re.compile(
     r"file|path|folder|dir\b|cache|context|save|load|profil|log|stats|settings|embed|bytes_dir"
     r"|_bytes_|weightless|debug|compile|format|limit",
@@ -74,7 +76,7 @@ OPENVINO_POWER = [
 ]
 
 
-def refused(data: Any, said: str = "") -> BadSettings:
+def refused(data: Any, said: str = ".") -> BadSettings:
     with pytest.raises(BadSettings, match=said) as caught:
         stored.demand(data, "settings.json")
     assert caught.value.what.startswith("settings.json: ") or "nested" in caught.value.what
@@ -258,7 +260,7 @@ class TestCodec:
         with pytest.raises(BadSettings, match=f"'{name}' is no backend") as caught:
             codec.decode(Backend, {"is": name})
         assert len(str(caught.value).splitlines()) == 2
-        with pytest.raises(BadSettings, match="inner=...*is no backend"):
+        with pytest.raises(BadSettings, match=r"inner=.*is no backend"):
             codec.decode(Backend, {"is": "backends/bucketed", "inner": {"is": name}})
 
     def test_a_number_beyond_64_bits_is_said(self) -> None:
