@@ -86,8 +86,8 @@ def test_settings_with_power_are_refused(
 def test_so_are_those_of_the_baseline(run: Path) -> None:
     evil = ["ep.context_file_path=/tmp/x"]
     in_header(run, lambda data: data["job"]["baseline"].update(config=evil))
-    refused(run, "ep.context_file_path")
-    with pytest.raises(BadData, match="do not|ep"):
+    refused(run, r"ep\.context_file_path")
+    with pytest.raises(BadData, match=r"ep\.context_file_path"):
         read_header(run)
 
 
