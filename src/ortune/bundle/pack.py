@@ -116,7 +116,8 @@ def _demand_portable(backend: Backend) -> None:
     named = set(stored.code(codec.encode(backend))) - set(backend.custom_ops)
     if named:
         raise BadSettings(
-            f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}", fix=_ANOTHER
+            f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",
+            fix=_ANOTHER,
         )
 
 
