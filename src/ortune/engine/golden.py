@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core.errors import BadData, BadModel, gist
 from ortune.core.session import Tensors
 from ortune.data.stream import Stream
 from ortune.engine.call import Call
@@ -33,9 +34,18 @@ def snr_db(expected: Tensors, actual: Tensors) -> float:
 
 
 def first_sample(call: Call, inputs: Path, outputs: Path) -> float:
-    """Run the first golden sample and return the `snr_db` of the answer."""
-    feeds = {name: np.array(array) for name, array in Stream(inputs)[0].items()}
-    return snr_db(Stream(outputs)[0], call(**feeds))
+    """Run the first golden sample and return the `snr_db` of the answer.
+
+    Raises:
+        BadModel: The samples cannot be read, or are none of this model.
+    """
+    try:
+        feeds = {name: np.array(array) for name, array in Stream(inputs)[0].items()}
+        return snr_db(Stream(outputs)[0], call(**feeds))
+    except (BadData, IndexError) as error:
+        raise BadModel(
+            f"its golden samples cannot be used: {gist(error)}", fix="pack the run again"
+        ) from error
 
 
 def difference(

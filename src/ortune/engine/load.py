@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,15 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
-from ortune.core.plugins import codec, spelling
+from ortune.core.errors import BadModel, BadSettings
+from ortune.core.plugins import spelling
 from ortune.engine import archive, consent
 from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
+from ortune.engine.external import demand_inside
 from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
 from ortune.engine.manifest import SETTINGS, Manifest, Signature
+from ortune.engine.settings import at_hand, reason_of, stored_backend
 from ortune.measurement.machine import machine
 
 PLAIN = "cpu"
@@ -171,12 +172,15 @@ def _bundle(path: Path, allowed: bool) -> Engine:
             golden = [m for g in manifest.golden.values() for m in (g.inputs, g.outputs)]
             keep = {SETTINGS, *manifest.models.values(), *golden, *manifest.custom_ops}
             archive.unpack(file, manifest, folder, keep)
+        for member in manifest.models.values():
+            demand_inside(folder, member, manifest.members)
         backend, reason = stored_backend(folder, manifest)
         if backend is not None:
+            backend = at_hand(path.name, backend)
             try:
                 calls = _open(stack, backend, folder, manifest, manifest.models)
             except Exception as error:  # whatever a plug-in provider raises, the original runs
-                reason = _reason(error)
+                reason = reason_of(error)
             else:
                 for text in foreign(manifest.arithmetic, machine.machine()):
                     warnings.warn(f"{path.name}: {text}", RuntimeWarning, stacklevel=3)
@@ -192,6 +196,8 @@ def _fallback(path: Path, reason: str) -> Engine:
         with archive.opened(path) as (file, manifest):
             keep = {*manifest.fallback.values(), *manifest.custom_ops}
             archive.unpack(file, manifest, folder, keep)
+        for member in manifest.fallback.values():
+            demand_inside(folder, member, manifest.members)
         plain, calls = _original(stack, folder, manifest)
         warnings.warn(
             f"{path.name}: its tuned model cannot run on '{manifest.backend}' here ({reason}); "
@@ -218,30 +224,6 @@ def _original(
 
 def _temporary() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
-
-
-def stored_backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, str]:
-    """Return the bundle's backend, or None and what keeps it from running.
-
-    Raises:
-        BadModel: Its settings name code that its manifest does not.
-    """
-    try:
-        backend = codec.decode(Backend, json.loads((folder / SETTINGS).read_bytes()))
-    except (OrtuneError, ValueError) as error:
-        return None, _reason(error)
-    backend = consent.placed(backend, manifest, folder)
-    try:
-        missing = backend.missing()
-    except OrtuneError as error:
-        return None, _reason(error)
-    return (None, f"fix: {missing}") if missing else (backend, "")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OrtuneError):
-        return f"{error.what}; fix: {error.fix}"
-    return f"{type(error).__name__}: {gist(error)}"
 
 
 def _open(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.data import stream
@@ -51,13 +53,21 @@ def _keep_first(path: Path) -> None:
     stream.write(path, iter([first]))
 
 
-def ensure(study: Study, trial: Trial) -> None:
+def ensure(study: Study, trial: Trial, *, custom_ops: bool = True) -> None:
     """Write the golden outputs of a trial unless they are there.
+
+    Threads above the CPUs at hand are lowered: they change no answer.
+
+    Args:
+        custom_ops: Whether code that the run names may run for it.
 
     Raises:
         BadData: The run's folder has no golden inputs, or the trial does not run any more.
+        BadSettings: It names code that may not run.
     """
     root = Path(study.root)
+    backend, _ = stored.lowered(trial.plan.backend, effective_cpus())
+    named = () if custom_ops else stored.code(codec.encode(backend))
     for name, source in study.models.items():
         path = outputs_path(root, name, trial)
         if path.is_file():
@@ -68,8 +78,14 @@ def ensure(study: Study, trial: Trial) -> None:
                 f"the run {root} has no golden samples: it did not finish",
                 fix="run the same `ortune optimize` again; it resumes",
             )
+        if named:
+            raise BadSettings(
+                f"trial {trial.key[:8]} runs code of its own for its golden samples: "
+                f"{', '.join(named)}",
+                fix="if you trust this run: pack(..., custom_ops=True), or --allow-custom-ops",
+            )
         model = built_model(root, trial, Path(source))
-        job = lone(model, trial.plan.backend, inputs, root, "golden")
+        job = lone(model, backend, inputs, root, "golden")
         try:
             outputs(job, range(len(stream.Stream(inputs))), path)
         except WorkerFailed as error:
