@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import psutil
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
-from ortune.core.errors import BadModel, gist
+from ortune.core.errors import BadModel, gist, visible
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
 from ortune.measurement.environment import interpreter
@@ -27,6 +29,7 @@ from ortune.workloads.latency import Latency
 
 _TICK_S = 0.5
 _LAST_LINES = 4
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
 
 
@@ -76,9 +79,11 @@ class Worker:
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=None if job.verbose else log,
+                stderr=subprocess.PIPE if job.verbose else log,
                 start_new_session=True,
             )
+        if self._process.stderr is not None:
+            threading.Thread(target=_show, args=(self._process.stderr,), daemon=True).start()
         self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -179,6 +184,13 @@ class Worker:
 
     def _failed(self, reason: str, fix: str = "") -> WorkerFailed:
         return WorkerFailed(Failure(reason, self.reproduce, fix), self)
+
+
+def _show(log: IO[bytes]) -> None:
+    """Pass on what a runtime logs; names in it, a stranger's, cannot steer the terminal."""
+    with log:
+        for line in log:
+            sys.stderr.write(visible(_COLOUR.sub("", line.decode(errors="replace"))))
 
 
 def ask_once(job: WorkerJob, *commands: tuple[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
