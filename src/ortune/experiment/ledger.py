@@ -24,12 +24,14 @@ from ortune.core.version import __version__
 
 T = TypeVar("T")
 
+_LEDGER = "ledger.jsonl"
+
 
 class Ledger:
     """The trials of one run's folder."""
 
     def __init__(self, root: Path) -> None:
-        self._path = root / "ledger.jsonl"
+        self._path = root / _LEDGER
         _cut(self._path)
         self.trials = _read(self._path)
 
@@ -53,6 +55,18 @@ class Ledger:
                 f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"
             ) from error
         self.trials = _last([*self.trials, trial])
+
+
+def begun(root: Path) -> bool:
+    """Return whether a run's folder has a trial, or another search is at work in it."""
+    ledger = root / _LEDGER
+    if ledger.is_file() and ledger.stat().st_size:
+        return True
+    try:
+        with locked(root):
+            return False
+    except OrtuneError:
+        return True
 
 
 def locked(root: Path) -> AbstractContextManager[None]:
@@ -147,7 +161,7 @@ def read_study(root: str | Path) -> Study:
     """
     root = Path(root)
     header = read_header(root)
-    trials = _read(root / "ledger.jsonl")
+    trials = _read(root / _LEDGER)
     if header is None or not trials:
         raise BadData(f"no run in {root}", fix="give the -o folder of an `ortune optimize`")
     data = _load(root / "ending.json")

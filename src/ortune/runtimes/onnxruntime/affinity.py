@@ -14,7 +14,8 @@ from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.hardware.cpus import usable_cpus
 
-_TEXT = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*(;\d+(-\d+)?(,\d+(-\d+)?)*)*")
+_CPU = r"\d{1,4}(-\d{1,4})?"
+_TEXT = re.compile(rf"{_CPU}(,{_CPU})*(;{_CPU}(,{_CPU})*)*")
 
 
 def parse(text: str) -> list[set[int]]:
