@@ -7,17 +7,14 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, remark, say, table
 from ortune.core.errors import OrtuneError
-from ortune.core.request import Request, request
-
-if TYPE_CHECKING:
-    from ortune.analysis.benchmark.fitness import Fitness
+from ortune.core.request import WorkerRequest, request
 
 RUNTIMES = (
     "onnxruntime",
@@ -68,7 +65,7 @@ class Probed:
 
 
 @request
-class _Asked(Request):
+class _Asked(WorkerRequest):
     """Say whether this machine is fit to measure, what runs here, and what to install.
 
     A small model is timed against itself for a few seconds, and tried on every backend in a
@@ -87,11 +84,12 @@ def command(asked: _Asked) -> int:
     Raises:
         OrtuneError: No backend works.
     """
+    from ortune.analysis.benchmark.fitness import here
     from ortune.measurement.machine import noise
     from ortune.measurement.machine.machine import machine, versions
 
     remark("timing a small model against itself, some seconds")
-    fitness = _fitness()
+    fitness = here()
     backends = probe(verbose())
     samples = _samples()
     result = {
@@ -113,28 +111,21 @@ def command(asked: _Asked) -> int:
     return DONE
 
 
-def _fitness() -> Fitness:
-    from importlib.resources import as_file, files
-
-    from ortune.analysis.benchmark.fitness import fitness
-    from ortune.backends.cpu import Cpu
-    from ortune.samples.digit_cnn import DigitCnn
-
-    with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
-        return fitness(model, Cpu(threads=DigitCnn.threads), DigitCnn.batch)
-
-
 def probe(verbose: bool) -> tuple[Probed, ...]:
     """Load a small model in a worker on every backend."""
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
 
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
 
     names = catalog.names(Backend)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
-        return tuple(pool.map(lambda name: _probe(name, Path(folder), verbose), names))
+        probing = [
+            pool.submit(copy_context().run, _probe, name, Path(folder), verbose) for name in names
+        ]
+        return tuple(one.result() for one in probing)
 
 
 def _probe(name: str, folder: Path, verbose: bool) -> Probed:

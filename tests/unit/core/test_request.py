@@ -14,17 +14,10 @@ import pytest
 
 import ortune as ot
 from ortune.cli.terminal import settings
+from ortune.core.custom_ops import BackendRequest
 from ortune.core.errors import BadSettings, OrtuneError, Unexpected
 from ortune.core.fields import ByteSize, Counts, Duration, Option
-from ortune.core.request import (
-    BackendRequest,
-    DataRequest,
-    Request,
-    parameters,
-    request,
-    text,
-    verb,
-)
+from ortune.core.request import DataRequest, Request, parameters, request, text, verb
 
 
 @request
@@ -89,9 +82,9 @@ def test_an_argument_that_is_wrong_is_refused_by_the_name_of_the_function() -> N
         ({"time": "soon"}, "time: cannot read the duration 'soon'"),
         ({"time": -1}, "time: "),
         ({"share": 2}, "share: 2 is too large"),
-        ({"share": float("nan")}, "share: nan is no finite number"),
+        ({"share": float("nan")}, "share: nan is not a finite number"),
         ({"form": "oval"}, "form: 'oval' is not allowed"),
-        ({"levels": "1,a"}, "levels: 'a' is no number"),
+        ({"levels": "1,a"}, "levels: 'a' is not a number"),
         ({"shapes": ["x:1", "x:2"]}, "shapes: two shapes for input 'x'"),
         ({"memory": "lots"}, "memory: cannot read the size 'lots'"),
     ],

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ortune.analysis.benchmark.bench import race
+from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
 from ortune.core.trial import Interval
 from ortune.measurement.machine.noise import Advice
+from ortune.samples.digit_cnn import DigitCnn
 
 if TYPE_CHECKING:
     from ortune.core.backend import Backend
@@ -41,6 +44,12 @@ class Fitness:
         if self.state == "disturbed":
             return f"this machine is fit to measure, but disturbed ({spread}): {why}"
         return f"this machine is fit to measure: {spread}"
+
+
+def here() -> Fitness:
+    """Time the digit CNN against itself on this machine's CPU provider."""
+    with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
+        return fitness(model, Cpu(threads=DigitCnn.threads), DigitCnn.batch)
 
 
 def fitness(model: Path, backend: Backend, batch: int) -> Fitness:
