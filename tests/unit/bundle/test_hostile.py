@@ -154,7 +154,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("member", [SETTINGS, RECIPE, EVIDENCE])
     def test_nesting_without_end(self, bundle: Path, member: str) -> None:
-        forge(bundle, {member: b"[" * 200_000 + b"]" * 200_000})
+        forge(bundle, {member: b"[" * 100_000 + b"]" * 100_000})
         with pytest.raises(BadModel, match="nested too deeply"):
             read(bundle)
 
