@@ -1,0 +1,7 @@
+"""The readers that are fuzzed, by name."""
+
+from __future__ import annotations
+
+from tests.fuzz import bundles, models
+
+TARGETS = {one.name: one for one in (models.TARGET, bundles.TARGET)}
