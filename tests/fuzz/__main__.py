@@ -54,6 +54,8 @@ def _run(target: Target, seed: int, count: int, out: Path, until: float) -> bool
             places[place] += 1
             if places[place] <= _KEPT:
                 _write(target, seed, finding, out)
+        if state["done"] % 1000 == 0:
+            sys.stderr.write(f"{target.name}: {state['done']}\n")
         if time.monotonic() >= until:
             break
     state["found"] = dict(places.most_common())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 import warnings
@@ -80,7 +81,7 @@ def headers(rng: Random, data: bytes) -> bytes:
         field = at + rng.choice(_FIELDS[sign])
         size = rng.choice((2, 4))
         value = rng.choice(
-            (0, 1, 8, 12, 14, 99, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, rng.getrandbits(32))
+            (0, 1, 8, 12, 14, 99, 0xFFFF, 2**31 - 1, 2**32 - 1, rng.getrandbits(32))
         )
         out[field : field + size] = struct.pack("<I", value)[:size]
     end = out.rfind(b"PK\x05\x06")
@@ -94,8 +95,17 @@ def headers(rng: Random, data: bytes) -> bytes:
 def zeros(size: int) -> bytes:
     """Return a deflated stream of zeros."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    chunk = bytes(1 << 20)
-    return b"".join(packer.compress(chunk) for _ in range(size >> 20)) + packer.flush()
+    chunk = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return chunk * (size >> 20) + packer.flush()
+
+
+@cache
+def digest_of_zeros(size: int) -> str:
+    """Return the SHA-256 of zeros, a whole number of MiB."""
+    found, chunk = hashlib.sha256(), bytes(1 << 20)
+    for _ in range(size >> 20):
+        found.update(chunk)
+    return found.hexdigest()
 
 
 def bomb(held: Members, name: str, size: int, told: int | None = None) -> bytes:

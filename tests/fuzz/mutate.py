@@ -20,16 +20,17 @@ NUMBERS = (
 WORDS = (
     "\x1b[31mred", "\x1b]0;title\x07", "\x00", "a\nb", "a\rb", "\x7f", "\x9b31m", "\u202eright",
     "\udcff", "é" * 40, "😀", "a" * 100_000, " ", "", "-", "--", "../../etc/passwd", "/",
-    "/dev/null", "/proc/self/mem", "~", "$HOME", "%s%n", "{}", "os:system", "os:getcwd", "json:loads",
-    "os:nope", "nope:nope", "builtins:print", ":", "::", "a:b:c", "x.py", "x.py:Rule", ".py:Rule", "con",
-    "`id`", "'; drop", '"', "\\", "\\\\", "x=1", "x:y", "#", "\t", "\u2028", "ﬁ", "a/b", "a\\b",
+    "/dev/null", "/proc/self/mem", "~", "$HOME", "%s%n", "{}", "os:system", "os:getcwd",
+    "json:loads", "os:nope", "nope:nope", "builtins:print", ":", "::", "a:b:c", "x.py", "x.py:Rule",
+    ".py:Rule", "con", "`id`", "'; drop", '"', "\\", "\\\\", "x=1", "x:y", "#", "\t", "\u2028", "ﬁ", "a/b", "a\\b",
 )  # fmt: skip
 """What may stand where a text belongs."""
 
 JSON_LEAVES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 5000, 2**31, 2**63, -(2**63) - 1, 10**30, 10**400, 0.5, -0.0,
     1e308, float("nan"), float("inf"), float("-inf"), "", "nan", [], {}, [[]], [None], {"": None},
-    {"is": 5}, {"is": "metrics/top1"}, {"is": "backends/cpu"}, {"is": "backends/nope"}, {"is": "nope/cpu"},
+    {"is": 5}, {"is": "metrics/top1"}, {"is": "backends/cpu"}, {"is": "backends/nope"},
+    {"is": "nope/cpu"},
     {"is": "backends/../../x"}, {"is": "transforms/x.py:Rule"}, {"is": None}, {"is": ["a"]},
     {"is": "backends/cpu", "threads": 5000}, {"is": "backends/cpu", "threads": -1},
     {"is": "backends/cpu", "environment": "/bin/sh"}, {"is": "quantizers/gone", "a b": 1},

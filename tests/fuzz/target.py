@@ -1,4 +1,4 @@
-"""What is fuzzed: a corpus of known cases, a way to draw more, and the reader they are given to."""
+"""What is fuzzed: known cases, a way to draw more, and the reader that is given them."""
 
 from __future__ import annotations
 

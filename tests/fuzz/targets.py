@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from tests.fuzz import bundles, models
+from tests.fuzz import bundles, feeds, models, settings, words
 
-TARGETS = {one.name: one for one in (models.TARGET, bundles.TARGET)}
+TARGETS = {
+    one.name: one
+    for one in (models.TARGET, bundles.TARGET, feeds.TARGET, settings.TARGET, words.TARGET)
+}
