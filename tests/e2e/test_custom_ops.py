@@ -289,7 +289,7 @@ def test_a_bundle_asks_before_it_runs_its_library(
 
 def test_the_original_runs_where_the_library_does_not(tmp_path: Path) -> None:
     text = tmp_path / "libother.so"
-    text.write_text("built for nothing")
+    text.write_bytes(Path(sys.executable).resolve().read_bytes()[:64])
     backend = Cpu(threads=1, custom_ops=(str(text),))
     bundle = pack(studies.study(tmp_path, backend=backend), tmp_path / "toy.ortune")
     with pytest.warns(RuntimeWarning, match="does not load as a library"):

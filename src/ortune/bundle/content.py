@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortune.bundle.arithmetic import arithmetic
-from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.core.plugins import stored
 from ortune.core.plugins.user_function import is_path
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.core.version import __version__
 from ortune.engine.archive import safe
-from ortune.engine.consent import FOLDER
-from ortune.engine.manifest import FORMAT, Golden, Manifest, Signature
+from ortune.engine.consent import is_code
+from ortune.engine.manifest import FORMAT, LIBRARIES, Golden, Manifest, Signature
 from ortune.experiment import golden as samples
 from ortune.experiment.keys import model_digest
 from ortune.model.graph import spec
@@ -37,13 +38,17 @@ class Content:
     libraries: Mapping[str, str]
 
 
-def content(study: Study, trial: Trial) -> Content:
+def content(study: Study, trial: Trial, *, custom_ops: bool = False) -> Content:
     """Find every file of a trial's bundle.
 
     Golden outputs that the run lacks are made by a worker.
 
+    Args:
+        custom_ops: Whether code that the run names may run for that.
+
     Raises:
-        OrtuneError: A part of the run is gone, or an original changed after the search.
+        OrtuneError: A part of the run is gone or leads out of its folder, an original changed
+            after the search, or code may not run.
     """
     originals = sources(study)
     files: dict[str, Path] = {}
@@ -51,7 +56,7 @@ def content(study: Study, trial: Trial) -> Content:
     fallback: dict[str, str] = {}
     signatures: dict[str, Signature] = {}
     golden: dict[str, Golden] = {}
-    samples.ensure(study, trial)
+    samples.ensure(study, trial, custom_ops=custom_ops)
     for name, original in originals.items():
         label = name or original.stem
         signatures[name], parts = _read(original)
@@ -144,7 +149,7 @@ def _library(files: dict[str, Path], text: str) -> str:
     """Add a library of custom operators; what is installed as a module is only named.
 
     Raises:
-        OrtuneError: It is gone.
+        OrtuneError: It is gone, or no code: a run must not have any other file handed on.
     """
     if not is_path(text):
         return text
@@ -154,7 +159,11 @@ def _library(files: dict[str, Path], text: str) -> str:
             f"the library of custom operators '{text}' is gone",
             fix="build it again where it was, or run optimize again",
         )
-    member = f"{FOLDER}/{path.name}"
+    if not is_code(path):
+        raise BadSettings(
+            f"'{text}' is neither a shared library nor a Python file", fix=stored.DISTRUST
+        )
+    member = f"{LIBRARIES}/{path.name}"
     if member in files:
         raise OrtuneError(f"two libraries are called '{path.name}'", fix="rename one of them")
     files[member] = path
@@ -165,6 +174,6 @@ def _golden(files: dict[str, Path], study: Study, trial: Trial, name: str) -> Go
     root = Path(study.root)
     home = f"golden/{name}" if name else "golden"
     found = Golden(f"{home}/inputs.stream", f"{home}/outputs.stream")
-    files[found.inputs] = samples.inputs_path(root, name)
-    files[found.outputs] = samples.outputs_path(root, name, trial)
+    files[found.inputs] = samples.inside(root, samples.inputs_path(root, name))
+    files[found.outputs] = samples.inside(root, samples.outputs_path(root, name, trial))
     return found

@@ -13,8 +13,8 @@ from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
 from ortune.core.atomic_write import replacing
 from ortune.core.backend import Backend
-from ortune.core.errors import OrtuneError
-from ortune.core.plugins import codec
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
 from ortune.engine.manifest import (
@@ -26,6 +26,7 @@ from ortune.engine.manifest import (
 )
 
 _CHUNK = 1 << 20
+_ANOTHER = "pack another trial"
 _DATE = (1980, 1, 1, 0, 0, 0)
 """A fixed date: the same trial packs to the same bytes."""
 
@@ -37,10 +38,12 @@ def pack(
     trial: str | None = None,
     unconfirmed: bool = False,
     force: bool = False,
+    custom_ops: bool = False,
 ) -> Path:
     """Write a bundle: tuned model, plain original, settings, recipe, evidence, golden samples.
 
-    Models are stored, not compressed. The file appears when it is whole.
+    Models are stored, not compressed. The file appears when it is whole. What a reader would
+    refuse is not written.
 
     Args:
         path: Where it goes, by custom ``NAME.ortune``.
@@ -48,10 +51,12 @@ def pack(
         unconfirmed: Pack one that no finalist's pairs have confirmed as faster and within the
             budget.
         force: Replace an existing file. Inputs of the run are never replaced.
+        custom_ops: Run the code that the run names, where golden samples of the trial are not
+            there yet.
 
     Raises:
-        OrtuneError: The trial cannot be packed or is not confirmed, a part of the run is gone, or
-            the path cannot be written.
+        OrtuneError: The trial cannot be packed or is not confirmed, a part of the run is gone,
+            its settings are none that a bundle may hold, or the path cannot be written.
     """
     path = Path(path)
     chosen = study.best if trial is None else _find(study, trial)
@@ -61,7 +66,8 @@ def pack(
             "and keeps the budget",
             fix="give --unconfirmed (unconfirmed=True) to pack it all the same",
         )
-    parts = content(study, chosen)
+    _demand_portable(chosen.plan.backend)
+    parts = content(study, chosen, custom_ops=custom_ops)
     texts = {
         SETTINGS: codec.encode(_settings(chosen.plan.backend, parts)),
         RECIPE: codec.encode(chosen.plan.recipe),
@@ -98,6 +104,20 @@ def _find(study: Study, key: str) -> Trial:
             fix="pack one that ran",
         )
     return trial
+
+
+def _demand_portable(backend: Backend) -> None:
+    """Refuse settings that a reader of the bundle would refuse.
+
+    Raises:
+        BadSettings: They are not in the table, or name code that a bundle cannot bring.
+    """
+    stored.demand(codec.encode(backend), "a bundle", fix=_ANOTHER)
+    named = set(stored.code(codec.encode(backend))) - set(backend.custom_ops)
+    if named:
+        raise BadSettings(
+            f"a bundle cannot bring what {backend} runs: {', '.join(sorted(named))}", fix=_ANOTHER
+        )
 
 
 def _settings(backend: Backend, parts: Content) -> Backend:

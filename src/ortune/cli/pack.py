@@ -28,6 +28,7 @@ class _Asked(Request):
         trial: Another trial than the winner, by its key or the first characters of it.
         unconfirmed: Pack it though no fresh pairs have confirmed it.
         force: Overwrite an existing output.
+        allow_custom_ops: Run the custom operators that the run names, where they are needed.
     """
 
     run: str | Path
@@ -36,6 +37,7 @@ class _Asked(Request):
     trial: Annotated[str | None, Option("KEY")] = None
     unconfirmed: bool = False
     force: bool = False
+    allow_custom_ops: bool = False
 
 
 @verb(_Asked)
@@ -53,6 +55,7 @@ def command(asked: _Asked) -> int:
         trial=asked.trial,
         unconfirmed=asked.unconfirmed,
         force=asked.force,
+        custom_ops=asked.allow_custom_ops,
     )
     chosen = study.best if asked.trial is None else study.find(asked.trial)
     plan = str(chosen.plan) if chosen else ""

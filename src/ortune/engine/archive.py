@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import stat
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ortune.core.errors import BadModel, OrtuneError
-from ortune.engine.manifest import MANIFEST, Manifest, read_manifest
+from ortune.core.plugins import stored
+from ortune.engine.manifest import (
+    EVIDENCE,
+    MANIFEST,
+    RECIPE,
+    SETTINGS,
+    Manifest,
+    read_manifest,
+)
 
 _ZIP = b"PK\x03\x04"
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """How members are packed. Other ways unpack a few bytes to any size at once."""
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
 """What `zipfile` raises of a damaged, encrypted or newer zip."""
+_UNIX, _FILES = 3, (0, stat.S_IFREG)
+"""The system that writes kinds of files into a zip, and the kinds that are plain files."""
 _CHUNK = 1 << 20
-_MANIFEST_LIMIT = 64 << 20
-"""Bytes. The manifest is read before its size can be checked against a digest."""
+_ROOM = "free some space there, or point TMPDIR at another folder"
+AGAIN = "copy it again, or pack the run again"
+
+_LONGEST = 1024
+_MOST_MEMBERS = 4096
+"""A bundle has ten, and one more for every file of external data."""
+_TEXTS = {MANIFEST: 16 << 20, SETTINGS: 1 << 20, RECIPE: 4 << 20, EVIDENCE: 32 << 20}
+"""Member that is read as JSON, and may be packed -> bytes at most. All others lie in the zip as
+they are: a bundle unpacks to little more than its own size."""
+_FREE, _RATIO = 1 << 20, 200
+"""What is unpacked to more than so many bytes is packed to at least that share of them."""
 
 
 def is_bundle(path: Path) -> bool:
@@ -48,11 +69,9 @@ def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
     with ExitStack() as stack:
         try:
             bundle = stack.enter_context(zipfile.ZipFile(path))
-            manifest = _manifest(bundle, path.name)
+            manifest = _manifest(bundle, path)
         except _UNREADABLE as error:
-            raise BadModel(
-                f"{path.name} is damaged: {error}", fix="copy it again, or pack the run again"
-            ) from error
+            raise BadModel(f"{path.name} is damaged: {error}", fix=AGAIN) from error
         yield bundle, manifest
 
 
@@ -81,7 +100,7 @@ def take(
         raise OrtuneError(
             f"cannot unpack '{member}' ({expected.size / 1e6:.1f} MB) into '{folder}': "
             f"{error.strerror or error}",
-            fix="free some space there, or point TMPDIR at another folder",
+            fix=_ROOM,
         ) from error
     except _UNREADABLE as error:
         raise _changed(bundle, member, str(error)) from error
@@ -96,11 +115,53 @@ def unpack(
     """Check every member; write those of `keep`, and of their folders, below `folder`.
 
     External data lies in the folder of its model, so that folder is written as a whole.
+
+    Raises:
+        BadModel: A member is not what was packed.
+        OrtuneError: There is no room for what is to be written, or it cannot be written.
     """
-    folders = {name.rpartition("/")[0] for name in keep if name.count("/") > 1}
+    folders = tuple(f"{name.rpartition('/')[0]}/" for name in keep if name.count("/") > 1)
+    wanted = {name for name in manifest.members if name in keep or name.startswith(folders)}
+    needed = sum(manifest.members[name].size for name in wanted)
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if needed > (free := shutil.disk_usage(there).free):
+        raise OrtuneError(
+            f"cannot unpack {needed / 1e6:.1f} MB into '{folder}': {free / 1e6:.1f} MB are free",
+            fix=_ROOM,
+        )
     for member in manifest.members:
-        wanted = member in keep or any(member.startswith(f"{path}/") for path in folders)
-        take(bundle, manifest, member, folder if wanted else None)
+        take(bundle, manifest, member, folder if member in wanted else None)
+
+
+def unfit(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[str]:
+    """Yield what is wrong with a zip's table of contents, before anything of it is unpacked.
+
+    Args:
+        entries: The table.
+        size: Bytes of the zip.
+    """
+    if len(entries) > _MOST_MEMBERS:
+        yield f"has {len(entries)} members, more than the {_MOST_MEMBERS} that a bundle may have"
+    if sum(entry.compress_size for entry in entries) > size:
+        yield "has members that share their bytes"
+    names: dict[str, str] = {}
+    for entry in entries:
+        name, most = entry.filename, _TEXTS.get(entry.filename)
+        shown = name.encode("unicode_escape").decode()
+        if not safe(name):
+            yield f"has the unsafe member '{shown}'"
+        if names.setdefault(name.casefold(), name) != name:
+            yield f"has two members that some systems take for one: '{shown}'"
+        if entry.create_system == _UNIX and stat.S_IFMT(entry.external_attr >> 16) not in _FILES:
+            yield f"has '{shown}', which is a link or no plain file"
+        if entry.compress_type not in _PACKED:
+            yield f"has '{shown}' compressed as bundles are not"
+        if most is None and entry.file_size > entry.compress_size:
+            yield f"has '{shown}' packed, where bundles have it as it is"
+        if most is not None and entry.file_size > most:
+            yield f"has '{shown}' of {entry.file_size} bytes: it may have {most}"
+        if entry.file_size > max(_FREE, _RATIO * entry.compress_size):
+            yield f"has '{shown}', which unpacks to more than {_RATIO} times its size"
 
 
 def safe(member: str) -> bool:
@@ -108,47 +169,40 @@ def safe(member: str) -> bool:
     parts = PurePosixPath(member).parts
     return (
         bool(parts)
-        and "\0" not in member
+        and member.isprintable()
         and ".." not in parts
         and not PureWindowsPath(member).drive
         and "\\" not in member
+        and len(member) <= _LONGEST
         and "/".join(parts) == member
     )
 
 
-def _manifest(bundle: zipfile.ZipFile, name: str) -> Manifest:
-    held = bundle.namelist()
+def _manifest(bundle: zipfile.ZipFile, path: Path) -> Manifest:
+    """Check the table of contents against the file and the manifest; nothing is unpacked yet."""
+    name = path.name
+    held = [entry.filename for entry in bundle.infolist()]
     if MANIFEST not in held:
         raise BadModel(
             f"{name} is a zip without {MANIFEST}, so not a bundle", fix="give a file made by pack"
         )
-    for member in held:
-        if not safe(member):
-            raise BadModel(
-                f"{name} has the unsafe member '{member}'", fix="do not trust this file"
-            )
-    for entry in bundle.infolist():
-        if entry.compress_type not in _PACKED:
-            raise BadModel(
-                f"{name} has '{entry.filename}' compressed as bundles are not",
-                fix="give a file made by pack",
-            )
-    if bundle.getinfo(MANIFEST).file_size > _MANIFEST_LIMIT:
-        raise BadModel(f"{name}: its manifest is too large", fix="do not trust this file")
+    if why := next(unfit(bundle.infolist(), path.stat().st_size), ""):
+        raise BadModel(f"{name} {why}", fix=stored.DISTRUST)
     manifest = read_manifest(bundle.read(MANIFEST), name)
     listed = [MANIFEST, *manifest.members]
     if sorted(held) != sorted(listed):
         odd = sorted(set(held) ^ set(listed)) or sorted({m for m in held if held.count(m) > 1})
-        raise BadModel(
-            f"{name}: manifest and members differ: '{odd[0]}'",
-            fix="copy it again, or pack the run again",
-        )
+        raise BadModel(f"{name}: manifest and members differ: '{odd[0]}'", fix=AGAIN)
+    for member, told in manifest.members.items():
+        if bundle.getinfo(member).file_size != told.size:
+            raise BadModel(
+                f"{name}: '{member}' was changed after packing: its size is not the one in the "
+                "manifest",
+                fix=AGAIN,
+            )
     return manifest
 
 
 def _changed(bundle: zipfile.ZipFile, member: str, reason: str) -> BadModel:
     name = Path(bundle.filename or "the bundle").name
-    return BadModel(
-        f"{name}: '{member}' was changed after packing: {reason}",
-        fix="copy it again, or pack the run again",
-    )
+    return BadModel(f"{name}: '{member}' was changed after packing: {reason}", fix=AGAIN)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
+from ortune.core.plugins import stored
 from ortune.engine.manifest import Manifest
 
-FOLDER = "custom_ops"
-"""Where a bundle keeps its libraries."""
+_LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+"""How shared libraries of Linux, Windows and macOS begin."""
 
 
 def demand(name: str, manifest: Manifest, allowed: bool) -> None:
@@ -36,22 +37,55 @@ def demand(name: str, manifest: Manifest, allowed: bool) -> None:
     )
 
 
+def demand_settings(data: object, member: str) -> None:
+    """Refuse stored settings that are no backend, or set what a file from elsewhere may not.
+
+    Raises:
+        BadModel: They are so.
+    """
+    kind = data.get("is", "") if isinstance(data, dict) else ""
+    if not str(kind).startswith("backends/"):
+        what = (
+            f"{member} holds '{kind}' where a backend belongs" if kind else f"{member} holds none"
+        )
+        raise BadModel(what, fix=stored.DISTRUST)
+    try:
+        stored.demand(data, member)
+    except BadSettings as error:
+        raise BadModel(error.what, fix=error.fix) from None
+
+
 def placed(backend: Backend, manifest: Manifest, folder: Path) -> Backend:
     """Return settings that name the unpacked libraries.
 
     Raises:
         BadModel: They name code that the manifest does not list.
     """
-    fields: Mapping[str, Any] = {name: getattr(backend, name) for name in backend.reads}
-    named = {text for one in fields.values() for text in ([one] if isinstance(one, str) else one)}
-    if strange := sorted(named - {"", *manifest.custom_ops}):
-        raise BadModel(
-            f"its settings name '{strange[0]}', which its manifest does not",
-            fix="do not trust this file",
-        )
+    listed(backend, manifest.custom_ops)
     if not backend.custom_ops:
         return backend
     return replace(backend, custom_ops=libraries(backend.custom_ops, manifest, folder))  # type: ignore[call-arg]
+
+
+def listed(backend: Backend, libraries: Sequence[str]) -> None:
+    """Refuse settings that name other code than the libraries that a bundle lists.
+
+    Raises:
+        BadModel: They do.
+    """
+    fields: Mapping[str, Any] = {name: getattr(backend, name) for name in backend.reads}
+    named = {text for one in fields.values() for text in ([one] if isinstance(one, str) else one)}
+    if strange := sorted(named - {"", *libraries}):
+        raise BadModel(
+            f"its settings name '{strange[0]}', which its manifest does not",
+            fix=stored.DISTRUST,
+        )
+
+
+def is_code(path: Path) -> bool:
+    """Say whether a file is what a bundle may carry as a library: a shared library, or Python."""
+    with path.open("rb") as file:
+        return path.suffix == ".py" or file.read(4).startswith(_LIBRARIES)
 
 
 def libraries(named: tuple[str, ...], manifest: Manifest, folder: Path) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
@@ -18,10 +17,12 @@ from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
-from ortune.core.plugins import codec, spelling
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import codec, spelling, stored
 from ortune.engine import archive, consent
 from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
+from ortune.engine.external import demand_inside
 from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
 from ortune.engine.manifest import SETTINGS, Manifest, Signature
 from ortune.measurement.machine import machine
@@ -171,8 +172,11 @@ def _bundle(path: Path, allowed: bool) -> Engine:
             golden = [m for g in manifest.golden.values() for m in (g.inputs, g.outputs)]
             keep = {SETTINGS, *manifest.models.values(), *golden, *manifest.custom_ops}
             archive.unpack(file, manifest, folder, keep)
+        for member in manifest.models.values():
+            demand_inside(folder, member, manifest.members)
         backend, reason = stored_backend(folder, manifest)
         if backend is not None:
+            backend = _at_hand(path.name, backend)
             try:
                 calls = _open(stack, backend, folder, manifest, manifest.models)
             except Exception as error:  # whatever a plug-in provider raises, the original runs
@@ -192,6 +196,8 @@ def _fallback(path: Path, reason: str) -> Engine:
         with archive.opened(path) as (file, manifest):
             keep = {*manifest.fallback.values(), *manifest.custom_ops}
             archive.unpack(file, manifest, folder, keep)
+        for member in manifest.fallback.values():
+            demand_inside(folder, member, manifest.members)
         plain, calls = _original(stack, folder, manifest)
         warnings.warn(
             f"{path.name}: its tuned model cannot run on '{manifest.backend}' here ({reason}); "
@@ -224,11 +230,17 @@ def stored_backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, st
     """Return the bundle's backend, or None and what keeps it from running.
 
     Raises:
-        BadModel: Its settings name code that its manifest does not.
+        BadModel: Its settings are none that a bundle may make, or name code that its manifest
+            does not.
     """
     try:
-        backend = codec.decode(Backend, json.loads((folder / SETTINGS).read_bytes()))
-    except (OrtuneError, ValueError) as error:
+        data = stored.loads((folder / SETTINGS).read_bytes())
+    except ValueError as error:
+        return None, _reason(error)
+    consent.demand_settings(data, SETTINGS)
+    try:
+        backend = codec.decode(Backend, data)
+    except OrtuneError as error:
         return None, _reason(error)
     backend = consent.placed(backend, manifest, folder)
     try:
@@ -236,6 +248,20 @@ def stored_backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, st
     except OrtuneError as error:
         return None, _reason(error)
     return (None, f"fix: {missing}") if missing else (backend, "")
+
+
+def _at_hand(name: str, backend: Backend) -> Backend:
+    """Return the settings with no more threads than there are CPUs; one warning says so."""
+    cpus = effective_cpus()
+    fit, most = stored.lowered(backend, cpus)
+    if most:
+        warnings.warn(
+            f"{name}: asks for {wording.count(most, 'thread')}, and {wording.count(cpus, 'CPU')} "
+            f"can be used here: it runs with {cpus}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return fit
 
 
 def _reason(error: Exception) -> str:

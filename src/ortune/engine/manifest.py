@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
-from ortune.core.plugins import codec
+from ortune.core.plugins import codec, stored
+from ortune.core.plugins.user_function import is_path
 
 FORMAT = 1
 """Raised when an older reader could misread a bundle."""
@@ -17,6 +19,8 @@ MANIFEST = "manifest.json"
 SETTINGS = "settings.json"
 RECIPE = "recipe.json"
 EVIDENCE = "evidence.json"
+LIBRARIES = "custom_ops"
+"""Folder of the libraries of custom operators."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
         BadModel: It is not one, is of a newer format, or names a member that it does not list.
     """
     try:
-        raw = json.loads(content)
+        raw = stored.loads(content)
         number = int(raw["format"])
     except (ValueError, OverflowError, KeyError, TypeError) as error:
         raise BadModel(
@@ -126,6 +130,7 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
             fix=f"install ortune {raw.get('ortune', 'of a newer version')}",
         )
     try:
+        stored.demand(raw, "it")
         manifest = codec.decode(Manifest, raw)
     except OrtuneError as error:
         raise BadModel(
@@ -136,6 +141,9 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
 
 
 def _check(manifest: Manifest, bundle: str) -> None:
+    for member in (*manifest.models.values(), *manifest.fallback.values()):
+        if not member.endswith(".onnx"):
+            raise BadModel(f"{bundle}: '{member}' is no ONNX model", fix=stored.DISTRUST)
     named = [SETTINGS, RECIPE, EVIDENCE, *manifest.models.values(), *manifest.fallback.values()]
     named += [name for pair in manifest.golden.values() for name in (pair.inputs, pair.outputs)]
     named += [text for text in manifest.custom_ops if "/" in text]
@@ -144,9 +152,22 @@ def _check(manifest: Manifest, bundle: str) -> None:
             raise BadModel(
                 f"{bundle}: its manifest has no digest of '{member}'", fix="pack the run again"
             )
+    for text in manifest.custom_ops:
+        held = text in manifest.members and text.startswith(f"{LIBRARIES}/")
+        if not held and not _module(text):
+            raise BadModel(
+                f"{bundle}: '{text}' is neither a library in it nor the name of a Python module",
+                fix=stored.DISTRUST,
+            )
     keys = set(manifest.models)
-    if not keys or keys != set(manifest.fallback) or keys != set(manifest.signatures):
+    alike = keys == set(manifest.fallback) == set(manifest.signatures)
+    if not keys or not alike or not keys.issuperset(manifest.golden):
         raise BadModel(
             f"{bundle}: its manifest names different models in different places",
             fix="pack the run again",
         )
+
+
+def _module(text: str) -> bool:
+    """Say whether a text names an installed module: neither a path nor the name of a file."""
+    return re.fullmatch(r"[A-Za-z_][\w.-]*", text) is not None and not is_path(text)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.data import stream
@@ -51,13 +53,21 @@ def _keep_first(path: Path) -> None:
     stream.write(path, iter([first]))
 
 
-def ensure(study: Study, trial: Trial) -> None:
+def ensure(study: Study, trial: Trial, *, custom_ops: bool = True) -> None:
     """Write the golden outputs of a trial unless they are there.
+
+    Threads above the CPUs at hand are lowered: they change no answer.
+
+    Args:
+        custom_ops: Whether code that the run names may run for it.
 
     Raises:
         BadData: The run's folder has no golden inputs, or the trial does not run any more.
+        BadSettings: It names code that may not run.
     """
     root = Path(study.root)
+    backend, _ = stored.lowered(trial.plan.backend, effective_cpus())
+    named = () if custom_ops else stored.code(codec.encode(backend))
     for name, source in study.models.items():
         path = outputs_path(root, name, trial)
         if path.is_file():
@@ -68,8 +78,14 @@ def ensure(study: Study, trial: Trial) -> None:
                 f"the run {root} has no golden samples: it did not finish",
                 fix="run the same `ortune optimize` again; it resumes",
             )
+        if named:
+            raise BadSettings(
+                f"trial {trial.key[:8]} runs code of its own for its golden samples: "
+                f"{', '.join(named)}",
+                fix="if you trust this run: pack(..., custom_ops=True), or --allow-custom-ops",
+            )
         model = built_model(root, trial, Path(source))
-        job = lone(model, trial.plan.backend, inputs, root, "golden")
+        job = lone(model, backend, inputs, root, "golden")
         try:
             outputs(job, range(len(stream.Stream(inputs))), path)
         except WorkerFailed as error:
@@ -80,9 +96,24 @@ def ensure(study: Study, trial: Trial) -> None:
 
 
 def built_model(root: Path, trial: Trial, source: Path) -> Path:
-    """Return the file that a trial ran for one of the job's models."""
+    """Return the file that a trial ran for one of the job's models.
+
+    Raises:
+        BadData: It is a link out of the run's folder.
+    """
     built = root / trial.artefact / f"{source.stem}.onnx" if trial.artefact else source
-    return built if built.is_file() else source
+    return inside(root, built) if trial.artefact and built.is_file() else source
+
+
+def inside(root: Path, path: Path) -> Path:
+    """Return a file of a run's folder.
+
+    Raises:
+        BadData: It is a link out of it: packing would hand on a file of this machine.
+    """
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise BadData(f"'{path}' links out of the run's folder", fix=stored.DISTRUST)
+    return path
 
 
 def inputs_path(root: Path, name: str) -> Path:

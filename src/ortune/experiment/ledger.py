@@ -9,20 +9,25 @@ replaces the former: it was concluded again by what the run learnt since.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
 from ortune.core.atomic_write import held, sync_folder, write_text
-from ortune.core.errors import BadData, OrtuneError
-from ortune.core.plugins import codec
-from ortune.core.study import Ending, Header, Study
+from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.plugins import codec, stored
+from ortune.core.study import Ending, Header, Job, Study
 from ortune.core.trial import Status, Trial
 from ortune.core.version import __version__
+from ortune.scoring.user_metric import UserMetric
 
 T = TypeVar("T")
+
+_OWN = "do not trust this run; if it is yours, search again without that setting"
 
 
 class Ledger:
@@ -83,10 +88,13 @@ def _read(path: Path) -> list[Trial]:
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     try:
-        lines = [json.loads(line) for line in data[:whole].splitlines()]
-    except json.JSONDecodeError as error:
+        lines = [stored.loads(line) for line in data[:whole].splitlines()]
+    except ValueError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
-    return _last(_decode(Trial, line, path) for line in lines)
+    trials = _last(_decode(Trial, line, path) for line in lines)
+    for trial in trials:
+        _demand_inside(path, trial.key, *([trial.artefact] if trial.artefact else []))
+    return trials
 
 
 def _last(trials: Iterable[Trial]) -> list[Trial]:
@@ -94,12 +102,28 @@ def _last(trials: Iterable[Trial]) -> list[Trial]:
     return list({(trial.key, trial.part): trial for trial in trials}.values())
 
 
-def _decode(kind: type[T], data: object, path: Path) -> T:
-    """Rebuild a record.
+def _demand_inside(path: Path, *names: str) -> None:
+    """Refuse names that files of the run are called by and that lead out of its folder.
 
     Raises:
-        BadData: It is of another version's form, or names a plugin that is gone.
+        BadData: One does.
     """
+    for name in names:
+        paths = (PurePosixPath(name), PureWindowsPath(name))
+        if any(".." in one.parts or one.anchor for one in paths) or "\0" in name:
+            raise BadData(f"{path}: '{name}' leads out of the run's folder", fix=stored.DISTRUST)
+
+
+def _decode(kind: type[T], data: object, path: Path) -> T:
+    """Rebuild a record whose settings keep to the table of what a file may set.
+
+    Raises:
+        BadData: They do not, it is of another version's form, or names a plugin that is gone.
+    """
+    try:
+        stored.demand(data, str(path), fix=_OWN)
+    except BadSettings as error:
+        raise BadData(error.what, fix=error.fix) from None
     try:
         return codec.decode(kind, data)
     except OrtuneError as error:
@@ -124,8 +148,13 @@ def write_header(root: Path, header: Header) -> None:
 
 def read_header(root: Path) -> Header | None:
     """Return what a run was started with, or None when the folder holds no run."""
-    data = _load(root / "header.json")
-    return None if data is None else _decode(Header, data, root / "header.json")
+    path = root / "header.json"
+    data = _load(path)
+    if data is None:
+        return None
+    header = _decode(Header, data, path)
+    _demand_inside(path, *header.models)
+    return header
 
 
 def write_ending(root: Path, ending: Ending) -> None:
@@ -136,14 +165,18 @@ def write_ending(root: Path, ending: Ending) -> None:
 def ended(root: Path) -> bool:
     """Say whether a run came to its end: it was neither killed nor interrupted."""
     data = _load(root / "ending.json")
-    return data is not None and data.get("finished") != "interrupted"
+    return isinstance(data, dict) and data.get("finished") != "interrupted"
 
 
 def read_study(root: str | Path) -> Study:
     """Rebuild a study from its folder, finished or not.
 
+    It is data: no code that the run names is imported, a metric of the user's own included, and
+    none of its settings is more than a file from elsewhere may set.
+
     Raises:
-        BadData: The folder holds no run, or its baseline was not measured.
+        BadData: The folder holds no run, its baseline was not measured, or it holds what a run
+            may not.
     """
     root = Path(root)
     header = read_header(root)
@@ -153,16 +186,31 @@ def read_study(root: str | Path) -> Study:
     data = _load(root / "ending.json")
     ending = Ending() if data is None else _decode(Ending, data, root / "ending.json")
     found = tuple(t for t in trials if t.status is not Status.UNCHANGED)
+    header = replace(header, job=unimported(header.job, found))
     files = root.glob("batches/*/ledger.jsonl")
     batches = {int(path.parent.name): path for path in files if path.parent.name.isdecimal()}
     timed = {batch: tuple(_read(batches[batch])) for batch in sorted(batches)}
     return Study(str(root), header, found, ending, {b: held for b, held in timed.items() if held})
 
 
+def unimported(job: Job, trials: Iterable[Trial]) -> Job:
+    """Return a stored job whose metric, where a function of the user's makes it, imports nothing.
+
+    Its direction is read off the scores: where lower is better they have an upper end alone.
+    """
+    budget = job.budget
+    if not isinstance(budget.metric, UserMetric):
+        return job
+    scores = [trial.score for trial in trials if trial.score]
+    lower = any(one.low == -math.inf and one.high < math.inf for one in scores)
+    lower = lower or (budget.relative and budget.limit > 0)
+    return replace(job, budget=replace(budget, metric=budget.metric.unimported(lower=lower)))
+
+
 def _load(path: Path) -> Any | None:
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+        return stored.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None

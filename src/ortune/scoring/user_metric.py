@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from ortune.core.metric import Kind, Metric
 from ortune.core.plugins import user_function
 from ortune.scoring.fidelity import check_share
 from ortune.scoring.outputs import Floats
+
+M = TypeVar("M", bound="UserMetric")
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,17 @@ class UserMetric(Metric):
             raise BadSettings(f"{self.path}: bounds are {given!r}", fix="write fn.bounds = (0, 1)")
         return low, high
 
+    def unimported(self, *, lower: bool) -> Self:
+        """Return it as a file of results holds it: spelled alike, its function never imported.
+
+        A report of a stranger's run must not run the code that the run names.
+
+        Args:
+            lower: Whether lower is better, which only the function itself would say.
+        """
+        kind: Callable[..., Self] = _unimported(type(self), lower)
+        return kind(path=self.path, share=self.share)
+
     def kind(self, baseline: Floats | None = None) -> Kind:
         """Return share where one is given, figure where the function has an ``aggregate``."""
         if self.kept_by:
@@ -110,3 +124,9 @@ class UserMetric(Metric):
                 f"the metric's own aggregate fails: {user_function.reason(error)}",
                 fix="return one number for an array of records",
             ) from error
+
+
+@cache
+def _unimported(kind: type[M], lower: bool) -> type[M]:
+    held = {"origin": kind.name(), "higher_is_better": not lower, "function": None}
+    return type(kind.__name__, (kind,), {**held, "__module__": __name__, "__doc__": kind.__doc__})

@@ -18,7 +18,7 @@ from ortune.core.budget import Budget
 from ortune.core.custom_ops import equipped
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note
-from ortune.core.plugins import catalog
+from ortune.core.plugins import catalog, codec, stored
 from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.request import verb
 from ortune.core.step import Transform
@@ -32,6 +32,7 @@ from ortune.measurement.capabilities import capabilities, demand
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.recipe.space import Space, Target
+from ortune.search import resumed
 from ortune.search.aim import Aim
 from ortune.search.batches import by_batch
 from ortune.search.earlier import warm_start
@@ -52,6 +53,8 @@ def run(asked: Optimize) -> Study:
     targets = _targets(asked, own)
     original = _baseline(targets) if asked.baseline is None else asked.original
     asked = replace(asked, baseline=original)
+    backends = [*(target.backend for target in targets), original]
+    _demand_storable(backends)
     record = warm_start.record_for(asked)
     if asked.batches:
         by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
@@ -60,6 +63,7 @@ def run(asked: Optimize) -> Study:
     make_folder(root)
     with locked(root):
         try:
+            resumed.demand(root, asked, backends)
             context = prepare(
                 asked,
                 root,
@@ -99,6 +103,19 @@ def run(asked: Optimize) -> Study:
 
 
 optimize = verb(Optimize, run)
+
+
+def _demand_storable(backends: Sequence[Backend]) -> None:
+    """Refuse settings that a run may not hold: what a search writes is read again, and handed on.
+
+    Verbs that measure and store no run (`bench`, `tune`, `profile`) take whatever a person types.
+
+    Raises:
+        BadSettings: One is set so.
+    """
+    fix = "leave it out; `ortune bench` and `ortune tune` take it"
+    for backend in backends:
+        stored.demand(codec.encode(backend), str(backend), fix=fix)
 
 
 def _targets(asked: Optimize, own: tuple[Transform, ...]) -> list[Target]:

@@ -457,13 +457,9 @@ def test_external_data_outside_the_bundle_is_not_read(bundle: Path, tmp_path: Pa
             tensor.external_data.add(key="location", value=str(tmp_path / "secret.bin"))
             members[name] = proto.SerializeToString()
             _digest(members, name)
-        # On another machine a wrong golden answer would only warn: the refusal is the runtime's.
-        manifest = json.loads(members["manifest.json"])
-        manifest["machine"]["cpu"] = "another"
-        members["manifest.json"] = json.dumps(manifest).encode()
 
     rewrite(bundle, point_outside)
-    with pytest.raises(BadModel, match="does not load"):
+    with pytest.raises(BadModel, match="keeps weights outside the bundle"):
         load(bundle)
 
 

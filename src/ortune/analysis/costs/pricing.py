@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,13 @@ from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.fields import paths
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.core.plugins import codec
+from ortune.core.plugins import codec, stored
 from ortune.core.request import verb
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.concurrency import slowdown
+
+_UNMEASURED = "leave --measure out"
 
 
 def run(asked: Cost) -> Costs:
@@ -69,7 +70,7 @@ def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[ServingOption, .
                 fix="leave --measure out, or price the -o folder of an `ortune optimize` alone",
             )
         sink(Note(f"{_processes(processes)} at once: {option.name}"))
-        asked = codec.decode(WorkerJob, json.loads(job.read_text(encoding="utf-8")))
+        asked = _job(job)
         with TemporaryDirectory(prefix="ortune-") as folder:
             try:
                 made.append(replace(option, slowdown=slowdown(asked, processes, Path(folder))))
@@ -77,9 +78,28 @@ def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[ServingOption, .
                 raise OrtuneError(
                     f"'{option.name}' does not run in {_processes(processes)} at once: "
                     f"{error.failure.reason}",
-                    fix="leave --measure out",
+                    fix=_UNMEASURED,
                 ) from None
     return tuple(made)
+
+
+def _job(path: Path) -> WorkerJob:
+    """Read what a worker of a run did, to start it again.
+
+    Raises:
+        BadData: It is none, or does more than compute: it names code, or folders to import from.
+    """
+    try:
+        data = stored.loads(path.read_text(encoding="utf-8"))
+        stored.demand(data, str(path))
+        asked = codec.decode(WorkerJob, data)
+    except (OSError, ValueError) as error:
+        raise BadData(f"{path} cannot be read: {error}", fix=_UNMEASURED) from None
+    except OrtuneError as error:
+        raise BadData(f"{path} cannot be used: {error.what}", fix=_UNMEASURED) from None
+    if named := (*stored.code(data), *asked.path):
+        raise BadData(f"{path} runs code of its own: {named[0]}", fix=_UNMEASURED)
+    return replace(asked, backend=stored.lowered(asked.backend, effective_cpus())[0])
 
 
 def _processes(count: int) -> str:

@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -143,7 +144,9 @@ def _baseline_job(root: Path) -> Path | None:
 
 def job_file(reproduce: str | None) -> Path | None:
     """Return the job file in a trial's command, where it is still there."""
-    words = shlex.split(reproduce or "")
+    words: list[str] = []
+    with suppress(ValueError):  # a quote that does not end
+        words = shlex.split(reproduce or "")
     found = [Path(word) for word in words if re.search(r"\bjob\.json$", word)]
     return found[0] if found and found[0].is_file() else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,10 @@ from typing import Any
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import user_file
 from ortune.core.request import Request, RequestField, parameters
+
+_BACKENDS = ("on", "baseline")
+"""Keys of all verbs that spell backends."""
+_TYPED = "do not trust this file, or type the setting on the command line"
 
 
 def read(
@@ -25,17 +30,39 @@ def read(
         formerly: Other words for keys, such as those of older files -> the key.
 
     Raises:
-        OrtuneError: It is not TOML, or has a key that is not known.
+        OrtuneError: It is not TOML, has a key that is not known, or sets a backend as only a
+            person may who types it.
     """
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OrtuneError(f"{path} is not TOML: {error}", fix="correct that line") from None
+    except RecursionError:
+        raise OrtuneError(f"{path} is nested too deeply", fix="write it flat") from None
     found = {formerly.get(key, key): value for key, value in found.items()}
     if unknown := sorted(found.keys() - known):
         fix = f"use {', '.join(sorted(known))}"
         raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=fix)
+    for key in _BACKENDS:
+        _demand_allowed(path, key, found.get(key, ()))
     return found
+
+
+def _demand_allowed(path: Path, key: str, given: Any) -> None:
+    """Refuse backends whose settings write files or load code, which a file may not ask for.
+
+    Words that follow the file on the command line may: a person typed them.
+    """
+    from ortune.core.backend import Backend
+    from ortune.core.plugins import codec, spelling, stored
+
+    texts = given if isinstance(given, list) else [given]
+    backends: list[Backend] = []
+    with suppress(OrtuneError):  # what cannot be read is the option's to say
+        for text in (one for one in texts if isinstance(one, str) and "(" in one):
+            backends += (backend for backend, _ in spelling.parse_list(Backend, text))
+    for backend in backends:
+        stored.demand(codec.encode(backend), f"{path}: {key}", fix=_TYPED)
 
 
 def write(request: Request, but: Collection[str] = ()) -> str:

@@ -21,6 +21,8 @@ __all__ = ["build", "decode", "digest", "encode"]
 T = TypeVar("T")
 
 _hints = cache(typing.get_type_hints)
+_LARGEST = 1 << 64
+"""Integers are below this: larger ones can neither be divided nor written everywhere."""
 
 
 def decode(kind: type[T], data: object, *, known_only: bool = False) -> T:
@@ -88,15 +90,15 @@ def _convert(kind: Any, data: Any, known_only: bool) -> Any:
     """Check one value against an annotation and convert it."""
     if type(data) is kind:
         return data
-    if isinstance(data, Mapping) and "is" in data:
-        fields = {key: value for key, value in data.items() if key != "is"}
-        return build(catalog.find(str(data["is"]), fields), fields, known_only=known_only)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    keyed = isinstance(origin, type) and issubclass(origin, Mapping)
+    if isinstance(data, Mapping) and "is" in data and not keyed:
+        return _plugin(kind, args, data, known_only)
     if origin in (typing.Union, types.UnionType):
         return _union(args, data, known_only)
     if origin in (tuple, Sequence, list):
         return _sequence(args, data, known_only)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
+    if keyed:
         if not isinstance(data, Mapping):
             raise BadSettings(f"{data!r} is not a mapping", fix="give name: value pairs")
         return {key: _convert(args[1], item, known_only) for key, item in data.items()}
@@ -105,6 +107,19 @@ def _convert(kind: Any, data: Any, known_only: bool) -> Any:
     if dataclasses.is_dataclass(kind):
         return _instance(cast(type, kind), data, known_only)
     return _plain(kind, data)
+
+
+def _plugin(kind: Any, args: tuple[Any, ...], data: Mapping[str, Any], known_only: bool) -> Plugin:
+    """Build a stored plugin, once it is known to be of the kind that the field wants."""
+    fields = {key: value for key, value in data.items() if key != "is"}
+    found = catalog.find(str(data["is"]), fields)
+    wanted = [one for one in args or (kind,) if one is not Any]
+    if wanted and not any(isinstance(one, type) and issubclass(found, one) for one in wanted):
+        one = next((one.__name__ for one in wanted if isinstance(one, type)), "value")
+        raise BadSettings(
+            f"'{data['is']}' is no {one.lower()}", fix=f"name a {one.lower()} in its place"
+        )
+    return build(found, fields, known_only=known_only)
 
 
 def _union(args: tuple[Any, ...], data: Any, known_only: bool) -> Any:
@@ -151,6 +166,8 @@ def _plain(kind: Any, data: Any) -> Any:
         return data
     if kind is Path:
         return Path(data)
+    if isinstance(data, int) and abs(data) >= _LARGEST:
+        raise BadSettings("the number is too large", fix="give one of 64 bits")
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     wrong = isinstance(kind, type) and not isinstance(data, kind)

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
+from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -70,7 +71,16 @@ def _read(path: Path) -> bytes:
 
 
 def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:
-    """Return a class that is spelled and stored like one that is gone or is not to be run."""
+    """Return a class that is spelled and stored like one that is gone or is not to be run.
+
+    Raises:
+        BadSettings: A field has a name that no field can have.
+    """
+    fields = list(fields)
+    taken = set(dir(base)) - {field.name for field in dataclasses.fields(base)}
+    for name in fields:
+        if not name.isidentifier() or iskeyword(name) or name in taken:
+            raise BadSettings(f"{text!r} has no field {name!r}", fix="correct the name")
 
     def apply(step: Plugin, *_: object) -> int:
         raise Refused(
@@ -80,7 +90,7 @@ def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:
 
     parts: dict[str, Any] = dict.fromkeys(getattr(base, "__abstractmethods__", ()), apply)
     made = dataclasses.make_dataclass(
-        Path(text).name.rpartition(":")[2],
+        re.sub(r"\W", "_", Path(text).name.rpartition(":")[2], flags=re.ASCII),
         [(name, Any, dataclasses.field(default=None)) for name in fields],
         bases=(base,),
         namespace={**parts, "origin": text, "__doc__": f"{text}, as it was stored."},

@@ -14,7 +14,9 @@ from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.hardware.cpus import usable_cpus
 
-_TEXT = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*(;\d+(-\d+)?(,\d+(-\d+)?)*)*")
+_CPU = r"[0-9]{1,4}(-[0-9]{1,4})?"
+"""Of four digits at most: a range is written out."""
+_TEXT = re.compile(f"{_CPU}([,;]{_CPU})*")
 
 
 def parse(text: str) -> list[set[int]]:

@@ -1,0 +1,224 @@
+"""Check what files from elsewhere hold: bounded JSON whose backends keep to one table.
+
+Every reader of bundles, runs and settings files passes through here before a value is built; the
+table itself is `ortune.core.plugins.allowed`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from ortune.core.errors import BadSettings, shortened
+from ortune.core.plugins import allowed
+from ortune.core.plugins.allowed import Rule
+from ortune.core.plugins.plugin import Plugin
+
+P = TypeVar("P", bound=Plugin)
+
+DISTRUST = "do not trust this file"
+_DEEPEST = 64
+"""Levels of lists and mappings; what is written here has a dozen."""
+_DEEP = "it is nested too deeply"
+_LONGEST = 80
+
+
+def loads(content: bytes | str) -> Any:
+    """Read JSON.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError(_DEEP) from None
+
+
+def demand(data: object, where: str, *, fix: str = DISTRUST) -> None:
+    """Refuse plain JSON data in which a backend, at any depth, is set as a file may not.
+
+    Args:
+        data: What `codec.encode` gives or `codec.decode` takes.
+        where: What holds it, for the message.
+        fix: What to do about it.
+
+    Raises:
+        BadSettings: A setting is not in the table or out of its bounds, or the data are nested
+            deeper than anything that ortune writes.
+    """
+    for held in _mappings(data):
+        if "is" in held and (why := next(_refused(held), "")):
+            raise BadSettings(f"{where}: {why}", fix=fix)
+
+
+def code(data: object) -> tuple[str, ...]:
+    """Return the names of libraries and functions in plain JSON data, in order, each once."""
+    found: dict[str, None] = {}
+    for held in _mappings(data):
+        rules, _ = _rules(held)
+        for name, rule in rules.items():
+            if rule["rule"] == "code" and (value := held.get(name)):
+                found |= dict.fromkeys([value] if isinstance(value, str) else map(str, value))
+    return tuple(found)
+
+
+def lowered(plugin: P, cpus: int) -> tuple[P, int]:
+    """Return a backend with no count of threads above the CPUs, and the largest that was.
+
+    The count is 0 where none was lowered. CPUs that threads were bound to are dropped with it.
+    """
+    rules, most = allowed.BACKENDS.get(plugin.name(), {}), 0
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(plugin):
+        value = getattr(plugin, field.name)
+        counts = field.name == "threads" or rules.get(field.name, {}).get("cpus", False)
+        if isinstance(value, Plugin):
+            inner, above = lowered(value, cpus)
+            if above:
+                most, changed[field.name] = max(most, above), inner
+        elif counts and isinstance(value, int) and value > cpus:
+            most, changed[field.name] = max(most, value), cpus
+    if "threads" in changed and hasattr(plugin, "affinity"):
+        changed["affinity"] = ""
+    return (dataclasses.replace(plugin, **changed) if changed else plugin), most
+
+
+def threads(plugin: Plugin) -> int:
+    """Return the largest count of threads that a backend asks for; 0 asks for the CPUs."""
+    return lowered(plugin, 0)[1]
+
+
+def table() -> dict[str, Any]:
+    """Return the whole table as plain data, for a reader that cannot import this package."""
+    return {
+        "backends": allowed.BACKENDS,
+        "metrics": allowed.METRICS,
+        "other": allowed.OTHER,
+        "environment": allowed.ENVIRONMENT,
+        "interpreters": list(allowed.INTERPRETERS),
+    }
+
+
+def _mappings(data: object) -> Iterator[Mapping[str, Any]]:
+    """Yield every mapping in the data, in order."""
+    level: list[Any] = [data]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                yield one
+                inner += (v for v in one.values() if isinstance(v, (dict, list)))
+            elif isinstance(one, list):
+                inner += (v for v in one if isinstance(v, (dict, list)))
+        if not inner:
+            return
+        level = inner
+    raise BadSettings(_DEEP, fix=DISTRUST)
+
+
+def _rules(held: Mapping[str, Any]) -> tuple[Mapping[str, Rule], bool]:
+    """Return the rules of a stored plugin's fields, and whether others follow `OTHER`."""
+    folder, _, name = str(held.get("is", "")).partition("/")
+    if folder == "backends":
+        return allowed.BACKENDS.get(name, {}), name not in allowed.BACKENDS
+    return (allowed.METRICS.get(name, {}) if folder == "metrics" else {}), False
+
+
+def _refused(held: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with one stored plugin. Fields that it lacks are the codec's matter."""
+    rules, foreign = _rules(held)
+    name = str(held["is"]).partition("/")[2]
+    if foreign and not re.fullmatch(r"[\w-]+", name):
+        yield f"'{_cut(name)}' is no backend that is installed"
+    for field, value in held.items():
+        rule = rules.get(field) or (_other(value) if foreign and field != "is" else None)
+        if rule is not None:
+            yield from (f"{name}({field}=...): {why}" for why in _broken(rule, value))
+
+
+def _other(value: object) -> Rule | None:
+    """Return the rule for a value of a backend that is not ortune's own."""
+    kinds = ((bool, "flag"), (int, "integer"), (float, "number"), (str, "text"), (list, "list"))
+    kind = next((name for one, name in kinds if isinstance(value, one)), "")
+    return allowed.OTHER.get(kind)
+
+
+def _broken(rule: Rule, value: Any) -> Iterator[str]:
+    """Yield how a value breaks its rule; of another type than the rule's it is refused too."""
+    match rule["rule"]:
+        case "flag":
+            if not isinstance(value, bool):
+                yield f"{_shown(value)} is neither true nor false"
+        case "integer" | "number":
+            yield from _bounded(rule, value)
+        case "word":
+            if value not in rule["of"]:
+                yield f"{_shown(value)} is not allowed; {', '.join(rule['of'])} are"
+        case "text":
+            if not isinstance(value, str) or len(value) > rule["most"]:
+                yield f"{_shown(value)} is no text of at most {rule['most']} characters"
+            elif not re.fullmatch(rule["pattern"], value):
+                yield f"{_shown(value)} may name a file or hold code, not a plain setting"
+        case "list":
+            yield from _listed(rule, value)
+        case "pairs":
+            yield from _paired(rule["keys"], value)
+        case "nothing":
+            if value:
+                yield f"{_shown(value)} names a file"
+        case "code":
+            names = value if isinstance(value, list) else [value]
+            if not all(isinstance(one, str) for one in names):
+                yield f"{_shown(value)} is no list of names"
+
+
+def _bounded(rule: Rule, value: Any) -> Iterator[str]:
+    kinds = (int,) if rule["rule"] == "integer" else (int, float)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        yield f"{_shown(value)} is no {rule['rule']}"
+    elif not rule["least"] <= value <= rule["most"]:
+        yield f"{_shown(value)} is not between {rule['least']} and {rule['most']}"
+
+
+def _listed(rule: Rule, value: Any) -> Iterator[str]:
+    if not isinstance(value, list) or len(value) > rule["most"]:
+        yield f"{_shown(value)} is no list of at most {rule['most']}"
+        return
+    for item in value:
+        one = rule.get("of") or _other(item)
+        if one is not None:
+            yield from _broken(one, item)
+
+
+def _paired(keys: Mapping[str, Rule], value: Any) -> Iterator[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        yield f"{_shown(value)} is no list of key=value"
+        return
+    for text in value:
+        key, _, given = (part.strip() for part in text.partition("="))
+        rule = keys.get(key)
+        if rule is None:
+            yield f"'{_cut(key)}' is no setting that a file from elsewhere may make"
+        elif why := next(_broken(rule, _number(given) if "least" in rule else given), ""):
+            yield f"{key}: {why}"
+
+
+def _number(text: str) -> float | str:
+    """Return the number that a text spells in plain digits, or the text."""
+    if re.fullmatch(r"-?[0-9]{1,18}", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?[0-9]{1,18}\.[0-9]{1,18}", text) else text
+
+
+def _shown(value: object) -> str:
+    return (
+        _cut(repr(value)) if isinstance(value, (str, int, float)) else f"a {type(value).__name__}"
+    )
+
+
+def _cut(text: str) -> str:
+    return shortened(text.encode("unicode_escape").decode(), _LONGEST)

@@ -1,0 +1,52 @@
+"""Whether a run that is to go on holds nothing but what was asked for this time.
+
+A run's folder may come from elsewhere, and a search that goes on runs plans of its ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+from ortune.core.backend import Backend
+from ortune.core.budget import Budget
+from ortune.core.errors import BadData
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import codec, stored
+from ortune.experiment.ledger import Ledger, read_header
+from ortune.search.request import Optimize
+
+
+def demand(root: Path, asked: Optimize, targets: Sequence[Backend]) -> None:
+    """Refuse a run whose plans name code or threads that nobody has asked for now.
+
+    Args:
+        root: The run's folder; one that holds no run yet passes.
+        asked: What the person gave.
+        targets: The backends in it, the baseline's among them.
+
+    Raises:
+        BadData: The run holds more.
+    """
+    header = read_header(root)
+    if header is None:
+        return
+    ledgers = map(Ledger, (root, *(path.parent for path in root.glob("batches/*/ledger.jsonl"))))
+    plans = [trial.plan for trial in chain.from_iterable(one.trials for one in ledgers)]
+    given = {*stored.code(codec.encode(targets)), asked.evaluate}
+    if asked.budget is not None:
+        given.add(getattr(Budget.parse(asked.budget).metric, "path", ""))
+    named = stored.code(codec.encode([header.job, plans]))
+    if strange := [name for name in named if name not in given]:
+        raise BadData(
+            f"the run in {root} names code that was not asked for: '{strange[0]}'",
+            fix="do not trust this run, or name that code as when the search began",
+        )
+    most = max((effective_cpus(), *(stored.threads(backend) for backend in targets)))
+    above = max((stored.threads(plan.backend) for plan in plans), default=0)
+    if above > most:
+        raise BadData(
+            f"the run in {root} has a plan of {above} threads, and this machine has {most} CPUs",
+            fix="do not trust this run; search again into another -o folder",
+        )
