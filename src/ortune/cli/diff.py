@@ -58,7 +58,8 @@ def command(asked: _Asked) -> int:
     from ortune.model.io import file
 
     digests = file.digest(asked.a), file.digest(asked.b)
-    found = diff(file.load(asked.a), file.load(asked.b))
+    a, b = (file.load(one, newer_opset=True) for one in (asked.a, asked.b))
+    found = diff(a, b)
     answer(_json(found, asked, digests), lambda: _show(found, digests[0] == digests[1]))
     return DONE if found.same else NO
 

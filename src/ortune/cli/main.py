@@ -11,12 +11,15 @@ import errno
 import importlib
 import logging
 import os
+import shlex
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 
 import click
 
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import OrtuneError, unexpected, visible
 from ortune.core.plugins import catalog
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
@@ -99,9 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     # It warns of what our own check refuses: an error is two lines.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
-    verb = next((arg for arg in args if not arg.startswith("-")), "")
-    name = f"ortune {verb}" if verb in root.list_commands(click.Context(root)) else "ortune"
+    name = "ortune"
     try:
+        verb = next((arg for arg in args if not arg.startswith("-")), "")
+        name = f"ortune {verb}" if verb in modules() else name
         code = root.main(args, prog_name="ortune", standalone_mode=False)
         sys.stdout.flush()
         return int(code or DONE)
@@ -116,11 +120,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except OSError as error:
         return _system(name, error)
+    except MemoryError:
+        return _complain(name, "out of memory", "free some, or give less at once")
+    except Exception as error:
+        return _bug(name, args, error)
 
 
 def _complain(name: str, what: str, fix: str) -> int:
-    sys.stderr.write(f"{name}: {_line(what)}\n  fix: {_line(fix)}\n")
+    sys.stderr.write(f"{name}: {_line(visible(what))}\n  fix: {_line(visible(fix))}\n")
     return BAD
+
+
+def _bug(name: str, args: Sequence[str], error: Exception) -> int:
+    """Tell of a bug in two lines; its traceback goes to a file, with ``-v`` to stderr first."""
+    if {"-v", "--verbose"} & set(args):
+        sys.stderr.write(visible("".join(traceback.format_exception(error))))
+    number, log = tempfile.mkstemp(prefix="ortune-traceback-", suffix=".txt")
+    with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{shlex.join(['ortune', *args])}\n\n")
+        file.writelines(traceback.format_exception(error))
+    fix = f"report it with {log}, which has the traceback, and, where you may, with these files"
+    found = unexpected(error, args, fix)
+    return _complain(name, found.what, found.fix)
 
 
 def _line(text: str) -> str:

@@ -1,14 +1,21 @@
-"""Errors a user can act on. Anything else that escapes is a bug and keeps its traceback."""
+"""Errors a user can act on. Anything else that escapes is a bug, told in two lines as well."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 _LONGEST = 300
+_REASON = 120
+"""Characters of a bug's own words that are told: the traceback has the rest."""
 
 
 class OrtuneError(Exception):
     """What is wrong with the value given, and what to do next.
+
+    Names from files come into these lines: what would steer a terminal is spelled out.
 
     Attributes:
         what: One line that names the offending value.
@@ -16,6 +23,7 @@ class OrtuneError(Exception):
     """
 
     def __init__(self, what: str, *, fix: str) -> None:
+        what, fix = visible(what), visible(fix)
         super().__init__(f"{what}\n  fix: {fix}")
         self.what = what
         self.fix = fix
@@ -43,6 +51,51 @@ class BadData(OrtuneError):
 
 class Refused(OrtuneError):
     """A step found nothing it may do, and says why."""
+
+
+class Unexpected(OrtuneError):
+    """A bug: an exception that nobody foresaw; it is chained to the one that it stands for."""
+
+
+def unexpected(error: BaseException, given: Iterable[object], fix: str) -> Unexpected:
+    """Return the two lines in the place of a bug.
+
+    Args:
+        given: What the verb was told, in words or lists of them; files among it are named.
+        fix: Where the traceback is.
+    """
+    names = ", ".join(dict.fromkeys(_files(given)))
+    reason = f"{type(error).__name__}: {gist(error, _REASON)}"
+    return Unexpected(f"{names}{': ' if names else ''}unexpected {reason}", fix=fix)
+
+
+def _files(given: Iterable[object]) -> Iterator[str]:
+    for one in given:
+        if isinstance(one, (list, tuple)):
+            yield from _files(one)
+        elif isinstance(one, (str, Path)):
+            with suppress(OSError, ValueError):
+                if Path(one).is_file():
+                    yield str(one)
+
+
+def visible(text: str) -> str:
+    r"""Spell out control characters, such as ``\x1b``, and what reverses a line or breaks it.
+
+    Names in files are a stranger's; a terminal obeys them. Tabs and ends of lines stay.
+    """
+    return _STEERING.sub(_spelled, text)
+
+
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters, separators of lines, marks of direction, halves of surrogate pairs."""
+
+
+def _spelled(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def gist(error: BaseException | str, longest: int = _LONGEST) -> str:

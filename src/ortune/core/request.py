@@ -13,7 +13,7 @@ from functools import cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, dataclass_transform
 
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, OrtuneError, unexpected
 from ortune.core.event import silent
 from ortune.core.fields import Field, InputRanges, InputShapes, Libraries, Option, Source
 
@@ -241,6 +241,7 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
     """Return the public function that makes a request and runs it.
 
     Its name, signature and docstring are those of the request class; a name may end in Request.
+    An exception that nobody foresaw comes out as `Unexpected`, chained to it.
     """
 
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -248,7 +249,15 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{function.__name__}(): {error}") from None
-        return run(kind(*args, **kwargs))
+        asked = kind(*args, **kwargs)
+        try:
+            return run(asked)
+        except (OrtuneError, OSError):
+            raise
+        except Exception as error:
+            fix = "report it with the traceback above and, where you may, these files"
+            held = [getattr(asked, one.name) for one in parameters(cls) if one.positional]
+            raise unexpected(error, held, fix) from error
 
     cls = typing.cast(type[Request], kind)
     signature = _signature(cls, run)

@@ -117,7 +117,7 @@ def run(asked: Inspect) -> Inspection:
     path = Path(asked.model)
     spelled = asked.backends
     backends = [one for one, _ in parse_list(Backend, spelled)] if spelled else []
-    loaded, size = file.load(path), file.size(path)
+    loaded, size = file.load(path, newer_opset=True), file.size(path)
     read = size < READ_BELOW if asked.weights is None else asked.weights
     known = shaped(loaded, asked.shapes)
     names.unique(known[0])

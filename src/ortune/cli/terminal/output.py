@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import click
 
 from ortune.cli.terminal.figures import sides
 from ortune.core.atomic_write import write_text
+from ortune.core.errors import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -50,24 +51,35 @@ def as_json(result: object, indent: int = 2) -> str:
 
 def say(text: str) -> None:
     """Write a line of the answer to stdout."""
-    click.echo(text)
+    click.echo(visible(text))
 
 
 def remark(text: str) -> None:
     """Write a line about the work to stderr."""
-    click.echo(text, err=True)
+    click.echo(visible(text), err=True)
 
 
-def console() -> Console:
-    """Return a console on stdout; wide where no terminal sets a width, so that nothing is cut."""
-    from rich.console import Console
+def console(*, err: bool = False) -> Console:
+    """Return a console on stdout; wide where no terminal sets a width, so that nothing is cut.
 
-    return Console(
-        file=sys.stdout,
-        width=None if sys.stdout.isatty() else 160,
-        soft_wrap=False,
-        highlight=False,
-    )
+    Names in what it prints cannot steer the terminal.
+
+    Args:
+        err: On stderr.
+    """
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
+
+    class Visible(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else visible(text), style, control)
+
+    file = sys.stderr if err else sys.stdout
+    width = None if err or file.isatty() else 160
+    return Visible(file=file, width=width, soft_wrap=False, highlight=False)
 
 
 def show(*items: RenderableType) -> None:
@@ -90,7 +102,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str =
         right = name.endswith(">")
         made.add_column(name.rstrip(">"), justify="right" if right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(str(cell)) for cell in row))
+        made.add_row(*(Text(visible(str(cell))) for cell in row))
     show(made)
 
 

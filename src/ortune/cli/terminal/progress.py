@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import click
-
+from ortune.cli.terminal.output import console, remark
 from ortune.core import acceptance
 from ortune.core.event import (
     Event,
@@ -47,11 +46,10 @@ def display(*, seconds: float | None, quiet: bool, verbose: bool) -> Iterator[Si
     if quiet or verbose or not sys.stderr.isatty():
         yield lines(verbose)
         return
-    from rich.console import Console
     from rich.live import Live
 
     board = Board(seconds)
-    out = Console(stderr=True, highlight=False)
+    out = console(err=True)
     with Live(console=out, auto_refresh=False, transient=True) as live:
 
         def sink(event: Event) -> None:
@@ -70,7 +68,7 @@ def lines(verbose: bool) -> Sink:
     def sink(event: Event) -> None:
         board.take(event)
         if text := describe(event, verbose=verbose, place=board.place):
-            click.echo(text, err=True)
+            remark(text)
 
     return sink
 

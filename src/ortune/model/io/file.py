@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from ortune.core.errors import BadModel, gist
-from ortune.model.io import external, names, normalize, protobuf
+from ortune.core.errors import BadModel, OrtuneError, gist
+from ortune.model.io import external, names, normalize, protobuf, wellformed
 from ortune.model.io.check import problems
+from ortune.model.io.wellformed import Invalid
 from ortune.model.io.write import SOURCES, write
 
 _NOT_ONNX = {
@@ -25,7 +28,7 @@ _NOT_ONNX = {
 }
 
 
-def load(path: Path | str) -> ir.Model:
+def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
     """Read a model; the weights are views of the mapped files and cost no memory until read.
 
     The result is brought to one form: no initializer of an IR 3 file is an input (there they are
@@ -33,29 +36,56 @@ def load(path: Path | str) -> ir.Model:
     domain is spelled ``""``, and every node and value has a name of its own. External data in
     the model's folder is mapped like the file itself. Training information is left behind.
 
+    Args:
+        newer_opset: Let an opset pass that no operator here is known of: only to look at it.
+
     Raises:
         BadModel: There is no file, it is no ONNX model, or it is cut off; its external data is
             missing, too short, or outside the model's folder; it breaks ONNX's rules.
     """
     path = Path(path)
     proto = outline(path)
-    found = external.files(path, proto)
-    _refuse_maps(path, proto)
-    normalize.densify(proto)
-    try:
+    with reading(path):
+        found = external.files(path, proto)
+        _refuse_maps(path, proto)
+        wellformed.demand(proto, newer_opset=newer_opset)
+        normalize.densify(proto)
         model = ir.serde.deserialize_model(proto)
+        external.attach(model, found)
+        normalize.normalize(model)
+        if wrong := problems(model):
+            raise Invalid(wrong[0])
+        names.unique(model)
+        model.graph.meta[SOURCES] = tuple(str(file) for file in found.values())
+    return model
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Tell whatever goes wrong with a file's content in two lines.
+
+    Raises:
+        BadModel: Something went wrong.
+    """
+    try:
+        yield
+    except OrtuneError:
+        raise
+    except Invalid as error:
+        raise BadModel(f"{path} is not a valid model: {error}", fix=error.fix) from error
+    except OSError as error:
+        raise BadModel(f"cannot read {path}: {error.strerror}", fix="make it readable") from error
+    except UnicodeDecodeError as error:
+        raise BadModel(
+            f"{path} is not a valid model: a name in it is not UTF-8", fix="export it again"
+        ) from error
+    except MemoryError as error:
+        raise BadModel(f"{path} does not fit into memory", fix="free some, or split it") from error
     except Exception as error:
         raise BadModel(
             f"{path} is not a valid model: {gist(_root(error))}",
             fix="export it again; onnx.checker.check_model tells more",
         ) from error
-    external.attach(model, found)
-    normalize.normalize(model)
-    if wrong := problems(model):
-        raise BadModel(f"{path} is not a valid model: {wrong[0]}", fix="export it again")
-    names.unique(model)
-    model.graph.meta[SOURCES] = tuple(str(file) for file in found.values())
-    return model
 
 
 def save(
@@ -87,7 +117,7 @@ def digest(path: Path | str) -> str:
     """
     path = Path(path)
     total = hashlib.sha256()
-    for location, file in external.files(path, outline(path)).items():
+    for location, file in _files(path).items():
         total.update(f"{location}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as stream:
             while chunk := stream.read(1 << 20):
@@ -102,28 +132,44 @@ def size(path: Path | str) -> int:
         BadModel: As `load`.
     """
     path = Path(path)
-    return sum(file.stat().st_size for file in external.files(path, outline(path)).values())
+    return sum(file.stat().st_size for file in _files(path).values())
+
+
+def _files(path: Path) -> dict[str, Path]:
+    proto = outline(path)
+    with reading(path):
+        return external.files(path, proto)
 
 
 def outline(path: Path) -> onnx.ModelProto:
-    """Parse the file without its large weights."""
-    if not path.is_file():
-        what = "a folder" if path.is_dir() else "not there"
-        raise BadModel(f"{path} is {what}", fix="give the path of an .onnx file")
-    if path.stat().st_size == 0:
-        raise BadModel(f"{path} is empty", fix="copy or export the model again")
-    try:
+    """Parse the file without its large weights.
+
+    Raises:
+        BadModel: As `load`, of what can be seen without them.
+    """
+    with reading(path):
+        _refuse_others(path)
         with path.open("rb") as stream:
             head = stream.read(64)
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                proto: onnx.ModelProto = onnx.ModelProto.FromString(protobuf.outline(data))
-    except OSError as error:
-        raise BadModel(f"cannot read {path}: {error.strerror}", fix="make it readable") from error
-    except (protobuf.Malformed, DecodeError) as error:
-        raise _not_a_model(path, head, error) from error
+                try:
+                    parsed = onnx.ModelProto.FromString(protobuf.outline(data))
+                except (protobuf.Malformed, DecodeError) as error:
+                    raise _not_a_model(path, head, error) from error
+    proto: onnx.ModelProto = parsed
     if not proto.HasField("graph"):
         raise BadModel(f"{path} is not an ONNX model: it has no graph", fix=_GIVE)
     return proto
+
+
+def _refuse_others(path: Path) -> None:
+    if not path.is_file():
+        what = "not there"
+        if path.exists():
+            what = "a folder" if path.is_dir() else "no regular file"
+        raise BadModel(f"{path} is {what}", fix="give the path of an .onnx file")
+    if path.stat().st_size == 0:
+        raise BadModel(f"{path} is empty", fix="copy or export the model again")
 
 
 def _refuse_maps(path: Path, proto: onnx.ModelProto) -> None:
@@ -154,6 +200,10 @@ def _not_a_model(path: Path, head: bytes, error: Exception) -> BadModel:
         return BadModel(
             f"{path} is in ORT format, which cannot be edited",
             fix="give the .onnx file that it was made from",
+        )
+    if isinstance(error, protobuf.TooMany):
+        return BadModel(
+            f"{path} has {error}", fix="split the model, or export its loops as Loop nodes"
         )
     if isinstance(error, protobuf.Truncated) and head[0] == 8:  # field 1, ir_version, comes first
         return BadModel(f"{path} is cut off: {error}", fix="copy or download it again")

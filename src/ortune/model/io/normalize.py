@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -9,9 +11,13 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx_ir.passes import common
 
+from ortune.core.errors import gist
 from ortune.model.graph.edit import bodies, every_graph
 from ortune.model.graph.spec import shape_of
+from ortune.model.io import wellformed
+from ortune.model.io.wellformed import Invalid
 
+_SHOWN = 5
 FIRST_FREE_IR = 4
 """Before this IR version every initializer had to be listed among the inputs, as a constant."""
 
@@ -69,9 +75,27 @@ def _sort(graph: ir.Graph | ir.Function) -> None:
     seen: set[ir.Value] = set()
     for node in graph:
         if any(v in made and v not in seen for v in _reads(node)):
-            (graph.graph if isinstance(graph, ir.Function) else graph).sort()
+            try:
+                (graph.graph if isinstance(graph, ir.Function) else graph).sort()
+            except ValueError:
+                raise Invalid(f"its nodes form a cycle: {_cycle(graph)}") from None
             return
         seen.update(node.outputs)
+
+
+def _cycle(graph: ir.Graph | ir.Function) -> str:
+    """Return the nodes of a cycle, each fed by the one before."""
+    reads = {node: [v.producer() for v in _reads(node)] for node in graph}
+    calls = {node: [one for one in made if one in reads] for node, made in reads.items()}
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        nodes = error.args[1]
+        names = [
+            f"{node.op_type} '{node.name or node.outputs[0].name}'" for node in nodes[:_SHOWN]
+        ]
+        return " -> ".join([*names, *(["..."] if len(nodes) > _SHOWN else [])])
+    return "between bodies"
 
 
 def _reads(node: ir.Node) -> list[ir.Value]:
@@ -105,11 +129,15 @@ def _densify_node(node: onnx.NodeProto) -> None:
 
 def _dense(sparse: onnx.SparseTensorProto) -> NDArray[np.generic]:
     """Indices are linear, shape [n], or by coordinate, shape [n, rank]."""
+    wellformed.sparse(sparse)
     values = numpy_helper.to_array(sparse.values)
     indices = numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
-    if indices.ndim == 2:
-        dense[tuple(indices.T)] = values
-    else:
-        dense.reshape(-1)[indices] = values
+    try:
+        if indices.ndim == 2:
+            dense[tuple(indices.T)] = values
+        else:
+            dense.reshape(-1)[indices] = values
+    except (IndexError, ValueError) as error:
+        raise Invalid(f"sparse tensor '{sparse.values.name}': {gist(error)}") from None
     return dense

@@ -7,6 +7,7 @@ number << 3 | wire type) and a payload. Field numbers are those of onnx.proto.
 from __future__ import annotations
 
 import mmap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -29,6 +30,21 @@ class Truncated(Malformed):
     """A field goes on beyond the end of the file."""
 
 
+class TooMany(Malformed):
+    """The file has more parts than a model has; the text says which."""
+
+
+MOST = 250_000
+"""Nodes, weights or declared values that are read of a file. The largest models that people run
+have a tenth of it; each costs kilobytes once read, where twenty bytes of a file can say one."""
+
+_MOST_FIELDS = 12 * MOST
+_UNCOUNTED = 1 << 23
+"""Bytes of small messages before these are walked too: two bytes make a field."""
+
+_DEEPEST = 100
+"""Messages within messages; protobuf itself reads no more."""
+
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 
 # Message kind -> field number -> kind of the message in it. `raw` is TensorProto.raw_data.
@@ -40,6 +56,19 @@ _NESTED: dict[str, dict[int, str]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
     "tensor": {9: "raw"},
 }
+_PARTS = {
+    ("graph", 1): "nodes",
+    ("graph", 5): "weights",
+    ("graph", 11): "inputs",
+    ("graph", 12): "outputs",
+    ("graph", 13): "declared values",
+    ("function", 7): "nodes",
+}
+"""Fields that are counted each by itself."""
+
+_LISTS = frozenset({7, 8, 9})
+"""Fields of an attribute: floats, ints, strings."""
+
 _IR_VERSION, _GRAPH, _INITIALIZER, _INPUT, _OUTPUT = 1, 7, 5, 11, 12
 _VALUE_NAME, _TENSOR_NAME = 1, 8
 """Numbers of two fields of the model, three of the graph, and the `name` of a ValueInfoProto and
@@ -55,9 +84,10 @@ def outline(data: Bytes) -> bytes:
 
     Raises:
         Truncated: The last field is longer than the file.
+        TooMany: It holds more than a model does: told after a part of it, without the memory.
         Malformed: These are not the bytes of a ModelProto.
     """
-    return _rebuild(data, 0, len(data), "model")
+    return _rebuild(data, (0, len(data)), "model", Counted())
 
 
 def interface(path: Path) -> tuple[list[str], list[str]]:
@@ -138,7 +168,42 @@ def delimited(number: int, payload: bytes) -> bytes:
     return tag(number) + varint(len(payload)) + payload
 
 
-def _rebuild(data: Bytes, start: int, end: int, kind: str) -> bytes:
+class Counted:
+    """What was walked of a file so far."""
+
+    def __init__(self) -> None:
+        self._fields = self._small = 0
+        self._parts: Counter[str] = Counter()
+
+    def field(self, kind: str, number: int) -> None:
+        """Count a field of a message of some kind.
+
+        Raises:
+            TooMany: There are more than a model has.
+        """
+        self._fields += 1
+        if self._fields > _MOST_FIELDS:
+            raise TooMany(f"more than {_MOST_FIELDS:,} fields")
+        part = _PARTS.get((kind, number))
+        if part is not None:
+            self._parts[part] += 1
+            if self._parts[part] > MOST:
+                raise TooMany(f"more than {MOST:,} {part}")
+
+    def worth(self, size: int, kind: str) -> bool:
+        """Whether a message of so many bytes is to be looked into."""
+        if size > SMALL or kind == "raw":
+            return size > SMALL
+        self._small += size
+        return self._small > _UNCOUNTED
+
+
+def _rebuild(
+    data: Bytes, span: tuple[int, int], kind: str, counted: Counted, depth: int = 0
+) -> bytes:
+    start, end = span
+    if depth > _DEEPEST:
+        raise Malformed(f"messages within messages, more than {_DEEPEST}, at byte {start}")
     nested = _NESTED[kind]
     out: list[bytes] = []
     kept = start  # everything before `kept` is in `out`
@@ -146,15 +211,19 @@ def _rebuild(data: Bytes, start: int, end: int, kind: str) -> bytes:
     for number, wire, at, body, stop in _fields(data, start, end):
         if kind == "model" and number not in _MODEL_FIELDS:
             raise Malformed(f"unknown field {number} at byte {at}")
-        if wire != _LEN or number not in nested or stop - body <= SMALL:
+        if kind == "attribute" and number in _LISTS:
+            break  # a forest of trees has millions of numbers: parsed, not walked
+        counted.field(kind, number)
+        inner = nested.get(number) if wire == _LEN else None
+        if inner is None or not counted.worth(stop - body, inner):
             continue
-        inner = nested[number]
         out.append(data[kept:at])
+        kept = stop
         if inner == "raw":
             place = _place(body, stop - body)
         else:
-            out.append(delimited(number, _rebuild(data, body, stop, inner)))
-        kept = stop
+            found = _rebuild(data, (body, stop), inner, counted, depth + 1)
+            out.append(delimited(number, found))
     out += [data[kept:end], place]
     return b"".join(out)
 

@@ -21,6 +21,14 @@ _PER_CHANNEL, _FUSED = 13, 11
 
 def findings(model: ir.Model) -> Iterator[Finding | None]:
     """Yield what is odd about the graph."""
+    yield finding(
+        "no-nodes",
+        "warning",
+        "no nodes at all",
+        () if len(model.graph) else [model.graph.name or "the graph"],
+        "the answers are inputs or constants",
+        "check what was exported",
+    )
     yield from _unused(model)
     yield from _outputs(model)
     yield from _operators(model)
