@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.augmentation import Augmentation
 from ortune.core.errors import BadSettings
+from ortune.core.plugins.bounds import Bounds
 
 _DB = 30.0
 
@@ -23,8 +24,8 @@ class Noise(Augmentation):
         sigma: The same as a share of the root mean square: 0.1 is 20 dB. One of the two.
     """
 
-    db: float | None = None
-    sigma: float | None = None
+    db: Annotated[float | None, Bounds(-200, 400)] = None
+    sigma: Annotated[float | None, Bounds(high=1e6)] = None
 
     def __post_init__(self) -> None:
         """Check the size.

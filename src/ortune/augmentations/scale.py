@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.augmentation import Augmentation
 from ortune.core.errors import BadSettings
+from ortune.core.plugins.bounds import Bounds
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class Scale(Augmentation):
         high: Largest factor; at the same value as `low` it is that factor always.
     """
 
-    low: float = 0.9
-    high: float = 1.1
+    low: Annotated[float, Bounds(high=1e6)] = 0.9
+    high: Annotated[float, Bounds(high=1e6)] = 1.1
 
     def __post_init__(self) -> None:
         """Check the bounds.

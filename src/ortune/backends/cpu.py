@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
 from ortune.runtimes.onnxruntime import affinity as affinities
@@ -67,10 +68,10 @@ class Cpu(Backend):
     level: GraphLevel = "all"
     disable: tuple[str, ...] = ()
     spin: bool = True
-    spin_us: int = 0
+    spin_us: Annotated[int, Bounds(high=1e6)] = 0
     spin_backoff: int = 1
     parallel: bool = False
-    inter_threads: int = 0
+    inter_threads: Annotated[int, THREADS] = 0
     arena: bool = True
     arena_growth: Literal["power-of-two", "as-requested"] = "power-of-two"
     memory_pattern: bool = True
@@ -80,7 +81,7 @@ class Cpu(Backend):
     affinity: str = ""
     fast_gelu: bool = False
     cast_chains: bool = False
-    nbits_block: int = 0
+    nbits_block: Annotated[int, Bounds(-1, 256)] = 0
     config: tuple[str, ...] = ()
     custom_ops: tuple[str, ...] = ()
 

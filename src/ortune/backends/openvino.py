@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
@@ -14,6 +14,7 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.hardware.native import native as natively
 from ortune.core.hardware.native import native_types
+from ortune.core.plugins.bounds import THREADS
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
 from ortune.runtimes.onnxruntime import checks
@@ -47,7 +48,7 @@ class Openvino(Backend):
 
     precision: Literal["f32", "bf16", "f16"] = "f32"
     hint: Literal["latency", "throughput"] = "latency"
-    streams: int = 0
+    streams: Annotated[int, THREADS] = 0
     pinning: Literal["default", "on", "off"] = "default"
     hyper_threading: Literal["default", "on", "off"] = "default"
     cores: Literal["any", "performance", "efficient"] = "any"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
+from pathlib import Path
 from typing import Annotated
 
 from ortune.analysis.calibration_quality.requests import OBSERVERS, Calibrate, CompareObservers
@@ -47,6 +48,11 @@ class _Asked(CompareObservers):
     tensorrt_version: Annotated[str, Option("X.Y.Z")] = "8.6.1"
     compare: bool = False
     force: bool = False
+
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        """Both files of ranges."""
+        return tuple(Path(one) for one in (self.out, self.tensorrt_cache) if one is not None)
 
     def alone(self, names: Sequence[str], why: str, fix: str) -> None:
         """Refuse options that do not belong to this form of the verb.

@@ -15,7 +15,7 @@ from ortune.cli.terminal.output import answer, remark, say
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.fields import Duration, Option
-from ortune.core.request import Request, request
+from ortune.core.request import WorkerRequest, request
 from ortune.search.request import Optimize
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _MARK = "demo.txt"
 
 
 @request
-class _Asked(Request):
+class _Asked(WorkerRequest):
     """Run the main job on a real model with real data: model, data, run, report and bundle.
 
     Run twice it resumes: what was measured is not measured again.
@@ -50,6 +50,12 @@ class _Asked(Request):
     on: Annotated[str, Option("BACKENDS")] = "auto"
     quiet: bool = False
 
+    def keeps(self, made: Path) -> bool:
+        """A demo whose run has a trial stays."""
+        from ortune.experiment.ledger import begun
+
+        return made.is_dir() and (made / "run").is_dir() and begun(made / "run")
+
 
 @verb(_Asked)
 def command(asked: _Asked) -> int:
@@ -70,6 +76,7 @@ def command(asked: _Asked) -> int:
         on=asked.on,
         time=asked.time,
         out=folder / "run",
+        memory_limit=asked.memory_limit,
         command=repeat(),
         warm_start=False,
     )

@@ -14,7 +14,7 @@ from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, say, table
 from ortune.core.errors import OrtuneError
-from ortune.core.request import Request, request
+from ortune.core.request import WorkerRequest, request
 
 RUNTIMES = (
     "onnxruntime",
@@ -65,7 +65,7 @@ class Probed:
 
 
 @request
-class _Asked(Request):
+class _Asked(WorkerRequest):
     """Say what runs here, and what to install for the rest.
 
     Every backend is tried on a small model in a process of its own.
@@ -110,13 +110,17 @@ def probe(verbose: bool) -> tuple[Probed, ...]:
     """Load a small model in a worker on every backend."""
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
 
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
 
     names = catalog.names(Backend)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
-        return tuple(pool.map(lambda name: _probe(name, Path(folder), verbose), names))
+        probing = [
+            pool.submit(copy_context().run, _probe, name, Path(folder), verbose) for name in names
+        ]
+        return tuple(one.result() for one in probing)
 
 
 def _probe(name: str, folder: Path, verbose: bool) -> Probed:

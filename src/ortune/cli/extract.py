@@ -34,11 +34,11 @@ class _Asked(Extract):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Show the piece's inputs and outputs."""
-    from ortune.analysis.verification.extract import folder_of, run
+    from ortune.analysis.verification.extract import run
 
-    out = free(asked.out, asked.force, asked.model)
+    free(asked.out, asked.force, asked.model)
     if asked.data is not None:
-        empty(folder_of(out), asked.force)
+        empty(asked.samples_folder, asked.force)
     found = run(asked)
     result = {
         "model": asked.model,

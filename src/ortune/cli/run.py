@@ -14,10 +14,11 @@ from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import milliseconds
 from ortune.cli.terminal.output import answer, remark, say, table
 from ortune.core.backend import GraphLevel
+from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadData
 from ortune.core.fields import Option, Out
 from ortune.core.outputs import empty, free
-from ortune.core.request import CustomOpsRequest, request
+from ortune.core.request import request
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.analysis.verification.requests import Verify
@@ -35,6 +36,11 @@ class _Asked(Verify):
     out: Out = None
     force: bool = False
     strict: bool = False
+
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        """The folder of the small model."""
+        return (Path(self.out or self.folder),) if self.bisect else ()
 
 
 @verb(_Asked)

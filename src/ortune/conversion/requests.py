@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from ortune.core.backend import GraphLevel, graph_level
+from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.fields import File, Option
-from ortune.core.request import CustomOpsRequest, DataRequest, request
+from ortune.core.request import DataRequest, request
 
 Format: TypeAlias = Literal["qdq", "qoperator"]
 

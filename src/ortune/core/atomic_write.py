@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -102,6 +102,36 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def left_clean(made: Iterable[Path], kept: Callable[[Path], bool]) -> Iterator[None]:
+    """Remove what the block has made of these files and folders when it fails or is interrupted.
+
+    What was there before stays: of a folder that was empty only what came into it goes.
+
+    Args:
+        made: Files and folders that the block may make, and the folders above them.
+        kept: Says of one that it holds a result already, which stays.
+    """
+    fresh = [path.absolute() for path in made if not path.exists() or _is_empty(path)]
+    gone = [path for path in fresh if not path.exists()]
+    above = [folder for path in gone for folder in path.parents if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in fresh:
+            if path.exists() and not kept(path):
+                for each in [path] if path in gone else list(path.iterdir()):
+                    remove(each)
+        for folder in sorted(set(above), reverse=True):
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 @contextmanager

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeAlias
 
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing
 from ortune.core.facts import Facts
+from ortune.core.plugins.bounds import THREADS
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.workload import Workload
 
@@ -45,7 +46,7 @@ class Backend(Plugin):
     reads: ClassVar[tuple[str, ...]] = ()
     """Fields that name a function or a file: what they hold then is part of a job."""
 
-    threads: int = 0
+    threads: Annotated[int, THREADS] = 0
 
     @property
     def custom_ops(self) -> tuple[str, ...]:

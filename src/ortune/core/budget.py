@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Self
@@ -73,12 +74,12 @@ class Budget:
 def _limit(text: str, whole: str) -> tuple[float, bool]:
     if text == "base":
         return 0.0, True
-    if re.fullmatch(_NUMBER, text):
-        return float(text), False
-    match = re.fullmatch(rf"base\s*([-+])\s*({_NUMBER})", text)
-    if match is None:
+    plain = re.fullmatch(_NUMBER, text)
+    match = plain or re.fullmatch(rf"base\s*([-+])\s*({_NUMBER})", text)
+    found = match and float(text if plain else match[1] + match[2].lstrip("+"))
+    if found is None or not math.isfinite(found):
         raise BadSettings(
             f"cannot read the limit '{text}' of budget '{whole}'",
             fix="write a number, or base-0.01 to be relative to the baseline",
         )
-    return float(match[1] + match[2].lstrip("+")), True
+    return found, not plain

@@ -1,14 +1,67 @@
-"""Libraries of custom operators, given to the backends that take some."""
+"""Requests that run models, and custom operators for the backends that take some."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated
 
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
+from ortune.core.fields import Libraries, Option
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse_list, with_field
+from ortune.core.request import Request, WorkerRequest, request
+
+
+@request
+class BudgetRequest(Request):
+    """Another model's answers, judged.
+
+    Attributes:
+        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999".
+    """
+
+    _: KW_ONLY
+    budget: Annotated[str | None, Option("BUDGET")] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.budget is not None:
+            from ortune.core.budget import Budget  # a request is read without NumPy
+
+            Budget.parse(self.budget)  # before anything is read, run or said
+
+
+@request
+class CustomOpsRequest(WorkerRequest):
+    """Operators that the model brings.
+
+    Attributes:
+        custom_ops: Custom operators: a shared library, or a Python module that gives one. It is
+            run.
+    """
+
+    _: KW_ONLY
+    custom_ops: Libraries = Libraries(())
+
+
+@request
+class BackendRequest(CustomOpsRequest):
+    """Where to run.
+
+    Attributes:
+        on: Where to run: backends by comma, such as "cpu(threads=2),openvino".
+    """
+
+    _: KW_ONLY
+    on: Annotated[str, Option("BACKENDS")] = "cpu"
+
+    @property
+    def backends(self) -> str:
+        """`on`, with the custom operators given to every backend."""
+        return equipped(self.on, self.custom_ops)
 
 
 def equipped(on: str, custom_ops: Sequence[str]) -> str:

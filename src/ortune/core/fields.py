@@ -22,12 +22,14 @@ from typing import (
 )
 
 from ortune.core.errors import BadSettings
+from ortune.core.plugins.bounds import ANY, HIGHEST, Bounds
 from ortune.core.plugins.user_function import is_path
 
 T = TypeVar("T")
 G = TypeVar("G")
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_DIM_DIGITS, _MOST_BYTES = 12, 2**60
 _REQUIRED: Any = object()
 
 
@@ -42,33 +44,28 @@ class Option:
         shown: The default in the help where it is not the field's.
         low: Smallest number allowed.
         high: Largest number allowed.
-        finite: Whether infinity is refused; NaN always is.
+        per_cpu: Largest number allowed for each CPU at hand.
         python: It is a parameter in Python alone.
     """
 
     metavar: str = ""
     word: str = ""
     shown: str = ""
-    low: float | None = None
-    high: float | None = None
-    finite: bool = True
+    low: float = 0.0
+    high: float = HIGHEST
+    per_cpu: int | None = None
     python: bool = False
 
     def check(self, name: str, value: object) -> None:
-        """Check a number.
+        """Check a number, or those of a list or a mapping.
 
         Raises:
-            BadSettings: It is not finite, or out of bounds.
+            BadSettings: One is not finite, or out of bounds.
         """
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            return
-        low, high = self.low, self.high
-        if math.isnan(value) or (self.finite and math.isinf(value)):
-            raise BadSettings(f"{name}: {value} is no finite number", fix="give a number")
-        if low is not None and value < low:
-            raise BadSettings(f"{name}: {value:g} is too small", fix=f"give {low:g} or more")
-        if high is not None and value > high:
-            raise BadSettings(f"{name}: {value:g} is too large", fix=f"give {high:g} or less")
+        try:
+            Bounds(self.low, self.high, self.per_cpu).check(value, here=True)
+        except BadSettings as error:
+            raise BadSettings(f"{name}: {error.what}", fix=error.fix) from None
 
 
 File: TypeAlias = Annotated[str | Path, Option("FILE")]
@@ -166,18 +163,22 @@ class Duration(Field[float, str]):
 
 
 class ByteSize(Field[int | None, str]):
-    """Bytes, or ``500M``, ``4G`` in units of 1024."""
+    """Bytes, 1 or more, or ``500M``, ``4G`` in units of 1024."""
 
     metavar = "SIZE"
+
+    def __init__(self, default: int | str | None) -> None:
+        super().__init__(default, Option(self.metavar, low=1, high=_MOST_BYTES))
 
     def read(self, value: Any) -> int | None:
         """Convert to bytes."""
         if value is None:
             return None
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
-        if found is None:
+        size = float(found[1]) * 1024 ** " kmgt".index(found[2] or " ") if found else math.inf
+        if size > _MOST_BYTES:
             raise BadSettings(f"cannot read the size '{value}'", fix="write 500M or 4G")
-        return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
+        return int(size)
 
 
 class InputShapes(Field[Mapping[str, tuple[int, ...]], Sequence[str] | None]):
@@ -189,12 +190,14 @@ class InputShapes(Field[Mapping[str, tuple[int, ...]], Sequence[str] | None]):
     def read(self, value: Any) -> Mapping[str, tuple[int, ...]]:
         """Convert to a mapping."""
         if isinstance(value, Mapping):
+            Bounds().check({name: tuple(shape) for name, shape in value.items()})
             return {str(name): tuple(map(int, shape)) for name, shape in value.items()}
         return _once(map(self._one, _texts(value)), "shape")
 
     def _one(self, text: str) -> tuple[str, tuple[int, ...]]:
         name, sign, dims = text.rpartition(":")
-        if not name or not sign or not re.fullmatch(r"(\d+(x\d+)*)?", dims):
+        dim = rf"\d{{1,{_DIM_DIGITS}}}"
+        if not name or not sign or not re.fullmatch(rf"({dim}(x{dim})*)?", dims):
             raise BadSettings(f"cannot read shape '{text}'", fix="write input:1x3x320x320")
         return name, tuple(int(dim) for dim in dims.split("x")) if dims else ()
 
@@ -212,18 +215,22 @@ class InputRanges(Field[Mapping[str, tuple[float, float]], Sequence[str] | None]
     def read(self, value: Any) -> Mapping[str, tuple[float, float]]:
         """Convert to a mapping; both ends are included for integers."""
         if isinstance(value, Mapping):
-            return {str(name): (low, high) for name, (low, high) in value.items()}
+            return {str(name): self._ends(*ends) for name, ends in value.items()}
         return _once(map(self._one, _texts(value)), "range")
 
     def _one(self, text: str) -> tuple[str, tuple[float, float]]:
         match = re.fullmatch(rf"(.+):({_NUMBER})(?:\.\.({_NUMBER}))?", text)
         if match is None:
             raise BadSettings(f"cannot read range '{text}'", fix="write input:0..30521")
-        low = float(match[2])
-        high = float(match[3]) if match[3] else low
+        return match[1], self._ends(float(match[2]), float(match[3] or match[2]))
+
+    def _ends(self, low: float, high: float) -> tuple[float, float]:
+        ANY.check((low, high))
         if low > high:
-            raise BadSettings(f"range '{text}' ends before it begins", fix="write low..high")
-        return match[1], (low, high)
+            raise BadSettings(
+                f"range '{low:g}..{high:g}' ends before it begins", fix="write low..high"
+            )
+        return low, high
 
     def spell(self, value: Mapping[str, tuple[float, float]]) -> list[str]:
         """Write one text an input."""
@@ -253,8 +260,8 @@ class Counts(Field[tuple[int, ...], Sequence[int] | str | None]):
         """Convert to a tuple."""
         parts = [str(part) for part in _words(value)]
         for part in parts:
-            if not part.isdecimal():
-                raise BadSettings(f"'{part}' is no number", fix="write 1,8")
+            if not re.fullmatch(rf"\d{{1,{_DIM_DIGITS}}}", part):
+                raise BadSettings(f"'{part[:40]}' is no number", fix="write 1,8")
         return tuple(map(int, parts))
 
     def spell(self, value: tuple[int, ...]) -> str:

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import user_function
+from ortune.core.plugins.bounds import ANY, Bounds
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,13 +43,13 @@ class Preprocess:
     """
 
     input: str = ""
-    resize: Size | None = None
-    crop: Size | None = None
+    resize: Annotated[Size | None, Bounds(1, 65535)] = None
+    crop: Annotated[Size | None, Bounds(1, 65535)] = None
     interpolation: Interpolation = "bilinear"
     channels: Literal["rgb", "bgr", "gray"] = "rgb"
-    scale: float = 1 / 255
-    mean: float | tuple[float, ...] = 0.0
-    std: float | tuple[float, ...] = 1.0
+    scale: Annotated[float, ANY] = 1 / 255
+    mean: Annotated[float | tuple[float, ...], ANY] = 0.0
+    std: Annotated[float | tuple[float, ...], ANY] = 1.0
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     dtype: str = ""
 

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, reduce
 from operator import or_
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, dataclass_transform
 
+from ortune.core.atomic_write import left_clean
 from ortune.core.errors import BadSettings, OrtuneError, unexpected
 from ortune.core.event import silent
-from ortune.core.fields import Field, InputRanges, InputShapes, Libraries, Option, Source
+from ortune.core.fields import ByteSize, Field, InputRanges, InputShapes, Option, Source
+from ortune.core.hardware import memory
 
 if TYPE_CHECKING:
     from ortune.core.event import Sink
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Q = TypeVar("Q", bound="Request")
 C = TypeVar("C", bound=type)
 
 _SECTION = re.compile(r"^(Attributes|Example|Returns|Raises):\n", re.MULTILINE)
@@ -54,6 +58,16 @@ class Request:
     """
 
     sink: Sink = field(default=silent, kw_only=True, repr=False, compare=False)
+
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        """Files and folders that it makes: `out`, where a subclass has one, and its weights."""
+        out = getattr(self, "out", None)
+        return () if out is None else (Path(out), Path(f"{out}.data"))
+
+    def keeps(self, made: Path) -> bool:
+        """Whether one of these holds a result that stays when the work fails after it."""
+        return False
 
     def __post_init__(self) -> None:
         """Check numbers and choices.
@@ -89,35 +103,16 @@ class DataRequest(Request):
 
 
 @request
-class CustomOpsRequest(Request):
-    """Operators that the model brings.
+class WorkerRequest(Request):
+    """Work that processes of its own do.
 
     Attributes:
-        custom_ops: Custom operators: a shared library, or a Python module that gives one. It is
-            run.
+        memory_limit: Bound on what all of ortune's processes take together, such as 4G; most of
+            what is free if not given.
     """
 
     _: KW_ONLY
-    custom_ops: Libraries = Libraries(())
-
-
-@request
-class BackendRequest(CustomOpsRequest):
-    """Where to run.
-
-    Attributes:
-        on: Where to run: backends by comma, such as "cpu(threads=2),openvino".
-    """
-
-    _: KW_ONLY
-    on: Annotated[str, Option("BACKENDS")] = "cpu"
-
-    @property
-    def backends(self) -> str:
-        """`on`, with the custom operators given to every backend."""
-        from ortune.core.custom_ops import equipped
-
-        return equipped(self.on, self.custom_ops)
+    memory_limit: ByteSize = ByteSize(None)
 
 
 @dataclass(frozen=True)
@@ -249,9 +244,9 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{function.__name__}(): {error}") from None
-        asked = kind(*args, **kwargs)
+        asked = cls(*args, **kwargs)
         try:
-            return run(asked)
+            return carried_out(asked, run)
         except (OrtuneError, OSError):
             raise
         except Exception as error:
@@ -259,7 +254,7 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
             held = [getattr(asked, one.name) for one in parameters(cls) if one.positional]
             raise unexpected(error, held, fix) from error
 
-    cls = typing.cast(type[Request], kind)
+    cls = typing.cast(type[Any], kind)
     signature = _signature(cls, run)
     function.__module__ = run.__module__
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
@@ -267,6 +262,13 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
     function.__doc__ = _docstring(cls)
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
+
+
+def carried_out(asked: Q, run: Callable[[Q], T]) -> T:
+    """Run a request within its memory limit; when it fails, nothing that it made stays behind."""
+    limit = asked.memory_limit if isinstance(asked, WorkerRequest) else None
+    with memory.limited(limit), left_clean(asked.makes, asked.keeps):
+        return run(asked)
 
 
 def _signature(kind: type[Request], run: Callable[..., object]) -> inspect.Signature:

@@ -28,13 +28,14 @@ from ortune.scoring.user_metric import UserMetric
 T = TypeVar("T")
 
 _OWN = "do not trust this run; if it is yours, search again without that setting"
+_LEDGER = "ledger.jsonl"
 
 
 class Ledger:
     """The trials of one run's folder."""
 
     def __init__(self, root: Path) -> None:
-        self._path = root / "ledger.jsonl"
+        self._path = root / _LEDGER
         _cut(self._path)
         self.trials = _read(self._path)
 
@@ -58,6 +59,18 @@ class Ledger:
                 f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"
             ) from error
         self.trials = _last([*self.trials, trial])
+
+
+def begun(root: Path) -> bool:
+    """Return whether a run's folder has a trial, or another search is at work in it."""
+    ledger = root / _LEDGER
+    if ledger.is_file() and ledger.stat().st_size:
+        return True
+    try:
+        with locked(root):
+            return False
+    except OrtuneError:
+        return True
 
 
 def locked(root: Path) -> AbstractContextManager[None]:
@@ -180,7 +193,7 @@ def read_study(root: str | Path) -> Study:
     """
     root = Path(root)
     header = read_header(root)
-    trials = _read(root / "ledger.jsonl")
+    trials = _read(root / _LEDGER)
     if header is None or not trials:
         raise BadData(f"no run in {root}", fix="give the -o folder of an `ortune optimize`")
     data = _load(root / "ending.json")

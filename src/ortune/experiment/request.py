@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from ortune.core.backend import Backend
-from ortune.core.custom_ops import equipped
+from ortune.core.custom_ops import BudgetRequest, CustomOpsRequest, equipped
 from ortune.core.errors import BadSettings
-from ortune.core.fields import ByteSize, Duration, File, Files, Option, Source, paths
+from ortune.core.fields import Duration, File, Files, Option, Source, paths
 from ortune.core.plugins.spelling import parse
 from ortune.core.plugins.user_function import here_counts, is_function
-from ortune.core.request import CustomOpsRequest, DataRequest, request
+from ortune.core.request import DataRequest, request
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN
 
 
 @request
-class ExperimentRequest(CustomOpsRequest, DataRequest):
+class ExperimentRequest(CustomOpsRequest, DataRequest, BudgetRequest):
     """Models, samples to calibrate on and to score, and how the models will be used.
 
     Attributes:
@@ -40,7 +40,6 @@ class ExperimentRequest(CustomOpsRequest, DataRequest):
         time: When to stop, such as 60s or 10m; it limits how many samples are scored too.
         workload: How the model will be used, such as "throughput" or "arrivals(rate=50)".
         batch: Samples stacked into one run; 0 takes them as they come.
-        memory_limit: Of one worker, such as 4G.
         verbose: Let the runtime log to stderr.
     """
 
@@ -54,13 +53,11 @@ class ExperimentRequest(CustomOpsRequest, DataRequest):
     ranges_from: File | None = None
     augment: Annotated[str | None, Option("SPECS")] = None
     evaluate: Annotated[str | None, Option("MODULE:FN")] = None
-    budget: Annotated[str | None, Option("BUDGET")] = None
     ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
     baseline: Annotated[str | Backend | None, Option("BACKEND")] = None
     time: Duration = Duration("3m")
     workload: Annotated[str | Workload, Option("SPEC")] = "latency"
     batch: Annotated[int, Option(low=0)] = 0
-    memory_limit: ByteSize = ByteSize(None)
     verbose: Annotated[bool, Option(word="--runtime-log")] = False
 
     @property
@@ -90,10 +87,6 @@ class ExperimentRequest(CustomOpsRequest, DataRequest):
             BadSettings: Several models without an evaluate function, two of one name, or options
                 that cannot be read or do not go together.
         """
-        if self.budget is not None:
-            from ortune.core.budget import Budget  # a request is read without NumPy
-
-            Budget.parse(self.budget)  # before anything is read, run or said
         if self.data is None and (self.calibration or self.labels):
             raise BadSettings(
                 "--calibration and --labels go with --data; made-up samples have no labels, and "

@@ -8,26 +8,26 @@ import shlex
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
-
-import psutil
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel, gist
+from ortune.core.hardware import memory
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
+from ortune.measurement.allowance import allowance
 from ortune.measurement.environment import interpreter
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.workloads.latency import Latency
 
-_TICK_S = 0.5
 _LAST_LINES = 4
 _LATENCY = Latency()
+_MORE_MEMORY = "give a higher --memory-limit, a smaller batch or smaller samples"
 
 
 class WorkerFailed(Exception):
@@ -49,7 +49,11 @@ class WorkerFailed(Exception):
 class Worker:
     """A live worker process that answers commands. Use as a context manager.
 
-    A command that has no deadline of its own is given `timeout_s`.
+    A command that has no deadline of its own is given `timeout_s`. All live workers together may
+    take the least of their limits.
+
+    Attributes:
+        limit: Bytes that it and all others may take together.
     """
 
     def __init__(
@@ -62,7 +66,9 @@ class Worker:
     ) -> None:
         python = interpreter(job.environment)
         self._timeout_s, self._deadlines = timeout_s, deadlines or {}
-        self._limit = memory_limit or int(psutil.virtual_memory().available * 0.9)
+        _demand_threads(job)
+        self.limit = memory_limit or memory.allowed(allowance().taken())
+        self._ended = ""
         job.out.mkdir(parents=True, exist_ok=True)
         self._job = job.out / "job.json"
         self._job.write_text(json.dumps(codec.encode(job), indent=1), encoding="utf-8")
@@ -82,6 +88,7 @@ class Worker:
         self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
+        allowance().add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -116,8 +123,19 @@ class Worker:
         """Whether the process still runs."""
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def end(self, why: str) -> None:
+        """Kill the process; what was asked of it fails for this reason."""
+        self._ended = why
+        self._process.kill()
+
     def close(self) -> None:
         """End the process: politely first."""
+        allowance().drop(self)
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -131,19 +149,14 @@ class Worker:
             self._process.stdout.close()
 
     def _read(self, timeout_s: float, do: str) -> bytes:
-        until = time.monotonic() + timeout_s
-        while True:
-            try:
-                line = self._answers.get(timeout=_TICK_S)
-            except queue.Empty:
-                self._watch_memory()
-                if time.monotonic() > until:
-                    self._process.kill()
-                    raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
-                continue
-            if not line:
-                raise self._failed(self._death())
-            return line
+        try:
+            line = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            self._process.kill()
+            raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
+        if not line:
+            raise self._failed(self._death())
+        return line
 
     def _listen(self) -> None:
         """Pass answers on from the pipe; an empty one marks its end. Selecting is not portable."""
@@ -153,20 +166,10 @@ class Worker:
                 self._answers.put(line)
         self._answers.put(b"")
 
-    def _watch_memory(self) -> None:
-        try:
-            used = psutil.Process(self._process.pid).memory_info().rss
-        except psutil.Error:
-            return
-        if used > self._limit:
-            self._process.kill()
-            raise self._failed(
-                f"used {used / 2**20:.0f} MB of memory, "
-                f"over the limit of {self._limit / 2**20:.0f} MB"
-            )
-
     def _death(self) -> str:
         code = self._process.wait()
+        if self._ended:
+            return self._ended
         lines = self._log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
         tail = f": {gist(lines[-1])}" if lines else ""
         if code < 0:
@@ -178,7 +181,18 @@ class Worker:
         return f"the worker ended with exit code {code}{tail}"
 
     def _failed(self, reason: str, fix: str = "") -> WorkerFailed:
+        fix = fix or (_MORE_MEMORY if self._ended else "")
         return WorkerFailed(Failure(reason, self.reproduce, fix), self)
+
+
+def _demand_threads(job: WorkerJob) -> None:
+    """Refuse more threads than twice the CPUs, wherever the job comes from.
+
+    Raises:
+        BadSettings: There are more.
+    """
+    for plugin in (job.backend, job.workload):
+        codec.check_numbers(plugin, [one.name for one in fields(plugin)], here=True)
 
 
 def ask_once(job: WorkerJob, *commands: tuple[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

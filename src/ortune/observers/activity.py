@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.observer import Accumulator, Observer
+from ortune.core.plugins.bounds import ANY
 from ortune.statistics.extent import ChannelExtents
 
 
@@ -21,7 +22,7 @@ class Activity(Observer):
             answered without channels.
     """
 
-    axis: int = -1
+    axis: Annotated[int, ANY] = -1
 
     def start(self) -> Accumulator:
         return _Activity(self.axis)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.observer import Accumulator, Observer, Range
+from ortune.core.plugins.bounds import Bounds
 from ortune.statistics.extent import Extent
 
 
@@ -20,7 +22,7 @@ class Finite(Observer):
         mask: Values of this magnitude stand for infinity.
     """
 
-    mask: float = 1e30
+    mask: Annotated[float, Bounds(high=math.inf)] = 1e30
 
     def start(self) -> Accumulator:
         return _Finite(self.mask)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
+from ortune.core.plugins.bounds import SHARE
 from ortune.statistics.extent import Extent, balanced
 
 
@@ -24,7 +25,7 @@ class MinMax(Observer):
         symmetric: Widen to a range around zero.
     """
 
-    average: float = 0.0
+    average: Annotated[float, SHARE] = 0.0
     symmetric: bool = False
 
     def __post_init__(self) -> None:

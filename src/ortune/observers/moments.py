@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ortune.core import wording
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.observer import Accumulator, Moments, Observer, Range
+from ortune.core.plugins.bounds import ANY, Bounds
 from ortune.model.shapes.windows import Windows
 from ortune.statistics.extent import Extent
 
@@ -40,11 +41,11 @@ class LayerMoments(Observer):
 
     kernel: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
-    pads: tuple[int, ...] = ()
+    pads: Annotated[tuple[int, ...], ANY] = ()
     dilations: tuple[int, ...] = ()
     groups: int = 1
     auto_pad: Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"] = "NOTSET"
-    most: int = 512
+    most: Annotated[int, Bounds(high=16384)] = 512
     products: bool = True
 
     def __post_init__(self) -> None:

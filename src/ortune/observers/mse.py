@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core.plugins.bounds import Bounds
 from ortune.statistics.histogram import Binned, Histogram, folded
 
 ROUNDS = 50
@@ -22,7 +24,7 @@ class Mse(Binned):
     within one bin.
     """
 
-    bins: int = 4096
+    bins: Annotated[int, Bounds(2, 2**20)] = 4096
 
     def kept(self, found: Histogram) -> tuple[int, int]:
         counts, zero, steps = found.nonzero, found.at_zero, 2**self.bits - 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
+from ortune.core.plugins.bounds import Bounds
 from ortune.statistics.extent import balanced
 from ortune.statistics.histogram import Histogram, folded
 
@@ -29,7 +30,7 @@ class Percentile(Observer):
 
     passes: ClassVar[int] = 2
 
-    p: float = 99.99
+    p: Annotated[float, Bounds(high=100)] = 99.99
     symmetric: bool = False
 
     def __post_init__(self) -> None:

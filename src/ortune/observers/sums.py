@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.observer import Accumulator, Observer, Range
+from ortune.core.plugins.bounds import ANY
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Sums(Observer):
 
     covers: ClassVar[bool] = False
 
-    axes: tuple[int, ...] = ()
+    axes: Annotated[tuple[int, ...], ANY] = ()
     power: int = 1
 
     def start(self) -> Accumulator:

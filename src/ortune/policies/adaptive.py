@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
+from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.core.trial import Effort, Proposal, Untried
 from ortune.search.compare import leaders, to_beat
 from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
@@ -39,8 +41,8 @@ class Adaptive(Policy):
         near: Screened plans within this share of the best are timed in full before the finals.
     """
 
-    worth: float = 0.001
-    near: float = 0.05
+    worth: Annotated[float, SHARE] = 0.001
+    near: Annotated[float, Bounds(high=10)] = 0.05
 
     def next(self, view: View) -> Proposal | None:
         """Return what to try now."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Annotated
 
+from ortune.core.plugins.bounds import SHARE
 from ortune.core.trial import Plan, Proposal, Status
 from ortune.policies.staged import ranked
 from ortune.search.compare import leaders
@@ -24,7 +26,7 @@ class Exhaustive(Policy):
     """
 
     fastest: int = 10
-    share: float = 0.9
+    share: Annotated[float, SHARE] = 0.9
 
     def next(self, view: View) -> Proposal | None:
         """Return the first plan without a trial, while there is time; one in any case."""

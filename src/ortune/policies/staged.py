@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from ortune.core.acceptance import accepted
 from ortune.core.backend import Backend
+from ortune.core.plugins.bounds import SHARE
 from ortune.core.step import AS_IS, Step
 from ortune.core.trial import Plan, Proposal, Status, Trial
 from ortune.recipe.space import Space, merge
@@ -30,11 +32,11 @@ class Staged(Policy):
             best plan that keeps the budget.
     """
 
-    plans: float = 0.6
-    rescues: float = 0.65
-    settings: float = 0.7
-    padding: float = 0.8
-    worth_saving: float = 0.97
+    plans: Annotated[float, SHARE] = 0.6
+    rescues: Annotated[float, SHARE] = 0.65
+    settings: Annotated[float, SHARE] = 0.7
+    padding: Annotated[float, SHARE] = 0.8
+    worth_saving: Annotated[float, SHARE] = 0.97
 
     def next(self, view: View) -> Proposal | None:
         """Return the first untried plan of the first stage that has one and the time for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Moments, Probe, Ranges
+from ortune.core.plugins.bounds import Bounds
 from ortune.core.wording import count
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer
@@ -42,9 +43,9 @@ class AdaptiveRounding(Preparation):
 
     role: ClassVar[Role] = Role.ROUNDS
 
-    sweeps: int = 4
+    sweeps: Annotated[int, Bounds(high=1000)] = 4
     damping: float = 0.01
-    widest: int = 4096
+    widest: Annotated[int, Bounds(high=65536)] = 4096
 
     def __post_init__(self) -> None:
         if self.sweeps < 1 or self.damping <= 0:

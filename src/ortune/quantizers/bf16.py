@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import onnx_ir as ir
 
 from ortune.core.observer import Ranges
+from ortune.core.plugins.bounds import Bounds
 from ortune.model.graph import edit
 from ortune.quantization.float16.format import BFLOAT16, Format
 from ortune.quantization.float16.narrow import Sixteen
@@ -27,7 +28,7 @@ class Bf16(Sixteen):
     needs_opset: ClassVar[int] = 22
     format: ClassVar[Format] = BFLOAT16
 
-    loss: float = 0.1
+    loss: Annotated[float, Bounds(high=1e6)] = 0.1
     sums: Literal["float32", "bfloat16"] = "float32"
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:

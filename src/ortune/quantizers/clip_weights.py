@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Probe, Ranges
+from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.core.wording import count
 from ortune.model.graph import edit
 from ortune.quantization.roles import Role
@@ -37,8 +38,8 @@ class ClipWeights(Preparation):
     role: ClassVar[Role] = Role.CLIPS
 
     weighted: bool = False
-    least: float = 0.5
-    bounds: int = 26
+    least: Annotated[float, SHARE] = 0.5
+    bounds: Annotated[int, Bounds(high=10000)] = 26
 
     def __post_init__(self) -> None:
         if self.bounds < 2 or not 0 < self.least < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import onnx_ir as ir
 
@@ -15,6 +15,7 @@ from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
+from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.core.step import Quantizer, Step, Transform
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
@@ -104,8 +105,8 @@ class Int8Static(Quantizer):
     exclude: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
     min_side: int = 16
-    smooth: float = 0.0
-    split: int = 0
+    smooth: Annotated[float, SHARE] = 0.0
+    split: Annotated[int, Bounds(high=64)] = 0
 
     def __post_init__(self) -> None:
         if not self.observer.covers:

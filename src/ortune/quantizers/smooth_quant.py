@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +13,7 @@ from ortune.core import wording
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
+from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer
 from ortune.quantization.qdq.absorb_scales import absorb
@@ -47,8 +48,8 @@ class SmoothQuant(Preparation):
 
     role: ClassVar[Role] = Role.SMOOTHS
 
-    alpha: float = 0.75
-    split: int = 4
+    alpha: Annotated[float, SHARE] = 0.75
+    split: Annotated[int, Bounds(high=64)] = 4
     fold: bool = True
 
     def __post_init__(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
 from ortune.core.metric import Kind, Metric
+from ortune.core.plugins import bounds
 from ortune.core.session import Tensors
 from ortune.scoring import outputs
 
@@ -27,7 +29,7 @@ class Fidelity(Metric):
     """
 
     output: str = ""
-    share: float = SHARE
+    share: Annotated[float, bounds.SHARE] = SHARE
 
     def __post_init__(self) -> None:
         check_share(self.share, self.name())

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
 
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Kind, Metric
-from ortune.core.plugins import user_function
+from ortune.core.plugins import bounds, user_function
 from ortune.scoring.fidelity import check_share
 from ortune.scoring.outputs import Floats
 
@@ -33,7 +33,7 @@ class UserMetric(Metric):
     """
 
     path: str = ""
-    share: float = 0.0
+    share: Annotated[float, bounds.SHARE] = 0.0
 
     def __post_init__(self) -> None:
         check_share(self.share, self.name())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.custom_ops import equipped
-from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.errors import BadSettings
 from ortune.core.event import Note
 from ortune.core.plugins import catalog, codec, stored
 from ortune.core.plugins.spelling import parse, parse_list
@@ -59,25 +58,19 @@ def run(asked: Optimize) -> Study:
     if asked.batches:
         by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
     root = Path(asked.out)
-    fresh = not root.exists()
     make_folder(root)
     with locked(root):
-        try:
-            resumed.demand(root, asked, backends)
-            context = prepare(
-                asked,
-                root,
-                asked.sink,
-                on=equipped(asked.on, asked.custom_ops).strip(),
-                wanted=asked.wanted,
-                command=asked.command,
-                policy=str(policy),
-                finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
-            )
-        except OrtuneError:
-            if fresh:
-                shutil.rmtree(root, ignore_errors=True)
-            raise
+        resumed.demand(root, asked, backends)
+        context = prepare(
+            asked,
+            root,
+            asked.sink,
+            on=equipped(asked.on, asked.custom_ops).strip(),
+            wanted=asked.wanted,
+            command=asked.command,
+            policy=str(policy),
+            finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
+        )
         if not asked.fixed_shapes:
             _demand_free_shapes(root, own)
         exact = asked.data is None and not asked.evaluate

@@ -65,8 +65,8 @@ class Optimize(ExperimentRequest):
             say which is best where.
         max_latency: Bound on one run, such as 20ms: of --batches, name the one of most samples a
             second that keeps it.
-        memory_limit: Bound on each of ortune's own processes, such as 4G; --max-memory bounds the
-            result.
+        memory_limit: Bound on what all of ortune's processes take together, such as 4G; most of
+            what is free if not given. --max-memory bounds the result.
         fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
             other. Without it the report says what it would bring.
         policy: In which order plans are tried: adaptive, staged, exhaustive, or one of yours.
@@ -90,8 +90,8 @@ class Optimize(ExperimentRequest):
     target_speedup: Annotated[float | None, Option("X", low=1)] = None
     strict: bool = False
     prefer: Literal["speed", "size", "memory"] = "speed"
-    max_size: ByteSize = ByteSize(None, Option("SIZE", low=1))
-    max_memory: ByteSize = ByteSize(None, Option("SIZE", low=1))
+    max_size: ByteSize = ByteSize(None)
+    max_memory: ByteSize = ByteSize(None)
     portable: bool = False
     batches: Counts = Counts(())
     max_latency: LatencyLimit = LatencyLimit(None)
@@ -115,6 +115,12 @@ class Optimize(ExperimentRequest):
                 "--max-latency chooses among batches, and none are given",
                 fix="give --batches too, such as --batches 1,4,16",
             )
+
+    def keeps(self, made: Path) -> bool:
+        """A run with a trial in it stays, and one that another search is at work in."""
+        from ortune.experiment.ledger import begun  # a request is read without NumPy
+
+        return begun(made)
 
     @property
     def wanted(self) -> Goal:

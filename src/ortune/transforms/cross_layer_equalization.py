@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
+from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
 from ortune.model.graph.uses import only_reader
@@ -46,7 +47,7 @@ class CrossLayerEqualization(Transform):
     automatic: ClassVar[bool] = False
     role: ClassVar[Role] = Role.EQUALIZES
 
-    sweeps: int = 20
+    sweeps: Annotated[int, Bounds(high=1000)] = 20
     most: float = 100.0
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.core import wording
 from ortune.core.errors import BadModel, BadSettings
+from ortune.core.plugins.bounds import ANY
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit, spec
@@ -50,9 +51,9 @@ class FoldPostprocess(Transform):
     output: str = ""
     give: Literal["uint8", "argmax", "top-k", "softmax"] = "argmax"
     k: int = 5
-    axis: int | None = None
-    scale: float = 255.0
-    offset: float = 0.0
+    axis: Annotated[int | None, ANY] = None
+    scale: Annotated[float, ANY] = 255.0
+    offset: Annotated[float, ANY] = 0.0
     layout: Literal["NCHW", "NHWC"] = "NCHW"
 
     @property

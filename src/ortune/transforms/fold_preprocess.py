@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import onnx_ir as ir
 
 from ortune.core import preprocess, wording
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import codec
+from ortune.core.plugins.bounds import ANY, Bounds
 from ortune.core.preprocess import Interpolation, Preprocess, Size
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit, prune, spec
@@ -61,11 +62,11 @@ class FoldPreprocess(Transform):
     crop: Size | None = None
     interpolation: Interpolation = "bilinear"
     channels: Literal["", "rgb", "bgr", "gray"] = ""
-    scale: float | None = None
-    mean: float | tuple[float, ...] = 0.0
-    std: float | tuple[float, ...] = 1.0
+    scale: Annotated[float | None, ANY] = None
+    mean: Annotated[float | tuple[float, ...], ANY] = 0.0
+    std: Annotated[float | tuple[float, ...], ANY] = 1.0
     layout: Literal["", "NCHW", "NHWC"] = ""
-    size: tuple[int, int] | None = None
+    size: Annotated[tuple[int, int] | None, Bounds(1, 65535)] = None
 
     @property
     def keeps_io(self) -> bool:

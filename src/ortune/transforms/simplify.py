@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.replace import forward, remove
@@ -50,7 +51,7 @@ class Simplify(Transform):
 
     stage: ClassVar[Stage] = Stage.FOLD
 
-    rounds: int = 8
+    rounds: Annotated[int, Bounds(high=1000)] = 8
     functions: Literal["inline", "keep"] = "inline"
 
     def apply(self, model: ir.Model) -> int:

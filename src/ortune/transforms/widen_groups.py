@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import onnx_ir as ir
 
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
+from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import prune
 from ortune.rewrites.layers.grouped_conv import widen_groups
@@ -36,7 +37,7 @@ class WidenGroups(Transform):
     stage: ClassVar[Stage] = Stage.FINISH
     automatic: ClassVar[bool] = False
 
-    channels: int = 32
+    channels: Annotated[int, Bounds(high=65536)] = 32
 
     def __post_init__(self) -> None:
         """Check the width.

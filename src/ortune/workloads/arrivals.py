@@ -6,10 +6,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
 from ortune.load_generation.summaries import tails
@@ -37,10 +38,10 @@ class Arrivals(Workload):
     measure: ClassVar[str] = "latency from the intended arrival"
     scheduled: ClassVar[bool] = True
 
-    rate: float = 10.0
-    sessions: int = 1
+    rate: Annotated[float, Bounds(high=1e6)] = 10.0
+    sessions: Annotated[int, THREADS] = 1
     pattern: Literal["poisson", "constant"] = "poisson"
-    seconds: float = 1.0
+    seconds: Annotated[float, Bounds(high=600)] = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -6,8 +6,9 @@ import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
 from ortune.load_generation import mlperf
@@ -44,9 +45,9 @@ class Loadgen(Workload):
     whole: ClassVar[bool] = True
 
     scenario: Literal["single-stream", "multi-stream", "server", "offline"] = "single-stream"
-    qps: float = 0.0
-    sessions: int = 1
-    seconds: float = 1.0
+    qps: Annotated[float, Bounds(high=1e6)] = 0.0
+    sessions: Annotated[int, THREADS] = 1
+    seconds: Annotated[float, Bounds(high=600)] = 1.0
     target_ms: float = 100.0
 
     def __post_init__(self) -> None:

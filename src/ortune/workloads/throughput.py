@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins.bounds import THREADS
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
 from ortune.load_generation.summaries import tails
@@ -28,7 +29,7 @@ class Throughput(Workload):
     measure: ClassVar[str] = "time per inference"
     whole: ClassVar[bool] = True
 
-    sessions: int = 0
+    sessions: Annotated[int, THREADS] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

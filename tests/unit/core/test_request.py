@@ -14,9 +14,10 @@ import pytest
 
 import ortune as ot
 from ortune.cli.terminal import settings
+from ortune.core.custom_ops import BackendRequest
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.fields import ByteSize, Counts, Duration, Option
-from ortune.core.request import BackendRequest, DataRequest, parameters, request, text, verb
+from ortune.core.request import DataRequest, parameters, request, text, verb
 
 
 @request

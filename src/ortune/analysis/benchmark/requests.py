@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
+from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Counts, Field, Files, Option, Words
-from ortune.core.request import CustomOpsRequest, DataRequest, Request, request
+from ortune.core.request import DataRequest, Request, request
 from ortune.core.workload import Workload
 
 
@@ -47,7 +48,7 @@ class Bench(CustomOpsRequest, DataRequest):
     models: Files
     _: KW_ONLY
     on: Annotated[str | Sequence[str], Option("BACKENDS")] = "cpu"
-    threads: Counts = Counts(())
+    threads: Counts = Counts((), Option("N,...", per_cpu=2))
     levels: Words = Words((), Option("LEVEL,..."))
     batch: Annotated[int, Option(low=0)] = 0
     batches: Counts = Counts(())
@@ -55,7 +56,7 @@ class Bench(CustomOpsRequest, DataRequest):
     self_check: bool = False
     memory_by_node: bool = False
     seconds: Annotated[float, Option(low=0.1)] = 10.0
-    sets: Annotated[int, Option(low=1)] = 5
+    sets: Annotated[int, Option(low=1, high=1000)] = 5
 
 
 class Thresholds(Field[Mapping[str, float], Sequence[str] | None]):
@@ -67,7 +68,7 @@ class Thresholds(Field[Mapping[str, float], Sequence[str] | None]):
     def read(self, value: Any) -> Mapping[str, float]:
         """Convert to a mapping; a share without a metric is that of the latency."""
         if isinstance(value, Mapping):
-            return dict(value)
+            return {str(name): float(share) for name, share in value.items()}
         texts = (value,) if isinstance(value, str) else value or ()
         return dict(map(self._one, texts))
 

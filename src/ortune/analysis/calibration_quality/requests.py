@@ -7,9 +7,10 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
+from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import File, Option, Source
-from ortune.core.request import BackendRequest, CustomOpsRequest, request
+from ortune.core.request import request
 
 OBSERVERS = (
     "min-max",
@@ -77,15 +78,14 @@ class Calibrate(CalibrationRequest):
 
 
 @request
-class CompareObservers(CalibrationRequest, BackendRequest):
+class CompareObservers(CalibrationRequest, BackendRequest, BudgetRequest):
     """Calibrate and quantize with each observer, and score all on samples that were not observed.
 
     Attributes:
         labels: Labels in the samples' order (.npy or .csv).
         calibration: Samples to calibrate with, apart from --data; otherwise a part of them is
             calibrated on and the rest is scored.
-        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; it
-            names the metric to compare by.
+        budget: Names the metric to compare by, such as "top1>=base-0.01" or "cosine>=0.999".
         observers: How ranges are read off the data, such as "percentile(p=99.99)".
 
     Raises:
@@ -95,6 +95,5 @@ class CompareObservers(CalibrationRequest, BackendRequest):
     _: KW_ONLY
     labels: File | None = None
     calibration: Source = None
-    budget: Annotated[str | None, Option("BUDGET")] = None
     observers: Annotated[Sequence[str], Option("SPEC", "--observer")] = OBSERVERS
     quantizer: Annotated[str, Option("SPEC")] = "int8-static"

@@ -7,12 +7,14 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
+from ortune.analysis.costs import terms
+from ortune.core.custom_ops import BackendRequest
 from ortune.core.fields import Option
-from ortune.core.request import BackendRequest, DataRequest, Request, request
+from ortune.core.request import DataRequest, WorkerRequest, request
 
 
 @request
-class Cost(Request):
+class Cost(WorkerRequest):
     """Price what RUN measured: an `optimize -o` folder, or a file of `bench --json`.
 
     The first row is what is paid today. Money is in the price's own unit.
@@ -42,12 +44,26 @@ class Cost(Request):
     _: KW_ONLY
     load: Annotated[str, Option("N/s")] = ""
     overhead: Annotated[str, Option("TIME")] = ""
-    processes: Annotated[int, Option(low=1)] = 1
+    processes: Annotated[int, Option(low=1, high=4096)] = 1
     gpus: Annotated[str, Option("N|N-M")] = ""
     effort: Annotated[str, Option("H@P")] = ""
-    hours_per_day: Annotated[float, Option(finite=False)] = 24.0
-    within_months: Annotated[float, Option("MONTHS", "--within", finite=False)] = 6.0
+    hours_per_day: Annotated[float, Option(high=24)] = 24.0
+    within_months: Annotated[float, Option("MONTHS", "--within", high=1200)] = 6.0
     measure: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        terms.read_price(self.price)  # before a source is read
+        for text, read in (
+            (self.load, terms.read_load),
+            (self.overhead, terms.read_overhead),
+            (self.effort, terms.read_effort),
+            (self.gpus, terms.read_devices),
+        ):
+            if text:
+                read(text)
+        if self.measure:
+            Option(per_cpu=2).check("processes", self.processes)
 
 
 @request
@@ -77,5 +93,5 @@ class TimelineRequest(BackendRequest, DataRequest):
     _: KW_ONLY
     step: Annotated[str, Option("SPEC")] = ""
     inferences_per_session: Annotated[float, Option("N", low=1)] = 1000
-    starts: Annotated[int, Option(low=1)] = 9
+    starts: Annotated[int, Option(low=1, high=1000)] = 9
     seconds: Annotated[float, Option(low=0.1)] = 20.0

@@ -18,7 +18,7 @@ _SPAN = re.compile(rf"{_NUMBER}\s*(us|ms|s)")
 _EFFORT = re.compile(
     rf"{_NUMBER}\s*h\s*@\s*[^\d\s.,/+-]*\s*{_NUMBER}\s*[^\d\s.,/+-]*\s*/\s*h(?:our)?"
 )
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0}
 _MOST = 64
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 from ortune.core.backend import Backend
-from ortune.core.custom_ops import equipped
+from ortune.core.custom_ops import CustomOpsRequest, equipped
 from ortune.core.fields import InputShapes, Option
-from ortune.core.request import CustomOpsRequest, request
+from ortune.core.request import request
 
 
 @request

@@ -6,8 +6,9 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
+from ortune.core.custom_ops import BackendRequest
 from ortune.core.fields import Option, Source
-from ortune.core.request import BackendRequest, request
+from ortune.core.request import request
 
 
 @request

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from ortune.core.backend import Backend
-from ortune.core.custom_ops import equipped
+from ortune.core.custom_ops import CustomOpsRequest, equipped
 from ortune.core.fields import Option
-from ortune.core.request import CustomOpsRequest, DataRequest, request
+from ortune.core.request import DataRequest, request
 
 
 @request

@@ -6,13 +6,14 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
+from ortune.core.custom_ops import BackendRequest, BudgetRequest
 from ortune.core.fields import Duration, File, Option
-from ortune.core.request import BackendRequest, DataRequest, request
+from ortune.core.request import DataRequest, request
 from ortune.core.workload import Workload
 
 
 @request
-class Tune(BackendRequest, DataRequest):
+class Tune(BackendRequest, DataRequest, BudgetRequest):
     """Find the runtime settings that MODEL runs fastest with on one backend.
 
     Settings are tried one by one, each in a paired test against the best so far, and kept when
@@ -40,8 +41,7 @@ class Tune(BackendRequest, DataRequest):
     model: str | Path
     _: KW_ONLY
     labels: File | None = None
-    budget: Annotated[str | None, Option("BUDGET")] = None
     workload: Annotated[str | Workload, Option("SPEC")] = "latency"
     batch: Annotated[int, Option(low=0)] = 0
     seconds: Duration = Duration("60s", Option("DURATION", "--time"))
-    beside_load: bool | int = False
+    beside_load: Annotated[bool | int, Option(per_cpu=2)] = False

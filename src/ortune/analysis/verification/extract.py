@@ -80,18 +80,13 @@ def run(asked: Extract) -> Extracted:
             text = f"the model does not run: {why.reason}"
             raise BadModel(text, fix=why.fix or why.reproduce) from None
         file.save(piece, out)
-        folder = folder_of(out)
+        folder = asked.samples_folder
         rows = stream.Stream(recorded)
         write_samples(rows, folder, {"label": run.feeds.labels, "group": run.feeds.groups})
     return _described(loaded, piece, asked.inputs, out, folder, len(rows))
 
 
 extract = verb(Extract, run)
-
-
-def folder_of(out: Path) -> Path:
-    """Return where the recorded inputs of a piece lie."""
-    return out.with_name(f"{out.stem}-inputs")
 
 
 class _Run:

@@ -7,12 +7,13 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Literal
 
+from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.fields import File, Option, Source
-from ortune.core.request import BackendRequest, CustomOpsRequest, DataRequest, request
+from ortune.core.request import DataRequest, request
 
 
 @request
-class Verify(BackendRequest, DataRequest):
+class Verify(BackendRequest, DataRequest, BudgetRequest):
     """Judge whether OTHER answers like REFERENCE, within the budget.
 
     Exit code 0 for proved and likely, 1 when it fails. Without --data the inputs are made up.
@@ -27,7 +28,6 @@ class Verify(BackendRequest, DataRequest):
         reference: The model that answers right, on the CPU provider.
         other: The model that is judged, on the backend.
         labels: Labels in the samples' order (.npy or .csv).
-        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999".
         ignore_output: Output that the budget does not read and that need not be watched; repeat
             it.
         evaluate: Score with fn(run), which calls run(**inputs) and returns per-sample records.
@@ -43,11 +43,15 @@ class Verify(BackendRequest, DataRequest):
     other: str | Path
     _: KW_ONLY
     labels: File | None = None
-    budget: Annotated[str | None, Option("BUDGET")] = None
     ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
     evaluate: Annotated[str | None, Option("MODULE:FN")] = None
     simulate: Literal["avx2"] | None = None
     bisect: bool | str | Path | None = False
+
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        """The folder of the small model."""
+        return (self.folder,) if self.bisect else ()
 
     @property
     def folder(self) -> Path:
@@ -92,3 +96,14 @@ class Extract(CustomOpsRequest):
     _: KW_ONLY
     data: Source = None
     limit: Annotated[int, Option("N", "--samples", low=0)] = 0
+
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        """The piece, its weights and its samples."""
+        return (*super().makes, self.samples_folder)
+
+    @property
+    def samples_folder(self) -> Path:
+        """Where the recorded inputs of the piece lie."""
+        out = Path(self.out)
+        return out.with_name(f"{out.stem}-inputs")

@@ -14,7 +14,7 @@ from ortune.cli.terminal.output import JSON, STDOUT
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Libraries
 from ortune.core.outputs import free
-from ortune.core.request import Request, RequestField, parameters, text
+from ortune.core.request import Request, RequestField, carried_out, parameters, text
 
 R = TypeVar("R", bound=Request)
 
@@ -36,7 +36,7 @@ def verb(kind: type[R]) -> Callable[[Callable[[R], int]], click.Command]:
 
             meta = click.get_current_context().meta
             meta[JSON], meta[_VERBOSE] = json_to, more
-            return function(kind(**given, sink=progress.lines(more)))
+            return carried_out(kind(**given, sink=progress.lines(more)), function)
 
         body, example = text(kind)
         lines = "\n".join(f"  {line}" for line in example.splitlines())
@@ -47,7 +47,7 @@ def verb(kind: type[R]) -> Callable[[Callable[[R], int]], click.Command]:
                 *_always(),
                 *(_parameter(one) for one in parameters(kind) if not one.option.python),
             ],
-            formerly=getattr(kind, "formerly", {}),
+            request=kind,
             help=f"{body}\n\n\b\nExample:\n{lines}",
         )
 
@@ -60,12 +60,12 @@ class Verb(click.Command):
     ``--json`` takes a file only if the next word ends in ``.json``.
 
     Attributes:
-        formerly: Keys of older settings files -> what they are called now.
+        request: What the verb is asked.
     """
 
-    def __init__(self, *, formerly: Mapping[str, str] | None = None, **known: Any) -> None:
+    def __init__(self, *, request: type[Request], **known: Any) -> None:
         super().__init__(**known)
-        self.formerly = formerly or {}
+        self.request = request
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a settings file, and bind the optional value of ``--json``."""
@@ -88,7 +88,8 @@ class Verb(click.Command):
         """Put a settings file behind `args`; its keys are fields, or options without dashes."""
         kept = [(one.name, one) for one in self.params if one.name not in _OF_ONE_CALL]
         keys = {word.strip("-").replace("-", "_"): k for k, one in kept for word in one.opts}
-        given = settings.read(path, dict(kept), {**keys, **self.formerly})
+        formerly: Mapping[str, str] = getattr(self.request, "formerly", {})
+        given = settings.read(path, dict(kept), {**keys, **formerly})
         held = [given.pop(k, ()) for k, one in kept if isinstance(one, click.Argument)]
         ctx.default_map = given
         return [*args, *(word for one in held for word in _words(one))]
@@ -176,16 +177,14 @@ def _default(one: RequestField, several: bool) -> Any:
 
 
 def _type(one: RequestField) -> click.ParamType[Any]:
-    low, high = one.option.low, one.option.high
-    bounded = low is not None or high is not None
     if one.reader is not None:
         return click.STRING
     if one.choices:
         return click.Choice([str(choice) for choice in one.choices])
     if float in one.kinds:
-        return click.FloatRange(low, high) if bounded else click.FLOAT
+        return click.FLOAT
     if int in one.kinds:
-        return click.IntRange(low, high) if bounded else click.INT  # type: ignore[arg-type]
+        return click.INT
     if Path in one.kinds and Callable not in one.kinds:
         return click.Path(path_type=Path)
     return click.STRING

@@ -7,13 +7,13 @@ import enum
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ortune.core.errors import BadSettings
-from ortune.core.plugins import catalog
+from ortune.core.plugins import bounds, catalog
 from ortune.core.plugins.plugin import Plugin, digest, encode
 
 __all__ = ["build", "decode", "digest", "encode"]
@@ -34,7 +34,7 @@ def decode(kind: type[T], data: object, *, known_only: bool = False) -> T:
         known_only: Leave out what is no field, instead of refusing it.
 
     Raises:
-        BadSettings: A field is unknown, missing or of another type.
+        BadSettings: A field is unknown, missing, of another type or out of its bounds.
     """
     return cast(T, _convert(kind, data, known_only))
 
@@ -65,7 +65,32 @@ def build(kind: type[T], given: Mapping[str, object], *, known_only: bool = Fals
             raise BadSettings(f"{label}({key}=...): {error.what}", fix=error.fix) from None
     if missing := [name for name in _required(dataclass) if name not in checked]:
         raise BadSettings(f"{label} lacks '{', '.join(missing)}'", fix="give every field of it")
-    return kind(**checked)
+    made = kind(**checked)
+    check_numbers(made, checked)
+    return made
+
+
+def check_numbers(made: object, given: Collection[str], *, here: bool = False) -> None:
+    """Check the numbers of a dataclass against the bounds that its fields declare.
+
+    A plugin's field that declares none takes what `Bounds` allows by default.
+
+    Args:
+        made: The value.
+        given: The fields that were written out.
+        here: Threads are counted against the CPUs of this machine.
+
+    Raises:
+        BadSettings: One is not finite, or out of bounds.
+    """
+    plugin = isinstance(made, Plugin)
+    for name, one in bounds.of(type(made), bounds.Bounds() if plugin else None).items():
+        if name in given:
+            try:
+                one.check(getattr(made, name), here=here)
+            except BadSettings as error:
+                label = made.name() if isinstance(made, Plugin) else type(made).__name__
+                raise BadSettings(f"{label}({name}=...): {error.what}", fix=error.fix) from None
 
 
 def jsonable(value: object) -> Any:

@@ -93,7 +93,9 @@ def _make(base: type[P], call: _Call) -> P:
     cls = catalog.load(base, call.name)
     hints = typing.get_type_hints(cls)
     fields = {key: _resolve(hints.get(key), value) for key, value in call.fields.items()}
-    return codec.build(cls, fields)
+    made = codec.build(cls, fields)
+    codec.check_numbers(made, fields, here=True)
+    return made
 
 
 def _resolve(hint: Any, value: Any) -> Any:

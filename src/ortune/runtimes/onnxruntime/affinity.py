@@ -14,9 +14,8 @@ from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.hardware.cpus import usable_cpus
 
-_CPU = r"[0-9]{1,4}(-[0-9]{1,4})?"
-"""Of four digits at most: a range is written out."""
-_TEXT = re.compile(f"{_CPU}([,;]{_CPU})*")
+_CPU = r"\d{1,4}(-\d{1,4})?"
+_TEXT = re.compile(rf"{_CPU}(,{_CPU})*(;{_CPU}(,{_CPU})*)*")
 
 
 def parse(text: str) -> list[set[int]]:

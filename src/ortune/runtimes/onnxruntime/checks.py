@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ortune.core.errors import BadSettings
+from ortune.core.plugins.bounds import THREADS
+
+_OF_THREADS = "NUM_THREADS"
+"""In the name of a key that counts threads, such as OpenVINO's COMPILATION_NUM_THREADS."""
 
 
 def at_least(least: int, **fields: int) -> None:
@@ -47,7 +51,8 @@ def pairs(config: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
     """Read ``key=value`` texts.
 
     Raises:
-        BadSettings: One is not of that form, is given twice, or has a field of its own.
+        BadSettings: One is not of that form, is given twice, has a field of its own, or asks for
+            more threads than twice the CPUs.
     """
     made: dict[str, str] = {}
     for text in config:
@@ -58,6 +63,8 @@ def pairs(config: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
             raise BadSettings(f"'{key}' has a field of its own", fix=f"set {own[key]}")
         if key in made:
             raise BadSettings(f"'{key}' is given twice", fix="keep one")
+        if _OF_THREADS in key.upper() and value.lstrip("+-").isdecimal():
+            THREADS.check(int(value[:12]), here=True)
         made[key] = value
     return made
 

@@ -1,0 +1,73 @@
+"""Memory: what is free here, and what this process and its workers may take of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+
+from ortune.core.hardware.cpus import groups
+
+_LIMIT: ContextVar[int | None] = ContextVar("memory_limit", default=None)
+_SHARE = 0.9
+"""Of what is free, where no limit is given: the rest is for the system."""
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def limited(size: int | None) -> Iterator[None]:
+    """Give what runs in the block a limit in bytes, which all its workers share.
+
+    None leaves the limit that there is.
+    """
+    token = _LIMIT.set(_LIMIT.get() if size is None else size)
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
+
+
+def limit() -> int | None:
+    """Return the limit that was asked for, in bytes; None where none was."""
+    return _LIMIT.get()
+
+
+def free(root: Path = _CGROUPS, proc: Path = Path("/proc/self")) -> int:
+    """Return the bytes that can be taken now: of the machine, or less where a cgroup says so."""
+    import psutil
+
+    left = [_left(folder) for folder in [*groups(root, proc), root / "memory"]]
+    return max(0, min([psutil.virtual_memory().available, *(n for n in left if n is not None)]))
+
+
+def allowed(taken: int = 0) -> int:
+    """Return the bytes that may be taken in all: the limit, else most of what is free.
+
+    Args:
+        taken: Bytes that are taken already by those who share it.
+    """
+    return _LIMIT.get() or int(_SHARE * (free() + taken))
+
+
+def spell(size: float) -> str:
+    """Write a size in binary units, as ``--memory-limit`` reads it."""
+    for unit in ("bytes", "KB", "MB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} GB"
+
+
+def _left(folder: Path) -> int | None:
+    """Return what a cgroup, v2 or v1, leaves of its memory; file pages can be dropped."""
+    for most, now, stat, name in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"),
+    ):
+        with suppress(OSError, ValueError):
+            bound = int((folder / most).read_text())  # "max" where there is none
+            lines = (folder / stat).read_text().splitlines()
+            dropped = next((int(x.split()[1]) for x in lines if x.split()[0] == name), 0)
+            return bound - int((folder / now).read_text()) + dropped
+    return None

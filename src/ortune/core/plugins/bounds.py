@@ -1,0 +1,139 @@
+"""Between what a number may lie: of a plugin's field, of an option, of text that holds one."""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin
+
+from ortune.core.errors import BadSettings
+from ortune.core.hardware.cpus import effective_cpus
+
+HIGHEST = 2.0**31 - 1
+"""What runtimes take as a count; as seconds it is 68 years."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a number is checked against; NaN and infinity never pass.
+
+    A field says ``Annotated[float, Bounds(high=1)]``; one that says nothing has these defaults.
+
+    Attributes:
+        low: Smallest allowed.
+        high: Largest allowed.
+        per_cpu: Largest allowed for each CPU at hand, of threads and processes. It is asked where
+            a person spells the number, not where one is read that another machine wrote.
+    """
+
+    low: float = 0.0
+    high: float = HIGHEST
+    per_cpu: int | None = None
+
+    def check(self, value: object, *, here: bool = False) -> None:
+        """Check a number, or every number of a list or a mapping.
+
+        Args:
+            value: What has no numbers passes.
+            here: The CPUs of this machine count.
+
+        Raises:
+            BadSettings: One is not finite, or out of bounds.
+        """
+        for number in numbers(value):
+            if not _finite(number):
+                raise BadSettings(f"{_short(number)} is no finite number", fix="give a number")
+            if number < self.low:
+                raise BadSettings(
+                    f"{_short(number)} is too small", fix=f"give {_short(self.low)} or more"
+                )
+            if number > self.high:
+                raise BadSettings(
+                    f"{_short(number)} is too large", fix=f"give {_short(self.high)} or less"
+                )
+            if here and self.per_cpu is not None:
+                self._check_here(number)
+
+    def _check_here(self, number: float) -> None:
+        cpus = effective_cpus()
+        most = (self.per_cpu or 1) * cpus
+        if number > most:
+            raise BadSettings(
+                f"{_short(number)} is too large: this process may use "
+                f"{cpus} CPU{'' if cpus == 1 else 's'}",
+                fix=f"give {most} or less",
+            )
+
+
+ANY = Bounds(-math.inf, math.inf)
+"""Any finite number, of either sign."""
+SHARE = Bounds(high=1.0)
+"""From 0 to 1."""
+THREADS = Bounds(per_cpu=2)
+"""Of threads, sessions, streams or processes that work at once."""
+
+
+def numbers(value: object) -> Iterator[float]:
+    """Yield the numbers in a value: itself, or those in a list or a mapping; truths are none."""
+    if isinstance(value, (int, float)):
+        if not isinstance(value, bool):
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from numbers(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from numbers(item)
+
+
+@cache
+def of(kind: type[Any], default: Bounds | None) -> Mapping[str, Bounds]:
+    """Return field -> bounds of a dataclass, of fields that hold numbers.
+
+    Args:
+        kind: The dataclass.
+        default: Of a field that declares none; None leaves those out.
+    """
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {name: declared(hint) or default for name, hint in hints.items() if _numeric(hint)}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def declared(hint: Any) -> Bounds | None:
+    """Return the bounds in an annotation, the outermost first; None where there are none."""
+    if get_origin(hint) is Annotated:
+        own = next((one for one in hint.__metadata__ if isinstance(one, Bounds)), None)
+        return own or declared(hint.__origin__)
+    return next((one for one in map(declared, get_args(hint)) if one is not None), None)
+
+
+def _numeric(hint: Any) -> bool:
+    """Say whether a field's annotation allows a number, itself or in a list."""
+    origin = get_origin(hint)
+    if origin is typing.ClassVar:
+        return False
+    if origin in (Annotated, typing.Union, types.UnionType, tuple, list) or (
+        isinstance(origin, type) and issubclass(origin, (Mapping, typing.Sequence))
+    ):
+        return any(map(_numeric, get_args(hint)))
+    return hint is int or hint is float
+
+
+def _finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _short(number: float) -> str:
+    """Write a number in at most a dozen digits."""
+    if isinstance(number, float) and number.is_integer() and abs(number) < 1e12:
+        return str(int(number))
+    if isinstance(number, int):
+        return str(number) if abs(number) < 10**12 else f"a number of {number.bit_length()} bits"
+    return f"{number:g}"

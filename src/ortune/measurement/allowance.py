@@ -1,0 +1,115 @@
+"""What all live workers of this process may take of the memory together, and who ends one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Protocol
+
+import psutil
+
+from ortune.core.hardware import memory
+
+_TICK_S = 0.1
+
+
+class Bounded(Protocol):
+    """A worker, as far as its memory is concerned."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Bytes that it and all others may take together."""
+        ...
+
+    def end(self, why: str) -> None:
+        """Kill it, and keep the reason."""
+        ...
+
+
+@dataclass
+class _Seen:
+    """A worker's process, its bytes at the last look, and by how much they had grown."""
+
+    process: psutil.Process | None
+    bytes: int = 0
+    growth: int = 0
+
+    def look(self) -> int:
+        """Read the bytes that the process holds and no file backs; 0 when it is gone."""
+        try:
+            found = self.process.memory_info() if self.process else None
+        except psutil.Error:
+            found = None
+        now = max(0, found.rss - getattr(found, "shared", 0)) if found else 0
+        self.growth, self.bytes = now - self.bytes, now
+        return now
+
+
+class Allowance:
+    """Looks at the memory of all live workers, ten times a second, while there are some.
+
+    What a worker shares with others, the pages of a mapped file, is not counted: the system drops
+    these by itself. Over the limit that worker is ended whose memory grew most since the last
+    look; of equals the youngest.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._live: dict[Bounded, _Seen] = {}
+        self._watcher: threading.Thread | None = None
+
+    def taken(self) -> int:
+        """Return the bytes that live workers hold now."""
+        with self._lock:
+            return sum(replace(seen).look() for seen in self._live.values())
+
+    def add(self, worker: Bounded) -> None:
+        """Watch a worker until `drop`."""
+        try:
+            process = psutil.Process(worker.pid)
+        except psutil.Error:
+            process = None
+        with self._lock:
+            self._live[worker] = _Seen(process)
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, daemon=True)
+                self._watcher.start()
+
+    def drop(self, worker: Bounded) -> None:
+        """Watch a worker no more."""
+        with self._lock:
+            self._live.pop(worker, None)
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_TICK_S)
+            with self._lock:
+                if not self._live:
+                    self._watcher = None
+                    return
+                self._look()
+
+    def _look(self) -> None:
+        total = sum(seen.look() for seen in self._live.values())
+        limit = min(worker.limit for worker in self._live)
+        if total <= limit:
+            return
+        youngest = reversed(self._live)
+        worst = max(youngest, key=lambda one: self._live[one].growth)
+        wanted = self._live.pop(worst).bytes
+        why = f"ended by the memory limit of {memory.spell(limit)}: it wanted "
+        others = f", beside {memory.spell(total - wanted)} of other workers"
+        worst.end(f"{why}{memory.spell(wanted)}{others if self._live else ''}")
+
+
+@cache
+def allowance() -> Allowance:
+    """Return the one of this process: whoever starts workers shares it."""
+    return Allowance()
