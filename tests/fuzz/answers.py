@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ortune.cli.main import BAD, main
 from tests.fuzz.target import Broken
@@ -38,8 +40,22 @@ def answer(words: Sequence[str]) -> Answer:
     )
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(words)
+    _foreseen()
     texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
     return check(Answer(code, *texts), alone=True)
+
+
+def _foreseen() -> None:
+    """Refuse an answer that stands for an exception: the command line tells of it in two lines.
+
+    Raises:
+        Broken: With the traceback that was written down.
+    """
+    for log in Path(tempfile.gettempdir()).glob("ortune-traceback-*.txt"):
+        text = log.read_text()
+        places = re.findall(r'File ".*/src/ortune/(.*)", line \d+, in (.*)', text)
+        kind = text.strip().splitlines()[-1].partition(":")[0]
+        raise Broken(f"unforeseen {kind} {' '.join(places[-1]) if places else ''}: {text[-4000:]}")
 
 
 def check(found: Answer, *, alone: bool) -> Answer:
