@@ -16,11 +16,13 @@ from collections.abc import Sequence
 
 import click
 
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import OrtuneError, shortened
 from ortune.core.plugins import catalog
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
 _NOT_VERBS = {"main"}
+_LONGEST = 1500
+"""Characters of a line of an error: what a file or a word puts into it may be of any length."""
 
 
 class Verbs(click.Group):
@@ -124,7 +126,7 @@ def _complain(name: str, what: str, fix: str) -> int:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    return shortened(" ".join(text.split()), _LONGEST)
 
 
 def _usage(error: click.UsageError) -> str:
