@@ -212,7 +212,7 @@ def _number(one: RequestField, value: object) -> None:
         return
     if math.isnan(value):
         raise Broken(f"nan is taken by {one.name}: {value}")
-    if one.option.finite and math.isinf(value):
+    if getattr(one.option, "finite", True) and math.isinf(value):
         raise Broken(f"infinity is taken by {one.name}: {value}")
     if value < 0 and (one.option.low is None or one.option.low >= 0):
         raise Broken(f"a negative number is taken by {one.name}: {value}")
