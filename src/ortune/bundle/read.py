@@ -13,6 +13,7 @@ from ortune.core.plugins import codec, stored
 from ortune.core.step import Recipe
 from ortune.engine import archive, consent
 from ortune.engine.manifest import EVIDENCE, RECIPE, SETTINGS, Manifest
+from ortune.engine.settings import demand_settings
 from ortune.experiment.ledger import unimported
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ def read(path: str | Path) -> Bundle:
         for member in manifest.members:
             archive.take(file, manifest, member, None)
         texts = {name: _json(file.read(name), name, path) for name in (SETTINGS, RECIPE, EVIDENCE)}
-    consent.demand_settings(texts[SETTINGS], f"{path.name}: '{SETTINGS}'")
+    demand_settings(texts[SETTINGS], f"{path.name}: '{SETTINGS}'")
     backend: Backend = _decoded(Backend, texts[SETTINGS], SETTINGS, path)
     recipe = _decoded(Recipe, texts[RECIPE], RECIPE, path)
     consent.listed(backend, manifest.custom_ops)

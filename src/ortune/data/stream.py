@@ -16,7 +16,7 @@ import json
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, overload
+from typing import IO, Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from ortune.core.atomic_write import atomic, reported
 from ortune.core.errors import BadData
 from ortune.core.session import Tensors
 
+Form: TypeAlias = tuple[str, np.dtype[Any], tuple[int, ...]]
+"""Name, type and shape of arrays."""
 _MAGIC = b"ortune-stream-1\n"
 _ALIGN = 64
 
@@ -80,7 +82,7 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         """Map the file.
 
         Raises:
-            BadData: It is missing, or it is not a finished stream.
+            BadData: It is missing, it is not a finished stream, or its index is none.
         """
         self.path = path
         try:
@@ -89,8 +91,11 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         except (OSError, ValueError) as error:
             raise BadData(f"cannot read {path}: {error}", fix="write the file again") from error
         index = _index(path, self._map)
-        self._forms = [(name, named(kind), tuple(dims)) for name, kind, dims in index["forms"]]
-        self._samples: list[list[int]] = index["samples"]
+        try:
+            self._forms = [_form(*form) for form in index["forms"]]
+            self._samples = [_places(sample) for sample in index["samples"]]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _wrong(path, error) from None
         self.names: tuple[str, ...] = tuple(dict.fromkeys(name for name, _, _ in self._forms))
 
     @property
@@ -124,10 +129,40 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
             return [self[at] for at in range(*index.indices(len(self)))]
         places = self._samples[index]
         found = {}
-        for form, offset in zip(places[::2], places[1::2], strict=True):
-            name, dtype, shape = self._forms[form]
-            found[name] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+        try:
+            for form, offset in zip(places[::2], places[1::2], strict=True):
+                name, dtype, shape = self._forms[form]
+                found[name] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+        except (ValueError, TypeError, IndexError, OverflowError) as error:
+            raise _wrong(self.path, error) from None
         return found
+
+
+def _form(name: object, kind: object, dims: Sequence[object]) -> Form:
+    """Check one form of an index: what lies in the file is never read as pointers."""
+    dtype, shape = named(str(kind)), tuple(one for one in dims if isinstance(one, int))
+    if (
+        dtype.hasobject
+        or not dtype.itemsize
+        or len(shape) != len(dims)
+        or min(shape, default=0) < 0
+    ):
+        raise ValueError(f"no array is {kind} {dims}")
+    return str(name), dtype, shape
+
+
+def _places(sample: Sequence[object]) -> list[int]:
+    found = [one for one in sample if isinstance(one, int) and one >= 0]
+    if len(found) != len(sample) or len(found) % 2:
+        raise ValueError(f"no sample is {sample!r:.80}")
+    return found
+
+
+def _wrong(path: Path, error: Exception) -> BadData:
+    return BadData(
+        f"{path} has an index that is none: {type(error).__name__}: {error}",
+        fix="write the file again",
+    )
 
 
 def named(text: str) -> np.dtype[Any]:
@@ -137,7 +172,9 @@ def named(text: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes
 
-        kind: type[Any] = getattr(ml_dtypes, text)
+        kind: Any = vars(ml_dtypes).get(text)
+        if not isinstance(kind, type):
+            raise
         return np.dtype(kind)
 
 
@@ -199,7 +236,7 @@ def _index(path: Path, data: mmap.mmap) -> dict[str, Any]:
     end = len(data) - len(_MAGIC) - 8
     if end >= len(_MAGIC) and data[: len(_MAGIC)] == _MAGIC and data[end + 8 :] == _MAGIC:
         size = int.from_bytes(data[end : end + 8], "little")
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             found: dict[str, Any] = json.loads(data[max(0, end - size) : end])
             return found
     raise BadData(f"{path} is not a finished stream of samples", fix="write the file again")

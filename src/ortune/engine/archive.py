@@ -70,7 +70,7 @@ def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
         try:
             bundle = stack.enter_context(zipfile.ZipFile(path))
             manifest = _manifest(bundle, path)
-        except _UNREADABLE as error:
+        except (OSError, *_UNREADABLE) as error:
             raise BadModel(f"{path.name} is damaged: {error}", fix=AGAIN) from error
         yield bundle, manifest
 
@@ -148,6 +148,8 @@ def unfit(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[str]:
     for entry in entries:
         name, most = entry.filename, _TEXTS.get(entry.filename)
         shown = name.encode("unicode_escape").decode()
+        if not 0 <= entry.header_offset <= size - entry.compress_size:
+            yield f"has '{shown}' beyond its own end"
         if not safe(name):
             yield f"has the unsafe member '{shown}'"
         if names.setdefault(name.casefold(), name) != name:

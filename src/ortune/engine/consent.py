@@ -37,24 +37,6 @@ def demand(name: str, manifest: Manifest, allowed: bool) -> None:
     )
 
 
-def demand_settings(data: object, member: str) -> None:
-    """Refuse stored settings that are no backend, or set what a file from elsewhere may not.
-
-    Raises:
-        BadModel: They are so.
-    """
-    kind = data.get("is", "") if isinstance(data, dict) else ""
-    if not str(kind).startswith("backends/"):
-        what = (
-            f"{member} holds '{kind}' where a backend belongs" if kind else f"{member} holds none"
-        )
-        raise BadModel(what, fix=stored.DISTRUST)
-    try:
-        stored.demand(data, member)
-    except BadSettings as error:
-        raise BadModel(error.what, fix=error.fix) from None
-
-
 def placed(backend: Backend, manifest: Manifest, folder: Path) -> Backend:
     """Return settings that name the unpacked libraries.
 

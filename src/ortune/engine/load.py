@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
-from ortune.core.hardware.cpus import effective_cpus
-from ortune.core.plugins import codec, spelling, stored
+from ortune.core.errors import BadModel, BadSettings
+from ortune.core.plugins import spelling
 from ortune.engine import archive, consent
 from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
 from ortune.engine.external import demand_inside
 from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
 from ortune.engine.manifest import SETTINGS, Manifest, Signature
+from ortune.engine.settings import at_hand, reason_of, stored_backend
 from ortune.measurement.machine import machine
 
 PLAIN = "cpu"
@@ -176,11 +176,11 @@ def _bundle(path: Path, allowed: bool) -> Engine:
             demand_inside(folder, member, manifest.members)
         backend, reason = stored_backend(folder, manifest)
         if backend is not None:
-            backend = _at_hand(path.name, backend)
+            backend = at_hand(path.name, backend)
             try:
                 calls = _open(stack, backend, folder, manifest, manifest.models)
             except Exception as error:  # whatever a plug-in provider raises, the original runs
-                reason = _reason(error)
+                reason = reason_of(error)
             else:
                 for text in foreign(manifest.arithmetic, machine.machine()):
                     warnings.warn(f"{path.name}: {text}", RuntimeWarning, stacklevel=3)
@@ -224,50 +224,6 @@ def _original(
 
 def _temporary() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
-
-
-def stored_backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, str]:
-    """Return the bundle's backend, or None and what keeps it from running.
-
-    Raises:
-        BadModel: Its settings are none that a bundle may make, or name code that its manifest
-            does not.
-    """
-    try:
-        data = stored.loads((folder / SETTINGS).read_bytes())
-    except ValueError as error:
-        return None, _reason(error)
-    consent.demand_settings(data, SETTINGS)
-    try:
-        backend = codec.decode(Backend, data)
-    except OrtuneError as error:
-        return None, _reason(error)
-    backend = consent.placed(backend, manifest, folder)
-    try:
-        missing = backend.missing()
-    except OrtuneError as error:
-        return None, _reason(error)
-    return (None, f"fix: {missing}") if missing else (backend, "")
-
-
-def _at_hand(name: str, backend: Backend) -> Backend:
-    """Return the settings with no more threads than there are CPUs; one warning says so."""
-    cpus = effective_cpus()
-    fit, most = stored.lowered(backend, cpus)
-    if most:
-        warnings.warn(
-            f"{name}: asks for {wording.count(most, 'thread')}, and {wording.count(cpus, 'CPU')} "
-            f"can be used here: it runs with {cpus}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-    return fit
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OrtuneError):
-        return f"{error.what}; fix: {error.fix}"
-    return f"{type(error).__name__}: {gist(error)}"
 
 
 def _open(

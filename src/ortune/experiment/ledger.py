@@ -175,6 +175,11 @@ def write_ending(root: Path, ending: Ending) -> None:
     write_text(root / "ending.json", json.dumps(codec.encode(ending), indent=1))
 
 
+def read_trials(root: Path) -> list[Trial]:
+    """Return the trials of a folder; nothing is cut off, as a search that goes on does."""
+    return _read(root / "ledger.jsonl")
+
+
 def ended(root: Path) -> bool:
     """Say whether a run came to its end: it was neither killed nor interrupted."""
     data = _load(root / "ending.json")

@@ -14,7 +14,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
-from ortune.experiment.ledger import Ledger, read_header
+from ortune.experiment.ledger import read_header, read_trials
 from ortune.search.request import Optimize
 
 
@@ -32,8 +32,8 @@ def demand(root: Path, asked: Optimize, targets: Sequence[Backend]) -> None:
     header = read_header(root)
     if header is None:
         return
-    ledgers = map(Ledger, (root, *(path.parent for path in root.glob("batches/*/ledger.jsonl"))))
-    plans = [trial.plan for trial in chain.from_iterable(one.trials for one in ledgers)]
+    folders = (root, *(path.parent for path in root.glob("batches/*/ledger.jsonl")))
+    plans = [trial.plan for trial in chain.from_iterable(map(read_trials, folders))]
     given = {*stored.code(codec.encode(targets)), asked.evaluate}
     if asked.budget is not None:
         given.add(getattr(Budget.parse(asked.budget).metric, "path", ""))

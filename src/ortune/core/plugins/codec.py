@@ -113,7 +113,7 @@ def _required(kind: Any) -> list[str]:
 
 def _convert(kind: Any, data: Any, known_only: bool) -> Any:
     """Check one value against an annotation and convert it."""
-    if type(data) is kind:
+    if type(data) is kind and kind is not int:
         return data
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     keyed = isinstance(origin, type) and issubclass(origin, Mapping)
@@ -125,7 +125,7 @@ def _convert(kind: Any, data: Any, known_only: bool) -> Any:
         return _sequence(args, data, known_only)
     if keyed:
         if not isinstance(data, Mapping):
-            raise BadSettings(f"{data!r} is not a mapping", fix="give name: value pairs")
+            raise BadSettings(f"{data!r:.80} is not a mapping", fix="give name: value pairs")
         return {key: _convert(args[1], item, known_only) for key, item in data.items()}
     if origin is typing.Literal or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         return _choice(kind, args or tuple(kind), data)
@@ -150,7 +150,7 @@ def _plugin(kind: Any, args: tuple[Any, ...], data: Mapping[str, Any], known_onl
 def _union(args: tuple[Any, ...], data: Any, known_only: bool) -> Any:
     if data is None and type(None) in args:
         return None
-    failed = BadSettings(f"{data!r} is not allowed", fix="leave the field out")
+    failed = BadSettings(f"{data!r:.80} is not allowed", fix="leave the field out")
     for option in args:
         if option is not type(None):
             try:
@@ -162,10 +162,10 @@ def _union(args: tuple[Any, ...], data: Any, known_only: bool) -> Any:
 
 def _sequence(args: tuple[Any, ...], data: Any, known_only: bool) -> tuple[Any, ...]:
     if not isinstance(data, (list, tuple)):
-        raise BadSettings(f"{data!r} is not a list", fix="write [a, b]")
+        raise BadSettings(f"{data!r:.80} is not a list", fix="write [a, b]")
     kinds = [args[0]] * len(data) if len(args) == 1 or args[1] is Ellipsis else args
     if len(kinds) != len(data):
-        raise BadSettings(f"{data!r} is of length {len(data)}", fix=f"give {len(kinds)}")
+        raise BadSettings(f"{data!r:.80} is of length {len(data)}", fix=f"give {len(kinds)}")
     return tuple(_convert(arg, item, known_only) for arg, item in zip(kinds, data, strict=True))
 
 
@@ -174,7 +174,7 @@ def _choice(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
         if data == (option.value if isinstance(option, enum.Enum) else option):
             return option
     named = ", ".join(str(getattr(option, "value", option)) for option in options)
-    raise BadSettings(f"{data!r} is not allowed", fix=f"use one of {named}")
+    raise BadSettings(f"{data!r:.80} is not allowed", fix=f"use one of {named}")
 
 
 def _instance(kind: type, data: Any, known_only: bool) -> Any:
@@ -182,7 +182,7 @@ def _instance(kind: type, data: Any, known_only: bool) -> Any:
         return data
     if not isinstance(data, Mapping):
         name = getattr(kind, "folder", kind.__name__)
-        raise BadSettings(f"{data!r} is not one of {name}", fix="write name(field=value)")
+        raise BadSettings(f"{data!r:.80} is not one of {name}", fix="write name(field=value)")
     return build(kind, data, known_only=known_only)
 
 
@@ -191,11 +191,11 @@ def _plain(kind: Any, data: Any) -> Any:
         return data
     if kind is Path:
         return Path(data)
-    if isinstance(data, int) and abs(data) >= _LARGEST:
+    if type(data) is int and abs(data) >= _LARGEST:
         raise BadSettings("the number is too large", fix="give one of 64 bits")
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     wrong = isinstance(kind, type) and not isinstance(data, kind)
     if wrong or (kind is int and isinstance(data, bool)):
-        raise BadSettings(f"{data!r} is not a {kind.__name__}", fix=f"give a {kind.__name__}")
+        raise BadSettings(f"{data!r:.80} is not a {kind.__name__}", fix=f"give a {kind.__name__}")
     return data

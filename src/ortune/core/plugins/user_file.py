@@ -93,7 +93,7 @@ def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:
         re.sub(r"\W", "_", Path(text).name.rpartition(":")[2], flags=re.ASCII),
         [(name, Any, dataclasses.field(default=None)) for name in fields],
         bases=(base,),
-        namespace={**parts, "origin": text, "__doc__": f"{text}, as it was stored."},
+        namespace={**parts, "origin": text, "__doc__": f"{text!a}, as it was stored."},
         frozen=True,
     )
     made.__module__ = __name__

@@ -1,0 +1,444 @@
+"""A bundle from a stranger: forged with digests that agree, it still has no power here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from tests.unit import studies
+
+from ortune.backends.cpu import Cpu
+from ortune.bundle.pack import pack
+from ortune.bundle.read import read
+from ortune.cli.main import main
+from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import codec
+from ortune.core.study import Study
+from ortune.engine.load import load
+from ortune.engine.manifest import EVIDENCE, MANIFEST, RECIPE, SETTINGS
+
+X = np.array([[-5, 0, 1, 2]], np.float32)
+Y = np.array([[0, 2, 4, 6]], np.float32)
+Members = dict[str, bytes]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return studies.study(tmp_path)
+
+
+@pytest.fixture
+def bundle(study: Study, tmp_path: Path) -> Path:
+    return pack(study, tmp_path / "toy.ortune")
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def members_of(bundle: Path) -> Members:
+    with zipfile.ZipFile(bundle) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def forge(
+    bundle: Path, changed: Members, retold: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Path:
+    """Replace members and tell the manifest of it, as somebody with bad intent would."""
+    members = members_of(bundle) | changed
+    manifest = json.loads(members[MANIFEST])
+    for name, content in members.items():
+        if name != MANIFEST:
+            told = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+            manifest["members"][name] = told
+    retold(manifest)
+    members[MANIFEST] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(bundle, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return bundle
+
+
+def settings(**changed: Any) -> Members:
+    return {SETTINGS: json.dumps(codec.encode(Cpu(threads=1)) | changed).encode()}
+
+
+def refused(path: Path, said: str, kind: type[OrtuneError] = BadModel) -> None:
+    """Loading, reading and running say it in two lines and leave nothing."""
+    for opened in (load, read):
+        with pytest.raises(kind, match=said) as caught:
+            opened(path)
+        assert len(str(caught.value).splitlines()) == 2, caught.value
+    assert not list(Path(tempfile.gettempdir()).iterdir())
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "session.collect_node_memory_stats_to_file",
+            "session.optimized_model_filepath",
+            "ep.context_file_path",
+            "session.nothing_known",
+        ],
+    )
+    def test_no_session_key_writes_a_file(self, bundle: Path, tmp_path: Path, key: str) -> None:
+        out = tmp_path / "written"
+        forge(bundle, settings(config=[f"{key}={out}"]))
+        refused(bundle, f"'{key}' is no setting")
+        assert not list(tmp_path.glob("written*"))
+
+    def test_the_command_line_says_it_in_two_lines(
+        self, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        forge(bundle, settings(config=["session.collect_node_memory_stats_to_file=x"]))
+        np.savez(tmp_path / "x.npz", x=X)
+        assert main(["run", str(bundle), str(tmp_path / "x.npz")]) == 2
+        what, fix = capsys.readouterr().err.splitlines()
+        assert "no setting that a file from elsewhere may make" in what
+        assert fix == "  fix: do not trust this file"
+
+    @pytest.mark.parametrize(
+        ("data", "said"),
+        [
+            ({"is": "metrics/top1"}, "holds 'metrics/top1' where a backend belongs"),
+            ({"is": "quantizers/fp16"}, "where a backend belongs"),
+            ({"is": 3}, "where a backend belongs"),
+            ([], "settings.json.*holds none"),
+            ("cpu", "holds none"),
+            ({"is": "backends/evil.py:X"}, "no backend that is installed"),
+            ({"is": "backends/simulated", "report": "/tmp/x"}, "names a file"),
+            ({"is": "backends/torch", "source": "os:system"}, "its manifest does not"),
+            ({"is": "backends/torch", "weights": "/tmp/w.pt"}, "its manifest does not"),
+            ({"is": "backends/cpu", "custom_ops": ["/tmp/x.so"]}, "its manifest does not"),
+            ({"is": "backends/openvino", "config": ["CACHE_DIR=/tmp/x"]}, "'CACHE_DIR'"),
+            ({"is": "backends/cpu", "threads": "many"}, "is no integer"),
+            ({"is": "backends/bucketed", "inner": {"is": "metrics/top1"}}, "bucketed|backend"),
+        ],
+    )
+    def test_what_is_no_harmless_backend(self, bundle: Path, data: Any, said: str) -> None:
+        forge(bundle, {SETTINGS: json.dumps(data).encode()})
+        if "bucketed" in said:  # a newer version may know more: the original runs instead
+            with pytest.warns(RuntimeWarning, match="is no backend"):
+                load(bundle).close()
+            return
+        refused(bundle, said)
+
+    @pytest.mark.parametrize("field", ["threads", "inter_threads"])
+    def test_threads_are_lowered_with_one_warning(self, bundle: Path, field: str) -> None:
+        forge(bundle, settings(parallel=True, **{field: 5000}))
+        cpus = effective_cpus()
+        with pytest.warns(RuntimeWarning, match=f"5,000 threads.*runs with {cpus}") as caught:
+            engine = load(bundle)
+        assert len(caught) == 1 and caught[0].filename == __file__
+        with engine:
+            assert getattr(engine.backend, field) == cpus
+            assert not engine.fallback
+            np.testing.assert_array_equal(engine(x=X)["y"], Y)
+
+    @pytest.mark.parametrize("member", [SETTINGS, RECIPE, EVIDENCE])
+    def test_nesting_without_end(self, bundle: Path, member: str) -> None:
+        forge(bundle, {member: b"[" * 200_000 + b"]" * 200_000})
+        with pytest.raises(BadModel, match="nested too deeply"):
+            read(bundle)
+
+    def test_evidence_of_a_setting_with_power_is_refused(self, bundle: Path) -> None:
+        evidence = json.loads(members_of(bundle)[EVIDENCE])
+        evidence["job"]["baseline"]["config"] = ["ep.context_enable=1"]
+        forge(bundle, {EVIDENCE: json.dumps(evidence).encode()})
+        with pytest.raises(BadModel, match=r"ep\.context_enable"):
+            read(bundle)
+
+    def test_evidence_imports_no_function(
+        self, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "evilmetric.py").write_text("open('ran', 'w')\ndef fn(*_): return 1\n")
+        monkeypatch.chdir(tmp_path)
+        evidence = json.loads(members_of(bundle)[EVIDENCE])
+        metric = {"is": "metrics/function", "path": "evilmetric:fn", "share": 0.0}
+        evidence["job"]["budget"]["metric"] = metric
+        forge(bundle, {EVIDENCE: json.dumps(evidence).encode()})
+        assert str(read(bundle).evidence.job.budget) == "evilmetric:fn>=0.999"
+        assert not (tmp_path / "ran").exists()
+
+
+class TestManifest:
+    @pytest.mark.parametrize("text", ["/tmp/x.so", "x.so", "../x.so", "os:system", "a b", "x.py"])
+    def test_libraries_are_members_or_modules(self, bundle: Path, text: str) -> None:
+        forge(bundle, {}, lambda manifest: manifest.update(custom_ops=[text]))
+        for allowed in (False, True):
+            with pytest.raises(BadModel, match=r"neither a library|has no digest"):
+                load(bundle, custom_ops=allowed)
+
+    @pytest.mark.parametrize("end", [".ort", ".xml", ".pt", ""])
+    def test_models_are_onnx(self, bundle: Path, end: str) -> None:
+        content = members_of(bundle)["models/toy.onnx"]
+        forge(
+            bundle,
+            {f"models/toy{end}": content},
+            lambda manifest: manifest.update(models={"": f"models/toy{end}"}),
+        )
+        refused(bundle, "is no ONNX model")
+
+    def test_golden_samples_of_a_model_that_there_is_not(self, bundle: Path) -> None:
+        def more(manifest: dict[str, Any]) -> None:
+            manifest["golden"]["other"] = manifest["golden"][""]
+
+        refused(forge(bundle, {}, more), "different models in different places")
+
+    @pytest.mark.parametrize("field", ["models", "signatures", "golden", "members", "arithmetic"])
+    @pytest.mark.parametrize("value", [None, 3, "x", [], [[]], {"": None}, {"is": "backends/cpu"}])
+    def test_fields_of_another_form(self, bundle: Path, field: str, value: Any) -> None:
+        forge(bundle, {}, lambda manifest: manifest.update({field: value}))
+        if field == "golden" and value in ([], {}):
+            return
+        refused(bundle, "manifest|is no ONNX model")
+
+
+class TestZip:
+    """Nothing of it is unpacked before its table of contents is found to be that of a bundle."""
+
+    def test_a_flipped_byte_in_any_member(self, bundle: Path) -> None:
+        whole = members_of(bundle)
+        for name, content in whole.items():
+            if name != MANIFEST:
+                turned = bytes([*content[:-1], content[-1] ^ 1])
+                with zipfile.ZipFile(bundle, "w") as file:
+                    for other, held in whole.items():
+                        file.writestr(other, turned if other == name else held)
+                refused(bundle, f"'{name}' was changed")
+
+    def test_a_flipped_byte_anywhere(self, bundle: Path) -> None:
+        """Headers, names, table of contents: two lines, or the same bundle."""
+        content, said = bundle.read_bytes(), set()
+        original = read(bundle)
+        for at in range(0, len(content), max(1, len(content) // 700)):
+            turned = bytearray(content)
+            turned[at] ^= 1 << (at % 8)
+            bundle.write_bytes(turned)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    assert read(bundle).evidence == original.evidence
+            except OrtuneError as error:
+                assert len(str(error).splitlines()) == 2, error
+                said.add(re.sub(r"'.*?'", "''", error.what))
+        assert len(said) > 3
+
+    def test_a_bomb_is_not_unpacked(self, bundle: Path, temporary: Path) -> None:
+        """400 MB of a 412 kB file."""
+        whole = members_of(bundle)
+        with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, content in whole.items():
+                if name != "models/toy.onnx":
+                    file.writestr(name, content)
+            with file.open("models/toy.onnx", "w") as out:
+                for _ in range(50):
+                    out.write(bytes(8 << 20))
+        assert bundle.stat().st_size < 500_000
+        refused(bundle, "packed, where bundles have it as it is")
+
+    def test_a_packed_text_may_not_unpack_to_hundreds_of_times_its_size(
+        self, bundle: Path
+    ) -> None:
+        whole = members_of(bundle) | {EVIDENCE: b" " * (20 << 20)}
+        with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, content in whole.items():
+                how = zipfile.ZIP_DEFLATED if name == EVIDENCE else zipfile.ZIP_STORED
+                file.writestr(name, content, how)
+        refused(bundle, "unpacks to more than 200 times its size")
+
+    @pytest.mark.parametrize(("name", "size"), [(SETTINGS, 2), (RECIPE, 5), (EVIDENCE, 33)])
+    def test_texts_are_bounded(self, bundle: Path, name: str, size: int) -> None:
+        with zipfile.ZipFile(bundle, "a") as file:
+            names = [n for n in file.namelist() if n != name]
+        whole = members_of(bundle)
+        with zipfile.ZipFile(bundle, "w") as file:
+            for other in names:
+                file.writestr(other, whole[other])
+            file.writestr(name, bytes(size << 20))
+        refused(bundle, f"has '{name}' of .* bytes: it may have")
+
+    def test_a_size_that_lies(self, bundle: Path) -> None:
+        """The table of contents says less than there is, and the manifest agrees with it."""
+        content = bytearray(bundle.read_bytes())
+        at = content.rindex(b"models/toy.onnx") - 46
+        (size,) = struct.unpack_from("<I", content, at + 24)
+        struct.pack_into("<I", content, at + 24, size - 1)
+        bundle.write_bytes(content)
+        refused(bundle, "was changed|is damaged")
+
+    def test_too_many_members(self, bundle: Path) -> None:
+        refused(forge(bundle, {f"models/x{i}": b"" for i in range(5000)}), "members, more than")
+
+    def test_members_that_share_their_bytes(self, bundle: Path) -> None:
+        """Entries of the table that point at the same place unpack a small file to any size."""
+        forge(bundle, {"models/weights.bin": bytes(100_000)})
+        whole = bundle.read_bytes()
+        with zipfile.ZipFile(bundle) as file:
+            start, count = file.start_dir, len(file.namelist())
+        table, end = whole[start : whole.rindex(b"PK\5\6")], whole[whole.rindex(b"PK\5\6") :]
+        at = table.rindex(b"models/weights.bin") - 46
+        entry = table[at : at + 46 + len("models/weights.bin")]
+        more = b"".join(entry.replace(b"weights.bin", b"weights%04d" % i) for i in range(50))
+        sizes = struct.pack("<HHI", count + 50, count + 50, len(table) + len(more))
+        bundle.write_bytes(whole[:start] + table + more + end[:8] + sizes + end[16:])
+        refused(bundle, "share their bytes")
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "../x",
+            "/x",
+            "a/../../x",
+            "C:x",
+            "a\\b",
+            "a\nb",
+            "a\x1b[2Jb",
+            "a" * 2000,
+            "a/",
+            "\u202ea",
+        ],
+    )
+    def test_names_that_lead_out_or_mislead(self, bundle: Path, name: str) -> None:
+        forge(bundle, {name: b""})
+        refused(bundle, "unsafe member")
+
+    def test_names_that_are_one_on_some_systems(self, bundle: Path) -> None:
+        forge(bundle, {"Models/toy.onnx": b"x"})
+        refused(bundle, "take for one")
+
+    def test_duplicates(self, bundle: Path) -> None:
+        with zipfile.ZipFile(bundle, "a") as file, pytest.warns(UserWarning, match="Duplicate"):
+            file.writestr("models/toy.onnx", b"x")
+        refused(bundle, "differ: 'models/toy.onnx'")
+
+    @pytest.mark.parametrize("kind", [0o120777, 0o010644, 0o020644, 0o040755, 0o140755])
+    def test_links_pipes_and_devices(self, bundle: Path, kind: int) -> None:
+        whole = members_of(bundle)
+        with zipfile.ZipFile(bundle, "w") as file:
+            for name, content in whole.items():
+                entry = zipfile.ZipInfo(name)
+                entry.external_attr = (kind if name == "models/toy.onnx" else 0o100644) << 16
+                file.writestr(entry, content)
+        refused(bundle, "a link or no plain file")
+
+    def test_there_must_be_room(
+        self, bundle: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path
+    ) -> None:
+        from ortune.engine import archive
+
+        small = (100, 90, 10)
+        usage = type("usage", (), dict(zip(("total", "used", "free"), small, strict=True)))
+        monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: usage)
+        with pytest.raises(OrtuneError, match="MB are free") as caught:
+            load(bundle)
+        assert "TMPDIR" in caught.value.fix
+        assert not list(temporary.iterdir())
+
+
+class TestModel:
+    @pytest.mark.parametrize("which", ["models/toy.onnx", "fallback/toy.onnx"])
+    @pytest.mark.parametrize(
+        "place", ["/etc/passwd", "../toy.bin", "toy.onnx", "", "a/../../x", "..\\x", "none.bin"]
+    )
+    def test_weights_lie_beside_it_in_the_bundle(
+        self, bundle: Path, which: str, place: str
+    ) -> None:
+        proto = onnx.ModelProto.FromString(members_of(bundle)[which])
+        tensor = proto.graph.initializer[0]
+        tensor.ClearField("float_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=place)
+        changed = {which: proto.SerializeToString()}
+        if which.startswith("fallback"):
+            changed[SETTINGS] = b'{"is": "backends/quantum"}'
+        forge(bundle, changed)
+        with pytest.raises(BadModel, match="keeps weights outside the bundle") as caught:
+            load(bundle)
+        assert len(str(caught.value).splitlines()) == 2
+
+    @pytest.mark.parametrize("holder", ["attribute", "subgraph", "function", "sparse"])
+    def test_wherever_the_tensor_is(self, bundle: Path, holder: str) -> None:
+        proto = onnx.ModelProto.FromString(members_of(bundle)["models/toy.onnx"])
+        far = onnx.TensorProto(name="far", data_type=1, dims=[4], data_location=1)
+        far.external_data.add(key="location", value="/etc/passwd")
+        node = onnx.helper.make_node("Constant", [], ["c"], value=far)
+        if holder == "attribute":
+            proto.graph.node.append(node)
+        elif holder == "subgraph":
+            inner = onnx.helper.make_graph([node], "g", [], [])
+            proto.graph.node.append(onnx.helper.make_node("If", ["q"], [], then_branch=inner))
+        elif holder == "function":
+            proto.functions.add(name="f", domain="own").node.append(node)
+        else:
+            proto.graph.sparse_initializer.add().values.CopyFrom(far)
+        forge(bundle, {"models/toy.onnx": proto.SerializeToString()})
+        with pytest.raises(BadModel, match="keeps weights outside the bundle, in '/etc/passwd'"):
+            load(bundle)
+
+    def test_bytes_that_are_no_model(self, bundle: Path) -> None:
+        for content in (b"", b"location" + bytes(range(256)), b"\xff" * 40 + b"location"):
+            forge(bundle, {"models/toy.onnx": content, "fallback/toy.onnx": content})
+            with (
+                warnings.catch_warnings(),
+                pytest.raises(BadModel, match=r"no ONNX model|does not load") as caught,
+            ):
+                warnings.simplefilter("ignore")
+                load(bundle)
+            assert len(str(caught.value).splitlines()) == 2
+
+
+class TestGoldenSamples:
+    @pytest.mark.parametrize(
+        "index",
+        [
+            {},
+            [],
+            3,
+            {"forms": [], "samples": []},
+            {"forms": [], "samples": [[0, 0]]},
+            {"forms": [["x", "O", [1, 4]]], "samples": [[0, 64]]},
+            {"forms": [["x", "V0", [10**12]]], "samples": [[0, 64]]},
+            {"forms": [["x", "S0", [10**9, 10**9]]], "samples": [[0, 64]]},
+            {"forms": [["x", "<f4", [10**12]]], "samples": [[0, 64]]},
+            {"forms": [["x", "<f4", [-1, 4]]], "samples": [[0, 64]]},
+            {"forms": [["x", "<f4", [1, 4]]], "samples": [[0, -64]]},
+            {"forms": [["x", "<f4", [1, 4]]], "samples": [[0, 10**18]]},
+            {"forms": [["x", "<f4", [1, 4]]], "samples": [[7, 64]]},
+            {"forms": [["x", "<f4", [1, 4]]], "samples": [["x", "y"]]},
+            {"forms": [["x", "no_such_type", [1, 4]]], "samples": [[0, 64]]},
+            {"forms": [["x", "__class__", [1, 4]]], "samples": [[0, 64]]},
+            {"forms": [["x"]], "samples": [[0, 64]]},
+            {"forms": [["other", "<f4", [1, 4]]], "samples": [[0, 64]]},
+            {"forms": [["x", "<i8", [1, 4]]], "samples": [[0, 64]]},
+        ],
+    )
+    @pytest.mark.parametrize("which", ["inputs", "outputs"])
+    def test_a_forged_index(self, bundle: Path, index: Any, which: str) -> None:
+        if which == "outputs" and "other" in json.dumps(index):
+            return
+        magic = b"ortune-stream-1\n"
+        text = json.dumps(index).encode()
+        body = magic.ljust(64, b"\0") + bytes(64)
+        content = body + text + len(text).to_bytes(8, "little") + magic
+        forge(bundle, {f"golden/{which}.stream": content})
+        with pytest.raises(BadModel, match="golden sample") as caught:
+            load(bundle)
+        assert len(str(caught.value).splitlines()) == 2

@@ -1,0 +1,92 @@
+"""A run goes on with what was asked for now; what only its ledger names is not run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit import studies
+
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.budget import Budget
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.study import Study
+from ortune.core.trial import Plan
+from ortune.experiment.ledger import Ledger, write_header
+from ortune.metrics.function import Function
+from ortune.metrics.score import EvaluateScore
+from ortune.search import resumed
+from ortune.search.optimize import optimize
+from ortune.search.request import Optimize
+
+
+def written(study: Study, batch: int = 0) -> Path:
+    root = Path(study.root)
+    write_header(root, study.header)
+    folder = root / "batches" / str(batch) if batch else root
+    folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(folder)
+    for trial in study.trials:
+        ledger.append(trial)
+    return root
+
+
+def asked(study: Study, **fields: Any) -> Optimize:
+    return Optimize(study.job.model, out=study.root, **fields)
+
+
+def on(study: Study, backend: Backend) -> Study:
+    plans = (replace(t, plan=Plan(t.plan.recipe, backend)) for t in study.trials)
+    return replace(study, trials=tuple(plans))
+
+
+@pytest.mark.parametrize("batch", [0, 8])
+def test_code_that_nobody_named_now(tmp_path: Path, batch: int) -> None:
+    study = on(studies.study(tmp_path), Cpu(custom_ops=("./mine.so",)))
+    root = written(study, batch)
+    with pytest.raises(BadData, match=r"names code that was not asked for: './mine\.so'"):
+        resumed.demand(root, asked(study), [Cpu()])
+    resumed.demand(root, asked(study), [Cpu(custom_ops=("./mine.so",))])
+
+
+@pytest.mark.parametrize("metric", [Function(path="mine:fn"), EvaluateScore(path="mine:fn")])
+def test_a_metric_that_nobody_named_now(
+    tmp_path: Path, metric: Function, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("open('ran', 'w')\ndef fn(*_): return 1\n")
+    monkeypatch.chdir(tmp_path)
+    study = studies.study(tmp_path)
+    study = studies.changed(study, job=replace(study.job, budget=Budget(metric, 0.9)))
+    root = written(study)
+    with pytest.raises(BadData, match="names code that was not asked for: 'mine:fn'"):
+        resumed.demand(root, asked(study), [Cpu()])
+    assert not (tmp_path / "ran").exists()
+    resumed.demand(root, asked(study, data="d", budget="mine:fn>=0.9"), [Cpu()])
+
+
+def test_threads_that_nobody_asked_for_now(tmp_path: Path) -> None:
+    study = on(studies.study(tmp_path), Cpu(threads=5000))
+    root = written(study)
+    with pytest.raises(BadData, match=f"a plan of 5000 threads.*{effective_cpus()} CPUs"):
+        resumed.demand(root, asked(study), [Cpu()])
+    resumed.demand(root, asked(study), [Cpu(threads=5000)])
+
+
+def test_a_folder_without_a_run_passes(tmp_path: Path) -> None:
+    resumed.demand(tmp_path, asked(studies.study(tmp_path)), [Cpu()])
+
+
+@pytest.mark.parametrize("field", ["on", "baseline"])
+def test_a_search_takes_no_setting_that_its_own_run_could_not_hold(
+    tmp_path: Path, field: str
+) -> None:
+    model = studies.write_model(tmp_path / "m.onnx", studies.MODEL)
+    given = {field: 'cpu(config=["session.collect_node_memory_stats_to_file=x"])'}
+    with pytest.raises(BadSettings, match="is no setting that a file") as caught:
+        optimize(model, out=tmp_path / "run", **given)
+    assert "ortune bench" in caught.value.fix
+    assert not (tmp_path / "run").exists()
