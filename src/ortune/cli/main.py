@@ -137,11 +137,11 @@ def _bug(name: str, args: Sequence[str], error: Exception) -> int:
     """Tell of a bug in two lines; its traceback goes to a file, with ``-v`` to stderr first."""
     if {"-v", "--verbose"} & set(args):
         sys.stderr.write(visible("".join(traceback.format_exception(error))))
+    text = "".join((shlex.join(["ortune", *args]), "\n\n", *traceback.format_exception(error)))
     number, log = tempfile.mkstemp(prefix="ortune-traceback-", suffix=".txt")
-    with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(f"{shlex.join(['ortune', *args])}\n\n")
-        file.writelines(traceback.format_exception(error))
-    fix = f"report it with {log}, which has the traceback, and, where you may, with these files"
+    with os.fdopen(number, "wb") as file:
+        file.write(text.encode(errors="backslashreplace"))
+    fix = f"report it with {log}, which has the traceback, and with these files where you may"
     found = unexpected(error, args, fix)
     return _complain(name, found.what, found.fix)
 

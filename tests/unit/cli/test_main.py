@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -158,14 +159,45 @@ def test_what_a_package_warns_of_is_no_third_line(tmp_path: Path) -> None:
     assert "reads 'a'" in two_lines(done.stderr)[0]
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [[], ["-v"]])
+def test_a_bug_is_two_lines_and_keeps_its_traceback(
+    more: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     @click.command()
-    def broken() -> None:
-        raise ZeroDivisionError
+    @click.argument("words", nargs=-1)
+    @click.option("-v", is_flag=True)
+    def broken(words: tuple[str, ...], v: bool) -> None:
+        raise KeyError("\x1b[31mname")
 
     monkeypatch.setattr(cli.Verbs, "get_command", lambda self, ctx, name: broken)
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["doctor"])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"")
+    assert cli.main(["inspect", str(model), *more]) == 2
+    err = capsys.readouterr().err
+    what, fix = two_lines("\n".join(err.splitlines()[-2:]))
+    assert what == f"ortune inspect: {model}: unexpected KeyError: '\\x1b[31mname'"
+    assert ("Traceback" in err) == bool(more)
+    (log,) = tmp_path.glob("ortune-traceback-*.txt")
+    assert str(log) in fix
+    kept = log.read_text(encoding="utf-8")
+    assert f"ortune inspect {model}" in kept
+    assert "raise KeyError" in kept
+
+
+def test_too_little_memory_is_two_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def greedy() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(cli.Verbs, "get_command", lambda self, ctx, name: greedy)
+    assert cli.main(["doctor"]) == 2
+    assert "out of memory" in two_lines(capsys.readouterr().err)[0]
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -15,9 +15,9 @@ import pytest
 import ortune as ot
 from ortune.cli.terminal import settings
 from ortune.core.custom_ops import BackendRequest
-from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError, Unexpected
 from ortune.core.fields import ByteSize, Counts, Duration, Option
-from ortune.core.request import DataRequest, parameters, request, text, verb
+from ortune.core.request import DataRequest, Request, parameters, request, text, verb
 
 
 @request
@@ -156,3 +156,40 @@ def test_requests_are_read_without_a_heavy_package() -> None:
     code += "\nsys.exit(','.join({'numpy', 'onnx_ir', 'rich', 'click'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@request
+class Break(Request):
+    """Break.
+
+    Attributes:
+        model: A file.
+        others: More.
+    """
+
+    model: str
+    others: tuple[str, ...] = ()
+
+
+def test_a_bug_behind_a_function_is_told_with_its_files(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"")
+
+    def run(asked: Break) -> None:
+        raise RecursionError("too deep\n at x")
+
+    with pytest.raises(Unexpected, match="unexpected RecursionError: too deep at x") as error:
+        verb(Break, run)(str(path), (str(path), "a word"))
+    assert error.value.what.startswith(f"{path}: unexpected")
+    assert isinstance(error.value.__cause__, RecursionError)
+    assert "report it" in error.value.fix
+
+
+@pytest.mark.parametrize("error", [OSError(28, "full"), BadSettings("no", fix="yes")])
+def test_what_a_function_foresees_comes_out_as_it_is(error: Exception) -> None:
+    def run(asked: Break) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as found:
+        verb(Break, run)("m.onnx")
+    assert found.value is error

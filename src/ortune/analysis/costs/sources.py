@@ -55,7 +55,7 @@ def read(source: Path) -> Priced:
         return of_study(read_study(source))
     try:
         found = json.loads(source.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         found = None
     except FileNotFoundError:
         raise BadData(f"no file or folder {source}", fix="check the path") from None

@@ -128,13 +128,13 @@ def faults(model: ir.Model) -> Iterator[tuple[str, str]]:
     proto = light(model)
     try:
         onnx.checker.check_model(proto)
-    except onnx.checker.ValidationError as error:
+    except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         yield "rules", gist(error)
     declared = {v.name: v.type for v in (*proto.graph.value_info, *proto.graph.output)}
     del proto.graph.value_info[:]
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=True)
-    except onnx.shape_inference.InferenceError as error:
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         yield "types", gist(error)
         return
     for value in (*inferred.graph.value_info, *inferred.graph.output):

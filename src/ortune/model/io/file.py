@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from ortune.core.errors import BadModel, OrtuneError, gist
 from ortune.model.io import external, names, normalize, protobuf, wellformed
 from ortune.model.io.check import problems
-from ortune.model.io.wellformed import Invalid
+from ortune.model.io.tensor_data import Invalid
 from ortune.model.io.write import SOURCES, write
 
 _NOT_ONNX = {

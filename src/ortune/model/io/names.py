@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 
 from ortune.model.graph.edit import Graph
@@ -27,7 +29,7 @@ def _rename(graph: Graph) -> int:
 
 
 def _nodes(bodies: list[Graph]) -> int:
-    taken = {node.name for body in bodies for node in body if node.name}
+    taken = Taken(node.name for body in bodies for node in body if node.name)
     seen: set[str] = set()
     changed = 0
     for body in bodies:
@@ -36,7 +38,7 @@ def _nodes(bodies: list[Graph]) -> int:
                 seen.add(node.name)
                 continue
             stem = node.name or f"{node.op_type}_{index}"
-            node.name = _free(stem, taken, bare=not node.name)
+            node.name = taken.free(stem, bare=not node.name)
             seen.add(node.name)
             changed += 1
     return changed
@@ -45,7 +47,7 @@ def _nodes(bodies: list[Graph]) -> int:
 def _values(bodies: list[Graph]) -> int:
     kept = {value for value in (*bodies[0].inputs, *bodies[0].outputs) if value.name}
     every = list(dict.fromkeys(value for body in bodies for value in _made(body)))
-    taken = {value.name for value in every if value.name}
+    taken = Taken(value.name for value in every if value.name)
     seen = {str(value.name) for value in kept}
     changed = 0
     for value in every:
@@ -58,7 +60,7 @@ def _values(bodies: list[Graph]) -> int:
         if not value.name and node is not None and not is_read(value):
             continue  # an optional output that is left out: no name is its meaning
         stem = value.name or (f"{node.name}_out" if node is not None else "value")
-        value.name = _free(stem, taken, bare=not value.name)
+        value.name = taken.free(stem, bare=not value.name)
         seen.add(value.name)
         changed += 1
     return changed
@@ -69,11 +71,19 @@ def _made(body: Graph) -> list[ir.Value]:
     return [*body.inputs, *held, *(value for node in body for value in node.outputs)]
 
 
-def _free(stem: str, taken: set[str], *, bare: bool) -> str:
-    """Return `stem` itself when `bare` and free, else the first free ``stem_N`` from 2 on."""
-    name, number = stem, 1
-    while name in taken or (number == 1 and not bare):
-        number += 1
-        name = f"{stem}_{number}"
-    taken.add(name)
-    return name
+class Taken:
+    """Names in use; finding one of a thousand of the same stem takes no longer than the first."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = set(names)
+        self._numbers: dict[str, int] = {}
+
+    def free(self, stem: str, *, bare: bool) -> str:
+        """Return `stem` itself when `bare` and free, else the first free ``stem_N`` from 2 on."""
+        name, number = stem, self._numbers.get(stem, 1)
+        while name in self._names or (number == 1 and not bare):
+            number += 1
+            name = f"{stem}_{number}"
+        self._numbers[stem] = number
+        self._names.add(name)
+        return name

@@ -14,8 +14,8 @@ from onnx_ir.passes import common
 from ortune.core.errors import gist
 from ortune.model.graph.edit import bodies, every_graph
 from ortune.model.graph.spec import shape_of
-from ortune.model.io import wellformed
-from ortune.model.io.wellformed import Invalid
+from ortune.model.io import tensor_data
+from ortune.model.io.tensor_data import Invalid
 
 _SHOWN = 5
 FIRST_FREE_IR = 4
@@ -129,7 +129,7 @@ def _densify_node(node: onnx.NodeProto) -> None:
 
 def _dense(sparse: onnx.SparseTensorProto) -> NDArray[np.generic]:
     """Indices are linear, shape [n], or by coordinate, shape [n, rank]."""
-    wellformed.sparse(sparse)
+    tensor_data.sparse(sparse)
     values = numpy_helper.to_array(sparse.values)
     indices = numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)

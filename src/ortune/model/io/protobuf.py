@@ -38,7 +38,7 @@ MOST = 250_000
 """Nodes, weights or declared values that are read of a file. The largest models that people run
 have a tenth of it; each costs kilobytes once read, where twenty bytes of a file can say one."""
 
-_MOST_FIELDS = 12 * MOST
+_MOST_FIELDS = 8 * MOST
 _UNCOUNTED = 1 << 23
 """Bytes of small messages before these are walked too: two bytes make a field."""
 

@@ -1,22 +1,20 @@
-"""What a parsed file must hold before it is made a graph; onnx_ir takes most of it unchecked."""
+"""What a parsed file must hold before it is made a graph: names, nodes, functions, tensors."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto
+from onnx import AttributeProto
 from onnx.defs import OpSchema
 
-from ortune.model.io import external
+from ortune.core.wording import count
+from ortune.model.io import external, tensor_data
 from ortune.model.io.protobuf import MOST
-
-MOST_DENSE = 1 << 28
-"""Bytes that a sparse tensor may take once it is dense; its file says only the shape."""
+from ortune.model.io.tensor_data import Invalid
 
 _SAYS_OPSET = 3
 """IR version from which a model says the opset of its operators."""
@@ -25,20 +23,6 @@ _OURS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")
 """Domains of operators that onnxruntime brings, imported or not."""
 
 _DEEPEST_CALLS = 100
-_MOST_DIMS = 64
-"""As many dimensions as NumPy arrays have at most."""
-
-
-class Invalid(Exception):
-    """The model breaks a rule of ONNX; the text says which, and where.
-
-    Attributes:
-        fix: What to do.
-    """
-
-    def __init__(self, text: str, fix: str = "export it again") -> None:
-        super().__init__(text)
-        self.fix = fix
 
 
 def demand(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
@@ -66,7 +50,7 @@ def demand(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
             _node(node, known)
             _domain(node, known, made)
     for tensor in external.tensors(proto):
-        _tensor(tensor)
+        tensor_data.demand(tensor)
 
 
 def _plain(domain: str) -> str:
@@ -158,7 +142,9 @@ def _functions(proto: onnx.ModelProto) -> None:
     if max(depths.values()) > _DEEPEST_CALLS:
         raise Invalid(f"its functions call each other {max(depths.values())} deep")
     if total > MOST:
-        raise Invalid(f"with its functions written out it has {total:,} nodes, over {MOST:,}")
+        raise Invalid(
+            f"with its functions written out it has {count(total, 'node')}, over {MOST:,}"
+        )
 
 
 def _size(nodes: Iterable[onnx.NodeProto], sizes: Mapping[tuple[str, str, str], int]) -> int:
@@ -212,26 +198,37 @@ def _node(node: onnx.NodeProto, versions: Mapping[str, int]) -> None:
     label = f"node '{node.name}' ({node.op_type})"
     _count(label, "input", len(node.input), schema.min_input, schema.max_input)
     _count(label, "output", len(node.output), schema.min_output, schema.max_output)
-    for name, formal in zip(node.input, schema.inputs, strict=False):
-        if not name and formal.option == OpSchema.FormalParameterOption.Single:
-            raise Invalid(f"{label} is not given its input '{formal.name}'")
+    for name, one in zip(node.input, schema.inputs, strict=False):
+        if not name and one.option == OpSchema.FormalParameterOption.Single:
+            raise Invalid(f"{label} is not given its input '{one.name}'")
     found = {one.name: one for one in node.attribute}
     for name, attribute in found.items():
-        wanted = schema.attributes.get(name)
-        if wanted is not None and attribute.type != wanted.type.value:
-            kind = onnx.AttributeProto.AttributeType.Name(attribute.type)
-            raise Invalid(
-                f"{label}: attribute '{name}' is {kind.lower()}, not {wanted.type.name.lower()}"
-            )
-        if name in _TYPES and wanted is not None and attribute.i not in _KNOWN_TYPES:
+        if name not in schema.attributes:
+            continue
+        wanted = _KINDS[schema.attributes[name].type]
+        if attribute.type != wanted:
+            kinds = [
+                AttributeProto.AttributeType.Name(k).lower() for k in (attribute.type, wanted)
+            ]
+            raise Invalid(f"{label}: attribute '{name}' is {kinds[0]}, not {kinds[1]}")
+        if name in _TYPES and wanted == AttributeProto.INT and not _is_type(name, attribute.i):
             raise Invalid(f"{label}: {name}={attribute.i} is no data type")
-    for name, wanted in schema.attributes.items():
-        if wanted.required and name not in found:
+    for name, formal in schema.attributes.items():
+        if formal.required and name not in found:
             raise Invalid(f"{label} has no attribute '{name}'")
 
 
+_KINDS = {
+    getattr(OpSchema.AttrType, name): number
+    for name, number in AttributeProto.AttributeType.items()
+    if number != AttributeProto.UNDEFINED
+}
 _TYPES = ("to", "dtype", "output_dtype")
 _KNOWN_TYPES = frozenset(dtype.value for dtype in ir.DataType)
+
+
+def _is_type(name: str, value: int) -> bool:
+    return value in _KNOWN_TYPES and (value != AttributeProto.UNDEFINED or name == "output_dtype")
 
 
 def _count(label: str, kind: str, found: int, least: int, most: int) -> None:
@@ -239,85 +236,3 @@ def _count(label: str, kind: str, found: int, least: int, most: int) -> None:
         wanted = str(least) if least == most else f"{least} to {most}"
         wanted = f"{least} or more" if most > 1 << 30 else wanted
         raise Invalid(f"{label} has {found} {kind}{'s' * (found != 1)}, where {wanted} belong")
-
-
-def _tensor(tensor: onnx.TensorProto) -> None:
-    """Check shape, type and length; `external` checks what lies in files once they are mapped."""
-    label = f"tensor '{tensor.name}'"
-    dims = list(tensor.dims)
-    try:
-        dtype = ir.DataType(tensor.data_type)
-    except ValueError:
-        dtype = ir.DataType.UNDEFINED
-    if dtype == ir.DataType.UNDEFINED:
-        raise Invalid(f"{label} is of data type {tensor.data_type}, which there is not")
-    if len(dims) > _MOST_DIMS:
-        raise Invalid(f"{label} has {len(dims)} dimensions")
-    if any(dim < 0 for dim in dims) or math.prod(d or 1 for d in dims) >= 1 << 59:
-        raise Invalid(f"{label} has the shape {dims}")
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        _place(tensor, label)
-        return
-    held, wanted, unit = _held(tensor, dtype, math.prod(dims))
-    if held != wanted:
-        raise Invalid(
-            f"{label} holds {held} {unit} where its shape {dims} of {dtype.name} makes {wanted}"
-        )
-
-
-def _place(tensor: onnx.TensorProto, label: str) -> None:
-    for entry in tensor.external_data:
-        if entry.key in ("offset", "length") and not (
-            entry.value.isascii() and entry.value.isdigit() and len(entry.value) < 20
-        ):
-            raise Invalid(f"{label} has the {entry.key} '{entry.value[:40]}' in its file")
-
-
-def _held(tensor: onnx.TensorProto, dtype: ir.DataType, size: int) -> tuple[int, int, str]:
-    """Return how much a tensor holds, how much it should, and of what."""
-    if tensor.HasField("raw_data") and dtype != ir.DataType.STRING:
-        return len(tensor.raw_data), math.ceil(size * dtype.bitwidth / 8), "bytes"
-    field = _FIELDS.get(dtype, "int32_data")
-    packed = _PACKED.get(dtype, 1)
-    wanted = -(-size // packed) * (2 if dtype in _COMPLEX else 1)
-    return len(getattr(tensor, field)), wanted, "values" if packed == 1 else "bytes"
-
-
-_PACKED = {
-    ir.DataType.INT4: 2,
-    ir.DataType.UINT4: 2,
-    ir.DataType.FLOAT4E2M1: 2,
-    ir.DataType.INT2: 4,
-    ir.DataType.UINT2: 4,
-}
-"""Elements in a byte."""
-_COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
-_FIELDS = {
-    ir.DataType.FLOAT: "float_data",
-    ir.DataType.COMPLEX64: "float_data",
-    ir.DataType.DOUBLE: "double_data",
-    ir.DataType.COMPLEX128: "double_data",
-    ir.DataType.INT64: "int64_data",
-    ir.DataType.UINT32: "uint64_data",
-    ir.DataType.UINT64: "uint64_data",
-    ir.DataType.STRING: "string_data",
-}
-"""Where a tensor keeps its values when not as raw bytes; all others in int32_data."""
-
-
-def sparse(tensor: onnx.SparseTensorProto) -> None:
-    """Refuse a sparse tensor that cannot be made dense.
-
-    Raises:
-        Invalid: It is too large for that, its parts are no tensors, or lie in other files.
-    """
-    dims: Sequence[int] = list(tensor.dims)
-    for part in (tensor.values, tensor.indices):
-        if part.data_location == onnx.TensorProto.EXTERNAL:
-            raise Invalid(f"sparse tensor '{tensor.values.name}' lies in a file")
-        _tensor(part)
-    dtype = ir.DataType(tensor.values.data_type)
-    if dtype == ir.DataType.STRING or tensor.indices.data_type != TensorProto.INT64:
-        raise Invalid(f"sparse tensor '{tensor.values.name}' has strings, or no int64 indices")
-    if any(dim < 0 for dim in dims) or math.prod(dims) * dtype.bitwidth > 8 * MOST_DENSE:
-        raise Invalid(f"sparse tensor '{tensor.values.name}' has the shape {dims}")
