@@ -191,7 +191,8 @@ def dying(task: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize(
-    ("backend", "said"), [("crash", "SIGSEGV"), ("hog", "over the limit"), ("hang", "no answer")]
+    ("backend", "said"),
+    [("crash", "SIGSEGV"), ("hog", "ended by the memory limit of 600 MB"), ("hang", "no answer")],
 )
 def test_a_worker_that_dies_is_a_row(dying: ot.Study, backend: str, said: str) -> None:
     rows = [t for t in dying.trials if t.plan.backend.name() == backend]

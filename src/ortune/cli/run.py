@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, fields
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ortune.cli.main import DONE
+from ortune.cli.main import BAD, DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import milliseconds
 from ortune.cli.terminal.output import answer, remark, say, table
+from ortune.core.atomic_write import remove
 from ortune.core.backend import GraphLevel
 from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadData
+from ortune.core.event import Progress
 from ortune.core.fields import Option, Out
 from ortune.core.outputs import empty, free
 from ortune.core.request import request
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ortune.core.backend import Backend
-    from ortune.data.feeds import Feeds
+    from ortune.data.stream import Stream
     from ortune.engine.load import Engine
 
 _FOR_P90 = 20
@@ -62,6 +68,9 @@ class _Asked(CustomOpsRequest):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Show times and outputs."""
+    import tempfile
+
+    from ortune.data.stream import Stream
     from ortune.engine.load import load
 
     path, out = Path(asked.path), None if asked.out is None else Path(asked.out)
@@ -77,23 +86,24 @@ def command(asked: _Asked) -> int:
     load_ns = time.perf_counter_ns() - start
     for warning in said:
         remark(f"warning: {warning.message}")
-    with engine:
-        results, taken = _run(engine, asked.inputs)
-        written = None if out is None else _write(out, results)
+    with engine, _bounded(asked), tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+        found = _run(engine, asked, Path(folder))
+        written = None if out is None else _write(out, Stream(found.outputs))
+        taken = found.taken
         result = {
             "path": path,
             "backend": str(engine.backend),
             "fallback": engine.fallback or None,
             "warnings": [str(warning.message) for warning in said],
             "placement": engine.placement(),
-            "samples": len(results),
+            "samples": len(taken),
             "load_ns": load_ns,
             "latency_ns": taken,
             **timing(taken),
-            "outputs": {name: list(array.shape) for name, array in results[0].items()},
+            "outputs": {name: list(array.shape) for name, array in found.first.items()},
             "written": written,
         }
-    answer(result, lambda: _show(result, results))
+    answer(result, lambda: _show(result, found.first))
     return DONE
 
 
@@ -111,30 +121,72 @@ def _backend(on: str | None, level: str | None) -> Backend | None:
     return build(type(backend), given | {"level": level})
 
 
-def _run(
-    engine: Engine, sources: Sequence[str]
-) -> tuple[list[dict[str, NDArray[Any]]], list[int]]:
-    """Run every sample of every source; return outputs and nanoseconds, the first run left out."""
-    import tempfile
+@dataclass(frozen=True)
+class _Ran:
+    """What the samples gave.
 
-    from ortune.data import feeds
-    from ortune.data.stream import Stream
+    Attributes:
+        first: Outputs of the first sample.
+        taken: Nanoseconds of each run.
+        outputs: Stream file of all outputs, where they are to be written.
+    """
+
+    first: dict[str, NDArray[Any]]
+    taken: Sequence[int]
+    outputs: Path
+
+
+def _run(engine: Engine, asked: _Asked, folder: Path) -> _Ran:
+    """Run every sample of every source once; one more run before the first is not timed."""
+    from ortune.data import feeds, stream
 
     specs = engine.signature.inputs
-    results: list[dict[str, NDArray[Any]]] = []
-    taken: list[int] = []
-    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        for index, source in enumerate(sources):
-            found: Feeds = feeds.load(source, specs, Path(folder) / str(index))
-            stream = Stream(found.stream)
-            if not results:
-                engine(**stream[0])
-            for sample in range(found.count):
-                tensors = stream[sample]
+    first: dict[str, NDArray[Any]] = {}
+    taken = array("q")
+    with stream.writing(folder / "outputs.stream") as add:
+        for index, source in enumerate(asked.inputs):
+            fed = feeds.load(source, specs, folder / str(index), sink=asked.sink)
+            samples = stream.Stream(fed.stream)
+            first = first or engine(**samples[0])
+            for place in range(fed.count):
+                asked.sink(Progress("running samples", place, fed.count))
+                tensors = samples[place]
                 start = time.perf_counter_ns()
-                results.append(engine(**tensors))
+                outputs = engine(**tensors)
                 taken.append(time.perf_counter_ns() - start)
-    return results, taken
+                if asked.out is not None:
+                    add(outputs)
+    return _Ran(first, taken, folder / "outputs.stream")
+
+
+@contextmanager
+def _bounded(asked: _Asked) -> Iterator[None]:
+    """Hold this process to the memory limit as workers are: the model runs in it."""
+    from ortune.core.hardware import memory
+    from ortune.measurement.allowance import allowance
+
+    def end(why: str) -> None:
+        for path in asked.makes:
+            remove(path)
+        sys.stderr.write(f"ortune run: {why}\n  fix: give a higher --memory-limit\n")
+        sys.stderr.flush()
+        os._exit(BAD)
+
+    own = _Own(os.getpid(), memory.allowed(), end)
+    allowance().add(own)
+    try:
+        yield
+    finally:
+        allowance().drop(own)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """This process, as the memory limit sees it."""
+
+    pid: int
+    limit: int
+    end: Callable[[str], None]
 
 
 def timing(taken: Sequence[int]) -> dict[str, float | None]:
@@ -148,10 +200,12 @@ def timing(taken: Sequence[int]) -> dict[str, float | None]:
     }
 
 
-def _write(out: Path, results: Sequence[dict[str, NDArray[Any]]]) -> Path:
+def _write(out: Path, results: Stream) -> Path:
     from ortune.analysis.verification.tensors import write_npz
+    from ortune.data import sizes
 
     if out.suffix == ".npz":
+        sizes.demand(len(results) * results.widest, f"{out}", "give -o a folder's name")
         write_npz(out, joined(results))
         return out
     out.mkdir(parents=True, exist_ok=True)
@@ -180,7 +234,7 @@ def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]
     return made
 
 
-def _show(result: dict[str, Any], results: Sequence[dict[str, NDArray[Any]]]) -> None:
+def _show(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> None:
     from ortune.core import wording
 
     placed = ", ".join(
@@ -198,7 +252,7 @@ def _show(result: dict[str, Any], results: Sequence[dict[str, NDArray[Any]]]) ->
     table(("", str(result["path"])), rows)
     table(
         ("output", "dtype", "shape", "first sample"),
-        [(name, a.dtype, list(a.shape), gist(a)) for name, a in results[0].items()],
+        [(name, a.dtype, list(a.shape), gist(a)) for name, a in first.items()],
     )
     if result["written"]:
         say(f"outputs: {result['written']}")

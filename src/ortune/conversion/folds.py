@@ -12,7 +12,6 @@ from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Transform
 
-_SIZE = re.compile(r"(\d+)x(\d+)")
 _CALL = re.compile(r"\s*([a-z0-9-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
@@ -29,7 +28,7 @@ def folds(asked: ConversionRequest) -> list[Transform]:
     return [*first, *map(_postprocess, asked.fold_postprocess)]
 
 
-def _preprocess(path: Path, size: str | None) -> Transform:
+def _preprocess(path: Path, size: tuple[int, int] | None) -> Transform:
 
     if not path.is_file():
         raise BadData(f"{path} is not there", fix="give a preprocess.toml, as for --data")
@@ -41,10 +40,7 @@ def _preprocess(path: Path, size: str | None) -> Transform:
         )
     fields = {key: value for key, value in given.items() if key != "dtype"}
     if size is not None:
-        found = _SIZE.fullmatch(size.strip())
-        if found is None or not all(map(int, found.groups())):
-            raise BadSettings(f"--picture-size {size}", fix="write height x width: 480x640")
-        fields["size"] = [int(found[1]), int(found[2])]
+        fields["size"] = list(size)
     try:
         return codec.build(catalog.load(Transform, "fold-preprocess"), fields)
     except BadSettings as error:

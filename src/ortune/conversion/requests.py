@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from ortune.core.backend import GraphLevel, graph_level
 from ortune.core.custom_ops import CustomOpsRequest
-from ortune.core.fields import File, Option
+from ortune.core.errors import BadSettings
+from ortune.core.fields import Field, File, Option
 from ortune.core.request import DataRequest, request
 
 Format: TypeAlias = Literal["qdq", "qoperator"]
+
+
+class PictureSize(Field[tuple[int, int] | None, str]):
+    """Height and width, or a text such as ``480x640``."""
+
+    metavar = "HxW"
+
+    def read(self, value: Any) -> tuple[int, int] | None:
+        """Convert to a pair."""
+        if isinstance(value, str):
+            found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", value.strip())
+            if found is None:
+                raise BadSettings(
+                    f"cannot read the size '{value[:40]}'", fix="write height x width: 480x640"
+                )
+            return int(found[1]), int(found[2])
+        return None if value is None else (value[0], value[1])
+
+    def spell(self, value: tuple[int, int] | None) -> str | None:
+        """Write height x width."""
+        return None if value is None else f"{value[0]}x{value[1]}"
 
 
 @request
@@ -41,7 +64,7 @@ class ConversionRequest(CustomOpsRequest, DataRequest):
     threshold: Annotated[float | None, Option("COST", shown="0.01")] = None
     format: Format | None = None
     fold_preprocess: Annotated[str | Path | None, Option("FILE.toml")] = None
-    picture_size: Annotated[str | None, Option("HxW")] = None
+    picture_size: PictureSize = PictureSize(None, Option("HxW", low=1, high=65535))
     fold_postprocess: Annotated[Sequence[str], Option("WHAT")] = ()
     force: bool = False
 

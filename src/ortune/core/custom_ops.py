@@ -10,7 +10,7 @@ from typing import Annotated
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Libraries, Option
-from ortune.core.plugins import catalog
+from ortune.core.plugins import catalog, user_function
 from ortune.core.plugins.spelling import parse_list, with_field
 from ortune.core.request import Request, WorkerRequest, request
 
@@ -26,12 +26,20 @@ class BudgetRequest(Request):
     _: KW_ONLY
     budget: Annotated[str | None, Option("BUDGET")] = None
 
+    @property
+    def scored_by(self) -> str | None:
+        """A function of the user's that scores, where a subclass has one."""
+        found: str | None = getattr(self, "evaluate", None)
+        return found
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.budget is not None:
             from ortune.core.budget import Budget  # a request is read without NumPy
 
             Budget.parse(self.budget)  # before anything is read, run or said
+        if self.scored_by is not None:
+            user_function.demand_own(self.scored_by, *user_function.EVALUATE)
 
 
 @request

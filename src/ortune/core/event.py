@@ -27,6 +27,21 @@ class StepDone:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a piece of work is, told between measurements and never beside one.
+
+    Attributes:
+        work: What is being done, such as ``timing``.
+        done: Of `total`, in whatever unit.
+        total: 0 where it is not known.
+    """
+
+    work: str
+    done: float = 0
+    total: float = 0
+
+
+@dataclass(frozen=True)
 class TrialStarted:
     """A plan comes up, known or not; `index` of `total` in the present stage, 0 if not known."""
 
@@ -59,7 +74,7 @@ class Unconfirmed:
     trial: Trial
 
 
-Event: TypeAlias = Note | StepDone | TrialStarted | Timing | TrialDone | Unconfirmed
+Event: TypeAlias = Note | StepDone | Progress | TrialStarted | Timing | TrialDone | Unconfirmed
 Sink: TypeAlias = Callable[[Event], None]
 
 

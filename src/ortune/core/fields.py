@@ -261,7 +261,7 @@ class Counts(Field[tuple[int, ...], Sequence[int] | str | None]):
         parts = [str(part) for part in _words(value)]
         for part in parts:
             if not re.fullmatch(rf"\d{{1,{_DIM_DIGITS}}}", part):
-                raise BadSettings(f"'{part[:40]}' is no number", fix="write 1,8")
+                raise BadSettings(f"'{part[:40]}' is not a number", fix="write 1,8")
         return tuple(map(int, parts))
 
     def spell(self, value: tuple[int, ...]) -> str:

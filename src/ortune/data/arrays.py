@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,13 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.plugins import user_function
+from ortune.data import sizes
 
-_FAILURES = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
+_FAILURES = (
+    *(OSError, ValueError, EOFError, RuntimeError, OverflowError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError, TypeError, KeyError),
+)
+_EMPTY_ROWS = 2**20
 
 
 @dataclass(frozen=True)
@@ -78,11 +84,12 @@ def npy(path: Path) -> Column:
         BadData: It cannot be read.
     """
     with reading(path):
-        try:
-            return Column.of(np.load(path, mmap_mode="r", allow_pickle=False))
-        except ValueError:
-            # An array without elements cannot be mapped.
-            return Column.of(np.load(path, allow_pickle=False))
+        with path.open("rb") as file:
+            shape, _, dtype = _header(file)
+            _demand_whole(path.name, shape, dtype, path.stat().st_size - file.tell())
+        if math.prod(shape) * dtype.itemsize == 0:  # it cannot be mapped
+            return Column.of(np.empty(shape, dtype))
+        return Column.of(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 @contextmanager
@@ -100,8 +107,10 @@ def reading(path: Path) -> Iterator[None]:
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
     with archive.open(name) as file:
         shape, fortran, dtype = _header(file)
+        _demand_whole(name, shape, dtype, archive.getinfo(name).file_size - file.tell())
 
     def read() -> NDArray[Any]:
+        sizes.demand(sizes.array_bytes(shape, dtype), f"'{name}' in {path}")
         with reading(path), zipfile.ZipFile(path) as archive, archive.open(name) as file:
             found: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
             return found
@@ -110,16 +119,28 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
         with reading(path), zipfile.ZipFile(path) as archive, archive.open(name) as file:
             _header(file)
             one = (1, *shape[1:])
-            size = int(np.prod(one)) * dtype.itemsize
+            size = sizes.array_bytes(one, dtype)
             for _ in range(shape[0]):
                 data = file.read(size)
                 if len(data) < size:
                     raise EOFError(f"{name} ends early")
-                yield np.frombuffer(data, dtype, count=int(np.prod(one))).reshape(one)
+                yield np.frombuffer(data, dtype, count=math.prod(one)).reshape(one)
 
     if fortran or dtype.itemsize == 0:
         return Column(shape, dtype, read, lambda: Column.of(read()).rows())
     return Column(shape, dtype, read, rows)
+
+
+def _demand_whole(name: str, shape: Sequence[int], dtype: np.dtype[Any], there: int) -> None:
+    """Check a header against the bytes behind it, and the rows of an array without any.
+
+    Raises:
+        ValueError: It promises more.
+    """
+    if (wanted := sizes.array_bytes(shape, dtype)) > there:
+        raise ValueError(f"the header of {name} promises {wanted} bytes, and there are {there}")
+    if not wanted and shape and shape[0] > _EMPTY_ROWS:
+        raise ValueError(f"{name} has {shape[0]} rows and no values")
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -132,4 +153,6 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         raise ValueError(f"array format {version} is not supported")
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not loaded")
+    if any(dim < 0 for dim in shape):
+        raise ValueError(f"its header has the shape {shape}")
     return shape, fortran, dtype

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
-from ortune.data import checks
+from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.labels import plain
@@ -99,12 +99,14 @@ def units(block: NamedArrays, inputs: Sequence[TensorSpec], *, splits: bool) -> 
     checks.names(block.where, [n for n in block.columns if n not in beside], inputs)
     columns = {spec.name: block.columns[spec.name] for spec in inputs}
     label, group = beside.get(LABEL), beside.get(GROUP)
-    sizes = {column.shape[0] if column.shape else None for column in columns.values()}
-    shared = splits and len(sizes) == 1 and None not in sizes
+    lengths = {column.shape[0] if column.shape else None for column in columns.values()}
+    shared = splits and len(lengths) == 1 and None not in lengths
     shared = shared and (label is None or label.shape != ())
     for spec in inputs:
         checks.shape(block.where, columns[spec.name].shape, spec, batch=shared)
         checks.dtype(block.where, columns[spec.name].dtype, spec)
+    held = [((1, *c.shape[1:]) if shared else c.shape, c.dtype) for c in columns.values()]
+    sizes.demand(sizes.total_bytes(held), block.where)
     if shared:
         yield from _rows(block.where, columns, label, group)
         return

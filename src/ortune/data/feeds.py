@@ -12,9 +12,11 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from ortune.core.errors import BadData
+from ortune.core.event import Progress, Sink, silent
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, sources, stream
@@ -22,6 +24,8 @@ from ortune.data import labels as label_files
 from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
 from ortune.data.sources import Source
+
+_TOLD_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def load(
     *,
     labels: str | Path | Sequence[Any] | None = None,
     batch: int = 0,
+    sink: Sink = silent,
 ) -> Feeds:
     """Read a source into ``OUT/feeds.stream``, one sample at a time, checking each.
 
@@ -65,6 +70,7 @@ def load(
         out: Folder for the stream file.
         labels: A .npy or .csv file, or a sequence; in the samples' order.
         batch: Samples that will be stacked into one run; checked here, not stacked.
+        sink: Receives how far it is.
 
     Raises:
         BadData: The source, a sample or the labels cannot be used; two lines say why.
@@ -72,7 +78,7 @@ def load(
     checks.tensors(inputs)
     batches.check(batch, inputs)
     shown = sources.name(source)
-    work = _Loading(inputs, labels)
+    work = _Loading(inputs, labels, sink)
     path = out / "feeds.stream"
     blocks = sources.open_source(source, inputs, work.note)
     count = stream.write(path, work.samples(blocks, shown))
@@ -103,8 +109,12 @@ class _Loading:
     """What is learned while the samples pass by."""
 
     def __init__(
-        self, inputs: Sequence[TensorSpec], labels: str | Path | Sequence[Any] | None
+        self,
+        inputs: Sequence[TensorSpec],
+        labels: str | Path | Sequence[Any] | None,
+        sink: Sink,
     ) -> None:
+        self._sink, self._told = sink, monotonic()
         self.digests: list[str] = []
         self.labels: list[Any] = []
         self.groups: list[str] = []
@@ -135,6 +145,7 @@ class _Loading:
             }
             self.digests.append(digest(sample))
             self._keep(unit)
+            self._tell()
             yield sample
         if not self.digests:
             few = f"fewer rows than the {rows} that the model takes at once"
@@ -142,6 +153,11 @@ class _Loading:
                 f"no samples in {shown}" + (f": {few}" if self.notes and (rows or 0) > 1 else ""),
                 fix="give at least one sample",
             )
+
+    def _tell(self) -> None:
+        if monotonic() - self._told > _TOLD_S:
+            self._told = monotonic()
+            self._sink(Progress("reading samples", len(self.digests)))
 
     def _units(self, blocks: Iterable[NamedArrays], rows: int | None) -> Iterator[Unit]:
         """Yield rows and whole blocks, with labels and groups from the file where one is given."""

@@ -45,7 +45,7 @@ def samples(
         BadData: The data, a shape or the batch does not fit the model, or labels have no data.
     """
     if data is not None:
-        found = feeds.load(data, inputs, out, labels=labels, batch=batch)
+        found = feeds.load(data, inputs, out, labels=labels, batch=batch, sink=sink)
     elif labels is not None:
         raise BadData("labels are given without samples", fix="give --data too")
     else:

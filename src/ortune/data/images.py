@@ -14,11 +14,13 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec, user_function
 from ortune.core.preprocess import SETTINGS, Preprocess
-from ortune.data import checks
+from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.stream import named
 
+_PIXEL = 3 * 4
+"""Bytes of a pixel as three floats."""
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
@@ -98,6 +100,10 @@ def _pixels(path: Path, settings: Preprocess) -> NDArray[np.uint8]:
         raise BadData("reading images needs Pillow", fix="pip install ortune[images]") from None
     try:
         with PillowImage.open(path) as opened:
+            wide, high = opened.size
+            if settings.resize is not None:
+                wide, high = preprocess.resized(opened.size, settings.resize)
+            sizes.demand(_PIXEL * max(wide * high, opened.size[0] * opened.size[1]), str(path))
             image = opened.convert("L" if settings.channels == "gray" else "RGB")
     except (OSError, ValueError, PillowImage.DecompressionBombError) as error:
         raise BadData(

@@ -11,7 +11,10 @@ import numpy as np
 
 from ortune.core import wording
 from ortune.core.errors import BadData
-from ortune.data import arrays
+from ortune.data import arrays, sizes
+
+_GROWTH = 32
+"""Bytes that a label takes as a value of Python."""
 
 
 def read(path: Path) -> tuple[list[Any], list[str] | None]:
@@ -25,6 +28,7 @@ def read(path: Path) -> tuple[list[Any], list[str] | None]:
     """
     if path.suffix == ".npy":
         found = arrays.npy(path).read()
+        sizes.demand(_GROWTH * found.size, f"labels in {path}")
         if found.ndim == 0:
             raise BadData(f"{path} holds one number", fix="give one label a sample")
         return [plain(row) for row in found], None
@@ -43,6 +47,7 @@ def plain(value: Any) -> Any:
 
 def _csv(path: Path) -> tuple[list[Any], list[str] | None]:
     with arrays.reading(path), path.open(newline="", encoding="utf-8-sig") as file:
+        sizes.demand(_GROWTH * path.stat().st_size, f"labels in {path}")
         rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
     if not rows:
         raise BadData(f"{path} is empty", fix="give one label a line")

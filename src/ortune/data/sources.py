@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from ortune.core import wording
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import TensorSpec
+from ortune.core.hardware import memory
 from ortune.core.plugins import user_function
 from ortune.data import arrays, checks, images
 from ortune.data.arrays import Column, NamedArrays
@@ -17,6 +18,8 @@ from ortune.data.batches import GROUP, LABEL
 from ortune.data.checks import Note
 
 Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
+_LINE, _GROWTH = 2**20, 32
+"""Characters of a line that are read in any case; bytes in memory that one becomes at most."""
 _KINDS = (
     "a folder of .npz, of one .npy or sub-folder per input, or of images; a .npz, .jsonl or image"
 )
@@ -29,11 +32,12 @@ def open_source(source: Source, inputs: Sequence[TensorSpec], note: Note) -> Ite
         BadData: It does not exist, is empty or of no known kind.
     """
     if callable(source):
+        user_function.demand(source, name(source), *user_function.DATA)
         return _called(source, name(source), inputs)
     path = Path(source)
     if not path.exists():
         if isinstance(source, str) and user_function.is_function(source):
-            return _called(user_function.function(source), source, inputs)
+            return _called(user_function.function(source, *user_function.DATA), source, inputs)
         raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or module:function")
     if path.is_dir():
         return _folder(path, inputs, note)
@@ -116,13 +120,21 @@ def _per_input(
 
 
 def _lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[NamedArrays]:
+    most = max(_LINE, memory.allowed() // _GROWTH)
     with arrays.reading(path), path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(most), ""), 1):
             if not line.strip():
                 continue
             where = f"{path.name} line {number}"
+            if len(line) == most:
+                raise BadData(
+                    f"{where} is longer than the {memory.spell(most)} that fit the memory",
+                    fix="give one sample a line, or large ones as .npz",
+                )
             try:
                 item = json.loads(line)
+            except RecursionError:
+                raise BadData(f"{where} is nested too deeply", fix="write nested lists") from None
             except json.JSONDecodeError as error:
                 raise BadData(
                     f"{where} is not JSON: {error.msg} at column {error.colno}",

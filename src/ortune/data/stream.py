@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias, overload
@@ -24,11 +25,15 @@ from numpy.typing import NDArray
 from ortune.core.atomic_write import atomic, reported
 from ortune.core.errors import BadData
 from ortune.core.session import Tensors
+from ortune.data import sizes
 
 Form: TypeAlias = tuple[str, np.dtype[Any], tuple[int, ...]]
 """Name, type and shape of arrays."""
 _MAGIC = b"ortune-stream-1\n"
 _ALIGN = 64
+_LOOK_BYTES, _LOOK_SAMPLES = 64 * 2**20, 2**18
+"""After so many the room that is left is looked at."""
+_FEWER = "give fewer samples, end the generator, or set TMPDIR to a larger disk"
 
 
 def write(path: Path, samples: Iterable[Tensors]) -> int:
@@ -58,7 +63,7 @@ def writing(path: Path) -> Iterator[Callable[[Tensors], None]]:
         with reported(path):
             file = draft.open("wb")
         with file:
-            writer = _Writer(file)
+            writer = _Writer(file, path.parent)
 
             def add(sample: Tensors) -> None:
                 with reported(path):
@@ -93,8 +98,8 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         index = _index(path, self._map)
         try:
             self._forms = [_form(*form) for form in index["forms"]]
-            self._samples = [_places(sample) for sample in index["samples"]]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            self._samples = _packed([_places(sample) for sample in index["samples"]])
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise _wrong(path, error) from None
         self.names: tuple[str, ...] = tuple(dict.fromkeys(name for name, _, _ in self._forms))
 
@@ -105,6 +110,14 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         for name, _, shape in self._forms:
             found.setdefault(name, set()).add(shape)
         return {name: frozenset(shapes) for name, shapes in found.items()}
+
+    @property
+    def widest(self) -> int:
+        """Bytes of a sample whose arrays are all as large as the largest of their name."""
+        largest: dict[str, int] = {}
+        for name, dtype, shape in self._forms:
+            largest[name] = max(largest.get(name, 0), sizes.array_bytes(shape, dtype))
+        return sum(largest.values())
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -181,26 +194,48 @@ def named(text: str) -> np.dtype[Any]:
 class _Writer:
     """Appends records and keeps the index."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.samples: list[list[int]] = []
+    def __init__(self, file: IO[bytes], folder: Path) -> None:
+        self._folder, self._next_bytes = folder, _LOOK_BYTES
+        # Form and offset of every array, and where the next sample begins: 24 bytes a sample.
+        self._places, self._ends = array("q"), array("q")
         self._forms: dict[tuple[str, str, tuple[int, ...]], int] = {}
         self._file = file
         file.write(_MAGIC)
 
     def add(self, sample: Tensors) -> None:
-        places: list[int] = []
         for name, given in sample.items():
-            array = _storable(name, given)
+            values = _storable(name, given)
             form = self._forms.setdefault(
-                (name, _spell(array.dtype), array.shape), len(self._forms)
+                (name, _spell(values.dtype), values.shape), len(self._forms)
             )
-            places += form, self._record(array)
-        self.samples.append(places)
+            self._places.extend((form, self._record(values)))
+        self._ends.append(len(self._places))
+        self._look()
+
+    def _look(self) -> None:
+        """Leave room on the disk and in memory, however many samples come.
+
+        Raises:
+            BadData: There is no more.
+        """
+        if self._file.tell() > self._next_bytes:
+            self._next_bytes = self._file.tell() + _LOOK_BYTES
+            sizes.demand_disk(_LOOK_BYTES, self._folder, "samples so far and more", _FEWER)
+        if len(self._ends) % _LOOK_SAMPLES == 0:
+            sizes.demand_listed(len(self._ends))
 
     def close(self) -> None:
-        index = {"forms": list(self._forms), "samples": self.samples}
-        text = json.dumps(index, separators=(",", ":")).encode()
-        self._file.write(text + len(text).to_bytes(8, "little") + _MAGIC)
+        begin = self._file.tell()
+        forms = json.dumps(list(self._forms), separators=(",", ":"))
+        self._file.write(f'{{"forms":{forms},"samples":['.encode())
+        at = 0
+        for number, end in enumerate(self._ends):
+            sample = json.dumps(self._places[at:end].tolist(), separators=(",", ":"))
+            self._file.write(f"{',' if number else ''}{sample}".encode())
+            at = end
+        self._file.write(b"]}")
+        size = self._file.tell() - begin
+        self._file.write(size.to_bytes(8, "little") + _MAGIC)
 
     def _record(self, array: NDArray[Any]) -> int:
         """Append one .npy record and return the offset of its data."""
@@ -230,6 +265,14 @@ def _storable(name: str, given: Any) -> NDArray[Any]:
 
 def _spell(dtype: np.dtype[Any]) -> str:
     return dtype.name if dtype.isbuiltin == 2 else dtype.str
+
+
+def _packed(samples: list[list[int]]) -> Sequence[Sequence[int]]:
+    """Return the index in a twentieth of the memory, where all samples have as many arrays."""
+    alike = len({len(one) for one in samples}) == 1
+    packed: Any = np.array(samples, np.int64) if alike else samples
+    found: Sequence[Sequence[int]] = packed
+    return found
 
 
 def _index(path: Path, data: mmap.mmap) -> dict[str, Any]:

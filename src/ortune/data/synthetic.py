@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +14,7 @@ from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
-from ortune.data import batches, checks, stream
+from ortune.data import batches, checks, sizes, stream
 from ortune.data.feeds import Feeds, digest
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -23,6 +24,7 @@ Draw = Callable[[np.random.Generator], NDArray[Any]]
 _FREE, _IMAGE, _SIGNAL = 16, 224, 512
 """Made-up sizes of a dynamic dimension, of an image's height and width, of a signal's length."""
 _IDS = 100
+_DRAWN = np.dtype(np.float64)
 
 
 def make(
@@ -44,8 +46,8 @@ def make(
     text "a".
 
     Raises:
-        BadData: A name is no input, a shape or a range does not fit it, or an input's shape is
-            unknown.
+        BadData: A name is no input, a shape or a range does not fit it, an input's shape is
+            unknown, or there is no room for a sample.
     """
     checks.tensors(inputs)
     known = checks.by_name(inputs)
@@ -54,12 +56,18 @@ def make(
             raise BadData(
                 f"the model has no input '{name}'", fix=f"its inputs are: {', '.join(known)}"
             )
-    sizes = _sizes(inputs, shapes)
+    named = _sizes(inputs, shapes)
+    chosen = {
+        spec.name: shapes[spec.name] if spec.name in shapes else _shape(spec, named)
+        for spec in inputs
+    }
+    for spec in inputs:
+        checks.shape("--shape", chosen[spec.name], spec, batch=False)
+    _demand_room(inputs, chosen, out, count)
     draws: dict[str, Draw] = {}
     notes = []
     for spec in inputs:
-        shape = shapes[spec.name] if spec.name in shapes else _shape(spec, sizes)
-        checks.shape("--shape", shape, spec, batch=False)
+        shape = chosen[spec.name]
         words, draws[spec.name] = _drawn(spec, shape, ranges.get(spec.name))
         notes.append(f"made up: {spec.name} {spec.dtype} {checks.spell(shape)}, {words}")
     digests: list[str] = []
@@ -74,6 +82,35 @@ def make(
     path = out / "feeds.stream"
     made = stream.write(path, samples())
     return Feeds(path, made, tuple(digests), source="made up", synthetic=True, notes=tuple(notes))
+
+
+def _demand_room(inputs: Sequence[TensorSpec], shapes: Shapes, out: Path, count: int) -> None:
+    """Check that made-up samples fit memory and disk before one is made.
+
+    Raises:
+        BadData: They do not.
+    """
+    bytes_of = {
+        spec.name: sizes.array_bytes(
+            shapes[spec.name],
+            # Values are drawn in 64 bits and then narrowed.
+            max(_DRAWN, _dtype(spec), key=lambda dtype: dtype.itemsize),
+        )
+        for spec in inputs
+    }
+    largest = max(inputs, key=lambda spec: bytes_of[spec.name], default=None)
+    if largest is None:
+        return
+    spelled = "x".join(map(str, shapes[largest.name]))
+    what = f"a made-up sample with {largest.name}:{spelled}"
+    fix = f"give a smaller shape: --shape {largest.name}:..."
+    sizes.demand(sum(bytes_of.values()), what, fix)
+    stored = sum(sizes.array_bytes(shapes[spec.name], _dtype(spec)) for spec in inputs)
+    sizes.demand_disk(count * stored, out, f"{count} times {what}", fix)
+
+
+def _dtype(spec: TensorSpec) -> np.dtype[Any]:
+    return np.dtype("U1") if spec.dtype in checks.TEXT else stream.named(spec.dtype)
 
 
 def _sizes(inputs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, int]:
@@ -92,7 +129,7 @@ def _sizes(inputs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, int]:
     return found
 
 
-def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def _shape(spec: TensorSpec, named: Mapping[str, int]) -> tuple[int, ...]:
     if spec.shape is None:
         raise BadData(
             f"the shape of input '{spec.name}' is unknown",
@@ -103,8 +140,8 @@ def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     for axis, dim in enumerate(spec.shape):
         if isinstance(dim, int):
             found.append(dim)
-        elif isinstance(dim, str) and dim in sizes:
-            found.append(sizes[dim])
+        elif isinstance(dim, str) and dim in named:
+            found.append(named[dim])
         elif axis == 0 and batches.is_batch(dim):
             found.append(1)
         else:
@@ -155,6 +192,14 @@ def _within(
     low, high = limits
     words, dtype = f"{low:g}..{high:g}", stream.named(spec.dtype)
     if dtype.kind not in "iub":
+        limit = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+        if low < -limit or high > limit:
+            raise BadData(
+                f"range {words} does not fit input '{spec.name}' of {spec.dtype}",
+                fix=f"give numbers within {-limit:g}..{limit:g}",
+            )
+        if not np.isfinite(high - low):
+            raise BadData(f"range {words} is too wide to draw from", fix="give a narrower one")
         return words, lambda rng: rng.uniform(low, high, shape).astype(dtype)
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if spec.rows is not None and (low < -spec.rows or high >= spec.rows):

@@ -15,6 +15,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
+from ortune.core.plugins.user_function import EVALUATE
 from ortune.core.study import Header, Job
 from ortune.experiment import samples
 from ortune.experiment.context import Context
@@ -131,6 +132,9 @@ def _timeout_s(request: ExperimentRequest, original: Started) -> float:
     return min(_TIMEOUT_S, max(20.0, request.time / 3, needed))
 
 
+_NO_EVALUATE = f"is not {EVALUATE[0]}"
+
+
 class _Loud(Worker):
     """A worker whose failure is the user's to mend: the original does not run."""
 
@@ -139,7 +143,9 @@ class _Loud(Worker):
             return super().ask(do, timeout_s=timeout_s, **arguments)
         except WorkerFailed as error:
             raise BadData(
-                f"the original does not run: {error.failure.reason}",
+                error.failure.reason
+                if _NO_EVALUATE in error.failure.reason
+                else f"the original does not run: {error.failure.reason}",
                 fix=error.failure.fix
                 or "check the model, the data and the baseline's backend; -v shows the log",
             ) from None

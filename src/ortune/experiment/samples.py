@@ -147,10 +147,12 @@ def given(request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink) ->
         found = synthetic.make(inputs, folder, shapes=request.shapes, ranges=request.ranges)
         sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
     else:
-        found = feeds.load(request.data, inputs, folder, labels=request.labels, batch=batch)
+        found = feeds.load(
+            request.data, inputs, folder, labels=request.labels, batch=batch, sink=sink
+        )
     own = None
     if request.calibration is not None:
-        own = feeds.load(request.calibration, inputs, folder / "calibration")
+        own = feeds.load(request.calibration, inputs, folder / "calibration", sink=sink)
         split.disjoint(found, own)
     for text in found.notes:
         sink(Note(text))

@@ -20,6 +20,8 @@ from ortune.core.errors import BadModel, gist
 from ortune.core.hardware import memory
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
+from ortune.data import sizes
+from ortune.data.stream import Stream
 from ortune.measurement.allowance import allowance
 from ortune.measurement.environment import interpreter
 from ortune.measurement.job import MAIN, Failure, WorkerJob
@@ -66,7 +68,7 @@ class Worker:
     ) -> None:
         python = interpreter(job.environment)
         self._timeout_s, self._deadlines = timeout_s, deadlines or {}
-        _demand_threads(job)
+        _demand(job)
         self.limit = memory_limit or memory.allowed(allowance().taken())
         self._ended = ""
         job.out.mkdir(parents=True, exist_ok=True)
@@ -185,12 +187,17 @@ class Worker:
         return WorkerFailed(Failure(reason, self.reproduce, fix), self)
 
 
-def _demand_threads(job: WorkerJob) -> None:
-    """Refuse more threads than twice the CPUs, wherever the job comes from.
+def _demand(job: WorkerJob) -> None:
+    """Refuse more threads than twice the CPUs, and a batch beyond memory, wherever they come from.
 
     Raises:
-        BadSettings: There are more.
+        BadSettings: There are more threads.
+        BadData: One run would not fit the memory.
     """
+    batch = job.workload.batch
+    for path in job.feeds.values() if batch > 1 else ():
+        what = f"a run of {batch} samples"
+        sizes.demand(batch * Stream(path).widest, what, "give a smaller --batch")
     for plugin in (job.backend, job.workload):
         codec.check_numbers(plugin, [one.name for one in fields(plugin)], here=True)
 

@@ -38,7 +38,7 @@ class Function(UserMetric):
         """
         if not self.path:
             raise BadSettings("the metric 'function' has no path", fix="write pkg.module:fn>=0.9")
-        return user_function.function(self.path)
+        return user_function.function(self.path, *user_function.METRIC)
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
         """Return what the function returned.

@@ -71,7 +71,7 @@ def load(source: str, weights: str) -> tuple[Any, set[str]]:
     if not source:
         raise BadSettings("torch is given no module", fix="write torch(source=pkg.module:factory)")
     if user_function.is_function(source):
-        module = user_function.function(source)()
+        module = user_function.function(source, "a function that makes a module")()
         if not isinstance(module, torch.nn.Module):
             raise BadModel(
                 f"{source} returns a {type(module).__name__}, not a torch.nn.Module",

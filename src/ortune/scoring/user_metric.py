@@ -45,7 +45,9 @@ class UserMetric(Metric):
         Raises:
             BadSettings: It cannot be imported.
         """
-        return user_function.function(self.path) if self.path else None
+        if not self.path:
+            return None
+        return user_function.function(self.path, *user_function.METRIC)
 
     # The direction is the function's, so it is known only when the function is imported.
     @property

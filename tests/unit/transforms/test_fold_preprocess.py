@@ -261,7 +261,11 @@ CLI = [
     (["--fold-preprocess", "type.toml"], "type.toml: fold-preprocess(layout=...)", "use one of"),
     (["--fold-preprocess", "cut.toml"], "cannot read", "write TOML"),
     (["--picture-size", "3x4"], "--picture-size is of --fold-preprocess", "give that too"),
-    (["--fold-preprocess", "ok.toml", "--picture-size", "3"], "--picture-size 3", "480x640"),
+    (
+        ["--fold-preprocess", "ok.toml", "--picture-size", "3"],
+        "--picture-size: cannot read the size '3'",
+        "480x640",
+    ),
     (["--fold-postprocess", "topk"], "'topk' is not allowed", "uint8, argmax, top-k"),
     (["--fold-postprocess", "top-k(k=x)"], "'x' is not a int", "give a int"),
     (["--fold-postprocess", "top-k(k=9, output=z)"], "no output 'z'", "set output to one of: y"),

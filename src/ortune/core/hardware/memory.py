@@ -56,7 +56,7 @@ def spell(size: float) -> str:
         if size < 1024:
             return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
         size /= 1024
-    return f"{size:,.1f} GB"
+    return f"{size:,.2f} GB"
 
 
 def _left(folder: Path) -> int | None:

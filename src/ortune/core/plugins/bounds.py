@@ -46,7 +46,7 @@ class Bounds:
         """
         for number in numbers(value):
             if not _finite(number):
-                raise BadSettings(f"{_short(number)} is no finite number", fix="give a number")
+                raise BadSettings(f"{_short(number)} is not a finite number", fix="give a number")
             if number < self.low:
                 raise BadSettings(
                     f"{_short(number)} is too small", fix=f"give {_short(self.low)} or more"

@@ -84,7 +84,8 @@ def check_numbers(made: object, given: Collection[str], *, here: bool = False) -
         BadSettings: One is not finite, or out of bounds.
     """
     plugin = isinstance(made, Plugin)
-    for name, one in bounds.of(type(made), bounds.Bounds() if plugin else None).items():
+    kind: Any = type(made)
+    for name, one in bounds.of(kind, bounds.Bounds() if plugin else None).items():
         if name in given:
             try:
                 one.check(getattr(made, name), here=here)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
+import inspect
 import re
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ortune.core.errors import BadSettings
 
 _ENDINGS = (".py", ".so", ".dll", ".dylib")
+METRIC = ("a metric function", ("expected", "actual", "label"))
+EVALUATE = ("an evaluate function", ("run",))
+DATA = ("a data function", ())
+"""What functions are asked for as, and what each is called with."""
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -24,16 +33,20 @@ def is_path(text: str) -> bool:
     return "/" in text or "\\" in text or ".so." in text or text.endswith(_ENDINGS)
 
 
-def function(path: str) -> Callable[..., Any]:
+def function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable[..., Any]:
     """Import ``pkg.module:function``; modules in the current folder count.
 
+    Args:
+        path: Its name.
+        kind: What it is asked for as, such as ``a metric function``.
+        takes: What it will be called with.
+
     Raises:
-        BadSettings: The module does not import, or has no such function.
+        BadSettings: The module does not import or is Python's own, or what it has of that name
+            cannot be called so.
     """
-    if not is_function(path):
-        raise BadSettings(f"cannot read '{path}'", fix="write pkg.module:function")
+    demand_own(path, kind, takes)
     module, _, name = path.partition(":")
-    here_counts()
     try:
         found = getattr(importlib.import_module(module), name, None)
     except Exception as error:
@@ -41,12 +54,69 @@ def function(path: str) -> Callable[..., Any]:
             f"cannot import '{path}': {reason(error)}",
             fix=f"run from the folder that holds {module.partition('.')[0]}, or install it",
         ) from error
-    if not callable(found):
+    if found is None:
         raise BadSettings(
             f"module '{module}' has no function '{name}'", fix=f"define {name} at its top level"
         )
+    demand(found, path, kind, takes)
     checked: Callable[..., Any] = found
     return checked
+
+
+def demand_own(path: str, kind: str, takes: Sequence[str] = ()) -> None:
+    """Refuse what names no function, or one of Python's own library; nothing is imported.
+
+    Raises:
+        BadSettings: It is one of these.
+    """
+    if not is_function(path):
+        raise BadSettings(f"cannot read '{path}'", fix="write pkg.module:function")
+    here_counts()
+    if _standard(path.partition(":")[0]):
+        raise _wrong(path, kind, takes)
+
+
+def demand(found: object, path: str, kind: str, takes: Sequence[str] = ()) -> None:
+    """Check that something is a function of the user's that can be called so; it is not called.
+
+    Raises:
+        BadSettings: It is none.
+    """
+    inner = found
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if not callable(found) or _standard(getattr(inner, "__module__", None) or ""):
+        raise _wrong(path, kind, takes)
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # some functions in C have none
+        return
+    try:
+        signature.bind(*takes)
+    except TypeError:
+        raise _wrong(path, kind, takes) from None
+
+
+def _wrong(path: str, kind: str, takes: Sequence[str]) -> BadSettings:
+    given = ", ".join(takes) or "nothing"
+    return BadSettings(
+        f"{path} is not {kind}", fix=f"name a function of your own that takes {given}"
+    )
+
+
+def _standard(module: str) -> bool:
+    """Say whether a module is of Python's own library, and no file of the user's of that name."""
+    top = module.partition(".")[0]
+    if top not in sys.stdlib_module_names:
+        return False
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # a module without a spec, such as __main__
+        return False
+    if spec is None or spec.origin is None:
+        return False
+    library = Path(sysconfig.get_path("stdlib"))
+    return spec.origin in ("built-in", "frozen") or Path(spec.origin).is_relative_to(library)
 
 
 def here_counts() -> None:

@@ -143,7 +143,9 @@ def evaluate(
             return run
 
         runners = {name: runner(name) for name in bench.sessions}
-        given = user_function.function(function)(runners.get(MAIN, runners))
+        given = user_function.function(function, *user_function.EVALUATE)(
+            runners.get(MAIN, runners)
+        )
         samples = []
         for item in given:
             samples.append(_yielded(item) if isgenerator(given) else (item, _ALONE))

@@ -49,7 +49,7 @@ def test_no_field_takes_what_is_no_sensible_number(base, cls, field, text):
         return
     with pytest.raises(BadSettings) as refused:
         spelling.parse(base, f"{cls.name()}({field}={spelled})")
-    assert field in refused.value.what
+    assert field in refused.value.what or cls.name() in refused.value.what
     assert refused.value.fix
 
 
@@ -83,10 +83,10 @@ def test_numbers_of_preprocessing(field):
 
 
 def test_messages():
-    with pytest.raises(BadSettings, match="nan is no finite number"):
+    with pytest.raises(BadSettings, match="nan is not a finite number"):
         Bounds().check([1, (2, math.nan)])
     with pytest.raises(BadSettings, match="-1 is too small"):
         Bounds().check({"a": -1})
-    with pytest.raises(BadSettings, match="no finite number"):
+    with pytest.raises(BadSettings, match="not a finite number"):
         Bounds().check(10**1000)
     Bounds().check([True, "nan", None])

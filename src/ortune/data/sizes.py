@@ -1,0 +1,91 @@
+"""What samples take of memory and disk, asked before anything of that size is allocated."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortune.core.errors import BadData
+from ortune.core.hardware import memory
+from ortune.core.wording import count as counted
+
+_UNASKED = 32 * 2**20
+"""Smaller than this nothing is asked: it costs more than it tells."""
+_COPIES = 3
+"""Of a sample while it is read: as it came, as the model takes it, as it is written."""
+_RESERVE, _RESERVED = 2**30, 0.05
+"""What of a disk is left free, in bytes, or as a share of a small one."""
+_LISTED = 400
+"""Bytes of memory that a sample's digest, label and place in the file take."""
+_LESS = "give smaller or fewer samples, or free some memory"
+
+
+def demand(size: int, what: str, fix: str = _LESS) -> None:
+    """Check that memory for a sample of so many bytes may be taken.
+
+    Raises:
+        BadData: It may not.
+    """
+    if size < _UNASKED:
+        return
+    wanted, most = _COPIES * size, memory.allowed()
+    if wanted > most:
+        raise BadData(
+            f"{what} would take {memory.spell(wanted)} of memory, and "
+            f"{memory.spell(most)} {_source()}",
+            fix=fix,
+        )
+
+
+def demand_disk(size: int, folder: Path, what: str, fix: str) -> None:
+    """Check that a folder's disk has room for so many bytes.
+
+    Raises:
+        BadData: It has not.
+    """
+    if size > (room := disk_room(folder)):
+        raise BadData(
+            f"{what} would take {memory.spell(size)} in {folder}, and {memory.spell(room)} "
+            "are free there",
+            fix=fix,
+        )
+
+
+def demand_listed(count: int) -> None:
+    """Check that memory for the list of so many samples may be taken.
+
+    Raises:
+        BadData: It may not.
+    """
+    if _LISTED * count > memory.allowed():
+        raise BadData(
+            f"{counted(count, 'sample')} and more: their list alone would take over "
+            f"{memory.spell(_LISTED * count)} of memory",
+            fix="give fewer samples, or end the generator",
+        )
+
+
+def disk_room(folder: Path) -> int:
+    """Return the bytes that may be written below a folder, which need not be there yet."""
+    there = next(one for one in [folder.absolute(), *folder.absolute().parents] if one.exists())
+    usage = shutil.disk_usage(there)
+    return max(0, usage.free - min(_RESERVE, int(_RESERVED * usage.total)))
+
+
+def array_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """Return the bytes of an array, however large: Python's integers do not overflow."""
+    return math.prod(map(int, shape)) * dtype.itemsize
+
+
+def total_bytes(arrays: Iterable[tuple[Sequence[int], np.dtype[Any]]]) -> int:
+    """Return the bytes of several arrays."""
+    return sum(array_bytes(shape, dtype) for shape, dtype in arrays)
+
+
+def _source() -> str:
+    return "are free" if memory.limit() is None else "is the memory limit"

@@ -1,0 +1,184 @@
+"""A verb that fails before its first result leaves nothing behind, and removes nothing else."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+from ortune.cli.main import BAD, main, root
+from ortune.core.errors import BadModel
+from ortune.core.plugins import codec
+from ortune.core.request import WorkerRequest, carried_out, parameters
+
+_CTX = click.Context(root)
+VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
+WITHOUT_WORKERS = {"compare", "diff", "pack", "report"}
+"""Verbs that read files of results, or write them, in this process alone."""
+_GIVEN = {"price": "1/h", "bisect": True, "on": "cpu"}
+WRITING = [
+    name
+    for name, verb in VERBS.items()
+    if {"out", "bisect"} & {one.name for one in parameters(verb.request)}
+]
+
+
+def asked(verb: str, folder: Path, out: Path):
+    """Return a verb's request with all that must be given, and an output."""
+    kind = VERBS[verb].request
+    fields = {
+        one.name: _GIVEN.get(one.name, str(folder / f"{one.name}.onnx"))
+        for one in parameters(kind)
+        if one.required
+    }
+    names = {one.name for one in parameters(kind)}
+    fields |= {"out": out} if "out" in names else {}
+    fields |= {"bisect": True} if "bisect" in names else {}
+    return kind(**fields)
+
+
+def filled(path: Path) -> None:
+    """Make a file, or a folder with something in it."""
+    if path.suffix in (".onnx", ".data", ".json", ".html"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    else:
+        (path / "deep").mkdir(parents=True)
+        (path / "deep" / "file").write_text("half")
+
+
+def everything(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def test_that_the_verbs_are_found() -> None:
+    assert {"apply", "convert", "demo", "extract", "optimize", "profile", "verify"} <= set(WRITING)
+
+
+@pytest.mark.parametrize("verb", WRITING)
+@pytest.mark.parametrize("error", [BadModel("no", fix="yes"), KeyboardInterrupt(), MemoryError()])
+@pytest.mark.parametrize("name", ["out", "a/b/out", "out.onnx"])
+def test_what_a_verb_made_is_gone_when_it_fails(tmp_path, verb, error, name) -> None:
+    request = asked(verb, tmp_path, tmp_path / name)
+
+    def run(given) -> None:
+        for path in given.makes:
+            filled(path)
+        raise error
+
+    assert request.makes
+    with pytest.raises(type(error)):
+        carried_out(request, run)
+    assert not everything(tmp_path)
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_what_was_there_stays(tmp_path, verb) -> None:
+    request = asked(verb, tmp_path, tmp_path / "out")
+    for path in request.makes:
+        filled(path)
+    (tmp_path / "beside").write_text("mine")
+    before = everything(tmp_path)
+
+    def run(given) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(request, run)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_a_folder_that_was_empty_is_empty_again(tmp_path, verb) -> None:
+    request = asked(verb, tmp_path, tmp_path / "out")
+    request.makes[0].mkdir()
+
+    def run(given) -> None:
+        filled(given.makes[0] / "more")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(request, run)
+    assert everything(tmp_path) == {request.makes[0]}
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_a_result_stays(tmp_path, verb) -> None:
+    request = asked(verb, tmp_path, tmp_path / "out")
+
+    def run(given) -> None:
+        for path in given.makes:
+            filled(path)
+
+    carried_out(request, run)
+    assert all(path.exists() for path in request.makes)
+
+
+@pytest.mark.parametrize(("verb", "run"), [("optimize", "out"), ("demo", "out/run")])
+def test_a_run_with_a_trial_stays(tmp_path, verb, run) -> None:
+    request = asked(verb, tmp_path, tmp_path / "out")
+
+    def search(given) -> None:
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "ledger.jsonl").write_text("{}\n")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(request, search)
+    assert (tmp_path / run / "ledger.jsonl").exists()
+
+
+def test_a_run_that_another_search_is_at_work_in_stays(tmp_path) -> None:
+    from ortune.experiment.ledger import locked
+
+    request = asked("optimize", tmp_path, tmp_path / "out")
+    with ExitStack() as other:
+
+        def run(given) -> None:
+            (tmp_path / "out").mkdir()
+            other.enter_context(locked(tmp_path / "out"))
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            carried_out(request, run)
+        assert (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_on_the_command_line_too(tmp_path, monkeypatch, capsys, verb) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = []
+    for param in VERBS[verb].params:
+        if isinstance(param, click.Argument) and (param.required or param.nargs == -1):
+            words.append("none.onnx")
+        elif param.name in ("out", "bisect") and isinstance(param, click.Option):
+            words += [param.opts[0], *(["made"] if param.name == "out" else [])]
+        elif getattr(param, "required", False):
+            words += [param.opts[0], "x"]
+    if verb == "demo":
+        words += ["--model", "none"]
+    code = main([verb, *words])
+    said = capsys.readouterr().err
+    assert code == BAD, said
+    assert "  fix: " in said
+    assert not everything(tmp_path)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_that_starts_a_worker_takes_a_memory_limit(verb) -> None:
+    options = {param.opts[0] for param in VERBS[verb].params}
+    assert ("--memory-limit" in options) != (verb in WITHOUT_WORKERS)
+    assert issubclass(VERBS[verb].request, WorkerRequest) != (verb in WITHOUT_WORKERS)
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - WITHOUT_WORKERS))
+def test_the_limit_holds_while_a_verb_runs(tmp_path, verb) -> None:
+    from ortune.core.hardware import memory
+
+    request = replace(asked(verb, tmp_path, tmp_path / "out"), memory_limit="3G")
+    assert carried_out(request, lambda given: memory.allowed()) == 3 * 2**30
+    assert memory.limit() is None
+    assert codec.encode(request.memory_limit) == 3 * 2**30

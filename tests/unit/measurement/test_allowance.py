@@ -1,0 +1,121 @@
+"""What all workers take together is bounded, and the one that is ended is told why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from ortune.core.hardware import memory
+from ortune.measurement.allowance import Allowance, allowance
+
+MB = 2**20
+HOLD = "import sys; x = bytearray(b'1') * (int(sys.argv[1]) << 20); print('ready', flush=True);\
+ sys.stdin.read()"
+
+
+@dataclass(eq=False)
+class Held:
+    """A process that holds some memory."""
+
+    megabytes: int
+    limit: int
+    why: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(self.megabytes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def end(self, why: str) -> None:
+        self.why.append(why)
+        self.process.kill()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def held():
+    found: list[Held] = []
+
+    def make(megabytes: int, limit: int) -> Held:
+        found.append(Held(megabytes, limit * MB))
+        return found[-1]
+
+    yield make
+    for one in found:
+        one.close()
+
+
+def waited(*workers: Held, seconds: float = 5.0) -> list[str]:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not any(one.why for one in workers):
+        time.sleep(0.02)
+    return [why for one in workers for why in one.why]
+
+
+def test_two_that_fit_alone_do_not_fit_together(held) -> None:
+    watch = Allowance()
+    first, second = held(120, 200), held(150, 200)
+    watch.add(first)
+    time.sleep(0.4)
+    assert not first.why
+    watch.add(second)
+    (why,) = waited(first, second)
+    assert second.why == [why]
+    assert why.startswith("ended by the memory limit of 200 MB: it wanted 15")
+    assert "MB, beside 12" in why
+    assert why.endswith("MB of other workers")
+    time.sleep(0.3)
+    assert not first.why
+
+
+def test_one_beyond_the_limit_is_ended_alone(held) -> None:
+    watch = Allowance()
+    one = held(150, 100)
+    watch.add(one)
+    (why,) = waited(one)
+    assert why.startswith("ended by the memory limit of 100 MB: it wanted 15")
+    assert "beside" not in why
+
+
+def test_who_is_through_counts_no_more(held) -> None:
+    watch = Allowance()
+    first, second = held(120, 200), held(150, 200)
+    watch.add(first)
+    assert 110 * MB < watch.taken() < 180 * MB
+    watch.drop(first)
+    watch.add(second)
+    assert not waited(first, second, seconds=0.5)
+    watch.drop(second)
+    assert watch.taken() == 0
+
+
+def test_a_process_that_is_gone_is_no_error(held) -> None:
+    watch = Allowance()
+    one = held(10, 1)
+    one.close()
+    watch.add(one)
+    assert not waited(one, seconds=0.3)
+
+
+def test_there_is_one_for_a_process() -> None:
+    assert allowance() is allowance()
+
+
+def test_the_default_counts_what_workers_hold_already() -> None:
+    alone = memory.allowed()
+    assert abs(memory.allowed(taken=1000 * MB) - alone - 900 * MB) < 200 * MB
