@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from ortune.backends.cpu import Cpu
 from ortune.cli.main import modules
 from ortune.cli.terminal.command import Verb
 from ortune.core import reading
@@ -148,8 +149,8 @@ def parsed(words: Sequence[str]) -> None:
 
 @contextmanager
 def _stopped() -> Iterator[None]:
-    """Put `begun` in the place of what verbs do."""
-    before = Verb.invoke
+    """Put `begun` in the place of what verbs do, and load no libraries."""
+    before, missing = Verb.invoke, Cpu.missing
 
     def invoke(command: Verb, ctx: click.Context) -> int:
         found = inspect.getclosurevars(command.callback).nonlocals["kind"]
@@ -158,9 +159,11 @@ def _stopped() -> Iterator[None]:
         return 0
 
     Verb.invoke = invoke  # type: ignore[assignment,method-assign]
+    Cpu.missing = lambda backend: None  # type: ignore[method-assign]
     try:
         yield
     finally:
+        Cpu.missing = missing  # type: ignore[method-assign]
         Verb.invoke = before  # type: ignore[method-assign]
 
 
