@@ -231,15 +231,7 @@ def corpus() -> Sequence[Callable[[], Case]]:
     """Return each command as it is, which must do what it says, and what was seen to break."""
 
     def made(line: str) -> Case:
-        fields = {
-            "M": "m.onnx",
-            "D": "d.npz",
-            "P": "p.ortune",
-            "R": "r",
-            "J": "j.json",
-            "ON": _FEW,
-        }
-        fields |= {"B": "top1>=base-0.5", "STEP": "fp16"}
+        fields = {**_FIELDS, "STEP": "fp16"}
         spelled = tuple(fields.get(word, word) for word in line.split())
         return Case(line.split()[0], _used(dict(whole()), spelled), spelled)
 
