@@ -30,7 +30,7 @@ _KEPT = 3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is asked for and return the exit status."""
     asked = _arguments(argv)
-    chosen = [targets.TARGETS[name] for name in asked.targets or targets.TARGETS]
+    chosen = [targets.TARGETS[name] for name in asked.targets or targets.READERS]
     if asked.input is not None:
         return _again(chosen[0], asked.seed, asked.input, asked.out)
     until = time.monotonic() + asked.seconds
@@ -41,14 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(target: Target, seed: int, count: int, out: Path, until: float) -> bool:
     """Go on where the last run of this seed ended; say what was found in all."""
     journal = out / f"{target.name}-{seed}.json"
-    state: dict[str, Any] = {"done": 0, "found": {}, "cpu": ""}
+    state: dict[str, Any] = {"done": 0, "found": {}, "slowest": [0, 0], "largest": [0, 0]}
     if journal.is_file():
         state = json.loads(journal.read_text())
     places: Counter[str] = Counter(state["found"])
     began = time.monotonic()
     first = state["done"]
-    for index, finding in watch(target, seed, range(first, count)):
-        state["done"] = index + 1
+    for seen in watch(target, seed, range(first, count)):
+        state["done"], finding = seen.index + 1, seen.finding
+        state["slowest"] = max(state["slowest"], [round(seen.seconds, 3), seen.index])
+        state["largest"] = max(state["largest"], [seen.bytes, seen.index])
         if finding is not None:
             place = f"{finding.kind}: {finding.where}"
             places[place] += 1
@@ -66,6 +68,9 @@ def _run(target: Target, seed: int, count: int, out: Path, until: float) -> bool
     sys.stdout.write(f"{state['done'] - first} now in {took:.0f} s, {places.total()} findings\n")
     for place, number in places.most_common():
         sys.stdout.write(f"  {number:6}  {place}\n")
+    (slow, late), (most, large) = state["slowest"], state["largest"]
+    sys.stdout.write(f"  slowest {slow:.1f} s (input {late}), ")
+    sys.stdout.write(f"largest {most / 1e6:.0f} MB (input {large})\n")
     sys.stdout.flush()
     return bool(places)
 
@@ -89,7 +94,7 @@ def _again(target: Target, seed: int, index: int, out: Path) -> int:
     case = target.case(seed, index)
     sys.stdout.write(f"{case.name}: {case.size} bytes in {list(case.files)}\n")
     sys.stdout.write(f"{[ascii(word)[:200] for word in case.words]}\n")
-    found = next(iter(watch(target, seed, [index])))[1]
+    found = next(iter(watch(target, seed, [index]))).finding
     if found is None:
         sys.stdout.write("nothing is wrong\n")
         return 0

@@ -56,10 +56,13 @@ def signed(held: Held) -> Held:
 
 
 def draw(rng: Random) -> Case:
-    """Change a bundle: its JSON, its models and streams, the zip itself; or a run's files."""
-    kind = rng.randrange(12)
-    if kind < 3:
-        return _run(rng)
+    """Change a bundle: its JSON, its models and streams, the zip; or a run's files."""
+    return run(rng) if rng.randrange(12) < 3 else bundle(rng)
+
+
+def bundle(rng: Random) -> Case:
+    """Change a bundle."""
+    kind = rng.randrange(3, 12)
     held = dict(rng.choice(seeds()))
     if kind < 7:
         name = rng.choice([one for one in held if one.endswith(".json")])
@@ -92,7 +95,8 @@ def _bundle(name: str, data: bytes) -> Case:
     return Case(name, {"x.ortune": data})
 
 
-def _run(rng: Random) -> Case:
+def run(rng: Random) -> Case:
+    """Change a file of a run."""
     files = dict(rng.choice(runs()))
     name = rng.choice(list(files))
     if rng.random() < 0.15:

@@ -30,14 +30,51 @@ INPUTS = (
 PICTURES = (TensorSpec("x", "float32", ("batch", 3, 8, 8)),)
 _TEXTS = (*INPUTS, TensorSpec("words", "str", ("batch",)), TensorSpec("half", "bfloat16", None))
 _DESCRIPTIONS = (
-    "<f4", ">f4", "<f2", "|O", "O", "<f999", "V1000000000", "U1000000000", "S0", "V0", "|b1", "M8[D]",
-    "<c16", "<i8", ",".join(["f4"] * 3000), "", "x", "f4, f4", "T", "<m8[s]",
-)  # fmt: skip
+    "<f4",
+    ">f4",
+    "<f2",
+    "|O",
+    "O",
+    "<f999",
+    "V1000000000",
+    "U1000000000",
+    "S0",
+    "V0",
+    "|b1",
+    "M8[D]",
+    "<c16",
+    "<i8",
+    ",".join(["f4"] * 3000),
+    "",
+    "x",
+    "f4, f4",
+    "T",
+    "<m8[s]",
+)
 _SHAPES = (
-    "(3, 4)", "()", "(3,)", "(-3, 4)", "(3, -4)", "(10**12, 4)", "(1000000000000, 4)", "(3, 0)", "(0, 4)",
-    "(1152921504606846976, 16)", "(9999999999999999999999, 4)", "(True, 4)", "(3.0, 4)", "('3', 4)",
-    "[3, 4]", "3", "None", "((3,), 4)", f"({'1, ' * 70})", "(65536, 65536)", "(4, 3)", "(1, 12)",
-)  # fmt: skip
+    "(3, 4)",
+    "()",
+    "(3,)",
+    "(-3, 4)",
+    "(3, -4)",
+    "(10**12, 4)",
+    "(1000000000000, 4)",
+    "(3, 0)",
+    "(0, 4)",
+    "(1152921504606846976, 16)",
+    "(9999999999999999999999, 4)",
+    "(True, 4)",
+    "(3.0, 4)",
+    "('3', 4)",
+    "[3, 4]",
+    "3",
+    "None",
+    "((3,), 4)",
+    f"({'1, ' * 70})",
+    "(65536, 65536)",
+    "(4, 3)",
+    "(1, 12)",
+)
 
 
 def npy(array: np.ndarray) -> bytes:
@@ -84,7 +121,7 @@ def draw(rng: Random) -> Case:
     if kind < 3:
         held = [(f"{name}.npy", npy(one)) for name, one in arrays().items()]
         at = rng.randrange(len(held))
-        held[at] = held[at][0], _array(rng, held[at][1])
+        held[at] = held[at][0], changed(rng, held[at][1])
         if rng.random() < 0.3:
             return Case("members", {"d.npz": archives.renamed(rng, held)})
         data = archives.zipped(held, rng.choice((0, 8)))
@@ -94,14 +131,15 @@ def draw(rng: Random) -> Case:
     if kind < 5:
         files = {f"d/{name}.npy": npy(one) for name, one in arrays().items()}
         name = rng.choice(list(files))
-        files[name] = _array(rng, files[name])
+        files[name] = changed(rng, files[name])
         return Case("a folder of .npy", files)
     if kind < 7:
         return _lines(rng)
     return rng.choice((_labels, _ranges, _results, _picture, _stream))(rng)
 
 
-def _array(rng: Random, data: bytes) -> bytes:
+def changed(rng: Random, data: bytes) -> bytes:
+    """Change a .npy by its header or its bytes."""
     if rng.random() < 0.3:
         return mutate.raw(rng, data)
     header = described(
@@ -128,7 +166,7 @@ def _lines(rng: Random) -> Case:
 def _labels(rng: Random) -> Case:
     good = archives.zipped([(f"{name}.npy", npy(one)) for name, one in arrays().items()])
     if rng.random() < 0.5:
-        return Case("labels as .npy", {"d.npz": good, "l.npy": _array(rng, npy(np.arange(3)))})
+        return Case("labels as .npy", {"d.npz": good, "l.npy": changed(rng, npy(np.arange(3)))})
     text = mutate.text(rng, "name,label,group\na,1,x\nb,2,x\nc,3,y\n", ('"', ",", "\n", "label"))
     return Case("labels as .csv", {"d.npz": good, "l.csv": text.encode("utf-8", "replace")})
 
@@ -342,9 +380,24 @@ def corpus() -> Sequence[Callable[[], Case]]:
         _zip("groups", group=np.zeros((3, 3))),
         _bomb,
         *map(_jsonl, lines),
-        *map(_csv, ("", ",", "label", "label\n1\n2\n3\n4\n", "a,b\n1,2\n", 'label\n"a\n', "label\n\0\n",
-                    "label\n" + "9" * 5000 + "\n1\n2\n", "label\nnan\ninf\n1e999\n", "label\n٣\n1\n2\n",
-                    "label,group\n1\n", "x" * 200_000, "label\n" + "a" * 200_000 + "\nb\nc\n")),
+        *map(
+            _csv,
+            (
+                "",
+                ",",
+                "label",
+                "label\n1\n2\n3\n4\n",
+                "a,b\n1,2\n",
+                'label\n"a\n',
+                "label\n\0\n",
+                "label\n" + "9" * 5000 + "\n1\n2\n",
+                "label\nnan\ninf\n1e999\n",
+                "label\n٣\n1\n2\n",
+                "label,group\n1\n",
+                "x" * 200_000,
+                "label\n" + "a" * 200_000 + "\nb\nc\n",
+            ),
+        ),
         lambda: Case("an empty .npz", {"d.npz": archives.zipped([])}),
         lambda: Case("no zip", {"d.npz": b"hello"}),
         lambda: Case("an empty folder", {"d/.hidden": b""}),
@@ -354,7 +407,7 @@ def corpus() -> Sequence[Callable[[], Case]]:
         partial(_pictured, "", 2**31 - 1, 2**31 - 1, 1),
         partial(_pictured, "", 10_000, 10_000, 1),
         partial(_pictured, "", 0, 0, 0),
-    ]  # fmt: skip
+    ]
 
 
 _PREPROCESS = (

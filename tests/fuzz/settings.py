@@ -12,12 +12,49 @@ from tests.fuzz import mutate, verbs
 from tests.fuzz.target import Case, Target
 
 _VALUES = (
-    "nan", "inf", "-inf", "1e999", "-1", "0", "5000", "9" * 30, "9" * 5000, "true", "false", "0.5",
-    "1979-05-27T07:32:00Z", "07:32:00", "[]", "{}", "[1, [2, ['a']]]", "{a = {b = 1}}", '""', "''",
-    '"nan"', '"-1s"', '"\\u001b[31m"', '"\\u0000"', '"a\\nb"', '"os:system"', '"cpu(threads=5000)"',
-    '["cpu"]', "[true]", "[nan]", "[[]]", "0x7fffffffffffffff", "0o7", "1_000", "'''\n\n'''", "[{}]",
-    '"' + "a" * 100_000 + '"', mutate.nested(40), '"../../etc/passwd"', '"/dev/null"', "-0.0", "1e-320",
-)  # fmt: skip
+    "nan",
+    "inf",
+    "-inf",
+    "1e999",
+    "-1",
+    "0",
+    "5000",
+    "9" * 30,
+    "9" * 5000,
+    "true",
+    "false",
+    "0.5",
+    "1979-05-27T07:32:00Z",
+    "07:32:00",
+    "[]",
+    "{}",
+    "[1, [2, ['a']]]",
+    "{a = {b = 1}}",
+    '""',
+    "''",
+    '"nan"',
+    '"-1s"',
+    '"\\u001b[31m"',
+    '"\\u0000"',
+    '"a\\nb"',
+    '"os:system"',
+    '"cpu(threads=5000)"',
+    '["cpu"]',
+    "[true]",
+    "[nan]",
+    "[[]]",
+    "0x7fffffffffffffff",
+    "0o7",
+    "1_000",
+    "'''\n\n'''",
+    "[{}]",
+    '"' + "a" * 100_000 + '"',
+    mutate.nested(40),
+    '"../../etc/passwd"',
+    '"/dev/null"',
+    "-0.0",
+    "1e-320",
+)
 
 
 def draw(rng: Random) -> Case:
@@ -81,7 +118,7 @@ def corpus() -> Sequence[Callable[[], Case]]:
         for key, value in verbs.valid(verb).items():
             others = {k: v for k, v in verbs.required(verb).items() if k != key}
             head = "".join(f"{k} = {json.dumps(v)}\n" for k, v in others.items())
-            for wrong in (
+            wrong = (
                 "nan",
                 "-1",
                 "[[]]",
@@ -90,8 +127,8 @@ def corpus() -> Sequence[Callable[[], Case]]:
                 "9" * 30,
                 '"\\u001b[31m"',
                 json.dumps(value),
-            ):
-                made.append(_case(verb, f"{head}{key} = {wrong}\n".encode()))
+            )
+            made += [_case(verb, f"{head}{key} = {text}\n".encode()) for text in wrong]
     return [lambda one=one: one for one in made]  # type: ignore[misc]
 
 

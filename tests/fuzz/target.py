@@ -50,12 +50,14 @@ class Target:
         draw: Makes one more case.
         read: Gives a case, written into a folder, to the readers. An `OrtuneError` is a fine
             answer, every other exception a finding.
+        patience: Seconds without processor time after which an input is taken to wait for ever.
     """
 
     name: str
     corpus: Callable[[], Sequence[Callable[[], Case]]]
     draw: Callable[[Random], Case]
     read: Callable[[Case, Path], None]
+    patience: float = 15.0
 
     def case(self, seed: int, index: int) -> Case:
         """Return one input: those of the corpus come first."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tests.fuzz import bundles, feeds, models, settings, words
+from tests.fuzz import bundles, commands, feeds, models, settings, words
 
-TARGETS = {
+READERS = {
     one.name: one
     for one in (models.TARGET, bundles.TARGET, feeds.TARGET, settings.TARGET, words.TARGET)
 }
+"""In this process."""
+TARGETS = READERS | {commands.TARGET.name: commands.TARGET}

@@ -30,22 +30,47 @@ from tests.fuzz.answers import answer
 from tests.fuzz.target import Broken
 
 BUDGETS = (
-    "top1>=base-0.01", "cosine>=0.999", "cosine(share=0.9)>=0.999", "snr>=30", "max-error<=0.1",
-    "agreement>=base", "os:getcwd>=0.9", "top1>=base - 0.5",
-)  # fmt: skip
+    "top1>=base-0.01",
+    "cosine>=0.999",
+    "cosine(share=0.9)>=0.999",
+    "snr>=30",
+    "max-error<=0.1",
+    "agreement>=base",
+    "os:getcwd>=0.9",
+    "top1>=base - 0.5",
+)
 BACKENDS = (
-    "cpu", "cpu(threads=1)", "cpu(threads=1,graph=basic),openvino", "auto", "reference",
-    'cpu(config=[["session.intra_op.allow_spinning", "0"]])', "torch(source=os:getcwd)",
-    "bucketed(inner=cpu(threads=1), axes=[x])", "simulated(isa=avx2)", "openvino(threads=1)",
-)  # fmt: skip
+    "cpu",
+    "cpu(threads=1)",
+    "cpu(threads=1,graph=basic),openvino",
+    "auto",
+    "reference",
+    'cpu(config=[["session.intra_op.allow_spinning", "0"]])',
+    "torch(source=os:getcwd)",
+    "bucketed(inner=cpu(threads=1), axes=[x])",
+    "simulated(isa=avx2)",
+    "openvino(threads=1)",
+)
 STEPS = (
-    "simplify", "fp16", "int8-static(observer=percentile(p=99.9))", "fuse-silu", "int4-weights",
-    "fold-preprocess", "x.py:Rule", 'int8-dynamic(exclude=["conv_*"])', "lower-opset(version=13)",
-)  # fmt: skip
+    "simplify",
+    "fp16",
+    "int8-static(observer=percentile(p=99.9))",
+    "fuse-silu",
+    "int4-weights",
+    "fold-preprocess",
+    "x.py:Rule",
+    'int8-dynamic(exclude=["conv_*"])',
+    "lower-opset(version=13)",
+)
 WORKLOADS = (
-    "latency", "throughput", "arrivals(rate=50)", "throughput(batch=8)", "loadgen", "shapes",
+    "latency",
+    "throughput",
+    "arrivals(rate=50)",
+    "throughput(batch=8)",
+    "loadgen",
+    "shapes",
     "first-shapes",
-)  # fmt: skip
+)
 _SPELLED: Mapping[str, Sequence[str]] = {
     "budget": BUDGETS,
     "on": BACKENDS,

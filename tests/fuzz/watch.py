@@ -26,8 +26,6 @@ from tests.fuzz.target import Broken, Case, Target
 
 SECONDS = 5.0
 """Of processor time. A busy machine makes an input slow, but not hungry."""
-STUCK = 15.0
-"""Seconds without processor time after which an input is taken to wait for ever."""
 _MAKING = 3.0
 """Seconds that making an input may take: this limit is kept from outside."""
 BYTES = 1 << 30
@@ -54,16 +52,29 @@ class Finding:
     text: str
 
 
-def watch(
-    target: Target, seed: int, indices: Sequence[int]
-) -> Iterator[tuple[int, Finding | None]]:
-    """Yield each index with what was found, in order; a process that falls is started anew."""
+@dataclass(frozen=True)
+class Seen:
+    """What became of one input.
+
+    Attributes:
+        seconds: Of processor time.
+        bytes: Peak memory beyond what there was before; both 0 where the process fell.
+    """
+
+    index: int
+    finding: Finding | None
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+def watch(target: Target, seed: int, indices: Sequence[int]) -> Iterator[Seen]:
+    """Yield what became of each input, in order; a process that falls is started anew."""
     left = list(indices)
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_memory()) as name:
         while left:
-            for index, found in _process(target, seed, left, Path(name)):
+            for seen in _process(target, seed, left, Path(name)):
                 left = left[1:]
-                yield index, found
+                yield seen
 
 
 def _memory() -> Path | None:
@@ -71,9 +82,7 @@ def _memory() -> Path | None:
     return shared if shared.is_dir() else None
 
 
-def _process(
-    target: Target, seed: int, indices: Sequence[int], folder: Path
-) -> Iterator[tuple[int, Finding | None]]:
+def _process(target: Target, seed: int, indices: Sequence[int], folder: Path) -> Iterator[Seen]:
     """Run inputs until one falls; that one is the last that is yielded."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
@@ -85,10 +94,10 @@ def _process(
     try:
         for index in indices:
             try:
-                yield index, _answer(child, ours)
+                yield _answer(child, ours, target)
             except _Fallen as fallen:
                 name, why = target.case(seed, index).name, str(fallen)
-                yield index, Finding(target.name, index, name, fallen.kind, why, why)
+                yield Seen(index, Finding(target.name, index, name, fallen.kind, why, why))
                 return
     finally:
         child.kill()
@@ -105,7 +114,7 @@ class _Fallen(Exception):
         self.kind = kind
 
 
-def _answer(child: multiprocessing.process.BaseProcess, pipe: Connection) -> Finding | None:
+def _answer(child: multiprocessing.process.BaseProcess, pipe: Connection, target: Target) -> Seen:
     """Wait for the answer to one input.
 
     Raises:
@@ -120,10 +129,10 @@ def _answer(child: multiprocessing.process.BaseProcess, pipe: Connection) -> Fin
             last, moved = used, time.monotonic()
         if used - first > SECONDS + _MAKING:
             raise _Fallen("time", f"more than {SECONDS:g} s of processor time")
-        if time.monotonic() - moved > STUCK:
-            raise _Fallen("time", f"at a standstill for {STUCK:g} s")
+        if time.monotonic() - moved > target.patience:
+            raise _Fallen("time", f"at a standstill for {target.patience:g} s")
     try:
-        found: Finding | None = pipe.recv()
+        found: Seen = pipe.recv()
     except (EOFError, OSError):
         child.join(10)
         number = -(child.exitcode or 0)
@@ -156,7 +165,7 @@ def _work(
         os.chdir(home)
 
 
-def _one(target: Target, seed: int, index: int, folder: Path) -> Finding | None:
+def _one(target: Target, seed: int, index: int, folder: Path) -> Seen:
     case = target.case(seed, index)
     place = case.write(folder / str(index))
     place.mkdir(exist_ok=True)
@@ -173,7 +182,8 @@ def _one(target: Target, seed: int, index: int, folder: Path) -> Finding | None:
         found = "time", "slow", f"{took:.1f} s of processor time"
     if found is None and more > BYTES + case.size:
         found = "memory", "peak", f"{more / 1e6:.0f} MB beyond the input's {case.size} bytes"
-    return None if found is None else Finding(target.name, index, case.name, *found)
+    made = None if found is None else Finding(target.name, index, case.name, *found)
+    return Seen(index, made, took, more)
 
 
 def _fence() -> None:

@@ -14,9 +14,35 @@ from tests.fuzz import mutate
 Message: TypeAlias = "list[Field]"
 
 _NUMBERS = (0, 1, 2, 7, 16, 999, 2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63, 2**64 - 1)
-_NAMES = ("", "x", "y", "a" * 300, "\x1b[31m", "a\nb", "../x", "/etc/passwd", "é", "-1", "0", "If",
-          "Loop", "Constant", "Reshape", "Cast", "Conv", "MatMul", "location", "offset", "length",
-          "ai.onnx", "com.microsoft", "then_branch", "body", "value", "nope")  # fmt: skip
+_NAMES = (
+    "",
+    "x",
+    "y",
+    "a" * 300,
+    "\x1b[31m",
+    "a\nb",
+    "../x",
+    "/etc/passwd",
+    "é",
+    "-1",
+    "0",
+    "If",
+    "Loop",
+    "Constant",
+    "Reshape",
+    "Cast",
+    "Conv",
+    "MatMul",
+    "location",
+    "offset",
+    "length",
+    "ai.onnx",
+    "com.microsoft",
+    "then_branch",
+    "body",
+    "value",
+    "nope",
+)
 
 
 @dataclass
