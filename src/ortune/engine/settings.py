@@ -1,4 +1,4 @@
-"""The settings that a bundle carries: which backend, allowed or not, and how many threads here."""
+"""The settings that a bundle carries: whether they are allowed, and with how many threads."""
 
 from __future__ import annotations
 

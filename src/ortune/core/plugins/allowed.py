@@ -126,7 +126,8 @@ INTERPRETERS: tuple[str, ...] = ("here",)
 """Names of environments that a run may ask its workers to run in, looked up on this machine."""
 
 _OPTIMIZERS = _list(_text(r"[A-Za-z0-9_]+", 128), 256)
-_AFFINITY = _text(r"[0-9,;-]*", 8192)
+_CPUS = r"[0-9]{1,4}(-[0-9]{1,4})?"
+_AFFINITY = _text(rf"({_CPUS}([,;]{_CPUS})*)?", 8192)
 _LEVELS = _word("disabled", "disable", "basic", "extended", "all")
 _DEFAULT = _word("default", "on", "off")
 

@@ -23,19 +23,25 @@ DISTRUST = "do not trust this file"
 _DEEPEST = 64
 """Levels of lists and mappings; what is written here has a dozen."""
 _DEEP = "it is nested too deeply"
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""How a half of a character beyond the first 65,536 is spelled."""
 _LONGEST = 80
 
 
 def loads(content: bytes | str) -> Any:
-    """Read JSON.
+    """Read JSON in UTF-8.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is none, or has text that cannot be written again: halves of characters.
     """
+    text = content.decode() if isinstance(content, bytes) else content
     try:
-        return json.loads(content)
+        data = json.loads(text)
+        if _HALF.search(text):
+            json.dumps(data, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError(_DEEP) from None
+    return data
 
 
 def demand(data: object, where: str, *, fix: str = DISTRUST) -> None:
@@ -162,7 +168,7 @@ def _broken(rule: Rule, value: Any) -> Iterator[str]:
             if not isinstance(value, str) or len(value) > rule["most"]:
                 yield f"{_shown(value)} is no text of at most {rule['most']} characters"
             elif not re.fullmatch(rule["pattern"], value):
-                yield f"{_shown(value)} may name a file or hold code, not a plain setting"
+                yield f"{_shown(value)} is not of the form that it may have"
         case "list":
             yield from _listed(rule, value)
         case "pairs":

@@ -172,6 +172,7 @@ def test_session_keys_that_only_compute_are_kept_within_their_bounds() -> None:
         ("block_base", 10**9),
         ("affinity", "1;$(touch x)"),
         ("affinity", "1;" * 9999),
+        ("affinity", "1-100000000"),
         ("level", "/etc/passwd"),
         ("disable", ["../x"]),
         ("disable", "GeluFusion"),
@@ -224,8 +225,15 @@ def test_nesting_is_bounded() -> None:
     refused(deep, "nested too deeply")
     with pytest.raises(ValueError, match="nested too deeply"):
         stored.loads("[" * 100_000)
-    with pytest.raises(ValueError, match="Expecting"):
-        stored.loads("{")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "", b"\xff\xfe", '"\\ud800"', b'{"\\uDcFF": 1}', "9" * 10_000, "\ufeff{}"]
+)
+def test_what_is_no_json_or_cannot_be_written_again(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        stored.loads(text)
+    assert stored.loads('"\\ud83d\\ude00"') == "\U0001f600"
 
 
 def test_what_is_refused_is_shown_short_and_without_control_characters() -> None:
