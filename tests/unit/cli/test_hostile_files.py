@@ -25,7 +25,7 @@ VERBS: dict[str, Words] = {
     "extract": lambda model, good, data, out: [model, "--to", "y", "-o", out],
     "inspect": lambda model, good, data, out: [model, "-v"],
     "optimize": lambda model, good, data, out: [model, "-o", out, "--time", "1s", "--quiet"],
-    "profile": lambda model, good, data, out: [model, "-o", out],
+    "profile": lambda model, good, data, out: [model],
     "run": lambda model, good, data, out: [model, data, "-o", out],
     "timeline": lambda model, good, data, out: [
         *(model, "--inferences-per-session", "5", "-o", f"{out}.html")

@@ -29,7 +29,7 @@ def _rename(graph: Graph) -> int:
 
 
 def _nodes(bodies: list[Graph]) -> int:
-    taken = Taken(node.name for body in bodies for node in body if node.name)
+    taken = NamesInUse(node.name for body in bodies for node in body if node.name)
     seen: set[str] = set()
     changed = 0
     for body in bodies:
@@ -47,7 +47,7 @@ def _nodes(bodies: list[Graph]) -> int:
 def _values(bodies: list[Graph]) -> int:
     kept = {value for value in (*bodies[0].inputs, *bodies[0].outputs) if value.name}
     every = list(dict.fromkeys(value for body in bodies for value in _made(body)))
-    taken = Taken(value.name for value in every if value.name)
+    taken = NamesInUse(value.name for value in every if value.name)
     seen = {str(value.name) for value in kept}
     changed = 0
     for value in every:
@@ -71,7 +71,7 @@ def _made(body: Graph) -> list[ir.Value]:
     return [*body.inputs, *held, *(value for node in body for value in node.outputs)]
 
 
-class Taken:
+class NamesInUse:
     """Names in use; finding one of a thousand of the same stem takes no longer than the first."""
 
     def __init__(self, names: Iterable[str]) -> None:
