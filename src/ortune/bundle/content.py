@@ -47,8 +47,8 @@ def content(study: Study, trial: Trial, *, custom_ops: bool = False) -> Content:
         custom_ops: Whether code that the run names may run for that.
 
     Raises:
-        OrtuneError: A part of the run is gone or leads out of its folder, an original changed
-            after the search, or code may not run.
+        OrtuneError: A part of the run is gone, an original changed after the search, or code may
+            not run.
     """
     originals = sources(study)
     files: dict[str, Path] = {}
@@ -174,6 +174,6 @@ def _golden(files: dict[str, Path], study: Study, trial: Trial, name: str) -> Go
     root = Path(study.root)
     home = f"golden/{name}" if name else "golden"
     found = Golden(f"{home}/inputs.stream", f"{home}/outputs.stream")
-    files[found.inputs] = samples.inside(root, samples.inputs_path(root, name))
-    files[found.outputs] = samples.inside(root, samples.outputs_path(root, name, trial))
+    files[found.inputs] = samples.inputs_path(root, name)
+    files[found.outputs] = samples.outputs_path(root, name, trial)
     return found

@@ -7,7 +7,6 @@ import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
@@ -17,6 +16,7 @@ from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
+from ortune.engine import archive
 from ortune.engine.manifest import (
     EVIDENCE,
     MANIFEST,
@@ -69,18 +69,18 @@ def pack(
     _demand_portable(chosen.plan.backend)
     parts = content(study, chosen, custom_ops=custom_ops)
     texts = {
-        SETTINGS: codec.encode(_settings(chosen.plan.backend, parts)),
-        RECIPE: codec.encode(chosen.plan.recipe),
-        EVIDENCE: codec.encode(evidence(study, chosen)),
+        SETTINGS: _json(_settings(chosen.plan.backend, parts)),
+        RECIPE: _json(chosen.plan.recipe),
+        EVIDENCE: _json(evidence(study, chosen), indent=None),
     }
-    with (
-        replacing(path, force=force, sources=parts.files.values()) as draft,
-        zipfile.ZipFile(draft, "w") as bundle,
-    ):
-        members = {name: _text(bundle, name, _json(data)) for name, data in texts.items()}
-        for name, source in parts.files.items():
-            members[name] = _file(bundle, name, source)
-        _text(bundle, MANIFEST, replace(parts.manifest, members=members).write())
+    with replacing(path, force=force, sources=parts.files.values()) as draft:
+        with zipfile.ZipFile(draft, "w") as bundle:
+            members = {name: _text(bundle, name, data) for name, data in texts.items()}
+            for name, source in parts.files.items():
+                members[name] = _file(bundle, name, source)
+            _text(bundle, MANIFEST, replace(parts.manifest, members=members).write())
+        with archive.opened(draft):  # what a reader would refuse is not written
+            pass
     return path
 
 
@@ -116,7 +116,8 @@ def _demand_portable(backend: Backend) -> None:
     named = set(stored.code(codec.encode(backend))) - set(backend.custom_ops)
     if named:
         raise BadSettings(
-            f"a bundle cannot bring what {backend} runs: {', '.join(sorted(named))}", fix=_ANOTHER
+            f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",
+            fix=_ANOTHER,
         )
 
 
@@ -126,8 +127,8 @@ def _settings(backend: Backend, parts: Content) -> Backend:
     return replace(backend, custom_ops=named) if named else backend  # type: ignore[call-arg]
 
 
-def _json(data: Any) -> bytes:
-    return json.dumps(data, indent=1).encode()
+def _json(value: object, indent: int | None = 1) -> bytes:
+    return json.dumps(codec.encode(value), indent=indent).encode()
 
 
 def _text(bundle: zipfile.ZipFile, name: str, text: bytes) -> Member:

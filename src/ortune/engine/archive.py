@@ -36,9 +36,10 @@ AGAIN = "copy it again, or pack the run again"
 _LONGEST = 1024
 _MOST_MEMBERS = 4096
 """A bundle has ten, and one more for every file of external data."""
-_TEXTS = {MANIFEST: 16 << 20, SETTINGS: 1 << 20, RECIPE: 4 << 20, EVIDENCE: 32 << 20}
-"""Member that is read as JSON, and may be packed -> bytes at most. All others lie in the zip as
-they are: a bundle unpacks to little more than its own size."""
+_TEXTS = {MANIFEST: 4 << 20, SETTINGS: 1 << 18, RECIPE: 1 << 20, EVIDENCE: 8 << 20}
+"""Member that is read as JSON, and may be packed -> bytes at most: parsed they may take fifty
+times that, and have a tenth of it in bundles seen. All others lie in the zip as they are: a bundle
+unpacks to little more than its own size."""
 _FREE, _RATIO = 1 << 20, 200
 """What is unpacked to more than so many bytes is packed to at least that share of them."""
 

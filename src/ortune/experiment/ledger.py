@@ -77,10 +77,28 @@ def locked(root: Path) -> AbstractContextManager[None]:
     """Hold a run's folder for one search.
 
     Raises:
-        BadData: Another search is at work in it, when the context is entered.
+        BadData: Another search is at work in it, when the context is entered; or, at once, it
+            has links out of it.
     """
+    _demand_no_links(root)
     fix = "wait for it, or choose another -o folder"
     return held(root / "lock", BadData(f"another search is at work in {root}", fix=fix))
+
+
+def _demand_no_links(root: Path) -> None:
+    """Refuse links out of a run's folder: they would be written through, or handed on by a pack.
+
+    Raises:
+        BadData: There is one.
+    """
+    home = root.resolve()
+    for folder, folders, files in os.walk(root):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(home):
+                raise BadData(
+                    f"'{path}' links out of the run's folder",
+                    fix=f"{stored.DISTRUST}, or put what it links to in its place",
+                )
 
 
 def _cut(path: Path) -> None:
@@ -162,6 +180,7 @@ def write_header(root: Path, header: Header) -> None:
 def read_header(root: Path) -> Header | None:
     """Return what a run was started with, or None when the folder holds no run."""
     path = root / "header.json"
+    _demand_no_links(root)
     data = _load(path)
     if data is None:
         return None

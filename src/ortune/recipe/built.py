@@ -51,7 +51,9 @@ def stored(cache: Path, name: str, steps: Sequence[Step], material: str = "") ->
         return None
     try:
         kept = json.loads(record.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(kept, dict) or "edits" not in kept:
         return None
     if kept.get("bytes", _bytes(path)) != _bytes(path):
         return None

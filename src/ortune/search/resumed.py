@@ -14,6 +14,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
+from ortune.core.wording import count
 from ortune.experiment.ledger import read_header, read_trials
 from ortune.search.request import Optimize
 
@@ -47,6 +48,7 @@ def demand(root: Path, asked: Optimize, targets: Sequence[Backend]) -> None:
     above = max((stored.threads(plan.backend) for plan in plans), default=0)
     if above > most:
         raise BadData(
-            f"the run in {root} has a plan of {above} threads, and this machine has {most} CPUs",
+            f"the run in {root} has a plan of {count(above, 'thread')}, and there are "
+            f"{count(effective_cpus(), 'CPU')} here",
             fix="do not trust this run; search again into another -o folder",
         )

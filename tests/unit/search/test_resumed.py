@@ -71,7 +71,7 @@ def test_a_metric_that_nobody_named_now(
 def test_threads_that_nobody_asked_for_now(tmp_path: Path) -> None:
     study = on(studies.study(tmp_path), Cpu(threads=5000))
     root = written(study)
-    with pytest.raises(BadData, match=f"a plan of 5000 threads.*{effective_cpus()} CPUs"):
+    with pytest.raises(BadData, match=f"a plan of 5,000 threads.*{effective_cpus()} CPU"):
         resumed.demand(root, asked(study), [Cpu()])
     resumed.demand(root, asked(study), [Cpu(threads=5000)])
 

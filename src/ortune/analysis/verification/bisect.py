@@ -258,7 +258,7 @@ def _steps(reference: Path, other: Path) -> tuple[tuple[Step, ...], str]:
         return (), "it was made of another file than the reference"
     try:
         return codec.decode(tuple[Step, ...], json.loads(kept[STEPS])), ""
-    except (OrtuneError, ValueError) as error:
+    except (OrtuneError, ValueError, RecursionError) as error:
         return (), f"its steps are not known here: {_said(error)}"
 
 

@@ -69,5 +69,5 @@ def test_a_person_who_types_it_may(
     assert main(["bench", str(path), "--seconds", "0.1"]) == 2
     assert "is no setting that a file" in capsys.readouterr().err
     assert not list(tmp_path.glob("written*"))
-    assert main(["bench", str(model), "--on", WRITES, "--seconds", "0.1", "--shape", "x=1x4"]) == 0
+    assert main(["bench", str(model), "--on", WRITES, "--seconds", "0.1", "--shape", "x:1x4"]) == 0
     assert list(tmp_path.glob("written*"))
