@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
+from tests import hostile
 from tests.models import write_classifier
 
 from ortune.cli.main import main
@@ -170,6 +172,71 @@ def test_dtype_errors_name_both_sides(
     assert "int64" in errors
     assert "expected" in errors
     assert "float32" in errors
+
+
+COMMANDS = [
+    ("inspect", "cycle", []),
+    ("apply", "opset 999", ["simplify", "-o", "out.onnx"]),
+    ("optimize", "many nodes", ["-o", "run"]),
+    ("bench", "raw too short", []),
+    ("convert", "functions that double", ["out.onnx", "--precision", "fp16"]),
+]
+
+
+@pytest.mark.parametrize(("verb", "name", "more"), COMMANDS)
+def test_a_hostile_model_costs_little_and_is_two_lines(
+    verb: str, name: str, more: list[str], tmp_path: Path
+) -> None:
+    path = hostile.written(name, tmp_path / "in")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ortune.cli.main", verb, str(path), *more],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        preexec_fn=limit,
+    )
+    lines = done.stderr.splitlines()
+    assert done.returncode == 2, done.stderr
+    assert len(lines) == 2
+    assert lines[0].startswith(f"ortune {verb}: ")
+    assert hostile.REFUSED[name][1] in lines[0]
+    assert len(lines[0]) < 400
+    assert "/onnxruntime" not in done.stderr
+    assert lines[1].startswith("  fix: ")
+    assert [one.name for one in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize(
+    ("verb", "more"), [("inspect", ["--nodes", "-v"]), ("verify", ["-v"]), ("run", ["in"])]
+)
+def test_names_do_not_steer_a_real_terminal(verb: str, more: list[str], tmp_path: Path) -> None:
+    path = hostile.written("control characters", tmp_path / "in")
+    np.savez(path.parent / "one.npz", x=np.ones((1, 2, 4), np.float32))
+    words = [str(path), *([str(path)] if verb == "verify" else []), *more]
+    ours, theirs = os.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "ortune.cli.main", verb, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=tmp_path,
+    )
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while part := os.read(ours, 1 << 16):
+            shown += part
+    os.close(ours)
+    assert running.wait() in (0, 1, 2)
+    text = shown.decode()
+    assert "unexpected" not in text
+    assert not any(mark in text for mark in ("\x1b]", "\x1b[31mred", "\x07", "\u202e"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file-size limits stand in for a full disk")

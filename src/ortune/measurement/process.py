@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
-from ortune.core.errors import BadModel, gist
+from ortune.core.errors import BadModel, gist, visible
 from ortune.core.hardware import memory
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
@@ -28,6 +30,7 @@ from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.workloads.latency import Latency
 
 _LAST_LINES = 4
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
 _MORE_MEMORY = "give a higher --memory-limit, a smaller batch or smaller samples"
 
@@ -84,9 +87,11 @@ class Worker:
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=None if job.verbose else log,
+                stderr=subprocess.PIPE if job.verbose else log,
                 start_new_session=True,
             )
+        if self._process.stderr is not None:
+            threading.Thread(target=_show, args=(self._process.stderr,), daemon=True).start()
         self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -200,6 +205,13 @@ def _demand(job: WorkerJob) -> None:
         sizes.demand(batch * Stream(path).widest, what, "give a smaller --batch")
     for plugin in (job.backend, job.workload):
         codec.check_numbers(plugin, [one.name for one in fields(plugin)], here=True)
+
+
+def _show(log: IO[bytes]) -> None:
+    """Pass on what a runtime logs; names in it, a stranger's, cannot steer the terminal."""
+    with log:
+        for line in log:
+            sys.stderr.write(visible(_COLOUR.sub("", line.decode(errors="replace"))))
 
 
 def ask_once(job: WorkerJob, *commands: tuple[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

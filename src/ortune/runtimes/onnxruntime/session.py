@@ -23,7 +23,9 @@ LEVELS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-_LOG_VERBOSE, _LOG_ERROR = 1, 3
+_LOG_VERBOSE, _LOG_FATAL = 1, 4
+"""What is logged as an error is raised too."""
+
 _UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
 
 
@@ -117,7 +119,7 @@ def options(
     made.intra_op_num_threads = threads or effective_cpus()
     made.inter_op_num_threads = 1
     made.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
-    made.log_severity_level = _LOG_VERBOSE if verbose else _LOG_ERROR
+    made.log_severity_level = _LOG_VERBOSE if verbose else _LOG_FATAL
     made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     op_libraries.register(made, custom_ops)
     if save_to is not None:
