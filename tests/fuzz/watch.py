@@ -178,10 +178,10 @@ def _one(target: Target, seed: int, index: int, folder: Path) -> Seen:
     found = _tried(target, case, place)
     took, more = time.process_time() - began, (_kilobytes("VmHWM") - before) * 1024
     shutil.rmtree(place, ignore_errors=True)
-    if found is None and took > SECONDS:
-        found = "time", "slow", f"{took:.1f} s of processor time"
     if found is None and more > BYTES + case.size:
         found = "memory", "peak", f"{more / 1e6:.0f} MB beyond the input's {case.size} bytes"
+    if found is None and took > SECONDS:
+        found = "time", "slow", f"{took:.1f} s of processor time"
     made = None if found is None else Finding(target.name, index, case.name, *found)
     return Seen(index, made, took, more)
 

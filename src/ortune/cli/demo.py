@@ -54,7 +54,7 @@ class _Asked(WorkerRequest):
         """A demo whose run has a trial stays."""
         from ortune.experiment.ledger import begun
 
-        return made.is_dir() and (made / "run").is_dir() and begun(made / "run")
+        return begun(made / "run")
 
 
 @verb(_Asked)

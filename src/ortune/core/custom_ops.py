@@ -38,7 +38,7 @@ class BudgetRequest(Request):
             from ortune.core.budget import Budget  # a request is read without NumPy
 
             Budget.parse(self.budget)  # before anything is read, run or said
-        if self.scored_by is not None:
+        if self.scored_by:
             user_function.demand_own(self.scored_by, *user_function.EVALUATE)
 
 

@@ -25,7 +25,8 @@ from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
 from ortune.data.sources import Source
 
-_TOLD_S = 0.5
+TOLD_S = 0.5
+"""Between two words on how far the reading is."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class _Loading:
             )
 
     def _tell(self) -> None:
-        if monotonic() - self._told > _TOLD_S:
+        if monotonic() - self._told > TOLD_S:
             self._told = monotonic()
             self._sink(Progress("reading samples", len(self.digests)))
 

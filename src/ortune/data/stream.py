@@ -31,7 +31,7 @@ Form: TypeAlias = tuple[str, np.dtype[Any], tuple[int, ...]]
 """Name, type and shape of arrays."""
 _MAGIC = b"ortune-stream-1\n"
 _ALIGN = 64
-_LOOK_BYTES, _LOOK_SAMPLES = 64 * 2**20, 2**18
+LOOK_BYTES, LOOK_SAMPLES = 64 * 2**20, 2**18
 """After so many the room that is left is looked at."""
 _FEWER = "give fewer samples, end the generator, or set TMPDIR to a larger disk"
 
@@ -195,7 +195,7 @@ class _Writer:
     """Appends records and keeps the index."""
 
     def __init__(self, file: IO[bytes], folder: Path) -> None:
-        self._folder, self._next_bytes = folder, _LOOK_BYTES
+        self._folder, self._next_bytes = folder, LOOK_BYTES
         # Form and offset of every array, and where the next sample begins: 24 bytes a sample.
         self._places, self._ends = array("q"), array("q")
         self._forms: dict[tuple[str, str, tuple[int, ...]], int] = {}
@@ -219,9 +219,9 @@ class _Writer:
             BadData: There is no more.
         """
         if self._file.tell() > self._next_bytes:
-            self._next_bytes = self._file.tell() + _LOOK_BYTES
-            sizes.demand_disk(_LOOK_BYTES, self._folder, "samples so far and more", _FEWER)
-        if len(self._ends) % _LOOK_SAMPLES == 0:
+            self._next_bytes = self._file.tell() + LOOK_BYTES
+            sizes.demand_disk(LOOK_BYTES, self._folder, "samples so far and more", _FEWER)
+        if len(self._ends) % LOOK_SAMPLES == 0:
             sizes.demand_listed(len(self._ends))
 
     def close(self) -> None:

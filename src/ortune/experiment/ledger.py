@@ -63,6 +63,8 @@ class Ledger:
 
 def begun(root: Path) -> bool:
     """Return whether a run's folder has a trial, or another search is at work in it."""
+    if not root.is_dir():
+        return False
     ledger = root / _LEDGER
     if ledger.is_file() and ledger.stat().st_size:
         return True

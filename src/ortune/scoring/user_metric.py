@@ -47,7 +47,7 @@ class UserMetric(Metric):
         """
         if not self.path:
             return None
-        return user_function.function(self.path, *user_function.METRIC)
+        return user_function.function(self.path, *user_function.EVALUATE)
 
     # The direction is the function's, so it is known only when the function is imported.
     @property

@@ -116,6 +116,11 @@ class Optimize(ExperimentRequest):
                 fix="give --batches too, such as --batches 1,4,16",
             )
 
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        """The run's folder."""
+        return (Path(self.out),)
+
     def keeps(self, made: Path) -> bool:
         """A run with a trial in it stays, and one that another search is at work in."""
         from ortune.experiment.ledger import begun  # a request is read without NumPy

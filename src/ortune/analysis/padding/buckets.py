@@ -81,7 +81,7 @@ def run(asked: BucketsRequest) -> Buckets:
     facts = model_facts.facts(file.load(path))
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        fed = feeds.load(data, facts.inputs, folder)
+        fed = feeds.load(data, facts.inputs, folder, sink=asked.sink)
         for text in fed.notes:
             asked.sink(Note(text))
         padding = find(facts.inputs, Stream(fed.stream), asked.mask)

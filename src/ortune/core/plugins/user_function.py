@@ -58,6 +58,11 @@ def function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable[..., A
         raise BadSettings(
             f"module '{module}' has no function '{name}'", fix=f"define {name} at its top level"
         )
+    inner = found
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if _standard(getattr(inner, "__module__", None) or ""):
+        raise _wrong(path, kind, takes)
     demand(found, path, kind, takes)
     checked: Callable[..., Any] = found
     return checked
@@ -77,15 +82,12 @@ def demand_own(path: str, kind: str, takes: Sequence[str] = ()) -> None:
 
 
 def demand(found: object, path: str, kind: str, takes: Sequence[str] = ()) -> None:
-    """Check that something is a function of the user's that can be called so; it is not called.
+    """Check that something can be called so; it is not called.
 
     Raises:
-        BadSettings: It is none.
+        BadSettings: It cannot.
     """
-    inner = found
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    if not callable(found) or _standard(getattr(inner, "__module__", None) or ""):
+    if not callable(found):
         raise _wrong(path, kind, takes)
     try:
         signature = inspect.signature(found)

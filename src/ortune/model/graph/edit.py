@@ -69,10 +69,7 @@ def const_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
             attribute = next(iter(node.attributes.values()), None)
             if attribute is None or attribute.is_ref() or attribute.name not in _DENSE:
                 return None
-            try:
-                return ir.convenience.get_const_tensor(value)
-            except TypeError:  # of no data type
-                return None
+            return ir.convenience.get_const_tensor(value)
         value = node.inputs[0]
     return value.const_value if value is not None and value.is_initializer() else None
 

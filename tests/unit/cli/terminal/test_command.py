@@ -69,14 +69,14 @@ class Weighing(Request):
     """Weigh.
 
     Attributes:
-        least_db: Any number.
-        per_day: It may be infinite.
+        least_db: 0 or more.
+        per_day: 0 or more.
         seconds: At least 0.1.
     """
 
     _: KW_ONLY
     least_db: float = 100.0
-    per_day: Annotated[float, Option(word="--a-day", finite=False)] = 24.0
+    per_day: Annotated[float, Option(word="--a-day")] = 24.0
     seconds: Annotated[float, Option(low=0.1)] = 1.0
 
 
@@ -87,15 +87,12 @@ def weighing(asked: Weighing) -> int:
     return 0
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1e300"])
 @pytest.mark.parametrize("option", ["--least-db", "--seconds", "--a-day"])
 def test_numbers_that_are_none_are_refused_by_the_option_that_was_written(
     option: str, value: str
 ) -> None:
     done = CliRunner().invoke(weighing, [option, value])
-    if option == "--a-day" and value != "nan":
-        assert "per day" in done.stdout
-        return
     assert option in f"{done.exception} {done.stderr}" and "per day" not in done.stdout
 
 
