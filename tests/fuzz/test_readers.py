@@ -54,7 +54,9 @@ def _read(case: Case, folder: Path) -> None:
 KINDS = ("fine", "refuse", "raise", "die", "hold", "ask", "spin", "fine")
 
 
-def test_the_watch_sees_what_breaks() -> None:
+def test_the_watch_sees_what_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fuzz.watch.SECONDS", 3.0)
+    monkeypatch.setattr("tests.fuzz.watch.MAKING", 1.0)
     cases = [lambda kind=kind: Case(kind, words=(kind,)) for kind in KINDS]  # type: ignore[misc]
     target = Target("toy", lambda: cases, lambda rng: Case(""), _read)
     seen = [one.finding.kind if one.finding else "" for one in watch(target, 0, range(len(KINDS)))]

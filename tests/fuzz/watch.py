@@ -26,7 +26,7 @@ from tests.fuzz.target import Broken, Case, Target
 
 SECONDS = 5.0
 """Of processor time. A busy machine makes an input slow, but not hungry."""
-_MAKING = 3.0
+MAKING = 3.0
 """Seconds that making an input may take: this limit is kept from outside."""
 BYTES = 1 << 30
 """Peak memory beyond what the input itself has."""
@@ -127,7 +127,7 @@ def _answer(child: multiprocessing.process.BaseProcess, pipe: Connection, target
         used = _used(process)
         if used > last + 0.2:
             last, moved = used, time.monotonic()
-        if used - first > SECONDS + _MAKING:
+        if used - first > SECONDS + MAKING:
             raise _Fallen("time", f"more than {SECONDS:g} s of processor time")
         if time.monotonic() - moved > target.patience:
             raise _Fallen("time", f"at a standstill for {target.patience:g} s")
