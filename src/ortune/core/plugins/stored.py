@@ -23,6 +23,8 @@ DISTRUST = "do not trust this file"
 _DEEPEST = 64
 """Levels of lists and mappings; what is written here has a dozen."""
 _DEEP = "it is nested too deeply"
+_MOST = 500_000
+"""Lists and mappings in one text; a run of thousands of samples has a hundredth."""
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """How a half of a character beyond the first 65,536 is spelled."""
 _LONGEST = 80
@@ -32,9 +34,12 @@ def loads(content: bytes | str) -> Any:
     """Read JSON in UTF-8.
 
     Raises:
-        ValueError: It is none, or has text that cannot be written again: halves of characters.
+        ValueError: It is none, has far more parts than anything that ortune writes, or text that
+            cannot be written again: halves of characters.
     """
     text = content.decode() if isinstance(content, bytes) else content
+    if text.count("[") + text.count("{") > _MOST:
+        raise ValueError(f"it has more than {_MOST} lists and mappings")
     try:
         data = json.loads(text)
         if _HALF.search(text):

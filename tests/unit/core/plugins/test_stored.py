@@ -228,7 +228,17 @@ def test_nesting_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "", b"\xff\xfe", '"\\ud800"', b'{"\\uDcFF": 1}', "9" * 10_000, "\ufeff{}"]
+    "text",
+    [
+        "{",
+        "",
+        b"\xff\xfe",
+        '"\\ud800"',
+        b'{"\\uDcFF": 1}',
+        "9" * 10_000,
+        "\ufeff{}",
+        f"[{'{},' * 600_000}1]",
+    ],
 )
 def test_what_is_no_json_or_cannot_be_written_again(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):
