@@ -48,7 +48,7 @@ def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
             "no dot product instructions (asimddp), which it was measured with"
         )
     for half in verified.halves:
-        if _HALVES[half] in native_types(verified.instructions) - native_types(sets):
+        if _HALVES.get(half) in native_types(verified.instructions) - native_types(sets):
             yield (
                 f"it computes in {half}, which this CPU has no instructions for: it will be "
                 "slower than measured"

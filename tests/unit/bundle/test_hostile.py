@@ -154,7 +154,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("member", [SETTINGS, RECIPE, EVIDENCE])
     def test_nesting_without_end(self, bundle: Path, member: str) -> None:
-        forge(bundle, {member: b"[" * 200_000 + b"]" * 200_000})
+        forge(bundle, {member: b"[" * 100_000 + b"]" * 100_000})
         with pytest.raises(BadModel, match="nested too deeply"):
             read(bundle)
 
@@ -195,6 +195,18 @@ class TestManifest:
             lambda manifest: manifest.update(models={"": f"models/toy{end}"}),
         )
         refused(bundle, "is no ONNX model")
+
+    def test_arithmetic_that_there_is_not(self, bundle: Path) -> None:
+        """What is not known here changes nothing; signs and sizes of its figures neither."""
+
+        def odd(manifest: dict[str, Any]) -> None:
+            told = {"halves": ["\\", "float4"], "integers": -1, "risky": 10**18}
+            manifest["arithmetic"] |= told | {"instructions": ["x"], "system": "Linux ?"}
+
+        forge(bundle, {}, odd)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            load(bundle).close()
 
     def test_golden_samples_of_a_model_that_there_is_not(self, bundle: Path) -> None:
         def more(manifest: dict[str, Any]) -> None:

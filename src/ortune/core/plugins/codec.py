@@ -181,7 +181,7 @@ def _choice(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
 def _instance(kind: type, data: Any, known_only: bool) -> Any:
     if isinstance(data, kind):
         return data
-    if not isinstance(data, Mapping):
+    if not isinstance(data, Mapping) or "folder" in vars(kind):  # the class of a whole folder
         name = getattr(kind, "folder", kind.__name__)
         raise BadSettings(f"{data!r:.80} is not one of {name}", fix="write name(field=value)")
     return build(kind, data, known_only=known_only)

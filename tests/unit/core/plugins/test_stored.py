@@ -281,6 +281,19 @@ class TestCodec:
         with pytest.raises(BadSettings, match=r"inner=.*is no backend"):
             codec.decode(Backend, {"is": "backends/bucketed", "inner": {"is": name}})
 
+    @pytest.mark.parametrize("data", [{}, {"threads": 1}, [], None, "cpu"])
+    def test_a_plugin_without_a_name_is_said(self, data: object) -> None:
+        from ortune.core.metric import Metric
+        from ortune.core.step import Step
+
+        for kind, said in (
+            (Backend, "one of backends"),
+            (Metric, "one of metrics"),
+            (Step, "one"),
+        ):
+            with pytest.raises(BadSettings, match=said):
+                codec.decode(kind, data)  # type: ignore[arg-type]
+
     def test_a_number_beyond_64_bits_is_said(self) -> None:
         with pytest.raises(BadSettings, match="too large"):
             codec.decode(float, 10**400)
