@@ -187,12 +187,12 @@ def test_target_speedup_stops_early(task: tuple[Path, Path], tmp_path: Path) -> 
 def dying(task: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> ot.Study:
     """Every backend fails in its own way; the search goes on to the next."""
     out = tmp_path_factory.mktemp("dying") / "run"
-    return search(task, out, on="crash,hog,hang", time="90s", memory_limit=600 << 20)
+    return search(task, out, on="crash,hog,hang", time="90s", memory_limit=350 << 20)
 
 
 @pytest.mark.parametrize(
     ("backend", "said"),
-    [("crash", "SIGSEGV"), ("hog", "ended by the memory limit of 600 MB"), ("hang", "no answer")],
+    [("crash", "SIGSEGV"), ("hog", "ended by the memory limit of 350 MB"), ("hang", "no answer")],
 )
 def test_a_worker_that_dies_is_a_row(dying: ot.Study, backend: str, said: str) -> None:
     rows = [t for t in dying.trials if t.plan.backend.name() == backend]

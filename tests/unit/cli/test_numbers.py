@@ -72,6 +72,8 @@ def test_no_option_takes_what_is_no_sensible_number(
         value = f"top1>={value}"
         if value == "top1>=-1":  # a limit of decibels may be negative
             return
+    if (option, value) == ("--least-db", "-1"):  # more noise than signal
+        return
     assert main([verb, *words, *needed, f"{option}={value}"]) == BAD
     said = capsys.readouterr().err
     assert len(said.strip().splitlines()) == 2, said

@@ -46,5 +46,5 @@ class BucketsRequest(BackendRequest):
     count: Annotated[int, Option(low=1)] = 4
     multiple: Annotated[int, Option(low=1)] = 8
     mask: Annotated[str, Option("NAME")] = ""
-    least_db: float = 100.0
+    least_db: Annotated[float, Option(low=-1000, high=1000)] = 100.0
     seconds: Annotated[float, Option(low=0)] = 10.0
