@@ -200,7 +200,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     _bytes("graph in graph", delimited(7, delimited(7, delimited(7, b"")))),
     _bytes("a length of 2**62", b"\x08\x08" + varint(7 << 3 | 2) + varint(2**62)),
     _bytes("groups", b"\x08\x08\x3b" * 500),
-    _bytes("twenty thousand nodes of nothing", _many(20_000, named=False)),
+    _bytes("ten thousand nodes of nothing", _many(10_000, named=False)),
     _bytes("five thousand nodes", _many(5_000, named=True)),
     _case("cycle of two", _chain(_node("Relu", "b", "y"), _node("Relu", "y", "b"))),
     _case("cycle of one", _chain(_node("Add", "x y", "y"))),
