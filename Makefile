@@ -15,7 +15,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := src tests setup.py $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
-.PHONY: demo install dev wheel pythons lint format unit test check mutants clean
+.PHONY: demo install dev wheel pythons lint format unit test check mutants fuzz fuzz-commands clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
 	$(VENV)/bin/ortune demo
@@ -35,6 +35,7 @@ pythons: wheel  ## the wheel's demo and the unit tests on every CPython at hand
 
 test: dev lint  ## lint, types, layers and every test that is not marked long
 	$(TESTS) tests/e2e tests/unit -n 2 $(BY_FILE)
+	$(TESTS) tests/fuzz -n 2
 	$(TESTS) tests/real tests/gpu -n 2
 
 lint: dev
@@ -80,6 +81,19 @@ check: dev wheel
 # benchmarks/results/mutants.json; modules that are as they were are not tried again.
 mutants: dev
 	$(PY) -m tools.mutants
+
+# Broken input for every reader, then whole commands; see docs/fuzzing.md. Both go on where they
+# were stopped; findings are in build/fuzz.
+FUZZ_SEED ?= 16
+FUZZ_COUNT ?= 20000
+FUZZ_SECONDS ?= inf
+FUZZ := $(PY) -m tests.fuzz --seed $(FUZZ_SEED) --seconds $(FUZZ_SECONDS)
+
+fuzz: dev
+	$(FUZZ) --count $(FUZZ_COUNT)
+
+fuzz-commands: dev
+	$(FUZZ) commands --count $(if $(filter file,$(origin FUZZ_COUNT)),500,$(FUZZ_COUNT))
 
 clean:
 	rm -rf $(VENV) build dist ortune-demo src/ortune.egg-info .mypy_cache .ruff_cache .pytest_cache \

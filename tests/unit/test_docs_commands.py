@@ -37,7 +37,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`]+)`")
 PLACEHOLDER = re.compile(r"[A-Z][A-Z,]*|.*\bSPECS?|\.*")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-FOREIGN = re.compile(r"benchmarks\.|pip |--fresh")
+FOREIGN = re.compile(r"benchmarks\.|tests\.fuzz|pip |--fresh")
 """Lines with the options of other programs."""
 
 SPELLED: dict[str, Callable[[str], object]] = {

@@ -158,7 +158,7 @@ def read(path: Path) -> SavedRanges:
 def _decoded(path: Path, digest: str, text: str) -> SavedRanges:
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadData(f"{path} is neither JSON nor a TensorRT cache: {error}", fix=_FIX) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise BadData(f"{path} is JSON of something else than ranges", fix=_FIX)

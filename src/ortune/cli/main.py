@@ -19,11 +19,13 @@ from collections.abc import Sequence
 
 import click
 
-from ortune.core.errors import OrtuneError, unexpected, visible
+from ortune.core.errors import OrtuneError, shortened, unexpected, visible
 from ortune.core.plugins import catalog
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
 _NOT_VERBS = {"main"}
+_LONGEST = 1500
+"""Characters of a line of an error: what a file or a word puts into it may be of any length."""
 
 
 class Verbs(click.Group):
@@ -146,7 +148,7 @@ def _bug(name: str, args: Sequence[str], error: Exception) -> int:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    return shortened(" ".join(text.split()), _LONGEST)
 
 
 def _usage(error: click.UsageError) -> str:

@@ -168,7 +168,7 @@ def _bounded(asked: _Asked) -> Iterator[None]:
     def end(why: str) -> None:
         for path in asked.makes:
             remove(path)
-        sys.stderr.write(f"ortune run: {why}\n  fix: give a higher --memory-limit\n")
+        remark(f"ortune run: {why}\n  fix: give a higher --memory-limit")
         sys.stderr.flush()
         os._exit(BAD)
 

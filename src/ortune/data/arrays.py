@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any, Self
 
 import numpy as np
@@ -23,6 +24,9 @@ _FAILURES = (
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError, TypeError, KeyError),
 )
 _EMPTY_ROWS = 2**20
+
+_ODD_HEADERS = (TokenError, SyntaxError, TypeError, RecursionError, MemoryError, OverflowError)
+"""What NumPy raises beside ValueError of a header that is no Python literal, or too deep."""
 
 
 @dataclass(frozen=True)
@@ -145,14 +149,16 @@ def _demand_whole(name: str, shape: Sequence[int], dtype: np.dtype[Any], there: 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
-    else:
+    if version not in ((1, 0), (2, 0)):
         raise ValueError(f"array format {version} is not supported")
+    first = version == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    try:
+        shape, fortran, dtype = read(file)
+    except _ODD_HEADERS as error:
+        raise ValueError("its header cannot be read") from error
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not loaded")
-    if any(dim < 0 for dim in shape):
+    if any(isinstance(dim, bool) or dim < 0 for dim in shape):
         raise ValueError(f"its header has the shape {shape}")
     return shape, fortran, dtype

@@ -41,14 +41,17 @@ def plain(value: Any) -> Any:
     """Return a label as plain data: a number, a text, or lists of them."""
     found = np.asarray(value)
     if found.dtype.kind == "S":
-        found = np.char.decode(found, "utf-8")
+        found = np.char.decode(found, "utf-8", "backslashreplace")
     return found.item() if found.size == 1 else found.tolist()
 
 
 def _csv(path: Path) -> tuple[list[Any], list[str] | None]:
     with arrays.reading(path), path.open(newline="", encoding="utf-8-sig") as file:
         sizes.demand(_GROWTH * path.stat().st_size, f"labels in {path}")
-        rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
+        try:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
+        except csv.Error as error:
+            raise ValueError(str(error)) from error
     if not rows:
         raise BadData(f"{path} is empty", fix="give one label a line")
     header = [cell.lower() for cell in rows[0]]

@@ -99,7 +99,7 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         try:
             self._forms = [_form(*form) for form in index["forms"]]
             self._samples = _packed([_places(sample) for sample in index["samples"]])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise _wrong(path, error) from None
         self.names: tuple[str, ...] = tuple(dict.fromkeys(name for name, _, _ in self._forms))
 

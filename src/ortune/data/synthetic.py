@@ -24,6 +24,8 @@ Draw = Callable[[np.random.Generator], NDArray[Any]]
 _FREE, _IMAGE, _SIGNAL = 16, 224, 512
 """Made-up sizes of a dynamic dimension, of an image's height and width, of a signal's length."""
 _IDS = 100
+_DIMENSIONS = 64
+"""Of a NumPy array."""
 _DRAWN = np.dtype(np.float64)
 
 
@@ -63,6 +65,11 @@ def make(
     }
     for spec in inputs:
         checks.shape("--shape", chosen[spec.name], spec, batch=False)
+        if len(chosen[spec.name]) > _DIMENSIONS:
+            raise BadData(
+                f"input '{spec.name}' has {len(chosen[spec.name])} dimensions",
+                fix=f"export it with {_DIMENSIONS} at most, as arrays have",
+            )
     _demand_room(inputs, chosen, out, count)
     draws: dict[str, Draw] = {}
     notes = []

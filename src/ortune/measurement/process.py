@@ -192,13 +192,6 @@ class Worker:
         return WorkerFailed(Failure(reason, self.reproduce, fix), self)
 
 
-def _show(log: IO[bytes]) -> None:
-    """Pass on what a runtime logs; names in it, a stranger's, cannot steer the terminal."""
-    with log:
-        for line in log:
-            sys.stderr.write(visible(_COLOUR.sub("", line.decode(errors="replace"))))
-
-
 def _demand(job: WorkerJob) -> None:
     """Refuse more threads than twice the CPUs, and a batch beyond memory, wherever they come from.
 
@@ -212,6 +205,13 @@ def _demand(job: WorkerJob) -> None:
         sizes.demand(batch * Stream(path).widest, what, "give a smaller --batch")
     for plugin in (job.backend, job.workload):
         codec.check_numbers(plugin, [one.name for one in fields(plugin)], here=True)
+
+
+def _show(log: IO[bytes]) -> None:
+    """Pass on what a runtime logs; names in it, a stranger's, cannot steer the terminal."""
+    with log:
+        for line in log:
+            sys.stderr.write(visible(_COLOUR.sub("", line.decode(errors="replace"))))
 
 
 def ask_once(job: WorkerJob, *commands: tuple[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -30,5 +30,5 @@ def report(study: Study, path: str | Path, force: bool = False) -> Path:
     text = markdown(study) if path.suffix.lower() == ".md" else render(study)
     originals = [Path(source) for source in study.models.values()]
     with replacing(path, force=force, sources=originals) as draft:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path

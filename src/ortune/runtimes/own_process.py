@@ -14,7 +14,8 @@ def run(code: str, *words: str) -> subprocess.CompletedProcess[str] | None:
         return subprocess.run(
             [sys.executable, "-c", code, *words],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="backslashreplace",  # a library's own words may be in any encoding
             timeout=LIMIT_S,
             check=False,
         )

@@ -112,6 +112,11 @@ def middle(run):
 middle.aggregate = np.median
 middle.higher_is_better = False
 
+def between(expected, actual, label):
+    return 1.0
+between.aggregate = np.median
+between.higher_is_better = False
+
 def fails(expected, actual, label):
     raise KeyError("no such output")
 
@@ -212,10 +217,10 @@ def test_right_or_wrong_is_exact_and_a_share_of_positions_is_a_mean() -> None:
 
 
 def test_the_kind_of_a_function_is_its_attributes(module: str) -> None:
-    assert Function(path=f"{module}:middle").kind() is Kind.FIGURE
+    assert Function(path=f"{module}:between").kind() is Kind.FIGURE
     plain = Function(path=f"{module}:error")
     assert (plain.kind(), plain.bounds, plain.kept_by) == (Kind.MEAN, None, 0)
-    shared = Function(path=f"{module}:middle", share=0.9)
+    shared = Function(path=f"{module}:between", share=0.9)
     assert shared.kind() is Kind.SHARE
     assert shared.each(np.array([[1.0], [3.0]])).tolist() == [1.0, 3.0]
     assert EvaluateScore().kind() is Kind.MEAN

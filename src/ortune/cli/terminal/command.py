@@ -90,9 +90,34 @@ class Verb(click.Command):
         keys = {word.strip("-").replace("-", "_"): k for k, one in kept for word in one.opts}
         formerly: Mapping[str, str] = getattr(self.request, "formerly", {})
         given = settings.read(path, dict(kept), {**keys, **formerly})
+        for key, value in given.items():
+            given[key] = _typed(path, key, value, dict(kept)[key])
         held = [given.pop(k, ()) for k, one in kept if isinstance(one, click.Argument)]
         ctx.default_map = given
         return [*args, *(word for one in held for word in _words(one))]
+
+
+def _typed(path: Path, key: str, value: Any, one: click.Parameter) -> Any:
+    """Return what a settings file has for a parameter, as a list where that takes several.
+
+    Click converts words; handed a number it may take it for the descriptor of an open file.
+
+    Raises:
+        OrtuneError: It is of a type that the parameter does not take.
+    """
+    several = one.nargs == -1 or one.multiple
+    every = value if several and isinstance(value, list) else [value]
+    for item in every:
+        settings.demand_typed(path, key, item, _types(one))
+    return every if several else value
+
+
+def _types(one: click.Parameter) -> tuple[type, ...]:
+    if isinstance(one, click.Option) and one.is_flag:
+        return (bool,)
+    if isinstance(one.type, (click.types.IntParamType, click.types.FloatParamType)):
+        return (int,) if isinstance(one.type, click.types.IntParamType) else (int, float)
+    return (str,) if isinstance(one.type, click.Path) else (str, int, float)
 
 
 def verbose() -> bool:

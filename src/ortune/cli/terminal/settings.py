@@ -10,13 +10,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import OrtuneError, shortened
 from ortune.core.plugins import user_file
 from ortune.core.request import Request, RequestField, parameters
 
 _BACKENDS = ("on", "baseline")
 """Keys of all verbs that spell backends."""
 _TYPED = "do not trust this file, or type the setting on the command line"
+_LARGEST = 1 << 16
+"""Bytes of a settings file. Ours have a few hundred; long keys take quadratic time."""
+_KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def read(
@@ -34,8 +37,8 @@ def read(
             person may who types it.
     """
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found = tomllib.loads(_content(path).decode("utf-8"))
+    except ValueError as error:  # also of bytes that are no text, and of endless numbers
         raise OrtuneError(f"{path} is not TOML: {error}", fix="correct that line") from None
     except RecursionError:
         raise OrtuneError(f"{path} is nested too deeply", fix="write it flat") from None
@@ -63,6 +66,44 @@ def _demand_allowed(path: Path, key: str, given: Any) -> None:
             backends += (backend for backend, _ in spelling.parse_list(Backend, text))
     for backend in backends:
         stored.demand(codec.encode(backend), f"{path}: {key}", fix=_TYPED)
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a settings file; of what has no end no more than one may have is read.
+
+    Raises:
+        OrtuneError: It has too many.
+    """
+    with path.open("rb") as file:
+        found = file.read(_LARGEST + 1)
+    if len(found) > _LARGEST:
+        raise OrtuneError(
+            f"{path} is no settings file: it has more than {_LARGEST} bytes",
+            fix="give the ortune.toml of a run, or one like it",
+        )
+    return found
+
+
+def demand_typed(path: Path, key: str, value: Any, wanted: tuple[type, ...]) -> None:
+    """Refuse a value of a type that the setting does not take.
+
+    Args:
+        path: The settings file.
+        key: The setting.
+        value: One value of it.
+        wanted: The types it may have; bool counts as itself alone.
+
+    Raises:
+        OrtuneError: It has another type, is a number beyond 64 bits or a text with a NUL in it.
+    """
+    right = isinstance(value, wanted) and (bool in wanted or not isinstance(value, bool))
+    large = isinstance(value, int) and abs(value) >= 1 << 63
+    if not right or large or (isinstance(value, str) and "\0" in value):
+        kinds = " or ".join(_KINDS[kind] for kind in wanted)
+        raise OrtuneError(
+            f"{path}: {key} = {shortened(repr(value), 60)} is not {kinds}",
+            fix="correct that line; `ortune VERB --help` describes every setting",
+        )
 
 
 def write(request: Request, but: Collection[str] = ()) -> str:

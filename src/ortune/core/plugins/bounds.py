@@ -44,7 +44,7 @@ class Bounds:
         Raises:
             BadSettings: One is not finite, or out of bounds.
         """
-        for number in numbers(value):
+        for number in dict.fromkeys(numbers(value)):  # a list may say one a million times
             if not _finite(number):
                 raise BadSettings(f"{_short(number)} is not a finite number", fix="give a number")
             if number < self.low:

@@ -20,13 +20,16 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, shortened
 from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.plugin import CONSTANTS, WORD, Plugin, spell
 
 P = TypeVar("P", bound=Plugin)
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?(?![\w.])")
+_SHOWN = 300
+_DEEPEST = 32
+"""Values in values, as in ``bucketed(inner=cpu(config=[["a", "b"]]))``, which has four."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -124,6 +127,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._depth = 0
         self.at = 0
 
     def call(self) -> _Call:
@@ -157,6 +161,14 @@ class _Reader:
             self._fail("the end")
 
     def _value(self) -> Any:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            self._fail("less nesting")
+        found = self._one_value()
+        self._depth -= 1
+        return found
+
+    def _one_value(self) -> Any:
         if self.take("["):
             items: list[Any] = []
             while not self.take("]"):
@@ -170,7 +182,10 @@ class _Reader:
             except json.JSONDecodeError:
                 self._fail("a JSON string")
         if number := self._match(_NUMBER):
-            return json.loads(number)
+            try:
+                return json.loads(number)
+            except ValueError:  # Python reads no integer of thousands of digits
+                self._fail("a shorter number")
         call = self.call()
         return CONSTANTS[call.name] if call.bare and call.name in CONSTANTS else call
 
@@ -192,6 +207,7 @@ class _Reader:
 
     def _fail(self, wanted: str) -> typing.NoReturn:
         raise BadSettings(
-            f"cannot read '{self._text}': {wanted} expected at column {self.at + 1}",
+            f"cannot read '{shortened(self._text, _SHOWN)}': {wanted} expected at column "
+            f"{self.at + 1}",
             fix='write name or name(field=value, ...); other text in quotes, as in ["conv_*"]',
         )

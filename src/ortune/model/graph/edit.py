@@ -18,6 +18,10 @@ Attributes: TypeAlias = Mapping[str, Any]
 _NOTES = "ortune.notes"
 _REFUSALS = "ortune.refusals"
 _NAMED = 3
+_DENSE = tuple(
+    f"value{kind}" for kind in ("", "_float", "_floats", "_int", "_ints", "_string", "_strings")
+)
+"""Attributes of a Constant; what else one has is no value."""
 
 
 def every_graph(model: ir.Model) -> Iterator[Graph]:
@@ -63,7 +67,7 @@ def const_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
             return None
         if node.op_type == "Constant":
             attribute = next(iter(node.attributes.values()), None)
-            if attribute is None or attribute.is_ref() or attribute.name == "sparse_value":
+            if attribute is None or attribute.is_ref() or attribute.name not in _DENSE:
                 return None
             return ir.convenience.get_const_tensor(value)
         value = node.inputs[0]

@@ -190,12 +190,13 @@ def _schema(name: str, domain: str, version: int) -> OpSchema | None:
 
 
 def _node(node: onnx.NodeProto, versions: Mapping[str, int]) -> None:
+    label = f"node '{node.name}' ({node.op_type})"
     domain = _plain(node.domain)
     version = versions.get(domain, 1 if not domain else 0)
     schema = _schema(node.op_type, domain, version)
     if schema is None:
+        _held(label, node)
         return
-    label = f"node '{node.name}' ({node.op_type})"
     _count(label, "input", len(node.input), schema.min_input, schema.max_input)
     _count(label, "output", len(node.output), schema.min_output, schema.max_output)
     for name, one in zip(node.input, schema.inputs, strict=False):
@@ -216,6 +217,16 @@ def _node(node: onnx.NodeProto, versions: Mapping[str, int]) -> None:
     for name, formal in schema.attributes.items():
         if formal.required and name not in found:
             raise Invalid(f"{label} has no attribute '{name}'")
+    _held(label, node)
+
+
+def _held(label: str, node: onnx.NodeProto) -> None:
+    for one in node.attribute:
+        field = _FIELDS.get(one.type, "")
+        if one.ref_attr_name:  # the caller of a function gives it
+            continue
+        if one.type == AttributeProto.UNDEFINED or (field and not one.HasField(field)):
+            raise Invalid(f"{label}: attribute '{one.name}' holds nothing of the type it says")
 
 
 _KINDS = {
@@ -223,6 +234,13 @@ _KINDS = {
     for name, number in AttributeProto.AttributeType.items()
     if number != AttributeProto.UNDEFINED
 }
+_FIELDS = {
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+}
+"""Type of an attribute -> the field that it is in; a number or a text may be left out for 0."""
 _TYPES = ("to", "dtype", "output_dtype")
 _KNOWN_TYPES = frozenset(dtype.value for dtype in ir.DataType)
 

@@ -41,7 +41,7 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     it: a Clip to the grid's ends takes its place, unless the tensor is bounded already.
     """
     source, grid = node.inputs[0], qdq.grid(node)
-    if source is None or grid is None:
+    if source is None or grid is None or grid.scale.dtype.kind in "iub":
         return False
     late = qdq.readers(node.outputs[0])
     if any(reader.outputs[0].is_graph_output() for reader in late):

@@ -1,0 +1,12 @@
+"""The readers that are fuzzed, by name."""
+
+from __future__ import annotations
+
+from tests.fuzz import bundles, commands, feeds, models, settings, words
+
+READERS = {
+    one.name: one
+    for one in (models.TARGET, bundles.TARGET, feeds.TARGET, settings.TARGET, words.TARGET)
+}
+"""In this process."""
+TARGETS = READERS | {commands.TARGET.name: commands.TARGET}
