@@ -139,5 +139,5 @@ def _total(found: CompareResult) -> str:
         row.latency.high / row.latency.value - 1 for row in rows if row.judged and row.latency
     ]
     seen = max(reach, default=math.inf)
-    blind = f"; less than {100 * seen:.0f} % cannot be told from noise" if seen < 99 else ""
+    blind = f"; less than {100 * seen:.0f} % cannot be distinguished from noise" if seen < 99 else ""
     return f"{said} (threshold: {limits}){blind}"

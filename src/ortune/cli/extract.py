@@ -63,7 +63,7 @@ def _show(found: Extracted) -> None:
     specs("input", found.inputs)
     specs("output", found.outputs)
     if found.added:
-        say(f"also takes {', '.join(found.added)}: ways round the named tensors lead there")
+        say(f"also takes {', '.join(found.added)}: paths around the named tensors lead there")
         words = " ".join(f"--from {name}" for name in found.ways[:_WAYS])
         if found.ways:
             say(f"to leave them out: {words}{' ...' if len(found.ways) > _WAYS else ''}")
@@ -74,4 +74,4 @@ def _show(found: Extracted) -> None:
     )
     if found.samples is not None:
         count = f"{found.count} sample{'' if found.count == 1 else 's'}"
-        say(f"{found.samples}: {count}; the piece answers as the whole")
+        say(f"{found.samples}: {count}; its outputs are those of the whole model")

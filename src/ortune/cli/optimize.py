@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortune.cli.main import DONE, INTERRUPTED, NO
 from ortune.cli.terminal import output, settings
-from ortune.cli.terminal.command import repeat, verb, verbose
+from ortune.cli.terminal.command import repeat, verb
 from ortune.core.atomic_write import write_text
 from ortune.core.request import request
 from ortune.search.request import Optimize
@@ -37,13 +37,10 @@ class _Asked(Optimize):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Show every plan, the verdict and where things are."""
-    from ortune.cli.terminal import progress
     from ortune.reporting.write import report
     from ortune.search.optimize import run
 
-    loud = verbose() or asked.verbose
-    with progress.display(seconds=asked.time, quiet=asked.quiet, verbose=loud) as sink:
-        study = run(replace(asked, sink=sink, command=repeat()))
+    study = run(replace(asked, command=repeat()))
     root = Path(study.root)
     again = replace(asked, out=root)
     write_text(root / REPEAT, settings.write(again, but=("verbose", "quiet")))

@@ -15,6 +15,7 @@ from ortune.cli.terminal.figures import milliseconds
 from ortune.cli.terminal.output import answer, remark, say, table
 from ortune.core.backend import GraphLevel
 from ortune.core.errors import BadData
+from ortune.core.event import Progress
 from ortune.core.fields import Option, Out
 from ortune.core.outputs import empty, free
 from ortune.core.request import CustomOpsRequest, request
@@ -77,7 +78,7 @@ def command(asked: _Asked) -> int:
     for warning in said:
         remark(f"warning: {warning.message}")
     with engine:
-        results, taken = _run(engine, asked.inputs)
+        results, taken = _run(engine, asked)
         written = None if out is None else _write(out, results)
         result = {
             "path": path,
@@ -110,9 +111,7 @@ def _backend(on: str | None, level: str | None) -> Backend | None:
     return build(type(backend), given | {"level": level})
 
 
-def _run(
-    engine: Engine, sources: Sequence[str]
-) -> tuple[list[dict[str, NDArray[Any]]], list[int]]:
+def _run(engine: Engine, asked: _Asked) -> tuple[list[dict[str, NDArray[Any]]], list[int]]:
     """Run every sample of every source; return outputs and nanoseconds, the first run left out."""
     import tempfile
 
@@ -123,12 +122,13 @@ def _run(
     results: list[dict[str, NDArray[Any]]] = []
     taken: list[int] = []
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        for index, source in enumerate(sources):
+        for index, source in enumerate(asked.inputs):
             found: Feeds = feeds.load(source, specs, Path(folder) / str(index))
             stream = Stream(found.stream)
             if not results:
                 engine(**stream[0])
             for sample in range(found.count):
+                asked.sink(Progress("running samples", sample, found.count))
                 tensors = stream[sample]
                 start = time.perf_counter_ns()
                 results.append(engine(**tensors))

@@ -27,13 +27,33 @@ class StepDone:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a piece of work is, told between measurements and never beside one.
+
+    Attributes:
+        work: What is being done, such as ``timing``.
+        done: Of `total`, in whatever unit.
+        total: 0 where it is not known.
+    """
+
+    work: str
+    done: float = 0
+    total: float = 0
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """Seconds that are left of a time budget, from now on."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TrialStarted:
-    """A plan comes up, known or not; `index` of `total` in the present stage, 0 if not known."""
+    """A plan comes up, known or not."""
 
     plan: Plan
     stage: str
-    index: int
-    total: int
 
 
 @dataclass(frozen=True)
@@ -59,12 +79,19 @@ class Unconfirmed:
     trial: Trial
 
 
-Event: TypeAlias = Note | StepDone | TrialStarted | Timing | TrialDone | Unconfirmed
+Event: TypeAlias = (
+    Note | StepDone | Progress | TimeLeft | TrialStarted | Timing | TrialDone | Unconfirmed
+)
 Sink: TypeAlias = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
     """Drop the event: the default sink."""
+
+
+def without_notes(sink: Sink) -> Sink:
+    """Return a sink that forwards progress alone, for a verb whose parts have nothing to say."""
+    return lambda event: sink(event) if isinstance(event, Progress) else None
 
 
 def noting(notes: list[str], sink: Sink) -> Sink:

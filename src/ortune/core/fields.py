@@ -64,7 +64,7 @@ class Option:
             return
         low, high = self.low, self.high
         if math.isnan(value) or (self.finite and math.isinf(value)):
-            raise BadSettings(f"{name}: {value} is no finite number", fix="give a number")
+            raise BadSettings(f"{name}: {value} is not a finite number", fix="give a number")
         if low is not None and value < low:
             raise BadSettings(f"{name}: {value:g} is too small", fix=f"give {low:g} or more")
         if high is not None and value > high:
@@ -254,7 +254,7 @@ class Counts(Field[tuple[int, ...], Sequence[int] | str | None]):
         parts = [str(part) for part in _words(value)]
         for part in parts:
             if not part.isdecimal():
-                raise BadSettings(f"'{part}' is no number", fix="write 1,8")
+                raise BadSettings(f"'{part}' is not a number", fix="write 1,8")
         return tuple(map(int, parts))
 
     def spell(self, value: tuple[int, ...]) -> str:

@@ -62,7 +62,7 @@ def locked(root: Path) -> AbstractContextManager[None]:
         BadData: Another search is at work in it, when the context is entered.
     """
     fix = "wait for it, or choose another -o folder"
-    return held(root / "lock", BadData(f"another search is at work in {root}", fix=fix))
+    return held(root / "lock", BadData(f"another search is running in {root}", fix=fix))
 
 
 def _cut(path: Path) -> None:

@@ -19,6 +19,7 @@ import psutil
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel, gist
+from ortune.core.event import Progress, Sink, silent
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
 from ortune.measurement.environment import interpreter
@@ -49,7 +50,8 @@ class WorkerFailed(Exception):
 class Worker:
     """A live worker process that answers commands. Use as a context manager.
 
-    A command that has no deadline of its own is given `timeout_s`.
+    A command that has no deadline of its own is given `timeout_s`; `sink` receives how far a long
+    one is.
     """
 
     def __init__(
@@ -59,9 +61,10 @@ class Worker:
         timeout_s: float = 300,
         memory_limit: int | None = None,
         deadlines: Mapping[str, float] | None = None,
+        sink: Sink = silent,
     ) -> None:
         python = interpreter(job.environment)
-        self._timeout_s, self._deadlines = timeout_s, deadlines or {}
+        self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
         self._limit = memory_limit or int(psutil.virtual_memory().available * 0.9)
         job.out.mkdir(parents=True, exist_ok=True)
         self._job = job.out / "job.json"
@@ -106,7 +109,7 @@ class Worker:
             pipe.flush()
         except BrokenPipeError:
             raise self._failed(self._death()) from None
-        answer: dict[str, Any] = json.loads(self._read(limit_s, do))
+        answer = self._read(limit_s, do)
         if "error" in answer:
             raise self._failed(str(answer["error"]), str(answer.get("fix", "")))
         return answer
@@ -130,20 +133,22 @@ class Worker:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _read(self, timeout_s: float, do: str) -> bytes:
+    def _read(self, timeout_s: float, do: str) -> dict[str, Any]:
+        """Return the answer; what tells how far it is goes to the sink."""
         until = time.monotonic() + timeout_s
         while True:
-            try:
+            with suppress(queue.Empty):
                 line = self._answers.get(timeout=_TICK_S)
-            except queue.Empty:
-                self._watch_memory()
-                if time.monotonic() > until:
-                    self._process.kill()
-                    raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
-                continue
-            if not line:
-                raise self._failed(self._death())
-            return line
+                if not line:
+                    raise self._failed(self._death())
+                answer: dict[str, Any] = json.loads(line)
+                if "progress" not in answer:
+                    return answer
+                self._sink(Progress(*answer["progress"]))
+            self._watch_memory()
+            if time.monotonic() > until:
+                self._process.kill()
+                raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
 
     def _listen(self) -> None:
         """Pass answers on from the pipe; an empty one marks its end. Selecting is not portable."""

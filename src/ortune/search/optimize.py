@@ -17,7 +17,7 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.custom_ops import equipped
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.event import Note
+from ortune.core.event import Note, TimeLeft
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.request import verb
@@ -45,6 +45,7 @@ from ortune.search.request import Optimize
 def run(asked: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
     began = monotonic()
+    asked.sink(TimeLeft(asked.time))
     policy = parse(Policy, asked.policy)
     if asked.strict and asked.budget is not None:
         demand_provable(Budget.parse(asked.budget))
@@ -82,11 +83,12 @@ def run(asked: Optimize) -> Study:
         fixed = asked.fixed_shapes
         context = planned(context, targets, exact, fixed)
         searching = asked.time * (1 - by_batch.SHARE * bool(asked.batches))
-        aim = Aim(searching, began, asked.target_speedup, asked.strict, monotonic)
+        kept = asked.time - searching
+        aim = Aim(searching, began, asked.target_speedup, asked.strict, monotonic, kept)
         finding = partial(explore, context, targets, exact, fixed=fixed)
         search(context, finding, policy, aim, asked.sink)
         if asked.batches:
-            _time_batches(context, asked, replace(aim, seconds=asked.time))
+            _time_batches(context, asked, replace(aim, seconds=asked.time, afterwards=0.0))
     study = read_study(root)
     if study.finished != "interrupted":
         golden.write(study, context)

@@ -77,7 +77,7 @@ def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[Path]
             raise BadSettings(f"no metric '{name}'", fix=f"use one of: {', '.join(METRICS)}")
         if not 0 <= limit < math.inf:
             raise BadSettings(
-                f"{limit} is no threshold for {name}", fix="give a share such as 0.05 or 5%"
+                f"{limit} is not a threshold for {name}", fix="give a share such as 0.05 or 5%"
             )
     for name in by:
         if name not in FIELDS:

@@ -132,6 +132,7 @@ def run(asked: Calibrate) -> Calibration:
             [seen.indices, *sets],
             folder / "own",
             custom_ops=asked.custom_ops,
+            sink=asked.sink,
         )
         every = _every(asked, wanted.observer, seen, folder / "every") if asked.every else {}
     return _calibration(asked, step, wanted, seen, found, every)
@@ -178,7 +179,9 @@ def _every(asked: Calibrate, observer: Observer, seen: _Seen, folder: Path) -> R
         if value.name and value.dtype == ir.DataType.FLOAT
     ]
     stream, libraries = seen.feeds.stream, asked.custom_ops
-    found = calibrate_groups(model, wanted, stream, [seen.indices], folder, custom_ops=libraries)
+    found = calibrate_groups(
+        *(model, wanted, stream, [seen.indices], folder), custom_ops=libraries, sink=asked.sink
+    )
     return found.ranges[0]
 
 

@@ -34,7 +34,7 @@ class BucketsRequest(BackendRequest):
         seconds: Time for timing padded against cut calls; 0 leaves it out.
 
     Raises:
-        BadData: There is no mask with padding at one end, or nothing is padded.
+        BadData: There is not a mask with padding at one end, or nothing is padded.
         Refused: An answer changes without the padding, or nothing is gained.
         OrtuneError: Model, data or backend cannot be used.
     """

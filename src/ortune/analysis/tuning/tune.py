@@ -14,7 +14,7 @@ from ortune.analysis.tuning.result import WORDS, TuneResult
 from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.event import Note
+from ortune.core.event import Note, TimeLeft
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_given
@@ -64,7 +64,9 @@ def run(asked: Tune) -> TuneResult:
         case = _Case(path, driven, fed, Path(folder))
         try:
             truth = _truth(case, origin, asked.budget)
-            tools = Tools(case.start, truth.compare, lambda tried: asked.sink(Note(line(tried))))
+            asked.sink(TimeLeft(asked.seconds))
+            tell = lambda tried: asked.sink(Note(line(tried)))  # noqa: E731
+            tools = Tools(case.start, truth.compare, tell, asked.sink)
             target = Target(origin, offered, pinned, driven.splits(offered.effective_cpus))
             descent = Descent(target, facts, tools, asked.seconds, waiting=bool(asked.beside_load))
             found = descent.run()

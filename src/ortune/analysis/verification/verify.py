@@ -17,7 +17,7 @@ from ortune.backends.simulated import Simulated
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
-from ortune.core.event import silent
+from ortune.core.event import Sink, without_notes
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.core.request import request, verb
@@ -134,10 +134,11 @@ def run(asked: Verify) -> Comparison:
         report = Path(folder) / "saturated.json"
         if isinstance(backend, Simulated):
             backend = replace(backend, report=str(report.resolve()))
-        context = prepare(request, Path(folder), silent)
-        scores, found = scored(context, two, backend), None
+        sink = without_notes(asked.sink)
+        context = prepare(request, Path(folder), sink)
+        scores, found = scored(context, two, backend, sink), None
         if asked.bisect and scores[0].verdict is Verdict.FAILS:
-            judged = partial(_judged, context, backend)
+            judged = partial(_judged, context, backend, sink)
             found = bisecting.bisect(one, two, context, backend, judged, asked.folder)
         return Comparison(
             scores=scores,
@@ -153,7 +154,7 @@ def run(asked: Verify) -> Comparison:
 verify = verb(Verify, run)
 
 
-def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]:
+def scored(context: Context, model: Path, backend: Backend, sink: Sink) -> tuple[Score, ...]:
     """Run a model over the context's samples and score it.
 
     Raises:
@@ -162,17 +163,17 @@ def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]
     paths, part = dict.fromkeys(context.models, model), context.parts["search"]
     plan = Plan(Recipe(model.name, ()), backend)
     try:
-        with measure.start(context, paths, backend, "verify") as worker:
+        with measure.start(context, paths, backend, "verify", sink) as worker:
             ready(worker)
             return score(context, worker, plan, part)
     except WorkerFailed as error:
         raise error.as_bad_model(model, backend) from None
 
 
-def _judged(context: Context, backend: Backend, model: Path) -> Score | None:
+def _judged(context: Context, backend: Backend, sink: Sink, model: Path) -> Score | None:
     """Return the budget's score of a model, None when it does not run."""
     try:
-        return scored(context, model, backend)[0]
+        return scored(context, model, backend, sink)[0]
     except OrtuneError:
         return None
 

@@ -212,7 +212,7 @@ def test_batches_that_cannot_be_are_refused(
     ("given", "says"),
     [
         ({"batches": "0,4"}, "batches: 0 is too small"),
-        ({"batches": "four"}, "'four' is no number"),
+        ({"batches": "four"}, "'four' is not a number"),
         ({"batches": "1,4", "fixed_shapes": True}, "--fixed-shapes makes a model of one batch"),
         ({"max_latency": "20ms"}, "--max-latency chooses among batches"),
         ({"max_latency": "fast", "batches": "4"}, "cannot read the latency 'fast'"),
