@@ -1,4 +1,16 @@
-"""Make an ONNX model faster within an accuracy budget, and prove it."""
+"""Make an ONNX model faster within an accuracy budget, and prove it.
+
+    import ortune as ot
+
+    study = ot.optimize("model.onnx", data="samples/")
+    ot.pack(study, "model.ortune")
+
+Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its arguments:
+
+VERBS
+
+``docs/python.md`` has all public names.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +19,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ortune.analysis.benchmark.bench import bench as bench
-    from ortune.analysis.benchmark.compare import compare as compare
     from ortune.analysis.calibration_quality.calibrate import calibrate as calibrate
     from ortune.analysis.calibration_quality.compare_observers import (
         compare_observers as compare_observers,
     )
     from ortune.analysis.costs.pricing import cost as cost
-    from ortune.analysis.costs.timeline import timeline as timeline
+    from ortune.analysis.inspection.diff import diff as diff
     from ortune.analysis.inspection.inspect import inspect as inspect
-    from ortune.analysis.profiling.profile import profile as profile
+    from ortune.analysis.padding.buckets import buckets as buckets
     from ortune.analysis.profiling.roofline import verdicts as verdicts
     from ortune.analysis.profiling.suggestions import evaluate_suggestions as evaluate_suggestions
     from ortune.analysis.profiling.suggestions import suggest as suggest
@@ -40,6 +51,9 @@ if TYPE_CHECKING:
     from ortune.engine.load import load as load
     from ortune.experiment.ledger import read_study as read_study
     from ortune.recipe.build import build as build
+    from ortune.reporting.python.compare import compare as compare
+    from ortune.reporting.python.profile import profile as profile
+    from ortune.reporting.python.timeline import timeline as timeline
     from ortune.reporting.write import report as report
     from ortune.rewrites.user_rule import rule as rule
     from ortune.search.optimize import optimize as optimize
@@ -60,25 +74,27 @@ _HOME = {
     "Trial": "core.trial",
     "apply": "conversion.apply",
     "bench": "analysis.benchmark.bench",
+    "buckets": "analysis.padding.buckets",
     "build": "recipe.build",
     "calibrate": "analysis.calibration_quality.calibrate",
-    "compare": "analysis.benchmark.compare",
+    "compare": "reporting.python.compare",
     "compare_observers": "analysis.calibration_quality.compare_observers",
     "convert": "conversion.convert",
     "cost": "analysis.costs.pricing",
+    "diff": "analysis.inspection.diff",
     "evaluate_suggestions": "analysis.profiling.suggestions",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
     "load": "engine.load",
     "optimize": "search.optimize",
     "pack": "bundle.pack",
-    "profile": "analysis.profiling.profile",
+    "profile": "reporting.python.profile",
     "read_study": "experiment.ledger",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
     "step": "core.reading",
     "suggest": "analysis.profiling.suggestions",
-    "timeline": "analysis.costs.timeline",
+    "timeline": "reporting.python.timeline",
     "tune": "analysis.tuning.tune",
     "verdicts": "analysis.profiling.roofline",
     "verify": "analysis.verification.verify",

@@ -38,7 +38,7 @@ def pack(
     unconfirmed: bool = False,
     force: bool = False,
 ) -> Path:
-    """Write a bundle: tuned model, plain original, settings, recipe, evidence, golden samples.
+    """Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
 
     Models are stored, not compressed. The file appears when it is whole.
 

@@ -8,8 +8,7 @@ from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from ortune.cli.optimize import REPEAT, exit_code, show, summary
-from ortune.cli.terminal import settings
+from ortune.cli.optimize import exit_code, show, summary
 from ortune.cli.terminal.command import repeat, verb
 from ortune.cli.terminal.output import answer, remark, say
 from ortune.core.atomic_write import write_text
@@ -73,7 +72,6 @@ def command(asked: _Asked) -> int:
         warm_start=False,
     )
     study = run(replace(job, sink=asked.sink))
-    write_text(folder / "run" / REPEAT, settings.write(job))
     page = report(study, folder / "report.html", force=True)
     bundle: Path | None = None
     if study.finished != "interrupted":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING
 
 from ortune.analysis.verification.requests import Extract
@@ -10,8 +9,6 @@ from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, say, specs
-from ortune.core.outputs import empty, free
-from ortune.core.request import request
 
 if TYPE_CHECKING:
     from ortune.analysis.verification.extract import Extracted
@@ -19,26 +16,11 @@ if TYPE_CHECKING:
 _WAYS = 6
 
 
-@request
-class _Asked(Extract):
-    """Options of the command line.
-
-    Attributes:
-        force: Overwrite an existing output.
-    """
-
-    _: KW_ONLY
-    force: bool = False
-
-
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@verb(Extract)
+def command(asked: Extract) -> int:
     """Show the piece's inputs and outputs."""
-    from ortune.analysis.verification.extract import folder_of, run
+    from ortune.analysis.verification.extract import run
 
-    out = free(asked.out, asked.force, asked.model)
-    if asked.data is not None:
-        empty(folder_of(out), asked.force)
     found = run(asked)
     result = {
         "model": asked.model,

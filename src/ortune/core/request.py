@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -237,10 +238,11 @@ def _entries(section: str) -> dict[str, str]:
     return dict(zip(parts[1::2], texts, strict=True))
 
 
-def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
+def verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callable[P, T]:
     """Return the public function that makes a request and runs it.
 
-    Its name, signature and docstring are those of the request class; a name may end in Request.
+    Its name, signature and docstring are those of the request class; a class's name may end in
+    Request. In a notebook it shows its progress, unless it is given a sink.
     """
 
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -248,13 +250,19 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{function.__name__}(): {error}") from None
+        if "sink" not in kwargs and "ipykernel" in sys.modules:
+            from ortune.core.progress import notebook
+
+            with notebook.display() as shown:
+                kwargs["sink"] = shown
+                return run(kind(*args, **kwargs))
         return run(kind(*args, **kwargs))
 
     cls = typing.cast(type[Request], kind)
     signature = _signature(cls, run)
     function.__module__ = run.__module__
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
-    function.__name__ = function.__qualname__ = name
+    spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
+    function.__name__ = function.__qualname__ = name or spelled
     function.__doc__ = _docstring(cls)
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
@@ -277,7 +285,8 @@ def _signature(kind: type[Request], run: Callable[..., object]) -> inspect.Signa
 
 
 def _docstring(kind: type[Request]) -> str:
-    found = _sections(kind)
+    every = [_sections(cls) for cls in kind.__mro__]
+    found = next((one for one in every if "Raises" in one), every[0])
     args = [f"    {one.name}: {one.help}" for one in parameters(kind)]
     args.append("    sink: Receives notes and events.")
     parts = [found[""], "\n".join(["Args:", *args])]

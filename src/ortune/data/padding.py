@@ -90,7 +90,7 @@ def find(inputs: Sequence[TensorSpec], samples: Iterable[Tensors], mask: str = "
         mask: The mask's name; without it inputs with "mask" in their names are looked at first.
 
     Raises:
-        BadData: There is not a mask, it is not one with padding at one end, its length is fixed, or
+        BadData: There is no mask, it is not one with padding at one end, its length is fixed, or
             nothing is padded.
     """
     specs = {spec.name: spec for spec in inputs}

@@ -9,9 +9,9 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text as Line
 
+from ortune.core.progress.wrapping import longest_word, wrapped
 from ortune.core.section import Bars, Block, Heading, Lines, Scatter, Table, Text
 from ortune.core.study import Study
-from ortune.core.wrapping import longest_word, wrapped
 from ortune.reporting.blocks import Part, gather, numeric
 
 _GAP = 2

@@ -13,6 +13,7 @@ from time import monotonic
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
+from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.custom_ops import equipped
@@ -21,6 +22,7 @@ from ortune.core.event import Note, TimeLeft
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.request import verb
+from ortune.core.settings import toml as settings
 from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.experiment import golden
@@ -45,7 +47,6 @@ from ortune.search.request import Optimize
 def run(asked: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
     began = monotonic()
-    asked.sink(TimeLeft(asked.time))
     policy = parse(Policy, asked.policy)
     if asked.strict and asked.budget is not None:
         demand_provable(Budget.parse(asked.budget))
@@ -56,6 +57,7 @@ def run(asked: Optimize) -> Study:
     record = warm_start.record_for(asked)
     if asked.batches:
         by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
+    asked.sink(TimeLeft(asked.time))
     root = Path(asked.out)
     fresh = not root.exists()
     make_folder(root)
@@ -77,6 +79,8 @@ def run(asked: Optimize) -> Study:
             raise
         if not asked.fixed_shapes:
             _demand_free_shapes(root, own)
+        again = settings.write(replace(asked, out=root), but=("verbose", "quiet"))
+        write_text(root / settings.REPEAT, again)
         exact = asked.data is None and not asked.evaluate
         context = warm_start.begun(context, record, asked.sink)
         counted = warm_start.concluded(root)

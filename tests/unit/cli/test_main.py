@@ -237,4 +237,6 @@ def test_every_verb_takes_a_settings_file(
     assert cli.main(["bench", str(path)]) == 2
     assert "--seconds" in two_lines(capsys.readouterr().err)[0]
     assert cli.main(["bench", str(path), "--seconds", "1", "--threads", "one"]) == 2
-    assert two_lines(capsys.readouterr().err)[0] == "ortune bench: --threads: 'one' is not a number"
+    assert (
+        two_lines(capsys.readouterr().err)[0] == "ortune bench: --threads: 'one' is not a number"
+    )

@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 import pytest
 
 import ortune as ot
-from ortune.cli.terminal import settings
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.fields import ByteSize, Counts, Duration, Option
 from ortune.core.request import BackendRequest, DataRequest, parameters, request, text, verb
+from ortune.core.settings import toml as settings
 
 
 @request

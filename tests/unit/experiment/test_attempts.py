@@ -342,9 +342,7 @@ def test_a_known_plan_is_announced_by_the_stage_that_asks_for_it(attempts: Attem
 
 
 def test_every_plan_is_announced_before_it_runs(attempts: Attempts) -> None:
-    trial = attempts.one(
-        Proposal(LOSSY, "runtime", "a try", neighbour_of="aa11", index=2, total=7)
-    )
+    trial = attempts.one(Proposal(LOSSY, "runtime", "a try", neighbour_of="aa11"))
     attempts.final(trial)
     assert started() == [(LOSSY, "runtime"), (LOSSY, "final")]
     kinds = [type(e) for e in told if isinstance(e, (TrialStarted, Timing, TrialDone))]

@@ -25,7 +25,6 @@ from ortune.analysis.benchmark.results_file import (
 )
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.fields import paths
-from ortune.core.request import verb
 from ortune.core.trial import Interval
 
 METRICS = ("latency", "p99", "memory", "size", "load")
@@ -216,6 +215,3 @@ def _verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -
         return "faster"
     over = latency.value > 1 + judging.limits["latency"]
     return "over the threshold, inside the noise" if over else "no difference"
-
-
-compare = verb(Compare, run)

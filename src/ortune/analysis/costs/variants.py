@@ -102,7 +102,9 @@ def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantize
     if spec:
         known = catalog.names(Quantizer)
         if spec.partition("(")[0].strip() not in known:
-            raise BadSettings(f"'{spec}' is not a quantizer", fix=f"use one of: {', '.join(known)}")
+            raise BadSettings(
+                f"'{spec}' is not a quantizer", fix=f"use one of: {', '.join(known)}"
+            )
         return parse(Quantizer, spec)
     for name in _PREFERRED:
         for offer in catalog.load(Quantizer, name).offers(facts, backend, capabilities(backend)):

@@ -12,7 +12,7 @@ from ortune.core.request import BackendRequest, request
 
 @request
 class BucketsRequest(BackendRequest):
-    """Find the padding in the data of an encoder, prove that it can be cut, choose lengths.
+    """Find the padding in an encoder's data, prove that it can be cut, choose lengths.
 
     The answer is a backend to give to --on of any verb, and to ot.load: it cuts every call down
     to the shortest bucket that holds its real positions. `ortune optimize` tries the same by
@@ -34,7 +34,7 @@ class BucketsRequest(BackendRequest):
         seconds: Time for timing padded against cut calls; 0 leaves it out.
 
     Raises:
-        BadData: There is not a mask with padding at one end, or nothing is padded.
+        BadData: There is no mask with padding at one end, or nothing is padded.
         Refused: An answer changes without the padding, or nothing is gained.
         OrtuneError: Model, data or backend cannot be used.
     """

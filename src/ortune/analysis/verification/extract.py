@@ -15,6 +15,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData, BadModel
 from ortune.core.event import Progress
 from ortune.core.facts import TensorSpec
+from ortune.core.outputs import empty, free
 from ortune.core.request import verb
 from ortune.core.result import Result
 from ortune.data import feeds, stream
@@ -65,7 +66,10 @@ class Extracted(Result):
 
 def run(asked: Extract) -> Extracted:
     """Write the piece to a file; see `ortune.model.parts.extract`."""
-    out, loaded = Path(asked.out), file.load(asked.model)
+    out = free(asked.out, asked.force, asked.model)
+    if asked.data is not None:
+        empty(folder_of(out), asked.force)
+    loaded = file.load(asked.model)
     if asked.data is None:
         piece = cut(loaded, asked.inputs, asked.outputs)
         file.save(piece, out)

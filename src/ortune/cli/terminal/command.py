@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
-from ortune.cli.terminal import settings
 from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Libraries
 from ortune.core.outputs import free
 from ortune.core.request import Request, RequestField, parameters, text
+from ortune.core.settings import toml as settings
 
 R = TypeVar("R", bound=Request)
 

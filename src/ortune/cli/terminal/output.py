@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from ortune.cli.terminal.figures import sides
 from ortune.core.atomic_write import write_text
+from ortune.core.result import as_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -47,13 +47,6 @@ def answer(result: object, show: Callable[[], None]) -> None:
     show()
 
 
-def as_json(result: object, indent: int = 2) -> str:
-    """Write a result, a dataclass or a mapping, as JSON with the version that made it."""
-    from ortune.core.plugins.codec import jsonable
-
-    return json.dumps({"ortune": version(), **jsonable(result)}, indent=indent, allow_nan=False)
-
-
 def say(text: str) -> None:
     """Write a line of the answer to stdout, broken between words on a terminal."""
     click.echo(broken(text, sys.stdout))
@@ -79,7 +72,7 @@ def broken(text: str, stream: TextIO) -> str:
         return text
     from rich.console import Console
 
-    from ortune.core.wrapping import wrapped
+    from ortune.core.progress.wrapping import wrapped
 
     return "\n".join(wrapped(text, Console(file=stream).width, "  "))
 

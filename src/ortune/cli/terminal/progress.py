@@ -16,7 +16,7 @@ import click
 
 from ortune.cli.terminal.output import broken
 from ortune.core.event import Event, Note, Progress, Sink
-from ortune.core.progress import Board, describe
+from ortune.core.progress.board import Board, describe
 
 if TYPE_CHECKING:
     from rich.live import Live

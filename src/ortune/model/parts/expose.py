@@ -139,7 +139,9 @@ class _Exposer:
             return "list" if self._opset >= SEQUENCES else "stack"
         if op in ("If", "Scan"):
             return "if" if op == "If" else "stack"
-        raise Hidden(f"is in the body of {with_article(step.node.op_type)}, which does not return it")
+        raise Hidden(
+            f"is in the body of {with_article(step.node.op_type)}, which does not return it"
+        )
 
     def _through_if(self, step: Step, carried: _Carried) -> _Carried:
         seeds = list(carried.seeds)

@@ -10,7 +10,6 @@ from rich.cells import cell_len
 
 from ortune.backends.cpu import Cpu
 from ortune.cli.terminal import progress as shown
-from ortune.core import progress
 from ortune.core.event import (
     Event,
     Note,
@@ -22,6 +21,7 @@ from ortune.core.event import (
     TrialStarted,
     Unconfirmed,
 )
+from ortune.core.progress import board as progress
 from ortune.core.step import AS_IS, Edit, Recipe
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from ortune.core.wrapping import longest_word, wrapped
+from ortune.core.progress.wrapping import longest_word, wrapped
 
 NAME = "/model/encoder/layers.11/attention/self/query/MatMul"
 TEXT = f"the first tensor that leaves the budget is {NAME}, made by two nodes of layer eleven"

@@ -17,9 +17,9 @@ from ortune.core.event import (
     TrialStarted,
     Unconfirmed,
 )
+from ortune.core.progress.wrapping import wrapped
 from ortune.core.trial import Interval, Status, Trial
 from ortune.core.wording import count
-from ortune.core.wrapping import wrapped
 
 _BAR = 30
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import user_file
 from ortune.core.request import Request, RequestField, parameters
+
+REPEAT = "ortune.toml"
+"""Written into a run's folder; `ortune optimize RUN/ortune.toml` repeats the run."""
 
 
 def read(
@@ -53,8 +57,16 @@ def write(request: Request, but: Collection[str] = ()) -> str:
             or one.name in but
             or value is None
             or (isinstance(value, bool) and value is one.default)
-            or callable(value)
         ):
+            continue
+        if callable(value):
+            path = f"{value.__module__}:{value.__qualname__}"
+            named = path.isascii() and re.fullmatch(r"(?!__main__)[\w.]+:\w+", path)
+            lines.append(
+                f"{one.name} = {json.dumps(path)}"
+                if named
+                else f"# {one.name} is a function of the program that asked: give --{one.name}"
+            )
             continue
         spelled = one.reader.spell(value) if one.reader else value
         if spelled not in ((), [], "", {}):
