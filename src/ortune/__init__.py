@@ -7,7 +7,24 @@
 
 Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its arguments:
 
-VERBS
+    apply      Apply STEPs to MODEL in the order given and write the result.
+    bench      Time MODELS on backends in turns, in fresh processes; raw samples are kept.
+    buckets    Find the padding in an encoder's data, prove that it can be cut, choose lengths.
+    calibrate  Find the ranges that static quantization needs, and whether the data is enough.
+    compare    Compare each of FILES with the first, row by row; exit code 1 if one regressed.
+    convert    Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
+    cost       Price what RUN measured: an `optimize -o` folder, or a file of `bench --json`.
+    diff       Say which nodes and weights of A are matched, fused, split, changed or gone in B.
+    extract    Cut the part of MODEL between named tensors out into a model of its own.
+    inspect    Say what MODEL is made of, what is odd about it, and who would run it.
+    load       Open a bundle with exactly the settings it was measured with, or a plain model.
+    optimize   Find the fastest version of MODEL that keeps the answers, and prove it.
+    pack       Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
+    profile    Say where the time of a run of MODEL goes: by operator, by node and by region.
+    report     Write the report as one offline file: HTML, or Markdown where the name ends in .md.
+    timeline   Time MODEL plain, optimized, quantized and both: once, a session, an inference.
+    tune       Find the runtime settings that MODEL runs fastest with on one backend.
+    verify     Judge whether OTHER answers like REFERENCE, within the budget.
 
 ``docs/python.md`` has all public names.
 """

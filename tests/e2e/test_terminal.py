@@ -17,7 +17,7 @@ import onnx
 import pytest
 from rich.cells import cell_len
 
-NAME = "/encoder/layers.11/attention/self/query/Add_output_scaled"
+NAME = "/encoder/layers.11/attn/self/query/Add_output_scaled"
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -98,7 +98,7 @@ def show(*items: RenderableType) -> None:
         if isinstance(item, Paragraph) and not sys.stdout.isatty():
             click.echo(item.text)
         else:
-            out.print(item)
+            out.print(item, crop=False)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
