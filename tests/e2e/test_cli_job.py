@@ -28,7 +28,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     assert str(folder / "report.html") in done.stdout
     assert str(folder / "digit-cnn.ortune") in done.stdout
-    assert "[1/" in done.stderr
+    assert "[1, " in done.stderr
     return folder
 
 
