@@ -41,7 +41,7 @@ def fits(x: ir.Value, scale: ir.Value, bias: ir.Value) -> bool | str:
         return "its shape is not known"
     held = [None if one.const_value is None else one.const_value for one in (scale, bias)]
     if None in held:
-        return "scale or bias is no constant"
+        return "scale or bias is not a constant"
     sizes = {one.size for one in held}
     if sizes == {1}:
         return all(len(one.shape) <= len(x.shape) for one in held) or "it would gain a dimension"

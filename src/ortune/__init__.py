@@ -1,4 +1,33 @@
-"""Make an ONNX model faster within an accuracy budget, and prove it."""
+"""Make an ONNX model faster within an accuracy budget, and prove it.
+
+    import ortune as ot
+
+    study = ot.optimize("model.onnx", data="samples/")
+    ot.pack(study, "model.ortune")
+
+Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its arguments:
+
+    apply      Apply STEPs to MODEL in the order given and write the result.
+    bench      Time MODELS on backends in turns, in fresh processes; raw samples are kept.
+    buckets    Find the padding in an encoder's data, prove that it can be cut, choose lengths.
+    calibrate  Find the ranges that static quantization needs, and whether the data is enough.
+    compare    Compare each of FILES with the first, row by row; exit code 1 if one regressed.
+    convert    Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
+    cost       Price what RUN measured: an `optimize -o` folder, or a file of `bench --json`.
+    diff       Say which nodes and weights of A are matched, fused, split, changed or gone in B.
+    extract    Cut the part of MODEL between named tensors out into a model of its own.
+    inspect    Say what MODEL is made of, what is odd about it, and who would run it.
+    load       Open a bundle with exactly the settings it was measured with, or a plain model.
+    optimize   Find the fastest version of MODEL that keeps the answers, and prove it.
+    pack       Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
+    profile    Say where the time of a run of MODEL goes: by operator, by node and by region.
+    report     Write the report as one offline file: HTML, or Markdown where the name ends in .md.
+    timeline   Time MODEL plain, optimized, quantized and both: once, a session, an inference.
+    tune       Find the runtime settings that MODEL runs fastest with on one backend.
+    verify     Judge whether OTHER answers like REFERENCE, within the budget.
+
+``docs/python.md`` has all public names.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +36,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ortune.analysis.benchmark.bench import bench as bench
-    from ortune.analysis.benchmark.compare import compare as compare
     from ortune.analysis.calibration_quality.calibrate import calibrate as calibrate
     from ortune.analysis.calibration_quality.compare_observers import (
         compare_observers as compare_observers,
     )
     from ortune.analysis.costs.pricing import cost as cost
-    from ortune.analysis.costs.timeline import timeline as timeline
+    from ortune.analysis.inspection.diff import diff as diff
     from ortune.analysis.inspection.inspect import inspect as inspect
-    from ortune.analysis.profiling.profile import profile as profile
+    from ortune.analysis.padding.buckets import buckets as buckets
     from ortune.analysis.profiling.roofline import verdicts as verdicts
     from ortune.analysis.profiling.suggestions import evaluate_suggestions as evaluate_suggestions
     from ortune.analysis.profiling.suggestions import suggest as suggest
@@ -40,6 +68,9 @@ if TYPE_CHECKING:
     from ortune.engine.load import load as load
     from ortune.experiment.ledger import read_study as read_study
     from ortune.recipe.build import build as build
+    from ortune.reporting.python.compare import compare as compare
+    from ortune.reporting.python.profile import profile as profile
+    from ortune.reporting.python.timeline import timeline as timeline
     from ortune.reporting.write import report as report
     from ortune.rewrites.user_rule import rule as rule
     from ortune.search.optimize import optimize as optimize
@@ -60,25 +91,27 @@ _HOME = {
     "Trial": "core.trial",
     "apply": "conversion.apply",
     "bench": "analysis.benchmark.bench",
+    "buckets": "analysis.padding.buckets",
     "build": "recipe.build",
     "calibrate": "analysis.calibration_quality.calibrate",
-    "compare": "analysis.benchmark.compare",
+    "compare": "reporting.python.compare",
     "compare_observers": "analysis.calibration_quality.compare_observers",
     "convert": "conversion.convert",
     "cost": "analysis.costs.pricing",
+    "diff": "analysis.inspection.diff",
     "evaluate_suggestions": "analysis.profiling.suggestions",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
     "load": "engine.load",
     "optimize": "search.optimize",
     "pack": "bundle.pack",
-    "profile": "analysis.profiling.profile",
+    "profile": "reporting.python.profile",
     "read_study": "experiment.ledger",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
     "step": "core.reading",
     "suggest": "analysis.profiling.suggestions",
-    "timeline": "analysis.costs.timeline",
+    "timeline": "reporting.python.timeline",
     "tune": "analysis.tuning.tune",
     "verdicts": "analysis.profiling.roofline",
     "verify": "analysis.verification.verify",

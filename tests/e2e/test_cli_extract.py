@@ -40,7 +40,7 @@ def test_a_piece_of_the_packaged_model_with_its_real_inputs(
     args = ["extract", str(model), "--from", first, "--to", last, "-o", str(out)]
     args += ["--data", str(digits / "calibration"), "--samples", "3"]
     assert main([*args, "--json", str(tmp_path / "told.json")]) == 0
-    assert "the piece answers as the whole" in capsys.readouterr().out
+    assert "its outputs are those of the whole model" in capsys.readouterr().out
     found = json.loads((tmp_path / "told.json").read_text())
     assert found["added"] == found["ways"] == [] and found["count"] == 3
     assert [one["name"] for one in found["inputs"]] == [first]
@@ -129,7 +129,7 @@ g (float[64] x) => (float[64] y) { a = Abs(x)  r = RandomNormalLike(a)  y = Add(
 """
     onnx.save(onnx.parser.parse_model(text), path)
     np.savez(tmp_path / "a.npz", x=np.ones(64, np.float32))
-    with pytest.raises(BadModel, match="does not answer as the whole") as error:
+    with pytest.raises(BadModel, match="outputs differ from the whole") as error:
         extract(path, tmp_path / "p.onnx", ["a"], data=tmp_path / "a.npz")
     assert "random" in error.value.fix
     assert sorted(found.name for found in tmp_path.iterdir()) == ["a.npz", "m.onnx"]

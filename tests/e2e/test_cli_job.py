@@ -29,7 +29,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     assert str(folder / "report.html") in done.stdout
     assert str(folder / "digit-cnn.ortune") in done.stdout
-    assert "[1/" in done.stderr
+    assert "[1, " in done.stderr
     assert done.stderr.startswith("a network that reads handwritten digits")
     assert all(f"  {line}\n" in done.stdout for line in NEXT)
     return folder

@@ -46,7 +46,7 @@ class Flip(Augmentation):
         second, last = values.shape[1] in _COLOURS, values.shape[3] in _COLOURS
         if second is last:
             raise BadData(
-                f"flip: the shape {'x'.join(map(str, values.shape))} does not tell the layout",
+                f"flip: the shape {'x'.join(map(str, values.shape))} leaves the layout open",
                 fix="write flip(layout=NCHW) or flip(layout=NHWC), or leave flip out",
             )
         return 3 if second else 2

@@ -33,7 +33,7 @@ class Scale(Augmentation):
         """
         if not 0 < self.low <= self.high < np.inf:
             raise BadSettings(
-                f"scale(low={self.low:g}, high={self.high:g}) is no span of factors",
+                f"scale(low={self.low:g}, high={self.high:g}) is not a range of factors",
                 fix="use 0 < low <= high, such as scale(low=0.9, high=1.1)",
             )
 

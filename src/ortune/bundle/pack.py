@@ -40,7 +40,7 @@ def pack(
     force: bool = False,
     custom_ops: bool = False,
 ) -> Path:
-    """Write a bundle: tuned model, plain original, settings, recipe, evidence, golden samples.
+    """Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
 
     Models are stored, not compressed. The file appears when it is whole. What a reader would
     refuse is not written.

@@ -27,6 +27,7 @@ import onnx_ir as ir
 from ortune.backends.cpu import Cpu
 from ortune.calibration.cache import RangeCache
 from ortune.core.errors import BadData, BadModel
+from ortune.core.event import Sink, silent
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins import codec
 from ortune.measurement.process import Worker, WorkerFailed, lone
@@ -70,13 +71,16 @@ def calibrate(
     folder: Path,
     *,
     custom_ops: tuple[str, ...] = (),
+    sink: Sink = silent,
 ) -> Ranges:
     """Observe each probed tensor over the samples; memory does not depend on their number.
 
     Notes on probes without an answer are left with the model (`edit.note`); see
     `calibrate_groups`, which this is for one group.
     """
-    found = calibrate_groups(model, probes, stream, [indices], folder, custom_ops=custom_ops)
+    found = calibrate_groups(
+        model, probes, stream, [indices], folder, custom_ops=custom_ops, sink=sink
+    )
     for text in found.notes:
         edit.note(model, text)
     return found.ranges[0]
@@ -96,6 +100,7 @@ def calibrate_groups(
     *,
     memory: int = MEMORY,
     custom_ops: tuple[str, ...] = (),
+    sink: Sink = silent,
 ) -> Calibrated:
     """Observe each probed tensor over each group of samples.
 
@@ -107,6 +112,7 @@ def calibrate_groups(
             later calls for the same model and stream are answered.
         memory: Bytes, as `MEMORY`. Probes are split into runs by the tensors' sizes on the
             largest sample; a single tensor that takes more is observed alone.
+        sink: Receives how far the runs are.
 
     Raises:
         BadData: A tensor is not finite on the data; the text names it.
@@ -118,7 +124,7 @@ def calibrate_groups(
     missing = known.missing(probes)
     peak = cpu = parts = 0
     if missing:
-        run = _Run(model, missing, stream, groups, folder, memory, custom_ops)
+        run = _Run(model, missing, stream, groups, folder, memory, custom_ops, sink)
         for answer in run.answers(known):
             peak, cpu, parts = int(answer["peak_rss"]), int(answer["cpu_ns"]), parts + 1
         known.store()
@@ -145,6 +151,7 @@ class _Run:
     folder: Path
     memory: int
     custom_ops: tuple[str, ...]
+    sink: Sink
 
     def answers(self, known: RangeCache) -> Iterator[Mapping[str, Any]]:
         """Put the answers of each part into `known`; yield the worker's own, with what it took."""
@@ -159,7 +166,7 @@ class _Run:
             limit = _TIMEOUT_S + _RUN_S * runs * passes
             if not seen:
                 return
-            with Worker(job, timeout_s=limit) as worker:
+            with Worker(job, timeout_s=limit, sink=self.sink) as worker:
                 sizes = self._extents(worker, shapes, list(found.values()))
                 for part in _parts(seen, sizes, len(self.groups), self.memory):
                     yield self._part(worker, files, part, known)

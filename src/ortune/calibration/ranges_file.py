@@ -144,7 +144,7 @@ def read(path: Path) -> SavedRanges:
         raise BadData(f"cannot read {path}: {error.strerror or error}", fix=_FIX) from None
     except UnicodeDecodeError:
         raise BadData(
-            f"{path} is no file of ranges: it is not text",
+            f"{path} is not a file of ranges: it is not text",
             fix="give JSON of `ortune calibrate -o`, or TensorRT's cache, not onnxruntime's table",
         ) from None
     digest = hashlib.sha256(raw).hexdigest()[:16]

@@ -59,7 +59,7 @@ def parse(found: str, where: str) -> Mapping[str, Range]:
         step = float(np.uint32(int(match[2], 16)).view(np.float32)) if match else float("nan")
         if match is None or not np.isfinite(step) or step < 0:
             raise BadData(
-                f"{where}, line {number}: '{line[:80]}' is no 'tensor: hex of a float32 step'",
+                f"{where}, line {number}: '{line[:80]}' is not 'tensor: hex of a float32 step'",
                 fix="write the cache again: `ortune calibrate M --data D --tensorrt-cache FILE`",
             )
         ranges[match[1]] = Range(-_STEPS * step, _STEPS * step)
@@ -77,7 +77,7 @@ def number(version: str) -> int:
         BadSettings: It is no version, or one without calibration caches.
     """
     if re.fullmatch(r"\d+\.\d+(\.\d+)*", version) is None:
-        raise BadSettings(f"'{version}' is no version of TensorRT", fix="write 8.6.1 or 10.3.0")
+        raise BadSettings(f"'{version}' is not a version of TensorRT", fix="write 8.6.1 or 10.3.0")
     major, minor, *rest = (int(part) for part in version.split("."))
     if major >= _WITHOUT:
         raise BadSettings(

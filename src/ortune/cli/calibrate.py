@@ -13,7 +13,6 @@ from ortune.cli.terminal.command import given, verb, verbose
 from ortune.cli.terminal.output import answer
 from ortune.core.errors import BadSettings
 from ortune.core.fields import File, Option, Out
-from ortune.core.outputs import free
 from ortune.core.request import request
 
 
@@ -69,7 +68,7 @@ class _Asked(CompareObservers):
         """Return the request without --compare.
 
         Raises:
-            BadSettings: An option is about --compare, or two outputs are one file.
+            BadSettings: An option is about --compare.
         """
         names = ("budget", "labels", "calibration", "on")
         self.alone(names, "is about --compare", "add --compare, or leave it out")
@@ -83,23 +82,17 @@ class _Asked(CompareObservers):
                 "--tensorrt-version is about --tensorrt-cache",
                 fix="give --tensorrt-cache FILE too",
             )
-        outputs = [
-            free(path, self.force, self.model)
-            for path in (self.out, self.tensorrt_cache)
-            if path is not None
-        ]
-        if len(outputs) > len({path.resolve() for path in outputs}):
-            raise BadSettings(
-                f"-o and --tensorrt-cache both write {self.out}", fix="give two names"
-            )
         return Calibrate(
             self.model,
             data=self.source,
             observer=next(iter(self.observers), None),
-            **({"quantizer": self.quantizer} if self.quantizer else {}),
+            quantizer=self.quantizer or Calibrate.quantizer,
             samples=self.samples,
             augment=self.augment,
-            every=self.tensorrt_cache is not None,
+            out=self.out,
+            tensorrt_cache=self.tensorrt_cache,
+            tensorrt_version=self.tensorrt_version,
+            force=self.force,
             custom_ops=self.custom_ops,
             sink=self.sink,
         )
@@ -126,15 +119,9 @@ def command(asked: _Asked) -> int:
         return DONE
     wanted = asked.one()
     from ortune.analysis.calibration_quality import calibrate
-    from ortune.calibration.tensorrt_cache import number
 
-    number(asked.tensorrt_version)
     found = calibrate.run(wanted)
     out, cache = asked.out, asked.tensorrt_cache
-    if out is not None:
-        found.save(out)
-    if cache is not None:
-        found.save_tensorrt(cache, asked.tensorrt_version)
     result = found.result() | {"output": out, "tensorrt_cache": cache}
     answer(result, lambda: tables.show(found, out, cache, every=verbose()))
     return DONE

@@ -2,142 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from ortune.analysis.benchmark.requests import Compare
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.figures import interval
 from ortune.cli.terminal.output import answer, show
-from ortune.core.atomic_write import write_text
-from ortune.core.fields import File
-from ortune.core.request import request
-
-if TYPE_CHECKING:
-    from ortune.analysis.benchmark.compare_result import ComparedRun, CompareResult
-    from ortune.core.section import Table
-    from ortune.reporting.blocks import Part
-
-_FEW = 6
+from ortune.reporting.python.requests import CompareFiles
 
 
-@request
-class _Asked(Compare):
-    """Options of the command line.
-
-    Attributes:
-        markdown: Write the table for a comment.
-    """
-
-    _: KW_ONLY
-    markdown: File | None = None
-
-
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@verb(CompareFiles)
+def command(asked: CompareFiles) -> int:
     """Show the rows; exit code 1 when one regressed."""
-    from ortune.analysis.benchmark.compare import run
-    from ortune.reporting.markdown import written
+    from ortune.reporting.python.compare import parts, run
     from ortune.reporting.terminal import printed
 
     found = run(asked)
-    comparisons, total = _parts(found)
-    if asked.markdown is not None:
-        write_text(Path(asked.markdown), written([total, comparisons]))
-    answer(found, lambda: show(*printed([comparisons, total])))
+    answer(found, lambda: show(*printed(parts(found))))
     return NO if found.regressions else DONE
-
-
-def _parts(found: CompareResult) -> tuple[Part, Part]:
-    """Return the comparisons and the total: a comment begins with the total."""
-    from ortune.core.section import Block, Text
-    from ortune.reporting.blocks import Part
-
-    made: list[Block] = []
-    for one in found.comparisons:
-        made += map(Text, _head(one))
-        made.append(_table(one, found.thresholds))
-        made += map(Text, _tail(one))
-    clear = not found.regressions and any(row.judged for row in found.rows)
-    total = Text(_total(found), "good" if clear else "warn")
-    return Part("comparisons", tuple(made)), Part("total", (total,))
-
-
-def _head(one: ComparedRun) -> list[str]:
-    """Name the files, and in the first lines what differs between them."""
-    where = "the same machine" if one.same_machine else "another machine"
-    lines = [f"{one.other} against {one.reference}: {where}"]
-    told = [
-        f"{entry.field} {entry.reference or '-'} -> {entry.other or '-'}" for entry in one.differs
-    ]
-    if told:
-        more = f", and {len(told) - _FEW} more" if len(told) > _FEW else ""
-        lines.append(f"differs: {'; '.join(told[:_FEW])}{more}")
-    lines += [
-        f"{path} was measured on a machine too noisy for a verdict" for path in one.too_noisy
-    ]
-    return lines
-
-
-def _table(one: ComparedRun, limits: Mapping[str, float]) -> Table:
-    from ortune.core.section import Table
-
-    others = [
-        name
-        for name in ("p99", "memory", "size", "load")
-        if name in limits or any(_moved(row.ratio(name)) for row in one.rows)
-    ]
-    rows = tuple(
-        (
-            row.name + ("" if row.same_model in (True, None) else " (another model)"),
-            interval(row.latency),
-            *("-" if row.ratio(name) is None else f"{row.ratio(name):.3f}" for name in others),
-            row.verdict,
-        )
-        for row in one.rows
-    )
-    return Table(("row", "latency [99 %]", *others, "verdict"), rows)
-
-
-def _moved(ratio: float | None) -> bool:
-    """Worth a column though nobody asked: by a tenth and more."""
-    return ratio is not None and not 0.9 < ratio < 1.1
-
-
-def _tail(one: ComparedRun) -> list[str]:
-    lines = [f"only in the reference: {name}" for name in one.only_reference]
-    lines += [f"only in {one.other}: {name}" for name in one.only_other]
-    hows = dict.fromkeys(row.how for row in one.rows if row.how != "direct")
-    lines += [f"latency is {how}: a ratio of ratios" for how in hows]
-    if any(row.verdict == "not judged: another machine" for row in one.rows):
-        lines.append(
-            "not judged: the machines differ and no common first row was timed beside it; "
-            "--across-machines judges the times as they are"
-        )
-    for row in one.rows:
-        for which, error in zip(("reference", one.other), row.error, strict=True):
-            if error:
-                lines.append(f"{row.name} failed in {which}: {error}")
-    return lines
-
-
-def _total(found: CompareResult) -> str:
-    from ortune.core import wording
-
-    limits = ", ".join(f"{name} {100 * share:g} %" for name, share in found.thresholds.items())
-    rows = found.rows
-    count = found.regressions
-    left = sum(not row.judged for row in rows)
-    said = f"{count} of {wording.count(len(rows), 'row')} regressed" if count else "no regression"
-    if left:
-        said = f"{said}, {left} not judged" if count or left < len(rows) else "no row was judged"
-    reach = [
-        row.latency.high / row.latency.value - 1 for row in rows if row.judged and row.latency
-    ]
-    seen = max(reach, default=math.inf)
-    blind = f"; less than {100 * seen:.0f} % cannot be told from noise" if seen < 99 else ""
-    return f"{said} (threshold: {limits}){blind}"

@@ -8,9 +8,8 @@ from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from ortune.cli.optimize import REPEAT, exit_code, show, summary
-from ortune.cli.terminal import settings
-from ortune.cli.terminal.command import repeat, verb, verbose
+from ortune.cli.optimize import exit_code, show, summary
+from ortune.cli.terminal.command import repeat, verb
 from ortune.cli.terminal.output import answer, remark, say
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
@@ -70,7 +69,6 @@ class _Asked(WorkerRequest):
 def command(asked: _Asked) -> int:
     """Show what `optimize` shows, and the bundle."""
     from ortune.bundle.pack import pack
-    from ortune.cli.terminal import progress
     from ortune.reporting.write import report
     from ortune.search.optimize import run
 
@@ -91,9 +89,7 @@ def command(asked: _Asked) -> int:
         command=repeat(),
         warm_start=False,
     )
-    with progress.display(seconds=job.time, quiet=asked.quiet, verbose=verbose()) as sink:
-        study = run(replace(job, sink=sink))
-    write_text(folder / "run" / REPEAT, settings.write(job))
+    study = run(replace(job, sink=asked.sink))
     page = report(study, folder / "report.html", force=True)
     bundle: Path | None = None
     if study.finished != "interrupted":

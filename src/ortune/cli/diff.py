@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortune.analysis.inspection.requests import DiffRequest
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, say, table
-from ortune.core.request import Request, request
 
 if TYPE_CHECKING:
     from ortune.model.diff.result import Diff, Drawn, Group, Weight
@@ -30,41 +29,19 @@ _WORDS = {
 }
 
 
-@request
-class _Asked(Request):
-    """Say which nodes and weights of A are matched, fused, split, changed, gone or new in B.
-
-    Names may differ: nodes are followed by what they compute, by their weights (also scaled,
-    transposed, quantized or rounded ones) and by their place. The exit code is 0 where both
-    compute the same behind the same inputs and outputs, and 1 where they differ.
-
-    Example:
-        ortune diff model.onnx model-simplified.onnx
-        ortune diff before.onnx after.onnx --json diff.json
-
-    Attributes:
-        a: A model.
-        b: Another one.
-    """
-
-    a: str | Path
-    b: str | Path
-
-
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@verb(DiffRequest)
+def command(asked: DiffRequest) -> int:
     """Show the differences; exit code 1 when there are some."""
-    from ortune.model.diff.compare import diff
+    from ortune.analysis.inspection.diff import run
     from ortune.model.io import file
 
+    found = run(asked)
     digests = file.digest(asked.a), file.digest(asked.b)
-    a, b = (file.load(one, newer_opset=True) for one in (asked.a, asked.b))
-    found = diff(a, b)
     answer(_json(found, asked, digests), lambda: _show(found, digests[0] == digests[1]))
     return DONE if found.same else NO
 
 
-def _json(found: Diff, asked: _Asked, digests: tuple[str, str]) -> dict[str, object]:
+def _json(found: Diff, asked: DiffRequest, digests: tuple[str, str]) -> dict[str, object]:
     return {
         "a": {"model": asked.a, "digest": digests[0], "nodes": found.nodes[0]},
         "b": {"model": asked.b, "digest": digests[1], "nodes": found.nodes[1]},

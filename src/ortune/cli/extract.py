@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING
 
 from ortune.analysis.verification.requests import Extract
@@ -10,8 +9,6 @@ from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, say, specs
-from ortune.core.outputs import empty, free
-from ortune.core.request import request
 
 if TYPE_CHECKING:
     from ortune.analysis.verification.extract import Extracted
@@ -19,26 +16,11 @@ if TYPE_CHECKING:
 _WAYS = 6
 
 
-@request
-class _Asked(Extract):
-    """Options of the command line.
-
-    Attributes:
-        force: Overwrite an existing output.
-    """
-
-    _: KW_ONLY
-    force: bool = False
-
-
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@verb(Extract)
+def command(asked: Extract) -> int:
     """Show the piece's inputs and outputs."""
     from ortune.analysis.verification.extract import run
 
-    free(asked.out, asked.force, asked.model)
-    if asked.data is not None:
-        empty(asked.samples_folder, asked.force)
     found = run(asked)
     result = {
         "model": asked.model,
@@ -63,7 +45,7 @@ def _show(found: Extracted) -> None:
     specs("input", found.inputs)
     specs("output", found.outputs)
     if found.added:
-        say(f"also takes {', '.join(found.added)}: ways round the named tensors lead there")
+        say(f"also takes {', '.join(found.added)}: paths around the named tensors lead there")
         words = " ".join(f"--from {name}" for name in found.ways[:_WAYS])
         if found.ways:
             say(f"to leave them out: {words}{' ...' if len(found.ways) > _WAYS else ''}")
@@ -74,4 +56,4 @@ def _show(found: Extracted) -> None:
     )
     if found.samples is not None:
         count = f"{found.count} sample{'' if found.count == 1 else 's'}"
-        say(f"{found.samples}: {count}; the piece answers as the whole")
+        say(f"{found.samples}: {count}; its outputs are those of the whole model")

@@ -130,7 +130,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(name: str, what: str, fix: str) -> int:
-    sys.stderr.write(f"{name}: {_line(visible(what))}\n  fix: {_line(visible(fix))}\n")
+    from ortune.cli.terminal.output import broken
+
+    text = f"{name}: {_line(visible(what))}\n  fix: {_line(visible(fix))}"
+    sys.stderr.write(f"{broken(text, sys.stderr)}\n")
     return BAD
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.cli.main import DONE, INTERRUPTED, NO
-from ortune.cli.terminal import output, settings
-from ortune.cli.terminal.command import repeat, verb, verbose
-from ortune.core.atomic_write import write_text
+from ortune.cli.terminal import output
+from ortune.cli.terminal.command import repeat, verb
 from ortune.core.request import request
 from ortune.search.request import Optimize
 
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from ortune.core.study import Study
     from ortune.core.trial import Trial
     from ortune.sections.batches import BatchRow
-
-REPEAT = "ortune.toml"
-"""Written into the run's folder; `ortune optimize RUN/ortune.toml` repeats the run."""
 
 
 @request
@@ -37,16 +33,11 @@ class _Asked(Optimize):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Show every plan, the verdict and where things are."""
-    from ortune.cli.terminal import progress
     from ortune.reporting.write import report
     from ortune.search.optimize import run
 
-    loud = verbose() or asked.verbose
-    with progress.display(seconds=asked.time, quiet=asked.quiet, verbose=loud) as sink:
-        study = run(replace(asked, sink=sink, command=repeat()))
+    study = run(replace(asked, command=repeat()))
     root = Path(study.root)
-    again = replace(asked, out=root)
-    write_text(root / REPEAT, settings.write(again, but=("verbose", "quiet")))
     page = report(study, root / "report.html", force=True)
     output.answer(summary(study, page), lambda: show(study, page))
     code = exit_code(study, asked.target_speedup, asked.strict)

@@ -3,60 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortune.analysis.costs.requests import TimelineRequest
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, show
-from ortune.core.atomic_write import write_text
-from ortune.core.errors import OrtuneError
-from ortune.core.fields import Out
-from ortune.core.outputs import free
-from ortune.core.request import request
+from ortune.reporting.python.requests import TimelinePage
 
 if TYPE_CHECKING:
     from ortune.analysis.costs.timeline import Timeline
+    from ortune.core.fields import Out
 
 
-@request
-class _Asked(TimelineRequest):
-    """Options of the command line.
-
-    Attributes:
-        out: A page with the table and the chart (.html).
-        force: Overwrite an existing output.
-    """
-
-    _: KW_ONLY
-    out: Out = None
-    force: bool = False
-
-
-@verb(_Asked)
-def command(asked: _Asked) -> int:
-    """Show the table, and write the page."""
-    from ortune.analysis.costs.timeline import run
-    from ortune.reporting.blocks import Part
-    from ortune.reporting.html import page
+@verb(TimelinePage)
+def command(asked: TimelinePage) -> int:
+    """Show the table."""
+    from ortune.reporting.python.timeline import part, run
     from ortune.reporting.terminal import printed
-    from ortune.reporting.timeline import blocks
 
-    out = None if asked.out is None else free(asked.out, asked.force, asked.model)
-    if out is not None and out.suffix.lower() not in (".html", ".htm"):
-        raise OrtuneError(f"cannot write a page as '{out.name}'", fix="end it in .html")
     found = run(asked)
-    part = Part("timeline", blocks(found))
-    if out is not None:
-        foot = "Sessions are medians over fresh processes, inferences were timed in turns."
-        write_text(out, page(Path(asked.model).name, [part], foot))
-    answer(_json(found, out), lambda: show(*printed([part])))
+    answer(_json(found, asked.out), lambda: show(*printed([part(found)])))
     return DONE
 
 
-def _json(found: Timeline, out: Path | None) -> Mapping[str, Any]:
+def _json(found: Timeline, out: Out) -> Mapping[str, Any]:
     from ortune.analysis.costs.breakeven import pays_from
 
     return {

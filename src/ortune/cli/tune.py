@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING
 
 from ortune.analysis.tuning.requests import Tune
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import interval
-from ortune.cli.terminal.output import answer, as_json, say, table
-from ortune.core.atomic_write import write_text
-from ortune.core.fields import Out
-from ortune.core.outputs import free
-from ortune.core.request import request
+from ortune.cli.terminal.output import answer, say, table
 
 if TYPE_CHECKING:
     from ortune.analysis.tuning.result import TuneResult
 
 
-@request
-class _Asked(Tune):
-    """Options of the command line.
-
-    Attributes:
-        out: Write the settings and all that was measured to this JSON file.
-        force: Overwrite an existing output.
-    """
-
-    _: KW_ONLY
-    out: Out = None
-    force: bool = False
-
-
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@verb(Tune)
+def command(asked: Tune) -> int:
     """Show one line a value, then what to paste."""
     from ortune.analysis.tuning.tune import run
 
-    target = None if asked.out is None else free(asked.out, asked.force, asked.model)
     found = run(asked)
-    if target is not None:
-        write_text(target, as_json(found, indent=1) + "\n")
     answer(found, lambda: _show(found))
     return DONE
 

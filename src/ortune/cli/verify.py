@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.analysis.verification.requests import Verify
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, say, table
-from ortune.core.errors import BadSettings
-from ortune.core.fields import Out
-from ortune.core.request import request
 
 if TYPE_CHECKING:
     from ortune.analysis.verification.bisect import Bisection
@@ -22,44 +17,11 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-@request
-class _Asked(Verify):
-    """Options of the command line.
-
-    Attributes:
-        out: Folder of the small model that --bisect writes; ortune-bisect by default.
-        force: Overwrite an existing output.
-        strict: A verdict that is only likely is a no, too.
-    """
-
-    _: KW_ONLY
-    out: Out = None
-    force: bool = False
-    strict: bool = False
-
-    @property
-    def makes(self) -> tuple[Path, ...]:
-        """The folder of the small model."""
-        return (Path(self.out or self.folder),) if self.bisect else ()
-
-
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@verb(Verify)
+def command(asked: Verify) -> int:
     """Show the scores; exit code 1 when the other model fails."""
     from ortune.analysis.verification.verify import run
-    from ortune.core.budget import Budget
-    from ortune.core.trial import Verdict
-    from ortune.measurement.accuracy import demand_provable
 
-    if asked.out is not None and not asked.bisect:
-        raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
-    if asked.strict and asked.budget is not None:
-        demand_provable(Budget.parse(asked.budget))
-    if asked.bisect:
-        asked = replace(asked, bisect=asked.out or asked.folder)
-        if asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
-            other = "" if asked.folder.is_file() else ", or --force"
-            raise BadSettings(f"{asked.folder} exists", fix=f"give another name{other}")
     found = run(asked)
     result = {
         "reference": asked.reference,
@@ -73,9 +35,8 @@ def command(asked: _Asked) -> int:
         "simulated": found.simulated,
         "bisection": found.bisection,
     }
-    answer(result, lambda: _show(found, bool(asked.bisect)))
-    good = {Verdict.PROVED} if asked.strict else {Verdict.PROVED, Verdict.LIKELY}
-    return DONE if found.verdict in good else NO
+    answer(result, lambda: _show(found, asked.bisect))
+    return DONE if found.good else NO
 
 
 def _show(found: Comparison, bisect: bool) -> None:

@@ -80,7 +80,7 @@ def _without(step: Step, patterns: Sequence[str]) -> Step:
 
 def _region(region: object, where: str) -> tuple[float, list[str]]:
     if not isinstance(region, dict):
-        raise BadData(f"{where} is no region", fix=_FIX)
+        raise BadData(f"{where} is not a region", fix=_FIX)
     nodes = region.get("nodes")
     if not isinstance(nodes, list) or not all(isinstance(name, str) for name in nodes):
         raise BadData(f"{where} has no list of node names `nodes`", fix=_FIX)

@@ -47,7 +47,7 @@ def warn(path: Path, before: Path, sink: Sink) -> None:
             Note(
                 f"{len(risky)} of "
                 f"{wording.count(len(layers), 'integer layer')} can saturate on x86 CPUs "
-                "without VNNI: `ortune verify --simulate avx2` tells what that does to the "
+                "without VNNI: `ortune verify --simulate avx2` shows what that does to the "
                 "answers, reduce_range avoids it"
             )
         )

@@ -153,6 +153,6 @@ class Backend(Plugin):
             BadModel: It does not load the model.
         """
         raise BackendMissing(
-            f"backend '{self.name()}' does not tell which nodes it takes",
+            f"backend '{self.name()}' does not report which nodes it assigns",
             fix="use --on cpu or openvino",
         )

@@ -98,6 +98,15 @@ def _spelled(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def with_article(noun: str) -> str:
+    """Put "a" or "an" before a noun, by its sound: an integer, a user, an LSTM, a MatMul."""
+    spelled = noun[:2].isupper() or not noun[1:2].isalpha()
+    vowel = noun[:1] in "AEFHILMNORSX" if spelled else noun[:1].lower() in "aeiou"
+    if re.match(r"(?i)(uni[^nm]|us[eua]|eu|one\b)", noun):
+        vowel = False
+    return f"{'an' if vowel else 'a'} {noun}"
+
+
 def gist(error: BaseException | str, longest: int = _LONGEST) -> str:
     """Return in one line what a library's exception says, or its type where it says nothing.
 

@@ -42,13 +42,18 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class TimeLeft:
+    """Seconds that are left of a time budget, from now on."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TrialStarted:
-    """A plan comes up, known or not; `index` of `total` in the present stage, 0 if not known."""
+    """A plan comes up, known or not."""
 
     plan: Plan
     stage: str
-    index: int
-    total: int
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,19 @@ class Unconfirmed:
     trial: Trial
 
 
-Event: TypeAlias = Note | StepDone | Progress | TrialStarted | Timing | TrialDone | Unconfirmed
+Event: TypeAlias = (
+    Note | StepDone | Progress | TimeLeft | TrialStarted | Timing | TrialDone | Unconfirmed
+)
 Sink: TypeAlias = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
     """Drop the event: the default sink."""
+
+
+def without_notes(sink: Sink) -> Sink:
+    """Return a sink that forwards progress alone, for a verb whose parts have nothing to say."""
+    return lambda event: sink(event) if isinstance(event, Progress) else None
 
 
 def noting(notes: list[str], sink: Sink) -> Sink:

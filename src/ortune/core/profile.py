@@ -162,6 +162,7 @@ class Profile(TableResult):
         timeline: One run, call by call.
         batch: Samples in a run; 0 as the data has them.
         parallel: Nodes ran side by side: times may sum to more than the run.
+        actions: What can be done about its bottlenecks, the largest possible gain first.
     """
 
     headline = ("model", "backend", "plain_ns", "attributed", "overhead", "placement")
@@ -183,6 +184,7 @@ class Profile(TableResult):
     timeline: tuple[Slice, ...] = ()
     batch: int = 0
     parallel: bool = False
+    actions: tuple[Action, ...] = ()
 
     def records(self) -> Sequence[Mapping[str, object]]:
         """Return one flat row a kernel, in order of execution; times in us."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -232,11 +233,12 @@ def _entries(section: str) -> dict[str, str]:
     return dict(zip(parts[1::2], texts, strict=True))
 
 
-def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
+def verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callable[P, T]:
     """Return the public function that makes a request and runs it.
 
-    Its name, signature and docstring are those of the request class; a name may end in Request.
-    An exception that nobody foresaw comes out as `Unexpected`, chained to it.
+    Its name, signature and docstring are those of the request class; a class's name may end in
+    Request. In a notebook it shows its progress, unless it is given a sink. An exception that
+    nobody foresaw comes out as `Unexpected`, chained to it.
     """
 
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -244,7 +246,14 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{function.__name__}(): {error}") from None
-        asked = cls(*args, **kwargs)
+        if "sink" in kwargs or "ipykernel" not in sys.modules:
+            return foreseen(cls(*args, **kwargs))
+        from ortune.core.progress import notebook
+
+        with notebook.display() as shown:
+            return foreseen(cls(*args, **kwargs, sink=shown))
+
+    def foreseen(asked: Any) -> T:
         try:
             return carried_out(asked, run)
         except (OrtuneError, OSError):
@@ -257,8 +266,8 @@ def verb(kind: Callable[P, R], run: Callable[[R], T]) -> Callable[P, T]:
     cls = typing.cast(type[Any], kind)
     signature = _signature(cls, run)
     function.__module__ = run.__module__
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
-    function.__name__ = function.__qualname__ = name
+    spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
+    function.__name__ = function.__qualname__ = name or spelled
     function.__doc__ = _docstring(cls)
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
@@ -288,7 +297,8 @@ def _signature(kind: type[Request], run: Callable[..., object]) -> inspect.Signa
 
 
 def _docstring(kind: type[Request]) -> str:
-    found = _sections(kind)
+    every = [_sections(cls) for cls in kind.__mro__]
+    found = next((one for one in every if "Raises" in one), every[0])
     args = [f"    {one.name}: {one.help}" for one in parameters(kind)]
     args.append("    sink: Receives notes and events.")
     parts = [found[""], "\n".join(["Args:", *args])]

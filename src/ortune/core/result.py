@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ortune.core.errors import OrtuneError
+from ortune.core.version import __version__
 
 if TYPE_CHECKING:
     import pandas
 
 _SHOWN = 20
 """Rows shown in a notebook."""
+
+
+def as_json(result: object, indent: int = 2) -> str:
+    """Write a result, a dataclass or a mapping, as JSON with the version that made it."""
+    from ortune.core.plugins.codec import jsonable
+
+    return json.dumps({"ortune": __version__, **jsonable(result)}, indent=indent, allow_nan=False)
 
 
 class Result:
@@ -27,6 +37,12 @@ class Result:
     """
 
     headline: ClassVar[tuple[str, ...]] = ()
+    _shown_by: ClassVar[str] = ""
+
+    def __init_subclass__(cls, shown_by: str = "", **more: object) -> None:
+        """Take the module, above the core, whose ``html`` shows the result in a notebook."""
+        super().__init_subclass__(**more)
+        cls._shown_by = shown_by or cls._shown_by
 
     def summary(self) -> Mapping[str, object]:
         """Return label -> figure, a few: what it is of, the verdict, the key figures."""
@@ -71,6 +87,8 @@ class TableResult(Result):
         return pandas.DataFrame(list(self.records()))
 
     def _repr_html_(self) -> str:
+        if self._shown_by:
+            return str(import_module(self._shown_by).html(self))
         rows = self.records()
         if not rows:
             return super()._repr_html_()

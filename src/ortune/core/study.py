@@ -119,7 +119,7 @@ class Ending:
 
 
 @dataclass(frozen=True, repr=False)
-class Study(TableResult):
+class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     """Every trial and what follows from them.
 
     Attributes:

@@ -56,8 +56,6 @@ class Proposal:
             the time that a plan gets, and judges accuracy whatever the time was.
         score: Whether its accuracy is judged; it never is where the plan has lost on time.
         neighbour_of: Key of the trial of which it changes a setting; a finalist only if it gains.
-        index: Its place among the plans of the stage, from 1.
-        total: Plans of the stage; 0 where that is not known, and its place is that in the run.
     """
 
     plan: Plan
@@ -66,8 +64,6 @@ class Proposal:
     effort: Effort = "search"
     score: bool = True
     neighbour_of: str = ""
-    index: int = 1
-    total: int = 0
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,9 @@ def means(score: Score | None) -> str:
     seen = "" if score.inside is None else f", {100 * score.inside:.3g} % are inside"
     if score.verdict is Verdict.FAILS:
         found = f"{score.metric} is {number(score.value)}{seen}"
-        return f"fails: on {count(score.samples, 'sample')} {found}; asked is that {claim}"
+        return (
+            f"fails: on {count(score.samples, 'sample')} {found}; the budget requires that {claim}"
+        )
     more = "no number of samples proves it as it is"
     if score.needed is not None:
         more = f"about {count(score.needed, f'unread independent {score.unit}')} would prove it"

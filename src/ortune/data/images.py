@@ -53,7 +53,7 @@ def _settings(
             fix=f'name one of them in {folder / SETTINGS}: input = "..."',
         )
     if _folded(spec, given):
-        note(f"images: {SETTINGS} is left aside, as '{name}' takes pictures of uint8 as they are")
+        note(f"images: {SETTINGS} is ignored, as '{name}' takes pictures of uint8 as they are")
         given = {"input": name}
     fields = {**preprocess.defaults(spec, given), **given}
     try:

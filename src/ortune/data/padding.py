@@ -114,7 +114,7 @@ def find(inputs: Sequence[TensorSpec], samples: Iterable[Tensors], mask: str = "
     if tuple(chosen.real) == widths:
         raise BadData(
             f"no sample is padded: '{name}' holds no column of zeros",
-            fix="nothing is to be gained here; give the data as they are served, padded",
+            fix="there is nothing to gain here; give the data as they are served, padded",
         )
     others = (s for s in inputs if s.name != name)
     same = tuple(s.name for s in others if _same_length(s, chosen.spec, shapes))
@@ -145,7 +145,7 @@ def _chosen(
             continue
         name = one.spec.name
         if one.odd:
-            raise BadData(f"'{name}' is no mask: {one.odd}", fix=_GIVE)
+            raise BadData(f"'{name}' is not a mask: {one.odd}", fix=_GIVE)
         if one.holes >= 0:
             raise BadData(
                 f"mask '{name}' has holes: sample {one.holes} is padded between real positions",

@@ -50,7 +50,7 @@ def open_source(source: Source, inputs: Sequence[TensorSpec], note: Note) -> Ite
         return images.blocks([path], path.parent, inputs, note)
     if suffix == ".npy" and len(inputs) == 1:
         return iter([NamedArrays(path.name, {inputs[0].name: arrays.npy(path)})])
-    raise BadData(f"{path} is of no kind that is read", fix=f"give {_KINDS}; or module:function")
+    raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or module:function")
 
 
 def name(source: Source) -> str:

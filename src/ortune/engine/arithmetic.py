@@ -60,7 +60,7 @@ def _integers(verified: Arithmetic, *, had: bool, has: bool) -> Iterator[str]:
     if had and not has and verified.risky:
         yield (
             f"{layers} can saturate on this CPU, which has no VNNI, and were verified on one that "
-            "has it: answers may be wrong; `ortune verify --simulate avx2` tells by how much, "
+            "has it: answers may be wrong; `ortune verify --simulate avx2` shows by how much, "
             "reduce_range avoids it"
         )
     elif had and not has:

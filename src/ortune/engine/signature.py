@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ortune.core import wording
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, with_article
 from ortune.core.facts import TensorSpec
 
 
@@ -77,7 +77,7 @@ def _value(name: str, value: Any, expected: Wanted) -> NoReturn:
     got = (
         f"{value.dtype}{list(value.shape)}"
         if isinstance(value, np.ndarray)
-        else f"a {type(value).__name__}"
+        else with_article(type(value).__name__)
     )
     spec = expected.spec
     raise BadData(

@@ -65,7 +65,7 @@ class Attempts:
         if self.ledger.find(key, "search") is not None:
             return
         self._began = perf_counter()
-        self.sink(TrialStarted(plan, "baseline", 1, 1))
+        self.sink(TrialStarted(plan, "baseline"))
         with measure.start(self.context, self.context.models, plan.backend, "baseline") as worker:
             started = ready(worker)
             effort = Effort(max_blocks=12, seconds=2, decide=False)
@@ -104,9 +104,7 @@ class Attempts:
         """
         self._began, self._building = perf_counter(), 0.0
         plan, key = proposal.plan, self.key(proposal.plan)
-        # The original is the first in the ledger and has no number.
-        place = proposal.index if proposal.total else max(1, len(self.ledger.trials))
-        self.sink(TrialStarted(plan, proposal.stage, place, proposal.total))
+        self.sink(TrialStarted(plan, proposal.stage))
         known = self.ledger.find(key, "search")
         partly = always_score and known is not None and known.stopped
         if known is not None and known.taken(proposal.effort) and not partly:
@@ -165,13 +163,13 @@ class Attempts:
             self.note(f"{name}: {why}")
         return trial
 
-    def final(self, trial: Trial, index: int, total: int, seconds: float | None = None) -> Trial:
+    def final(self, trial: Trial, seconds: float | None = None) -> Trial:
         """Return a trial re-measured in fresh pairs on all evaluation samples.
 
         Args:
             seconds: Of timing that each pair gets, where not the usual.
         """
-        self.sink(TrialStarted(trial.plan, "final", index, total))
+        self.sink(TrialStarted(trial.plan, "final"))
         known = self.ledger.find(trial.key, "final")
         if known is not None:
             self.sink(TrialDone(known, cached=True))

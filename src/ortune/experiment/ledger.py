@@ -84,7 +84,7 @@ def locked(root: Path) -> AbstractContextManager[None]:
     """
     _demand_no_links(root)
     fix = "wait for it, or choose another -o folder"
-    return held(root / "lock", BadData(f"another search is at work in {root}", fix=fix))
+    return held(root / "lock", BadData(f"another search is running in {root}", fix=fix))
 
 
 def _demand_no_links(root: Path) -> None:

@@ -13,7 +13,7 @@ from ortune.core import wording as say
 from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Sink, Timing
+from ortune.core.event import Sink, Timing, silent
 from ortune.core.trial import (
     Interval,
     Measurement,
@@ -255,7 +255,13 @@ def _concluded(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> 
     return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
 
 
-def start(context: Context, models: Mapping[str, Path], backend: Backend, label: str) -> Worker:
+def start(
+    context: Context,
+    models: Mapping[str, Path],
+    backend: Backend,
+    label: str,
+    sink: Sink = silent,
+) -> Worker:
     """Start a worker for these models in a fresh folder of the run."""
     folder = worker_folder(context.root / "workers", label)
     job = context.worker_job(models, backend, folder)
@@ -264,4 +270,5 @@ def start(context: Context, models: Mapping[str, Path], backend: Backend, label:
         timeout_s=context.timeout_s,
         memory_limit=context.memory_limit,
         deadlines=None if label == "baseline" else context.deadlines.seconds,
+        sink=sink,
     )

@@ -106,7 +106,7 @@ def _judged(
 ) -> tuple[Judged, Deadlines, float]:
     """Run the original: return what it fixes, deadlines by what it took, and a general one."""
     began = monotonic()
-    with _start(request, root, fed.streams) as worker:
+    with _start(request, root, fed.streams, sink) as worker:
         started = ready(worker)
         ready_s = monotonic() - began
         runs = worker.ask("burst", at=0, runs=3)["latency_ns"]
@@ -153,7 +153,9 @@ class _Loud(Worker):
             ) from None
 
 
-def _start(request: ExperimentRequest, root: Path, streams: Mapping[str, Path]) -> Worker:
+def _start(
+    request: ExperimentRequest, root: Path, streams: Mapping[str, Path], sink: Sink
+) -> Worker:
     job = WorkerJob(
         {name: path.resolve() for name, path in request.names.items()},
         request.original,
@@ -162,7 +164,8 @@ def _start(request: ExperimentRequest, root: Path, streams: Mapping[str, Path]) 
         Latency(batch=request.driven.batch),
         verbose=request.verbose,
     )
-    return _Loud(job, timeout_s=_TIMEOUT_S, memory_limit=request.memory_limit)
+    limit = request.memory_limit
+    return _Loud(job, timeout_s=_TIMEOUT_S, memory_limit=limit, sink=sink)
 
 
 def _settings(request: ExperimentRequest, on: str) -> dict[str, Any]:
@@ -192,7 +195,7 @@ def _fed(
     given = samples.given_ranges(request)  # before anything is said of the samples
     try:
         if request.evaluate and request.data is None:
-            with _start(request, root, {}) as worker:
+            with _start(request, root, {}, sink) as worker:
                 worker.ask("load")
                 fed = samples.recorded(request, worker, draft)
         else:

@@ -19,6 +19,7 @@ from typing import IO, Any, Self
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel, gist, visible
+from ortune.core.event import Progress, Sink, silent
 from ortune.core.hardware import memory
 from ortune.core.plugins import codec
 from ortune.core.workload import Workload
@@ -54,8 +55,8 @@ class WorkerFailed(Exception):
 class Worker:
     """A live worker process that answers commands. Use as a context manager.
 
-    A command that has no deadline of its own is given `timeout_s`. All live workers together may
-    take the least of their limits.
+    A command that has no deadline of its own is given `timeout_s`; `sink` receives how far a long
+    one is. All live workers together may take the least of their limits.
 
     Attributes:
         limit: Bytes that it and all others may take together.
@@ -68,9 +69,10 @@ class Worker:
         timeout_s: float = 300,
         memory_limit: int | None = None,
         deadlines: Mapping[str, float] | None = None,
+        sink: Sink = silent,
     ) -> None:
         python = interpreter(job.environment)
-        self._timeout_s, self._deadlines = timeout_s, deadlines or {}
+        self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
         _demand(job)
         self.limit = memory_limit or memory.allowed(allowance().taken())
         self._ended = ""
@@ -120,7 +122,7 @@ class Worker:
             pipe.flush()
         except BrokenPipeError:
             raise self._failed(self._death()) from None
-        answer: dict[str, Any] = json.loads(self._read(limit_s, do))
+        answer = self._read(limit_s, do)
         if "error" in answer:
             raise self._failed(str(answer["error"]), str(answer.get("fix", "")))
         return answer
@@ -155,15 +157,21 @@ class Worker:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _read(self, timeout_s: float, do: str) -> bytes:
-        try:
-            line = self._answers.get(timeout=timeout_s)
-        except queue.Empty:
-            self._process.kill()
-            raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
-        if not line:
-            raise self._failed(self._death())
-        return line
+    def _read(self, timeout_s: float, do: str) -> dict[str, Any]:
+        """Return the answer; what tells how far it is goes to the sink."""
+        until = time.monotonic() + timeout_s
+        while True:
+            try:
+                line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                self._process.kill()
+                raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
+            if not line:
+                raise self._failed(self._death())
+            answer: dict[str, Any] = json.loads(line)
+            if "progress" not in answer:
+                return answer
+            self._sink(Progress(*answer["progress"]))
 
     def _listen(self) -> None:
         """Pass answers on from the pipe; an empty one marks its end. Selecting is not portable."""

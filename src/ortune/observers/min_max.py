@@ -31,7 +31,7 @@ class MinMax(Observer):
     def __post_init__(self) -> None:
         if not 0 <= self.average <= 1:
             raise BadSettings(
-                f"min-max(average={self.average}) is no weight", fix="use 0 <= average <= 1"
+                f"min-max(average={self.average}) is not a weight", fix="use 0 <= average <= 1"
             )
 
     def start(self) -> Accumulator:

@@ -51,7 +51,7 @@ class Exhaustive(Policy):
         plans = ranked(view.space)
         for place, plan in enumerate(plans, 1):
             why = f"plan {place} of {len(plans)}"
-            yield Proposal(plan, "search", why, effort="full", index=place, total=len(plans))
+            yield Proposal(plan, "search", why, effort="full")
 
     def _rescues(self, view: View) -> Iterator[Proposal]:
         """What may save each plan that fails, even where another rescue has saved it."""

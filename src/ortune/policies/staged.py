@@ -68,13 +68,13 @@ class Staged(Policy):
             return
         place = found.index(untried[0]) + 1
         why = f"bet {place} of {len(found)}"
-        yield Proposal(untried[0], "search", why, index=place, total=len(found))
+        yield Proposal(untried[0], "search", why)
 
     def _rescues(self, view: View) -> Iterator[Proposal | LeftOut]:
         """Spend the accuracy kit on plans that are faster than the best but fail the budget."""
         planned = _of_stages(view, "search")
         for failed in self._worth_saving(view, planned):
-            for index, plan in enumerate(view.space.rescues(failed.plan), 1):
+            for plan in view.space.rescues(failed.plan):
                 trial = view.find(plan)
                 if trial is None:
                     if view.remaining(self.rescues) <= 0:
@@ -82,7 +82,7 @@ class Staged(Policy):
                         yield LeftOut.of([plan], "the time for rescues was up", text, late=False)
                         return
                     why = f"{failed.plan} is faster than the best but fails the budget"
-                    yield Proposal(plan, "rescue", why, index=index, total=index)
+                    yield Proposal(plan, "rescue", why)
                     return
                 if accepted(trial, strict=False):
                     break
@@ -115,7 +115,7 @@ class Staged(Policy):
                 plan = Plan(leader.plan.recipe, merge(better, leader.plan.backend, base))
                 if plan != leader.plan and not view.tried(plan):
                     why = "the settings that the best plan gained by"
-                    proposal = Proposal(plan, "runtime", why, total=1)
+                    proposal = Proposal(plan, "runtime", why)
             else:
                 best, proposal = self._descend(view, leader)
                 gained[kind] = (best.plan.backend, leader.plan.backend)
@@ -141,9 +141,7 @@ class Staged(Policy):
             trial = view.find(plan)
             if trial is None:
                 why = f"{setting}, around {best.plan}"
-                return best, Proposal(
-                    plan, "runtime", why, neighbour_of=best.key, index=index, total=most
-                )
+                return best, Proposal(plan, "runtime", why, neighbour_of=best.key)
             if accepted(trial, strict=False) and quicker(trial, best):
                 best = trial
         return best, None
@@ -157,7 +155,7 @@ class Staged(Policy):
         late = view.remaining(self.padding) <= 0
         why = "the best plan, padding cut off"
         gone = LeftOut.of([plan], "the time for plans behind buckets was up")
-        yield gone if late else Proposal(plan, "padding", why, total=1)
+        yield gone if late else Proposal(plan, "padding", why)
 
 
 def ranked(space: Space) -> list[Plan]:

@@ -35,7 +35,7 @@ def chosen(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[i
         option: What the patterns were given as.
 
     Raises:
-        BadSettings: A pattern matches no node of the model, or is no regular expression.
+        BadSettings: A pattern matches no node of the model, or is not a regular expression.
     """
     if not patterns:
         return frozenset()
@@ -68,7 +68,7 @@ def _matcher(pattern: str, option: str) -> re.Pattern[str]:
         return re.compile(pattern[3:] if own else fnmatch.translate(pattern))
     except re.error as error:
         raise BadSettings(
-            f"{option}: '{pattern}' is no regular expression: {error}",
+            f"{option}: '{pattern}' is not a regular expression: {error}",
             fix="write re: and a Python regular expression, or a name with * and ?",
         ) from None
 

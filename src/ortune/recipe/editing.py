@@ -14,7 +14,7 @@ from ortune.calibration import reuse
 from ortune.calibration.calibrate import calibrate
 from ortune.core import wording
 from ortune.core.errors import BadData, OrtuneError, Refused, gist
-from ortune.core.event import Note, Sink, StepDone
+from ortune.core.event import Note, Progress, Sink, StepDone
 from ortune.core.observer import Probe, Range, Ranges
 from ortune.core.step import Bridge, Edit, Quantizer, Transform
 from ortune.measurement.process import WorkerFailed
@@ -141,6 +141,7 @@ class Work:
 
             edits = self.exact([RaiseOpset(to=step.needs_opset)])
         start = time.perf_counter()
+        self._sink(Progress(f"applying {step.name()}"))
         probes = step.probes(self.model)
         ranges = self._known(step, probes)
         known = self.material.known if self._trusted else None
@@ -203,9 +204,12 @@ class Work:
                 *(self.model, probes, others, self._source, stream, indices, folder),
                 custom_ops=ops,
             )
-        return calibrate(self.model, probes, stream, indices, folder, custom_ops=ops)
+        return calibrate(
+            self.model, probes, stream, indices, folder, custom_ops=ops, sink=self._sink
+        )
 
     def _apply(self, step: Transform) -> Edit:
+        self._sink(Progress(f"applying {step.name()}"))
         start, backup = time.perf_counter(), self.model.clone()
         try:
             before = weight_bytes(self.model)

@@ -1,15 +1,15 @@
-"""A report for the terminal: readable at 80 columns and without colour."""
+"""A report for the terminal: readable at any width and without colour; names stay whole."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text as Line
 
+from ortune.core.progress.wrapping import longest_word, wrapped
 from ortune.core.section import (
     Bars,
     Block,
@@ -22,15 +22,13 @@ from ortune.core.section import (
 )
 from ortune.core.study import Study
 from ortune.reporting.blocks import Part, gather, numeric
-from ortune.reporting.canvas import middle_cut
 
 _GAP = 2
 _INDENT = 4
-_NARROWEST = 9
 _WORTH = 24
 """Columns that the last column needs to stay in its row, if it is longer than that."""
-_PIECES = re.compile(r"[^(,+=@/-]+[(,+=@/-]*|[(,+=@/-]+")
-"""Where plans and paths may be broken."""
+_BAR = (12, 80)
+"""Columns of the longest bar: where fewer are left its name stands above it, and at most."""
 _TONES = {"good": "bold green", "warn": "bold yellow", "code": "cyan", "plain": ""}
 _SHADES = "█▒░▓"
 _MARKS = {"win": "bold green", "lose": "dim"}
@@ -49,11 +47,11 @@ def printed(parts: Sequence[Part]) -> list[RenderableType]:
 def _block(block: Block) -> Iterator[RenderableType]:
     match block:
         case Heading(text):
-            yield Line(f"\n{text}", style="bold")
+            yield Paragraph(f"\n{text}", "bold")
         case Text(text, "code"):
-            yield Line(f"  {text}", style=_TONES["code"], no_wrap=True, overflow="ignore")
+            yield _line(f"  {text}", _TONES["code"])
         case Text(text, tone):
-            yield Line(text, style=_TONES.get(tone, ""))
+            yield Paragraph(text, _TONES.get(tone, ""))
         case Table():
             yield FittedTable(block)
         case Bars():
@@ -62,31 +60,60 @@ def _block(block: Block) -> Iterator[RenderableType]:
             return
 
 
+def _line(text: str, style: str = "") -> Line:
+    """Return a line that the console prints as it is."""
+    return Line(text, style=style, no_wrap=True, overflow="ignore")
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Text that is broken between words."""
+
+    text: str
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Break it for the console's width."""
+        for line in wrapped(self.text, options.max_width):
+            yield _line(line, self.style)
+
+
 @dataclass(frozen=True)
 class FittedTable:
-    """A table that fits: when it is too wide its last column hangs below each row."""
+    """A table that fits, without breaking a word.
+
+    Where it is too wide, cells are broken between words, then the last column hangs below each
+    row, then every row becomes its first cell with the others by name below.
+
+    Attributes:
+        right: For each column whether it is set to the right; by what is in it where empty.
+    """
 
     table: Table
+    right: tuple[bool, ...] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lay the table out for the console's width."""
         table, width = self.table, options.max_width
-        natural = _widths(table, len(table.columns))
+        natural, least = _widths(table, cell_len), _widths(table, longest_word)
         left = width - sum(natural[:-1]) - _GAP * (len(natural) - 1)
         hang = len(natural) > 1 and left < min(natural[-1], _WORTH)
         shown = len(natural) - hang
-        widths = _shrunk(natural[:shown], width)
-        right = numeric(table)[:shown]
+        marks = table.marks or ("",) * len(table.rows)
+        if sum(least[:shown]) + _GAP * (shown - 1) > width:
+            for row, mark in zip(table.rows, marks, strict=True):
+                yield from _stacked(table.columns, row, width, _MARKS.get(mark, ""))
+            return
+        widths = _shrunk(natural[:shown], least, width)
+        right = (self.right or numeric(table))[:shown]
         if any(table.columns):
             yield from _row(table.columns[:shown], widths, right, "bold")
-            yield Line("─" * min(width, sum(widths) + _GAP * (shown - 1)), style="dim")
-        marks = table.marks or ("",) * len(table.rows)
+            yield _line("─" * (sum(widths) + _GAP * (shown - 1)), "dim")
         for row, mark in zip(table.rows, marks, strict=True):
             style = _MARKS.get(mark, "")
             yield from _row(row[:shown], widths, right, style)
             if hang and row[-1]:
-                for line in _wrap(row[-1], max(_NARROWEST, width - _INDENT)):
-                    yield Line(" " * _INDENT + line, style=style or "dim")
+                yield from _indented(row[-1], width, style or "dim")
 
 
 @dataclass(frozen=True)
@@ -98,74 +125,81 @@ class Chart:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lay the bars out for the console's width."""
         chart, width = self.bars, options.max_width
-        label = min(max((cell_len(bar.label) for bar in chart.bars), default=0), width // 3)
-        note = min(max((cell_len(bar.note) for bar in chart.bars), default=0), width // 3)
-        room = max(1, width - label - note - 2 * _GAP)
-        longest = max((sum(bar.parts) for bar in chart.bars), default=0.0) or 1.0
-        for bar in chart.bars:
-            drawn, so_far, cells = "", 0.0, 0
-            for index, part in enumerate(bar.parts):
-                so_far += part
-                end = round(so_far / longest * room)
-                drawn += _SHADES[index % len(_SHADES)] * (end - cells)
-                cells = end
-            name = _cut(middle_cut(bar.label, label), label)
-            text = f"{name}{' ' * (label - cell_len(name) + _GAP)}{drawn}{' ' * (room - cells)}"
-            yield Line(f"{text}{' ' * _GAP}{_cut(bar.note, note)}".rstrip(), no_wrap=True)
+        names = [" ".join(bar.label.split()) for bar in chart.bars]
+        notes = [" ".join(bar.note.split()) for bar in chart.bars]
+        label, note = (max(map(cell_len, texts), default=0) for texts in (names, notes))
+        room = width - label - note - 2 * _GAP
+        beside = room >= _BAR[0]
+        drawn = _drawn(chart, max(1, min(room if beside else width, _BAR[1])))
+        for name, bar, said in zip(names, drawn, notes, strict=True):
+            if beside:
+                space = " " * (label + _GAP - cell_len(name))
+                yield _line(f"{name}{space}{bar}{' ' * _GAP}{said}".rstrip())
+            else:
+                yield Paragraph(f"{name}  {said}".rstrip())
+                yield _line(bar.rstrip())
         keys = [f"{_SHADES[i % len(_SHADES)]} {name}" for i, name in enumerate(chart.segments)]
         legend = "  ".join(keys) + ", " if len(keys) > 1 else ""
-        for line in _wrap(f"{legend}{chart.unit}", width):
-            yield Line(line, style="dim")
+        yield Paragraph(f"{legend}{chart.unit}", "dim")
 
 
-def _cut(text: str, width: int) -> str:
-    flat = " ".join(text.split())
-    while cell_len(flat) > width:
-        flat = flat[:-2] + "…" if len(flat) > 1 else ""
-    return flat
+def _drawn(chart: Bars, room: int) -> list[str]:
+    """Draw every bar, filled with spaces to the longest."""
+    longest = max((sum(bar.parts) for bar in chart.bars), default=0.0) or 1.0
+    found = []
+    for bar in chart.bars:
+        drawn, so_far = "", 0.0
+        for index, part in enumerate(bar.parts):
+            so_far += part
+            end = round(so_far / longest * room)
+            drawn += _SHADES[index % len(_SHADES)] * (end - len(drawn))
+        found.append(drawn.ljust(room))
+    return found
 
 
-def _widths(table: Table, columns: int) -> list[int]:
+def _widths(table: Table, width: Callable[[str], int]) -> list[int]:
     cells = [table.columns, *table.rows]
-    return [max(cell_len(row[index]) for row in cells) for index in range(columns)]
+    return [max(width(row[index]) for row in cells) for index in range(len(table.columns))]
 
 
-def _shrunk(natural: Sequence[int], width: int) -> list[int]:
-    """Take from the widest column until the row fits; below `_NARROWEST` nothing is taken."""
+def _shrunk(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+    """Take from the widest column that may give until the row fits; no word is broken."""
     widths = list(natural)
     room = width - _GAP * (len(widths) - 1)
-    while sum(widths) > room and max(widths) > _NARROWEST:
-        widths[widths.index(max(widths))] -= 1
+    while sum(widths) > room:
+        giving = [index for index, one in enumerate(widths) if one > least[index]]
+        widths[max(giving, key=widths.__getitem__)] -= 1
     return widths
 
 
 def _row(
     cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], style: str
 ) -> Iterator[Line]:
-    wrapped = [_wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
-    for level in range(max(map(len, wrapped))):
+    broken = [_cell(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    for level in range(max(map(len, broken))):
         parts = []
-        for lines, width, is_right in zip(wrapped, widths, right, strict=True):
+        for lines, width, is_right in zip(broken, widths, right, strict=True):
             text = lines[level] if level < len(lines) else ""
             space = " " * (width - cell_len(text))
             parts.append(space + text if is_right else text + space)
-        joined = (" " * _GAP).join(parts).rstrip()
-        yield Line(joined, style=style, no_wrap=True, overflow="ignore")
+        yield _line((" " * _GAP).join(parts).rstrip(), style)
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    """Break a text into lines of at most `width` columns: at spaces, in long words at joints."""
-    lines = [""]
-    for word in text.split():
-        fits = cell_len(word) <= width
-        gap = " " if lines[-1] else ""
-        for piece in [gap + word] if fits else [gap, *_PIECES.findall(word)]:
-            if cell_len(lines[-1] + piece) > width and lines[-1]:
-                lines.append("")
-                piece = piece.lstrip()
-            while cell_len(piece) > width:
-                head = next(n for n in range(width, 0, -1) if cell_len(piece[:n]) <= width)
-                lines[-1:] = [piece[:head], ""]
-                piece = piece[head:]
-            lines[-1] += piece
-    return [line.rstrip() for line in lines]
+def _cell(text: str, width: int) -> list[str]:
+    """Break a cell; spaces at the start of a line of it would not be where they stood."""
+    return wrapped(" ".join(text.split()), width)
+
+
+def _stacked(columns: Sequence[str], row: Sequence[str], width: int, style: str) -> Iterator[Line]:
+    """Write the first cell, and the others below it with the names of their columns."""
+    for line in _cell(row[0], width):
+        yield _line(line, style)
+    others = zip(columns[1:], row[1:], strict=True)
+    said = "; ".join(" ".join(filter(None, pair)) for pair in others if pair[1])
+    if said:
+        yield from _indented(said, width, style or "dim")
+
+
+def _indented(text: str, width: int, style: str) -> Iterator[Line]:
+    for line in _cell(text, width - _INDENT):
+        yield _line(" " * _INDENT + line, style)

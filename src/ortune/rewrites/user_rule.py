@@ -106,7 +106,7 @@ class _Functions:
             answer = check(**(given if takes_all else {k: given[k] for k in named if k in given}))
             if answer is True:
                 return True
-            why = answer if isinstance(answer, str) else f"{check.__name__} says no"
+            why = answer if isinstance(answer, str) else f"rejected by {check.__name__}"
             edit.refuse(model, match.root, why)
             return False
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist, with_article
 from ortune.core.plugins import user_function
 from ortune.core.session import Session, Tensors
 from ortune.model.io import protobuf
@@ -74,7 +74,7 @@ def load(source: str, weights: str) -> tuple[Any, set[str]]:
         module = user_function.function(source, "a function that makes a module")()
         if not isinstance(module, torch.nn.Module):
             raise BadModel(
-                f"{source} returns a {type(module).__name__}, not a torch.nn.Module",
+                f"{source} returns {with_article(type(module).__name__)}, not a torch.nn.Module",
                 fix="return the module itself",
             )
         if weights:

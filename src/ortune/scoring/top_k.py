@@ -97,7 +97,7 @@ def _labels(label: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
     found = np.asarray(label)
     whole = found.dtype.kind == "f" and np.array_equal(found, np.floor(found))
     if found.dtype.kind not in "iub" and not whole:
-        raise BadData(f"label {label!r} is no class number", fix="give integer labels from 0")
+        raise BadData(f"label {label!r} is not a class index", fix="give integer labels from 0")
     count = int(np.prod(shape[:-1]))
     if found.size != count:
         raise BadData(

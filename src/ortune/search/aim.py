@@ -17,6 +17,7 @@ class Aim:
         target_speedup: Stop at the first proved plan whose interval lies above it.
         strict: Accept only proved accuracy.
         clock: Tells the seconds; a test brings its own.
+        afterwards: Seconds of the user's time that are kept for what follows the search.
     """
 
     seconds: float
@@ -24,7 +25,12 @@ class Aim:
     target_speedup: float | None = None
     strict: bool = False
     clock: Callable[[], float] = time.monotonic
+    afterwards: float = 0.0
 
     def left(self) -> float:
         """Return the seconds left of the time budget."""
         return self.seconds - (self.clock() - self.began)
+
+    def all_left(self) -> float:
+        """Return the same with what follows the search."""
+        return self.left() + self.afterwards

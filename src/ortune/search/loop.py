@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ortune.core.acceptance import Outcome, winner
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Note, Sink, Unconfirmed
+from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import Plan, Proposal, Trial
 from ortune.core.wording import count
@@ -128,6 +128,7 @@ class _Loop:
         if not ended(self.context.root):
             former = sum(trial.seconds for trial in self.trials)
             self.aim = replace(self.aim, began=self.aim.began - former)
+            self.sink(TimeLeft(self.aim.all_left()))
 
     def _count_set_up(self) -> None:
         """Where reading and scoring the original took long, say so and count from here."""
@@ -140,6 +141,7 @@ class _Loop:
                 "--time counts from here"
             )
             self.aim = replace(self.aim, began=self.aim.began + taken)
+            self.sink(TimeLeft(self.aim.all_left()))
 
     def _reserve(self) -> Reserve:
         parts = {i for part in self.context.parts.values() for i in part.indices}
@@ -213,7 +215,7 @@ class _Loop:
                 return "time"
             if leader is None or not settled(leader, trial, self.wanted):
                 seconds = reserve.seconds_each(trial, self.aim.left())
-                self.attempts.final(trial, index, len(chosen), seconds)
+                self.attempts.final(trial, seconds)
             if index == FINALISTS and self._winner() is None:
                 chosen += exact[:1]
         return finished
@@ -272,7 +274,7 @@ class _Loop:
         full = sum(t.part == "final" for t in self.trials) >= FINALISTS
         if full and not self._judged(trial):
             return False
-        return reaches(self.attempts.final(trial, 1, 1), wanted)
+        return reaches(self.attempts.final(trial), wanted)
 
     def _winner(self) -> Trial | None:
         finals = (t for t in self.trials if t.part == "final")

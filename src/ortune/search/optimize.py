@@ -12,14 +12,16 @@ from time import monotonic
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
+from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.custom_ops import equipped
 from ortune.core.errors import BadSettings
-from ortune.core.event import Note
+from ortune.core.event import Note, TimeLeft
 from ortune.core.plugins import catalog, codec, stored
 from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.request import verb
+from ortune.core.settings import toml as settings
 from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.experiment import golden
@@ -57,6 +59,7 @@ def run(asked: Optimize) -> Study:
     record = warm_start.record_for(asked)
     if asked.batches:
         by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
+    asked.sink(TimeLeft(asked.time))
     root = Path(asked.out)
     make_folder(root)
     with locked(root):
@@ -73,17 +76,20 @@ def run(asked: Optimize) -> Study:
         )
         if not asked.fixed_shapes:
             _demand_free_shapes(root, own)
+        again = settings.write(replace(asked, out=root), but=("verbose", "quiet"))
+        write_text(root / settings.REPEAT, again)
         exact = asked.data is None and not asked.evaluate
         context = warm_start.begun(context, record, asked.sink)
         counted = warm_start.concluded(root)
         fixed = asked.fixed_shapes
         context = planned(context, targets, exact, fixed)
         searching = asked.time * (1 - by_batch.SHARE * bool(asked.batches))
-        aim = Aim(searching, began, asked.target_speedup, asked.strict, monotonic)
+        kept = asked.time - searching
+        aim = Aim(searching, began, asked.target_speedup, asked.strict, monotonic, kept)
         finding = partial(explore, context, targets, exact, fixed=fixed)
         search(context, finding, policy, aim, asked.sink)
         if asked.batches:
-            _time_batches(context, asked, replace(aim, seconds=asked.time))
+            _time_batches(context, asked, replace(aim, seconds=asked.time, afterwards=0.0))
     study = read_study(root)
     if study.finished != "interrupted":
         golden.write(study, context)

@@ -94,7 +94,7 @@ def _nothing(study: Study) -> str:
     if study.unconfirmed:
         return "nothing faster was confirmed yet"
     if study.too_noisy:
-        return "nothing could be told apart from it on this machine"
+        return "nothing could be distinguished from it on this machine"
     prefer = study.job.wanted.prefer
     if prefer != "speed":
         return f"nothing of less {prefer} was within the budget and not slower beyond the noise"

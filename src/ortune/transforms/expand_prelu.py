@@ -54,7 +54,7 @@ def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
     x, slope = node.inputs
     array = fixed_array(slope)
     if array is None or slope is None or x is None:
-        refuse(model, node, "its slope is no constant")
+        refuse(model, node, "its slope is not constant")
         return 0
     if array.size < 2 or array.dtype.kind != "f":
         return 0

@@ -55,7 +55,7 @@ class FixDims(Transform):
             known = [d for value in given(model) for d in shape_of(value) or () if _named(d)]
             shown = str(known[0]) if known else "INPUT.AXIS"
             raise Refused(
-                "fix-dims is not told which dimensions",
+                "fix-dims needs the dimensions",
                 fix=f'write them: "fix-dims(dims=[{shown}:1])"',
             )
         sizes = self._sizes(model)
@@ -81,7 +81,9 @@ class FixDims(Transform):
         shapes = {str(value.name): shape_of(value) or () for value in given(model)}
         for text, size in pairs(self.dims, "SIZE"):
             if not size.isdecimal() or int(size) < 1:
-                raise BadSettings(f"dims: '{size}' is no size of '{text}'", fix="give 1 or more")
+                raise BadSettings(
+                    f"dims: '{size}' is not a size of '{text}'", fix="give 1 or more"
+                )
             for name, axis in places(model, text):
                 old = found.get(name, {}).get(axis, shapes[name][axis])
                 if isinstance(old, int) and old != int(size):

@@ -64,7 +64,7 @@ class FreeDims(Transform):
 
         Raises:
             BadSettings: There is no such dimension.
-            Refused: A node has the old size burned in, in a way that is not undone.
+            Refused: A node hard-codes the old size, in a way that is not undone.
         """
         axes = self._axes(model)
         if axes:
@@ -77,7 +77,7 @@ class FreeDims(Transform):
         found: dict[str, dict[int, str]] = {}
         for text, name in pairs(self.dims, "NAME"):
             if not name.isidentifier():
-                raise BadSettings(f"dims: '{name}' is no name of '{text}'", fix="use letters")
+                raise BadSettings(f"dims: '{name}' is not a name of '{text}'", fix="use letters")
             for place, axis in places(model, text):
                 if isinstance(shapes[place][axis], int):
                     found.setdefault(place, {})[axis] = name

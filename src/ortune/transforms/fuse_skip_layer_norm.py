@@ -110,7 +110,7 @@ def _misfit(norm: ir.Node, add: ir.Node) -> str | None:
         return "its statistics are read"
     weights = [const_tensor(w) for w in norm.inputs[1:] if w is not None]
     if any(tensor is None or len(tensor.shape) != 1 for tensor in weights):
-        return "scale and shift are no constant vectors"
+        return "scale and shift are not constant vectors"
     return None
 
 

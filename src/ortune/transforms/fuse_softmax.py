@@ -62,7 +62,7 @@ def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
     if model.opset_imports.get("", 0) < 13:
         axis = _last(x, axis)
     if axis is None:
-        refuse(model, exp, "before opset 13 only the last axis can be told")
+        refuse(model, exp, "before opset 13 only the last axis is supported")
         return 0
     op, nodes = above
     site = Site((x,), frozenset((biggest, sub, exp, total, *nodes)), nodes[-1])

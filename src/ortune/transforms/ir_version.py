@@ -53,7 +53,7 @@ class IrVersion(Transform):
             Refused: No version is given, there is no such one, or it cannot hold the model.
         """
         if not self.to:
-            raise Refused("ir-version is not told which", fix='write it: "ir-version(to=8)"')
+            raise Refused("ir-version needs a version", fix='write it: "ir-version(to=8)"')
         if model.ir_version == self.to:
             edit.note(model, f"the IR version is {model.ir_version}")
             return 0

@@ -44,7 +44,7 @@ class LowerOpset(Transform):
         """
         if not self.to:
             raise Refused(
-                "lower-opset is not told the version to go down to",
+                "lower-opset needs a target version",
                 fix='write it: "lower-opset(to=17)"',
             )
         if (opset := model.opset_imports.get("", 0)) <= self.to:

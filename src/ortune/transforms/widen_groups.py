@@ -46,7 +46,7 @@ class WidenGroups(Transform):
             BadSettings: It is not positive.
         """
         if self.channels < 1:
-            raise BadSettings(f"channels={self.channels} is no width", fix="use 1 or more")
+            raise BadSettings(f"channels={self.channels} is not a width", fix="use 1 or more")
 
     def applies(self, facts: Facts) -> bool:
         """There is a convolution."""

@@ -52,7 +52,7 @@ def test_a_name_matches_itself_alone(name: str) -> None:
     [
         ("{", "not JSON"),
         ({"rows": []}, "no list of regions"),
-        ([3], "region 0 is no region"),
+        ([3], "region 0 is not a region"),
         ([{"nodes": "a", "cost": 1}], "no list of node names"),
         ([{"nodes": ["a"]}], "no accuracy cost, but None"),
         ([{"nodes": ["a"], "cost": "much"}], "no accuracy cost, but 'much'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortune.core.errors import gist, shortened
+from ortune.core.errors import gist, shortened, with_article
 
 MANY = ", ".join(f'"input_{i}": tensor(float)' for i in range(40))
 SAID = {
@@ -74,3 +74,15 @@ def test_a_long_text_ends_behind_a_sentence_or_a_word() -> None:
     assert shortened("alpha beta gamma delta", 15) == "alpha beta ..."
     assert shortened("alpha, beta", 11) == "alpha, beta"
     assert shortened("x" * 30, 14) == f"{'x' * 10} ..."
+
+
+@pytest.mark.parametrize(
+    ("noun", "said"),
+    [
+        *((noun, f"an {noun}") for noun in ("integer", "observer", "If", "LSTM", "RNN", "Add")),
+        *((noun, f"a {noun}") for noun in ("number", "GRU", "MatMul", "Loop", "user", "NoneType")),
+        *((noun, f"a {noun}") for noun in ("union", "one", "Scan", "string")),
+    ],
+)
+def test_the_article_follows_the_sound(noun: str, said: str) -> None:
+    assert with_article(noun) == said

@@ -200,7 +200,7 @@ def test_a_candidate_that_dies_is_a_trial_that_failed(
     assert (trial.status, trial.error) == (Status.FAILED, "the candidate died")
     assert (trial.why, trial.reproduce) == (trial.error, "run it again")
     assert 0 < trial.seconds < 600
-    final = attempts.final(trial, 1, 1)
+    final = attempts.final(trial)
     assert (final.status, final.part, final.error) == (
         Status.FAILED,
         "final",
@@ -216,7 +216,7 @@ def test_a_score_that_cannot_be_had_is_a_trial_that_failed(
 
     monkeypatch.setattr(measure, "score", refuse)
     trial = tried(attempts)
-    final = attempts.final(trial, 1, 1)
+    final = attempts.final(trial)
     for one in (trial, final):
         assert (one.status, one.why) == (Status.FAILED, "record 3 is 1.5, outside its bounds")
         assert (one.error, one.reproduce) == (one.why, "run it again")
@@ -228,14 +228,14 @@ def test_an_original_that_dies_ends_the_search(attempts: Attempts, script: Scrip
     with pytest.raises(BaselineFailed):
         tried(attempts)
     with pytest.raises(BaselineFailed):
-        attempts.final(replace(studies.baseline(), plan=LOSSY), 1, 1)
+        attempts.final(replace(studies.baseline(), plan=LOSSY))
 
 
 class TestFinalist:
     def test_it_is_measured_in_five_fresh_pairs(self, attempts: Attempts, script: Script) -> None:
         trial = tried(attempts)
         script.diary.clear()
-        found = attempts.final(trial, 1, 1)
+        found = attempts.final(trial)
         assert stats.PAIRS == 5
         assert len(found.measurement.pairs) == 5
         assert len(script.asked("starts", "candidate")) == 5
@@ -244,7 +244,7 @@ class TestFinalist:
         assert script.diary[0] == ("baseline", "ends", None)
         assert (found.part, found.key, found.stage) == ("final", trial.key, "final")
         assert found.ratio.high < 1 and found.predicted.low < found.ratio.low
-        assert attempts.final(trial, 1, 1) is found, "known: not run again"
+        assert attempts.final(trial) is found, "known: not run again"
         assert len(script.asked("starts", "candidate")) == 5
         tried(attempts, replace(LOSSY, backend=Cpu(threads=2)))
         assert len(script.asked("starts", "baseline")) == 6, "a new one for the next plan"
@@ -252,7 +252,7 @@ class TestFinalist:
     def test_it_is_scored_once_on_all_samples(self, attempts: Attempts, script: Script) -> None:
         trial = tried(attempts)
         script.diary.clear()
-        found = attempts.final(trial, 1, 1)
+        found = attempts.final(trial)
         assert script.asked("score", "candidate") == [list(SEARCH), list(FINAL)]
         assert found.score.samples == len(SEARCH) + len(FINAL)
 
@@ -261,13 +261,13 @@ class TestFinalist:
     ) -> None:
         trial = tried(attempts)
         assert trial.score.verdict is Verdict.LIKELY, "the search has no sample that proves"
-        found = attempts.final(trial, 1, 1)
+        found = attempts.final(trial)
         assert (found.score.verdict, found.score.proved_on) == (Verdict.PROVED, len(FINAL))
 
     def test_the_error_is_shared_by_all_that_may_be_judged(self, attempts: Attempts) -> None:
         attempts.context = replace(attempts.context, finalists=3)
         trials = [tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in range(1, 5)]
-        scores = [attempts.final(one, 1, 3).score for one in trials]
+        scores = [attempts.final(one).score for one in trials]
         assert [score.error for score in scores] == [pytest.approx(0.05 / 3)] * 4
         proved = Verdict.PROVED
         assert [score.verdict is proved for score in scores] == [True, True, True, False]
@@ -277,33 +277,33 @@ class TestFinalist:
     ) -> None:
         one, two = (tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in (1, 2))
         script.noise = lambda index: 3.0 if index in FINAL[:3] else 0.001
-        assert attempts.final(one, 1, 2).score.verdict is Verdict.LIKELY
+        assert attempts.final(one).score.verdict is Verdict.LIKELY
         script.noise = lambda index: 0.001
-        assert attempts.final(two, 2, 2).score.verdict is Verdict.LIKELY
+        assert attempts.final(two).score.verdict is Verdict.LIKELY
 
     def test_one_that_died_before_it_was_scored_spends_nothing(
         self, attempts: Attempts, script: Script
     ) -> None:
         one, two = (tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in (1, 2))
         script.fails = "candidate", "load"
-        assert attempts.final(one, 1, 2).score is None
+        assert attempts.final(one).score is None
         script.fails = "", ""
-        assert attempts.final(two, 2, 2).score.verdict is Verdict.PROVED
+        assert attempts.final(two).score.verdict is Verdict.PROVED
 
     def test_a_proof_by_construction_spends_nothing(
         self, attempts: Attempts, script: Script
     ) -> None:
         script.noise = lambda index: 0.0
-        exact = attempts.final(tried(attempts, Plan(AS_IS, Cpu(threads=2))), 1, 2)
+        exact = attempts.final(tried(attempts, Plan(AS_IS, Cpu(threads=2))))
         assert (exact.score.verdict, exact.score.proved_on) == (Verdict.PROVED, None)
-        other = attempts.final(tried(attempts), 2, 2)
+        other = attempts.final(tried(attempts))
         assert (other.score.verdict, other.score.proved_on) == (Verdict.PROVED, len(FINAL))
 
     def test_held_out_samples_bring_it_down(self, attempts: Attempts, script: Script) -> None:
         script.noise = lambda index: 3.0 if index in FINAL else 0.001
         trial = tried(attempts)
         assert trial.status is Status.OK, "the search does not see them"
-        found = attempts.final(trial, 1, 1)
+        found = attempts.final(trial)
         assert found.status is Status.FAILS and found.score.verdict is Verdict.FAILS
         assert "leaves the budget" in found.why
 
@@ -313,7 +313,7 @@ class TestFinalist:
         parts = attempts.context.parts
         shared = {**parts, "final": replace(parts["search"], name="final")}
         attempts.context = replace(attempts.context, parts=shared)
-        found = attempts.final(tried(attempts), 1, 1)
+        found = attempts.final(tried(attempts))
         assert found.score.samples == len(SEARCH)
 
 
@@ -329,32 +329,30 @@ def test_the_original_is_timed_against_itself(attempts: Attempts, script: Script
     assert (trial.why, trial.stage, trial.artefact) == ("the original", "baseline", "")
     assert trial.plan == Plan(AS_IS, Cpu()) and trial.part == "search"
     assert trial.score.base == trial.score.value and trial.score.samples == len(SEARCH)
-    assert started() == [(trial.plan, "baseline", 1, 1)]
+    assert started() == [(trial.plan, "baseline")]
 
 
-def started() -> list[tuple[Plan, str, int, int]]:
-    return [(e.plan, e.stage, e.index, e.total) for e in told if isinstance(e, TrialStarted)]
+def started() -> list[tuple[Plan, str]]:
+    return [(e.plan, e.stage) for e in told if isinstance(e, TrialStarted)]
 
 
 def test_a_known_plan_is_announced_by_the_stage_that_asks_for_it(attempts: Attempts) -> None:
     tried(attempts)
     attempts.one(Proposal(LOSSY, "history", "what quantization alone brings"))
-    assert started() == [(LOSSY, "quantization", 1, 0), (LOSSY, "history", 1, 0)]
+    assert started() == [(LOSSY, "quantization"), (LOSSY, "history")]
 
 
 def test_every_plan_is_announced_before_it_runs(attempts: Attempts) -> None:
-    trial = attempts.one(
-        Proposal(LOSSY, "runtime", "a try", neighbour_of="aa11", index=2, total=7)
-    )
-    attempts.final(trial, 3, 5)
-    assert started() == [(LOSSY, "runtime", 2, 7), (LOSSY, "final", 3, 5)]
+    trial = attempts.one(Proposal(LOSSY, "runtime", "a try", neighbour_of="aa11"))
+    attempts.final(trial)
+    assert started() == [(LOSSY, "runtime"), (LOSSY, "final")]
     kinds = [type(e) for e in told if isinstance(e, (TrialStarted, Timing, TrialDone))]
     assert kinds[0] is TrialStarted and kinds[-1] is TrialDone and Timing in kinds
     assert kinds.count(TrialDone) == 2
     assert (trial.proposed, trial.neighbour_of) == ("a try", "aa11")
-    again = attempts.final(trial, 3, 5)
+    again = attempts.final(trial)
     assert [(e.trial, e.cached) for e in told if isinstance(e, TrialDone)][-1] == (again, True)
-    assert started()[2:] == [(LOSSY, "final", 3, 5)], "its place is told where it is known too"
+    assert started()[2:] == [(LOSSY, "final")]
 
 
 def test_how_long_each_stage_may_take(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +377,7 @@ def test_how_long_each_stage_may_take(attempts: Attempts, monkeypatch: pytest.Mo
     trial = tried(attempts)
     other = replace(LOSSY, backend=Cpu(threads=2))
     attempts.one(Proposal(other, "runtime", effort="screen", score=False))
-    attempts.final(trial, 1, 1)
+    attempts.final(trial)
     assert given == [
         Effort(max_blocks=12, seconds=2, decide=False),
         Effort(seconds=0.02, burst=0.1),
@@ -401,8 +399,8 @@ def test_a_finalist_is_judged_by_what_the_rest_of_the_run_learnt(
         return learnt(trials, but)
 
     monkeypatch.setattr(measure, "learnt", noted)
-    attempts.final(one, 1, 2)
-    found = attempts.final(two, 2, 2)
+    attempts.final(one)
+    found = attempts.final(two)
     assert asked == [one.key, two.key]
     rest = learnt(attempts.ledger.trials, but=two.key)
     assert rest.df == 1 + stats.PAIRS - 1

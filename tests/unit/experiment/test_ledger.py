@@ -139,7 +139,7 @@ def test_a_full_disk_is_told_in_two_lines(tmp_path: Path) -> None:
 def test_a_folder_holds_one_search_at_a_time(tmp_path: Path) -> None:
     with (
         locked(tmp_path),
-        pytest.raises(BadData, match="another search is at work"),
+        pytest.raises(BadData, match="another search is running"),
         locked(tmp_path),
     ):
         raise AssertionError("two at once")

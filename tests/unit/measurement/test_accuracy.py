@@ -343,7 +343,7 @@ def test_fractions_can_tell_more() -> None:
 def test_a_sentence_for_every_verdict() -> None:
     cand, base = flips(200, 5)
     assert means(judge(TOP1, cand, base)) == (
-        "fails: on 200 samples top1 is 0.975; asked is that top1 falls by at most 0.01"
+        "fails: on 200 samples top1 is 0.975; the budget requires that top1 falls by at most 0.01"
     )
     assert means(judge(TOP1, *flips(100, 0))).startswith(
         "likely: top1 falls by at most 0.01, as far as 100 samples tell (0 lost, 0 won of 100 "

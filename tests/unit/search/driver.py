@@ -212,7 +212,7 @@ class Scripted:
             return trial
         return self._recorded("search", plan, outcome, proposal, always_score=always_score)
 
-    def final(self, trial: Trial, index: int, total: int, seconds: float | None = None) -> Trial:
+    def final(self, trial: Trial, seconds: float | None = None) -> Trial:
         """Return the finalist's trial, known or scripted."""
         known = self.ledger.find(trial.key, "final")
         if known is not None:

@@ -267,7 +267,7 @@ CLI = [
         "480x640",
     ),
     (["--fold-postprocess", "topk"], "'topk' is not allowed", "uint8, argmax, top-k"),
-    (["--fold-postprocess", "top-k(k=x)"], "'x' is not a int", "give a int"),
+    (["--fold-postprocess", "top-k(k=x)"], "'x' is not an integer", "give an integer"),
     (["--fold-postprocess", "top-k(k=9, output=z)"], "no output 'z'", "set output to one of: y"),
     ([], "there is no STEP", "simplify"),
 ]

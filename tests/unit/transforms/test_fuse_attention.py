@@ -287,7 +287,7 @@ LEFT = {
         "y",
     ),
     "scale is not positive": (Q + K + "s0 = MatMul(q5, kt) s = Mul(s0, negative) " + REST, "y"),
-    "is no mask": (Q + K + "s0 = MatMul(q5, kt) s = Where(keep, s0, nine) " + REST, "y"),
+    "is not a mask": (Q + K + "s0 = MatMul(q5, kt) s = Where(keep, s0, nine) " + REST, "y"),
     "masked twice": (
         Q + K + "s0 = MatMul(q5, kt) s1 = Where(keep, s0, tenthousand) s = Add(s1, mask) " + REST,
         "y",

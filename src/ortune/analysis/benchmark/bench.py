@@ -24,7 +24,6 @@ from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.core import custom_ops
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
-from ortune.core.event import Note
 from ortune.core.fields import paths
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
@@ -89,7 +88,7 @@ def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
     """Time groups of contestants as asked; see `contest`."""
     if not all(groups):
         raise BadSettings("there is nothing to time", fix="give a model and a backend")
-    first, sink, sets = groups[0][0], asked.sink, asked.sets
+    first = groups[0][0]
     backends = dict.fromkeys(one.backend for group in groups for one in group)
     meters = energy()
     with TemporaryDirectory(prefix="ortune-") as folder:
@@ -100,9 +99,7 @@ def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
         if asked.self_check:
             raced[0].append(TimedRow(replace(first, again=True), streams[first.model]))
         before = noise.snapshot()
-        contest(
-            raced, root, asked.seconds, meters, sets, lambda k: sink(Note(f"set {k} of {sets}"))
-        )
+        contest(raced, root, asked.seconds, meters, asked.sets, asked.sink)
         record = noise.between(before, noise.snapshot())
         every = [row for group in raced for row in group]
         held = {

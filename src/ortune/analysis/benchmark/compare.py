@@ -25,7 +25,6 @@ from ortune.analysis.benchmark.results_file import (
 )
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.fields import paths
-from ortune.core.request import verb
 from ortune.core.trial import Interval
 
 METRICS = ("latency", "p99", "memory", "size", "load")
@@ -77,7 +76,7 @@ def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[Path]
             raise BadSettings(f"no metric '{name}'", fix=f"use one of: {', '.join(METRICS)}")
         if not 0 <= limit < math.inf:
             raise BadSettings(
-                f"{limit} is no threshold for {name}", fix="give a share such as 0.05 or 5%"
+                f"{limit} is not a threshold for {name}", fix="give a share such as 0.05 or 5%"
             )
     for name in by:
         if name not in FIELDS:
@@ -216,6 +215,3 @@ def _verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -
         return "faster"
     over = latency.value > 1 + judging.limits["latency"]
     return "over the threshold, inside the noise" if over else "no difference"
-
-
-compare = verb(Compare, run)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ortune.core.backend import Backend
+from ortune.core.event import Progress, Sink, silent
 from ortune.core.trial import Burst, Pair
 from ortune.core.workload import Span, Workload
 from ortune.measurement.machine.energy import Energy
@@ -76,7 +77,7 @@ def contest(
     seconds: float,
     energy: Energy,
     sets: int,
-    progress: Callable[[int], None] = lambda count: None,
+    sink: Sink = silent,
 ) -> None:
     """Time every row; those of one group in turns, the groups one after another in every set.
 
@@ -84,17 +85,21 @@ def contest(
         groups: Rows that are compared with each other; the first of a group is its measure.
         seconds: Time for timing; a set of a group has four blocks at least.
         sets: Sets of fresh processes: a process has an effect of its own on its latency.
-        progress: Called with the number of every set as it begins.
+        sink: Receives how far the timing is, between blocks.
 
     Raises:
         BadModel: The first row of a group does not run.
     """
     total = sets * len(groups)
     for turn in range(sets):
-        progress(turn + 1)
-        for rows in groups:
+        for place, rows in enumerate(groups):
+            before = turn * len(groups) + place
+
+            def tell(share: float, before: int = before) -> None:
+                sink(Progress("timing", before + share, total))
+
             with ExitStack() as stack:
-                _Set(rows, root, energy, stack).run(seconds / total, backwards=bool(turn % 2))
+                _Set(rows, root, energy, stack, tell).run(seconds / total, backwards=turn % 2 == 1)
 
 
 def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
@@ -106,12 +111,18 @@ class _Set:
     """Live processes, one a row. A row whose process fails keeps the reason and drops out."""
 
     def __init__(
-        self, rows: Sequence[TimedRow], root: Path, energy: Energy, stack: ExitStack
+        self,
+        rows: Sequence[TimedRow],
+        root: Path,
+        energy: Energy,
+        stack: ExitStack,
+        tell: Callable[[float], None],
     ) -> None:
         self._rows = rows
         self._root = root
         self._energy = energy
         self._stack = stack
+        self._tell = tell
         self._live: dict[int, Worker] = {}
 
     def run(self, seconds: float, *, backwards: bool = False) -> None:
@@ -120,6 +131,7 @@ class _Set:
         Args:
             backwards: Start the last row's first: see `timing.pairs.fresh_pairs`.
         """
+        self._tell(0.0)
         self._each(self._start, backwards=backwards)
         warmed = dict(self._each(lambda index: (index, self._warm(index))))
         share = seconds / (2 * _BLOCKS[0] * len(warmed))
@@ -178,7 +190,7 @@ class _Set:
 
     def _blocks(self, sizes: Mapping[int, Span], seconds: float) -> None:
         fewest, most = _BLOCKS
-        until = time.monotonic() + seconds
+        began = time.monotonic()
         for row in self._rows:
             row.turns.append([])
 
@@ -188,7 +200,9 @@ class _Set:
         for turn, found in enumerate(blocks(sizes, timed), 1):
             for index, joined in found.items():
                 self._rows[index].turns[-1].append(joined)
-            if turn >= most or (turn >= fewest and time.monotonic() > until):
+            spent = time.monotonic() - began
+            self._tell(min(1.0, spent / seconds))
+            if turn >= most or (turn >= fewest and spent > seconds):
                 break
 
     def _metered(self, index: int, size: Span) -> Burst:

@@ -72,7 +72,7 @@ def batched(workload: Workload, batches: Sequence[int]) -> list[Workload]:
         return [workload]
     for batch in batches:
         if batch < 1:
-            raise BadSettings(f"a batch of {batch} is none", fix="give 1 or more: --batches 1,8")
+            raise BadSettings(f"batch {batch} is too small", fix="give 1 or more: --batches 1,8")
     if workload.batch:
         raise BadSettings(
             f"the batch is given in '{workload}' and beside it", fix="leave one of them out"

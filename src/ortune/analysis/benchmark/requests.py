@@ -15,7 +15,7 @@ from ortune.core.workload import Workload
 
 @request
 class Bench(CustomOpsRequest, DataRequest):
-    """Time MODELS on backends side by side: in turns, in fresh processes, raw samples kept.
+    """Time MODELS on backends in turns, in fresh processes; raw samples are kept.
 
     Every model is timed on every backend, at every level and thread count, at every batch. Ratios
     are to the first row of a batch. A row is called the fastest only if the 99 % intervals of its

@@ -128,7 +128,7 @@ def read(path: Path) -> SavedRun:
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise BadData(f"{path} is not JSON: {error}", fix=fix) from None
     except OrtuneError as error:
-        raise BadData(f"{path} is no saved run: {error.what}", fix=fix) from None
+        raise BadData(f"{path} is not a saved run: {error.what}", fix=fix) from None
     rows = [_row(path, k, row) for k, row in enumerate(found.rows) if not row.again]
     if not rows:
         raise BadData(f"{path} holds no row", fix=fix)

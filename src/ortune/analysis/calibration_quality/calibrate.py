@@ -24,6 +24,7 @@ from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note
 from ortune.core.observer import Observer, Probe, Range, Ranges
+from ortune.core.outputs import free
 from ortune.core.plugins import codec
 from ortune.core.request import verb
 from ortune.core.result import TableResult
@@ -119,7 +120,7 @@ class Calibration(TableResult):
 
 def run(asked: Calibrate) -> Calibration:
     """Observe the tensors that a quantizer asks for, over all samples and over parts of them."""
-    step = settled(asked.quantizer, asked.observer)
+    step, files = settled(asked.quantizer, asked.observer), _files(asked)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         seen, wanted = _samples(asked, folder), probes(Path(asked.model), step)
@@ -132,12 +133,41 @@ def run(asked: Calibrate) -> Calibration:
             [seen.indices, *sets],
             folder / "own",
             custom_ops=asked.custom_ops,
+            sink=asked.sink,
         )
-        every = _every(asked, wanted.observer, seen, folder / "every") if asked.every else {}
-    return _calibration(asked, step, wanted, seen, found, every)
+        more = asked.every or asked.tensorrt_cache is not None
+        every = _every(asked, wanted.observer, seen, folder / "every") if more else {}
+    made = _calibration(asked, step, wanted, seen, found, every)
+    if files.out is not None:
+        made.save(files.out)
+    if files.cache is not None:
+        made.save_tensorrt(files.cache, asked.tensorrt_version)
+    return made
 
 
 calibrate = verb(Calibrate, run)
+
+
+@dataclass(frozen=True)
+class _Files:
+    out: Path | None
+    cache: Path | None
+
+
+def _files(asked: Calibrate) -> _Files:
+    """Return what will be written.
+
+    Raises:
+        OrtuneError: It may not be, both are one file, or the version has no cache.
+    """
+    tensorrt_cache.number(asked.tensorrt_version)
+    out, cache = (
+        None if path is None else free(path, asked.force, asked.model)
+        for path in (asked.out, asked.tensorrt_cache)
+    )
+    if out is not None and cache is not None and out.resolve() == cache.resolve():
+        raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
+    return _Files(out, cache)
 
 
 @dataclass(frozen=True)
@@ -178,7 +208,9 @@ def _every(asked: Calibrate, observer: Observer, seen: _Seen, folder: Path) -> R
         if value.name and value.dtype == ir.DataType.FLOAT
     ]
     stream, libraries = seen.feeds.stream, asked.custom_ops
-    found = calibrate_groups(model, wanted, stream, [seen.indices], folder, custom_ops=libraries)
+    found = calibrate_groups(
+        *(model, wanted, stream, [seen.indices], folder), custom_ops=libraries, sink=asked.sink
+    )
     return found.ranges[0]
 
 

@@ -23,7 +23,7 @@ from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.event import Note, Sink, noting
+from ortune.core.event import Note, Progress, Sink, noting
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
@@ -135,7 +135,7 @@ def _calibrated(
     material = context.materials[MAIN]
     fed, places = material.feeds, material.calibration
     if fed is None or not places:
-        raise BadSettings("nothing is there to calibrate on", fix="give samples with --data")
+        raise BadSettings("there are no samples to calibrate on", fix="give samples with --data")
     indices = tuple(places[k] for k in spread(len(places), samples or len(places)))
     found: Calibrated = [("", fed, indices)]
     for name, ways in copies.items():
@@ -159,11 +159,12 @@ class _Contest:
         self, steps: Mapping[str, Quantizer], calibrated: Calibrated
     ) -> tuple[list[ObserverScore], str, str]:
         """Score every step on every set of samples; see `rank`."""
-        rows = [
-            self._row(ObserverScore(text, copies), step, feeds, indices)
-            for copies, feeds, indices in calibrated
-            for text, step in steps.items()
-        ]
+        rows: list[ObserverScore] = []
+        for copies, feeds, indices in calibrated:
+            for text, step in steps.items():
+                total = len(calibrated) * len(steps)
+                self._sink(Progress("scoring observers", len(rows), total))
+                rows.append(self._row(ObserverScore(text, copies), step, feeds, indices))
         return rank(rows, self._context.budget, self._groups)
 
     def _row(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.errors import BadSettings
-from ortune.core.fields import File, Option, Source
+from ortune.core.fields import File, Option, Out, Source
 from ortune.core.request import request
 
 OBSERVERS = (
@@ -61,12 +61,18 @@ class CalibrationRequest(CustomOpsRequest):
 
 @request
 class Calibrate(CalibrationRequest):
-    """Observe the tensors that a quantizer asks for, over all samples and over parts of them.
+    """Find the ranges that static quantization needs, and whether the data is enough.
+
+    The tensors that a quantizer asks for are observed over all samples and over parts of them.
 
     Attributes:
         observer: In place of the quantizer's own, such as ``percentile(p=99.99)``.
         every: Observe every float tensor of the file's own graph too, which a TensorRT cache
             needs.
+        out: Write the ranges to this JSON file, for --ranges-from.
+        tensorrt_cache: Write a TensorRT calibration cache of every float tensor.
+        tensorrt_version: The version that will read the cache; it takes no other's.
+        force: Overwrite an existing output.
 
     Raises:
         OrtuneError: The model, the data or a spelling cannot be used, or nothing is to be asked.
@@ -75,6 +81,10 @@ class Calibrate(CalibrationRequest):
     _: KW_ONLY
     observer: str | None = None
     every: bool = False
+    out: Out = None
+    tensorrt_cache: File | None = None
+    tensorrt_version: Annotated[str, Option("X.Y.Z")] = "8.6.1"
+    force: bool = False
 
 
 @request

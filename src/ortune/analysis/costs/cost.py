@@ -230,7 +230,7 @@ def costs(
 def recommendation(best: PricedOption | None, terms: Terms, one_time: float) -> Recommendation:
     """Judge by the money's return; see the rule that it carries."""
     rule = (
-        f"do it: the 99 % interval's bad end earns the one-time cost back within "
+        f"do it: the 99 % interval's upper end earns the one-time cost back within "
         f"{terms.within_months:g} months; consider: the estimate does within "
         f"{CONSIDER_MONTHS:g} months; stay: otherwise, or no speed-up beyond the noise"
     )
@@ -242,10 +242,10 @@ def recommendation(best: PricedOption | None, terms: Terms, one_time: float) -> 
     once = f"{terms.money(one_time)} once" if one_time else "nothing spent"
     at = f"saves {terms.money(saved.value)} a month [{low}, {high}]{likely}; {once} is back"
     if saved.low > 0 and back.high <= terms.within_months:
-        return Recommendation("do it", name, f"{at} in {_months(back.high)} at the bad end", rule)
+        return Recommendation("do it", name, f"{at} in {_months(back.high)} at worst", rule)
     if back.value <= CONSIDER_MONTHS:
         bad = "never" if math.isinf(back.high) else f"in {_months(back.high)}"
-        why = f"{at} in {_months(back.value)}, at the bad end {bad}"
+        why = f"{at} in {_months(back.value)}, at worst {bad}"
         return Recommendation("consider", name, why, rule)
     why = f"{at} only in {_months(back.value)}"
     if saved.value <= 0:

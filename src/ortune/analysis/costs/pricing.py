@@ -14,7 +14,7 @@ from ortune.analysis.costs.sources import Priced, joined, read
 from ortune.analysis.costs.terms import Terms
 from ortune.core import wording
 from ortune.core.errors import BadData, OrtuneError
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Note, Progress, Sink, silent
 from ortune.core.fields import paths
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
@@ -63,7 +63,8 @@ def priced(
 
 def _slowed(found: Priced, processes: int, sink: Sink) -> tuple[ServingOption, ...]:
     made = []
-    for option, job in zip(found.options, found.jobs, strict=True):
+    for place, (option, job) in enumerate(zip(found.options, found.jobs, strict=True)):
+        sink(Progress("timing processes side by side", place, len(found.jobs)))
         if job is None:
             raise BadData(
                 f"'{option.name}' cannot be started again from here",

@@ -68,7 +68,7 @@ class Cost(WorkerRequest):
 
 @request
 class TimelineRequest(BackendRequest, DataRequest):
-    """Time MODEL as it came, graph-optimized, quantized and both: once, a session, an inference.
+    """Time MODEL plain, optimized, quantized and both: once, a session, an inference.
 
     Files that onnxruntime optimized offline, as ONNX and as .ort, stand beside optimizing at load.
     Without --data the inputs are made up: the times hold, a quantized model's answers are not

@@ -61,7 +61,7 @@ def read(source: Path) -> Priced:
         raise BadData(f"no file or folder {source}", fix="check the path") from None
     if not isinstance(found, Mapping) or not isinstance(found.get("rows"), list):
         raise BadData(
-            f"{source} is no answer of `ortune bench`",
+            f"{source} is not a result of `ortune bench`",
             fix="give the -o folder of `ortune optimize`, or a file of `ortune bench --json`",
         )
     return of_bench(found, source)

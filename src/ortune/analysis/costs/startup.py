@@ -9,6 +9,7 @@ from statistics import median
 
 from ortune.analysis.costs.variants import Subject, Variant
 from ortune.core.errors import BadModel
+from ortune.core.event import Progress
 from ortune.core.trial import Interval
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.timing import stats
@@ -44,8 +45,10 @@ class Clock:
         """Start every variant in turns, each time in a fresh process."""
         found = {one.name: Starts([], []) for one in self.variants}
         imports: list[int] = []
-        for _ in range(count):
-            for one in list(self.variants):
+        for turn in range(count):
+            for place, one in enumerate(list(self.variants)):
+                done = turn + place / len(self.variants)
+                self._subject.sink(Progress("timing session creation", done, count))
                 try:
                     with self._worker(one) as worker:
                         imports.append(worker.ask("prepare")["import_ns"])
@@ -66,7 +69,8 @@ class Clock:
         base: list[int] = []
         share = seconds / PAIRS / max(1, len(self.variants) - 1)
         effort = Effort(seconds=share, decide=False)
-        for one in list(self.variants[1:]):
+        for place, one in enumerate(others := list(self.variants[1:])):
+            self._subject.sink(Progress("timing inferences", place, len(others)))
             other = next((v for v in self.variants if v.name == one.against), None)
             if other is None:
                 self._drop(one, f"'{one.against}' is not there")

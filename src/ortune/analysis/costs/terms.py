@@ -53,7 +53,7 @@ class Terms:
     def __post_init__(self) -> None:
         if not 0 < self.hours_per_day <= 24:
             problem = f"a day has no {self.hours_per_day:g} hours"
-            raise BadSettings(problem, fix="--hours-per-day 1 to 24")
+            raise BadSettings(problem, fix="give 1 to 24")
         if not 0 < self.within_months < math.inf:
             problem = f"--within {self.within_months:g} is no time"
             raise BadSettings(problem, fix="give months, such as 6")

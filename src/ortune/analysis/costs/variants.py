@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.event import Note, Sink
+from ortune.core.event import Note, Progress, Sink
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
@@ -102,7 +102,9 @@ def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantize
     if spec:
         known = catalog.names(Quantizer)
         if spec.partition("(")[0].strip() not in known:
-            raise BadSettings(f"'{spec}' is no quantizer", fix=f"use one of: {', '.join(known)}")
+            raise BadSettings(
+                f"'{spec}' is not a quantizer", fix=f"use one of: {', '.join(known)}"
+            )
         return parse(Quantizer, spec)
     for name in _PREFERRED:
         for offer in catalog.load(Quantizer, name).offers(facts, backend, capabilities(backend)):
@@ -117,6 +119,7 @@ def _built(
 ) -> Iterator[Variant]:
     """Build a recipe in a folder of its own: no step is taken from another build."""
     recipe, start = Recipe(name, steps), time.perf_counter()
+    subject.sink(Progress(f"building '{name}'"))
     try:
         built = build_in(subject.root / name, subject.model, recipe, subject.material)
     except OrtuneError as error:
@@ -136,6 +139,7 @@ def _saved(subject: Subject, loaded: Variant) -> Iterator[Variant]:
     raw = replace(subject.backend, level="disabled")
     for kind, suffix in ((OFFLINE, ".onnx"), (ORT, ".ort")):
         name = f"{loaded.name}, {kind}"
+        subject.sink(Progress(f"building '{name}'"))
         out, start = subject.root / f"{loaded.name}, offline{suffix}", time.perf_counter()
         try:
             optimize_offline(loaded.file, "all", out)

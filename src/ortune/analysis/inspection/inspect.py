@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ortune.analysis.inspection.placement import Placed, placed
 from ortune.analysis.inspection.requests import Inspect
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
+from ortune.core.event import Progress
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.request import verb
@@ -149,11 +150,17 @@ def run(asked: Inspect) -> Inspection:
         skipped="" if read else _skipped(size, facts),
         saturable=saturable(loaded) if read else (),
         steps=tuple(str(step) for step in clean(facts).steps),
-        placement=tuple(placed(path, backend) for backend in backends),
+        placement=tuple(_placed(asked, backends)),
     )
 
 
 inspect = verb(Inspect, run)
+
+
+def _placed(asked: Inspect, backends: Sequence[Backend]) -> Iterator[Placed]:
+    for place, backend in enumerate(backends):
+        asked.sink(Progress(f"loading on {backend}", place, len(backends)))
+        yield placed(Path(asked.model), backend)
 
 
 def _skipped(size: int, facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""What `inspect` is asked."""
+"""What `inspect` and `diff` are asked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 from ortune.core.backend import Backend
 from ortune.core.custom_ops import CustomOpsRequest, equipped
 from ortune.core.fields import InputShapes, Option
-from ortune.core.request import request
+from ortune.core.request import Request, request
 
 
 @request
@@ -48,3 +48,27 @@ class Inspect(CustomOpsRequest):
         """`on`, spelled, with the custom operators given to every backend."""
         on = self.on if isinstance(self.on, str) else ",".join(map(str, self.on))
         return equipped(on, self.custom_ops) if on else ""
+
+
+@request
+class DiffRequest(Request):
+    """Say which nodes and weights of A are matched, fused, split, changed or gone in B.
+
+    Names may differ: nodes are followed by what they compute, by their weights (also scaled,
+    transposed, quantized or rounded ones) and by their place. The exit code is 0 where both
+    compute the same behind the same inputs and outputs, and 1 where they differ.
+
+    Example:
+        ortune diff model.onnx model-simplified.onnx
+        ortune diff before.onnx after.onnx --json diff.json
+
+    Attributes:
+        a: A model.
+        b: Another one.
+
+    Raises:
+        BadModel: A file cannot be read.
+    """
+
+    a: str | Path
+    b: str | Path

@@ -19,7 +19,7 @@ from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel, BadSettings, Refused
-from ortune.core.event import Note
+from ortune.core.event import Note, Progress, Sink, silent
 from ortune.core.plugins.spelling import parse
 from ortune.core.request import verb
 from ortune.core.result import Result
@@ -86,9 +86,13 @@ def run(asked: BucketsRequest) -> Buckets:
             asked.sink(Note(text))
         padding = find(facts.inputs, Stream(fed.stream), asked.mask)
         try:
+            asked.sink(Progress("comparing with and without padding"))
             proof = _proof(path, backend, padding, fed.stream, folder, asked.least_db)
             asked.sink(Note(f"padding is without effect: {min(proof.snr_db.values()):.0f} dB"))
-            latency = timed(path, backend, proof.cut, padding, fed.stream, folder, asked.multiple)
+            latency = timed(
+                *(path, backend, proof.cut, padding, fed.stream, folder, asked.multiple),
+                sink=asked.sink,
+            )
         except WorkerFailed as error:
             raise error.as_bad_model(path, backend) from None
     found = chosen(proof, padding, asked.count, asked.multiple, latency)
@@ -178,6 +182,7 @@ def timed(
     samples: Path,
     folder: Path,
     multiple: int,
+    sink: Sink = silent,
 ) -> dict[int, int]:
     """Return length -> median latency in nanoseconds, at a few lengths that occur.
 
@@ -195,6 +200,7 @@ def timed(
     with Worker(lone(model, backend, made, folder, "lengths")) as worker:
         worker.ask("load")
         for turn in range(_ROUNDS + 1):
+            sink(Progress("timing lengths", turn, _ROUNDS + 1))
             for place, length in enumerate(lengths):
                 answer = worker.ask("burst", at=place, runs=1)
                 if turn:  # the first run at a length allocates, and may compile

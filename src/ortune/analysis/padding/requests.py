@@ -13,7 +13,7 @@ from ortune.core.request import request
 
 @request
 class BucketsRequest(BackendRequest):
-    """Find the padding in the data of an encoder, prove that it can be cut, choose lengths.
+    """Find the padding in an encoder's data, prove that it can be cut, choose lengths.
 
     The answer is a backend to give to --on of any verb, and to ot.load: it cuts every call down
     to the shortest bucket that holds its real positions. `ortune optimize` tries the same by

@@ -158,7 +158,7 @@ def _threads(profile: Profile, backend: Backend) -> Iterator[Action]:
         yield Action(
             "threads",
             f"overhead bound: {len(small)} of {wording.count(len(judged), 'kernel')}",
-            "one thread spares waking the others",
+            "one thread avoids waking the others",
             kernel_groups.names(small),
             stake,
             backend=str(replace(backend, threads=1)),

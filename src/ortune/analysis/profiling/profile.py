@@ -16,7 +16,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
-from ortune.core.event import Note
+from ortune.core.event import Note, Progress
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.profile import Ceilings, Profile
 from ortune.core.request import verb
@@ -64,7 +64,7 @@ def run(asked: ProfileRequest) -> Profile:
         for last in (not asked.allow_fallback, True):
             try:
                 job = lone(loaded, backend, fed.stream, folder, "profile", workload)
-                found = profiled(job, seconds=asked.seconds, runs=asked.runs)
+                found = profiled(job, seconds=asked.seconds, runs=asked.runs, sink=asked.sink)
                 demand_taken(path, backend, found.recorded)
                 break
             except BackendMissing as error:
@@ -73,6 +73,8 @@ def run(asked: ProfileRequest) -> Profile:
                 notes.append(f"{error.what}: profiled on cpu instead")
                 backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
         known = sizes(source, fed.stream, asked.batch)
+    if asked.ceilings:
+        asked.sink(Progress("measuring what the machine can do at most"))
     measured = _ceilings(backend, notes) if asked.ceilings else None
     made = explained(path, source, backend, found, measured, notes, asked.batch, known)
     for text in made.notes:

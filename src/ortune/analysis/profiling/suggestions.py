@@ -12,7 +12,7 @@ from ortune.analysis.benchmark.bench import race
 from ortune.analysis.profiling.advice import actions
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Progress, Sink, silent
 from ortune.core.plugins.spelling import parse
 from ortune.core.profile import Action, Profile
 from ortune.core.reading import step
@@ -74,7 +74,7 @@ def evaluate_suggestions(
         for place, action in enumerate(every):
             if not (action.steps or action.backend):
                 continue
-            sink(Note(f"trying {action.does}"))
+            sink(Progress(f"building: {action.does}", place, len(every)))
             try:
                 out = folder / f"{place}.onnx"
                 built[place] = _built(source, action, found, out, origin)

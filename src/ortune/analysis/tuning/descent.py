@@ -17,6 +17,7 @@ from statistics import fmean
 from ortune.analysis.tuning.attempt import Answers, Attempt
 from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
+from ortune.core.event import Progress, Sink, silent
 from ortune.core.facts import Facts
 from ortune.core.plugins.plugin import spell
 from ortune.core.trial import Block, Burst, Interval, Pair
@@ -46,11 +47,13 @@ class Tools:
         start: Start a worker of these settings, not loaded yet.
         compare: Compare a live worker's outputs with those of the start.
         tell: Receives each attempt.
+        sink: Receives how far the descent is.
     """
 
     start: Callable[[Backend], Worker]
     compare: Callable[[Worker, Backend], Answers]
     tell: Callable[[Attempt], None]
+    sink: Sink = silent
 
 
 @dataclass
@@ -104,6 +107,7 @@ class Descent:
                     self.finished = "time"
                     self.untried = 1 + sum(str(other) not in tried for _, other in steps)
                     return
+                self._show(setting)
                 attempt = self._attempt(best, setting, candidate)
                 self.attempts.append(attempt)
                 self.tools.tell(attempt)
@@ -118,6 +122,9 @@ class Descent:
         if self.best != self.target.backend:
             kept = max(_FINAL_SHARE * self.seconds, 1.5 * stats.PAIRS * fmean(self._costs))
         return self._spent() > self.seconds - kept
+
+    def _show(self, setting: str) -> None:
+        self.tools.sink(Progress(f"trying {setting}", self._spent(), self.seconds))
 
     def _spent(self) -> float:
         return time.monotonic() - self._began
@@ -146,6 +153,7 @@ class Descent:
                     self._taken[-1].append(self._counted(one.pair))
                     ratio = stats.ratio(pairs)
                     tried = replace(tried, ratio=ratio)
+                    self._show(setting)
                     if ratio.low > 1 or ratio.value > (PROMISING if len(pairs) > 1 else GAIN):
                         break
                     answers = tried.answers or self.tools.compare(one.candidate, candidate)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest
-from ortune.core.fields import Duration, File, Option
+from ortune.core.fields import Duration, File, Option, Out
 from ortune.core.request import DataRequest, request
 from ortune.core.workload import Workload
 
@@ -33,6 +33,8 @@ class Tune(BackendRequest, DataRequest, BudgetRequest):
         batch: Samples stacked into one run; 0 takes them as they come.
         seconds: Time for the search, starts of processes included.
         beside_load: Keep one core busy meanwhile, or so many.
+        out: Write the settings and all that was measured to this JSON file.
+        force: Overwrite an existing output.
 
     Raises:
         OrtuneError: The model, the backend, the data or the budget cannot be used.
@@ -45,3 +47,5 @@ class Tune(BackendRequest, DataRequest, BudgetRequest):
     batch: Annotated[int, Option(low=0)] = 0
     seconds: Duration = Duration("60s", Option("DURATION", "--time"))
     beside_load: Annotated[bool | int, Option(per_cpu=2)] = False
+    out: Out = None
+    force: bool = False

@@ -12,14 +12,17 @@ from ortune.analysis.tuning.descent import Descent, Tools, changed
 from ortune.analysis.tuning.requests import Tune
 from ortune.analysis.tuning.result import WORDS, TuneResult
 from ortune.core.acceptance import Outcome
+from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.event import Note
+from ortune.core.event import Note, TimeLeft
 from ortune.core.facts import TensorSpec
+from ortune.core.outputs import free
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_given
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
+from ortune.core.result import as_json
 from ortune.core.trial import Interval, Verdict
 from ortune.core.workload import Workload, spread
 from ortune.data import given
@@ -53,6 +56,14 @@ def run(asked: Tune) -> TuneResult:
     Fields given in `on` are pinned. What changes numbers must keep the budget; all else must give
     the same outputs.
     """
+    out = None if asked.out is None else free(asked.out, asked.force, asked.model)
+    result = _tuned(asked)
+    if out is not None:
+        write_text(out, as_json(result, indent=1) + "\n")
+    return result
+
+
+def _tuned(asked: Tune) -> TuneResult:
     origin, pinned = parse_given(Backend, asked.backends)
     offered = demand(origin)
     path, driven = Path(asked.model), read_workload(asked.workload, asked.batch)
@@ -64,7 +75,9 @@ def run(asked: Tune) -> TuneResult:
         case = _Case(path, driven, fed, Path(folder))
         try:
             truth = _truth(case, origin, asked.budget)
-            tools = Tools(case.start, truth.compare, lambda tried: asked.sink(Note(line(tried))))
+            asked.sink(TimeLeft(asked.seconds))
+            tell = lambda tried: asked.sink(Note(line(tried)))  # noqa: E731
+            tools = Tools(case.start, truth.compare, tell, asked.sink)
             target = Target(origin, offered, pinned, driven.splits(offered.effective_cpus))
             descent = Descent(target, facts, tools, asked.seconds, waiting=bool(asked.beside_load))
             found = descent.run()

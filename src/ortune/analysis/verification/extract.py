@@ -13,7 +13,9 @@ from ortune.analysis.verification.requests import Extract
 from ortune.analysis.verification.tensors import values, write_samples
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData, BadModel
+from ortune.core.event import Progress
 from ortune.core.facts import TensorSpec
+from ortune.core.outputs import empty, free
 from ortune.core.request import verb
 from ortune.core.result import Result
 from ortune.data import feeds, stream
@@ -64,16 +66,21 @@ class Extracted(Result):
 
 def run(asked: Extract) -> Extracted:
     """Write the piece to a file; see `ortune.model.parts.extract`."""
-    out, loaded = Path(asked.out), file.load(asked.model)
+    out = free(asked.out, asked.force, asked.model)
+    if asked.data is not None:
+        empty(folder_of(out), asked.force)
+    loaded = file.load(asked.model)
     if asked.data is None:
         piece = cut(loaded, asked.inputs, asked.outputs)
         file.save(piece, out)
         return _described(loaded, piece, asked.inputs, out)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
         run = _Run(loaded, asked.data, asked.limit, Path(name), asked.custom_ops)
+        asked.sink(Progress("running the whole model", 0, 2))
         try:
             piece = cut(loaded, asked.inputs, asked.outputs, runtime=run.types)
             recorded = run.inputs(piece)
+            asked.sink(Progress("comparing the piece with it", 1, 2))
             run.compare(piece, recorded)
         except WorkerFailed as error:
             why = error.failure
@@ -116,7 +123,7 @@ class _Run:
         for one in wanted:
             if "(" in one.dtype:
                 raise BadData(
-                    f"'{one.name}' is {one.dtype}, no array",
+                    f"'{one.name}' is {one.dtype}, not an array",
                     fix="cut elsewhere, or without --data",
                 )
         return self._values([one.name for one in wanted], "recorded", self._count)
@@ -135,7 +142,7 @@ class _Run:
             why = difference(path, found, self._folder)
         if why is not None:
             raise BadModel(
-                f"the piece does not answer as the whole: {why}",
+                f"the piece's outputs differ from the whole model's: {why}",
                 fix="cut elsewhere; operators that draw random numbers differ in every run",
             )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
-from ortune.core.fields import File, Option, Source
+from ortune.core.fields import File, Option, Out, Source
 from ortune.core.request import DataRequest, request
 
 
@@ -33,7 +33,10 @@ class Verify(BackendRequest, DataRequest, BudgetRequest):
         evaluate: Score with fn(run), which calls run(**inputs) and returns per-sample records.
         simulate: Answer as a CPU without VNNI would, where sums of 8-bit products saturate.
         bisect: Where OTHER fails, name the first step and node that do it, and write a small
-            model; in Python, the folder to write it into.
+            model.
+        out: Folder of the small model that --bisect writes; ortune-bisect by default.
+        force: Overwrite an existing output.
+        strict: A verdict that is only likely is a no, too.
 
     Raises:
         OrtuneError: A model, the data or the budget cannot be used, or OTHER does not run.
@@ -46,7 +49,10 @@ class Verify(BackendRequest, DataRequest, BudgetRequest):
     ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
     evaluate: Annotated[str | None, Option("MODULE:FN")] = None
     simulate: Literal["avx2"] | None = None
-    bisect: bool | str | Path | None = False
+    bisect: bool = False
+    out: Out = None
+    force: bool = False
+    strict: bool = False
 
     @property
     def makes(self) -> tuple[Path, ...]:
@@ -56,7 +62,7 @@ class Verify(BackendRequest, DataRequest, BudgetRequest):
     @property
     def folder(self) -> Path:
         """Where the small model goes."""
-        return Path("ortune-bisect" if isinstance(self.bisect, bool) else self.bisect or "")
+        return Path(self.out or "ortune-bisect")
 
 
 @request
@@ -83,6 +89,7 @@ class Extract(CustomOpsRequest):
         data: Samples of the model's inputs: a folder of .npz, .npy per input or images, a .jsonl
             file, or module:function.
         limit: Record the first N samples of --data; 0 takes all.
+        force: Overwrite an existing output.
 
     Raises:
         BadModel: The cut cannot be made, or the piece answers otherwise than the whole.
@@ -96,6 +103,7 @@ class Extract(CustomOpsRequest):
     _: KW_ONLY
     data: Source = None
     limit: Annotated[int, Option("N", "--samples", low=0)] = 0
+    force: bool = False
 
     @property
     def makes(self) -> tuple[Path, ...]:

@@ -17,7 +17,7 @@ from ortune.backends.simulated import Simulated
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
-from ortune.core.event import silent
+from ortune.core.event import Sink, without_notes
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.core.request import request, verb
@@ -29,6 +29,7 @@ from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.scores import score
+from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
@@ -85,6 +86,7 @@ class Comparison(TableResult):
         synthetic: They were made up.
         simulated: What the simulated instruction set changed, layer by layer; None without.
         bisection: Where the answers leave the budget; None when nobody asked, or they do not.
+        strict: Only a proof is good enough.
     """
 
     headline = ("verdict", "value", "budget", "samples", "synthetic")
@@ -97,6 +99,14 @@ class Comparison(TableResult):
     synthetic: bool
     simulated: Saturation | None = None
     bisection: Bisection | None = None
+    strict: bool = False
+
+    @property
+    def good(self) -> bool:
+        """Whether the other model is as good as was asked for."""
+        return self.verdict is Verdict.PROVED or (
+            self.verdict is Verdict.LIKELY and not self.strict
+        )
 
     @property
     def value(self) -> float:
@@ -114,6 +124,9 @@ def run(asked: Verify) -> Comparison:
     if asked.bisect and asked.evaluate:
         problem = "--bisect judges outputs sample by sample, not by a function"
         raise BadSettings(problem, fix="give --data in place of --evaluate")
+    _check_output(asked)
+    if asked.strict and asked.budget is not None:
+        demand_provable(Budget.parse(asked.budget))
     on, simulate = asked.backends, asked.simulate
     backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
     one, two = Path(asked.reference), Path(asked.other)
@@ -134,10 +147,11 @@ def run(asked: Verify) -> Comparison:
         report = Path(folder) / "saturated.json"
         if isinstance(backend, Simulated):
             backend = replace(backend, report=str(report.resolve()))
-        context = prepare(request, Path(folder), silent)
-        scores, found = scored(context, two, backend), None
+        sink = without_notes(asked.sink)
+        context = prepare(request, Path(folder), sink)
+        scores, found = scored(context, two, backend, sink), None
         if asked.bisect and scores[0].verdict is Verdict.FAILS:
-            judged = partial(_judged, context, backend)
+            judged = partial(_judged, context, backend, sink)
             found = bisecting.bisect(one, two, context, backend, judged, asked.folder)
         return Comparison(
             scores=scores,
@@ -147,13 +161,27 @@ def run(asked: Verify) -> Comparison:
             synthetic=asked.data is None and not asked.evaluate,
             simulated=_saturation(backend, report),
             bisection=found,
+            strict=asked.strict,
         )
 
 
 verify = verb(Verify, run)
 
 
-def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]:
+def _check_output(asked: Verify) -> None:
+    """Refuse a folder that nothing is written into, or that is taken.
+
+    Raises:
+        BadSettings: It is one of these.
+    """
+    if asked.out is not None and not asked.bisect:
+        raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
+    if asked.bisect and asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
+        other = "" if asked.folder.is_file() else ", or --force"
+        raise BadSettings(f"{asked.folder} exists", fix=f"give another name{other}")
+
+
+def scored(context: Context, model: Path, backend: Backend, sink: Sink) -> tuple[Score, ...]:
     """Run a model over the context's samples and score it.
 
     Raises:
@@ -162,17 +190,17 @@ def scored(context: Context, model: Path, backend: Backend) -> tuple[Score, ...]
     paths, part = dict.fromkeys(context.models, model), context.parts["search"]
     plan = Plan(Recipe(model.name, ()), backend)
     try:
-        with measure.start(context, paths, backend, "verify") as worker:
+        with measure.start(context, paths, backend, "verify", sink) as worker:
             ready(worker)
             return score(context, worker, plan, part)
     except WorkerFailed as error:
         raise error.as_bad_model(model, backend) from None
 
 
-def _judged(context: Context, backend: Backend, model: Path) -> Score | None:
+def _judged(context: Context, backend: Backend, sink: Sink, model: Path) -> Score | None:
     """Return the budget's score of a model, None when it does not run."""
     try:
-        return scored(context, model, backend)[0]
+        return scored(context, model, backend, sink)[0]
     except OrtuneError:
         return None
 

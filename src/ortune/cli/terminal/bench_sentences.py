@@ -56,7 +56,7 @@ def _check(check: SelfCheck | None) -> list[str]:
     if check.equal:
         apart = 100 * (check.ratio.high / check.ratio.value - 1)
         said = f"self-check: equal is called equal here: the first row is {text} of itself"
-        return [f"{said}; less than {apart:.1f} % cannot be told apart"]
+        return [f"{said}; less than {apart:.1f} % cannot be distinguished"]
     return [
         f"self-check failed: the first row is {text} of itself; the intervals have that in them",
         "measure again on a quieter machine, or for longer with --seconds",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOST_NODES = 10
 _DROPPED = ("p90 ms>", "CPU ms>", "size>", "peak MB>", "runs/s>", "samples/s>")
 """Columns that go first where a terminal is narrow; ``--wide`` shows all."""
-_GAP = 3
+_GAP = 2
 
 Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]

@@ -117,7 +117,7 @@ def show_ranking(found: ObserverRanking) -> None:
     if found.best:
         say(f"best: {found.best}, by {found.by}, beyond the noise (95 %)")
     elif len(equal) > 1:
-        say(f"no best beyond the noise: {_some(equal)} cannot be told apart")
+        say(f"no best beyond the noise: {_some(equal)} cannot be distinguished")
 
 
 def _line(row: ObserverScore) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
-from ortune.cli.terminal import settings
-from ortune.cli.terminal.output import JSON, STDOUT
+from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Libraries
 from ortune.core.outputs import free
 from ortune.core.request import Request, RequestField, carried_out, parameters, text
+from ortune.core.settings import toml as settings
 
 R = TypeVar("R", bound=Request)
 
@@ -36,7 +36,10 @@ def verb(kind: type[R]) -> Callable[[Callable[[R], int]], click.Command]:
 
             meta = click.get_current_context().meta
             meta[JSON], meta[_VERBOSE] = json_to, more
-            return carried_out(kind(**given, sink=progress.lines(more)), function)
+            quiet = bool(given.get("quiet") or given.get("verbose"))  # the runtime logs there too
+            with progress.display(quiet=quiet, verbose=more) as shown:
+                meta[DISPLAY] = shown
+                return carried_out(kind(**given, sink=shown.take), function)
 
         body, example = text(kind)
         lines = "\n".join(f"  {line}" for line in example.splitlines())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _OPS = 14
 _IO = 6
 _LINT = 8
-_NOTE = 90
+_NOTE = 40
 _LEFT = 3
 _FIXED = "no dimension"
 
@@ -61,13 +61,17 @@ def _summary(found: Inspection, verbose: bool) -> list[tuple[str, str]]:
     ]
     if found.steps:
         rows.append(("steps that may help", ", ".join(found.steps)))
-    keys = list(facts.metadata.items())
-    rows += [(f"metadata {key}", _short(value, verbose)) for key, value in keys[:_IO]]
-    if len(keys) > _IO:
-        rows.append(
-            ("metadata", f"and {wording.count(len(keys) - _IO, 'more key')}; --json has them all")
-        )
+    if facts.metadata:
+        rows.append(("metadata", _metadata(facts.metadata, verbose)))
     return rows
+
+
+def _metadata(held: Mapping[str, str], verbose: bool) -> str:
+    """Return keys and values in one line."""
+    shown = list(held.items())[: None if verbose else _IO]
+    text = ", ".join(f"{key}={_short(value, verbose)}" for key, value in shown)
+    left = len(held) - len(shown)
+    return f"{text}, and {wording.count(left, 'more key')} (-v)" if left else text
 
 
 def _count(facts: Facts) -> str:

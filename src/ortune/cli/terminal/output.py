@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from ortune.cli.terminal.figures import sides
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import visible
+from ortune.core.result import as_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from ortune.cli.terminal.progress import Display
     from ortune.core.facts import TensorSpec
 
 STDOUT = "-"
 JSON = "ortune.json"
 """Where the context of a command keeps what ``--json`` was given."""
+DISPLAY = "ortune.display"
+"""Where it keeps what shows progress."""
+_PIPED = 10_000
+"""Columns of tables where no terminal sets a width: a row is one line for what reads it."""
 
 
 def version() -> str:
@@ -33,6 +38,7 @@ def version() -> str:
 
 def answer(result: object, show: Callable[[], None]) -> None:
     """Give the result by `show`, as one JSON object, or both when that goes to a file."""
+    clear()
     json_to = click.get_current_context().meta[JSON]
     if json_to == STDOUT:
         click.echo(as_json(result))
@@ -42,25 +48,38 @@ def answer(result: object, show: Callable[[], None]) -> None:
     show()
 
 
-def as_json(result: object, indent: int = 2) -> str:
-    """Write a result, a dataclass or a mapping, as JSON with the version that made it."""
-    from ortune.core.plugins.codec import jsonable
-
-    return json.dumps({"ortune": version(), **jsonable(result)}, indent=indent, allow_nan=False)
-
-
 def say(text: str) -> None:
-    """Write a line of the answer to stdout."""
-    click.echo(visible(text))
+    """Write a line of the answer to stdout, broken between words on a terminal."""
+    click.echo(broken(visible(text), sys.stdout))
 
 
 def remark(text: str) -> None:
-    """Write a line about the work to stderr."""
-    click.echo(visible(text), err=True)
+    """Write a line about the work to stderr, broken between words on a terminal."""
+    clear()
+    click.echo(broken(visible(text), sys.stderr), err=True)
+
+
+def clear() -> None:
+    """Take the progress of the present command off the terminal."""
+    context = click.get_current_context(silent=True)
+    shown: Display | None = context.meta.get(DISPLAY) if context else None
+    if shown is not None:
+        shown.clear()
+
+
+def broken(text: str, stream: TextIO) -> str:
+    """Break a text for the width of a terminal; what is piped or logged stays in its lines."""
+    if not stream.isatty():
+        return text
+    from rich.console import Console
+
+    from ortune.core.progress.wrapping import wrapped
+
+    return "\n".join(wrapped(text, Console(file=stream).width, "  "))
 
 
 def console(*, err: bool = False) -> Console:
-    """Return a console on stdout; wide where no terminal sets a width, so that nothing is cut.
+    """Return a console on stdout; wide where no terminal sets a width, so that rows are lines.
 
     Names in what it prints cannot steer the terminal.
 
@@ -78,32 +97,31 @@ def console(*, err: bool = False) -> Console:
                 yield Segment(text if control else visible(text), style, control)
 
     file = sys.stderr if err else sys.stdout
-    width = None if err or file.isatty() else 160
+    width = None if err or file.isatty() else _PIPED
     return Visible(file=file, width=width, soft_wrap=False, highlight=False)
 
 
 def show(*items: RenderableType) -> None:
-    """Print rich renderables to stdout; a line of text is broken on a terminal alone."""
-    from rich.text import Text
+    """Print rich renderables to stdout; a text is broken on a terminal alone."""
+    from ortune.reporting.terminal import Paragraph
 
     out = console()
     for item in items:
-        out.print(item, soft_wrap=isinstance(item, Text) and not sys.stdout.isatty())
+        if isinstance(item, Paragraph) and not sys.stdout.isatty():
+            click.echo(item.text)
+        else:
+            out.print(item, crop=False)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
     """Print a table; columns whose name ends in ``>`` are set to the right."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from ortune.core.section import Table
+    from ortune.reporting.terminal import FittedTable
 
-    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        right = name.endswith(">")
-        made.add_column(name.rstrip(">"), justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(Text(visible(str(cell))) for cell in row))
-    show(made)
+    names = tuple(name.rstrip(">") for name in columns)
+    cells = tuple(tuple(visible(str(cell)) for cell in row) for row in rows)
+    say(f"\n{title}" if title else "")
+    show(FittedTable(Table(names, cells), tuple(name.endswith(">") for name in columns)))
 
 
 def specs(kind: str, given: Sequence[TensorSpec]) -> None:

@@ -1,6 +1,6 @@
-"""Show a search at work on stderr: a live display on a terminal, plain lines elsewhere.
+"""Show work that goes on, on stderr: a live board on a terminal, plain lines elsewhere.
 
-The display is redrawn when an event arrives and at no other time: events are sent between timed
+The board is redrawn when an event arrives and at no other time: events are sent between timed
 bursts, so drawing never runs beside a measurement.
 """
 
@@ -10,67 +10,89 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ortune.cli.terminal.output import console, remark
-from ortune.core import acceptance
-from ortune.core.event import (
-    Event,
-    Note,
-    Sink,
-    StepDone,
-    Timing,
-    TrialDone,
-    TrialStarted,
-    Unconfirmed,
-)
-from ortune.core.trial import Interval, Status, Trial
-from ortune.core.wording import count
+import click
+
+from ortune.cli.terminal.output import broken, console
+from ortune.core.errors import visible
+from ortune.core.event import Event, Note, Progress, Sink
+from ortune.core.progress.board import Board, describe
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.live import Live
 
-_WIDTH = 40
+_EVERY_S = 10.0
+"""Where lines are kept, as in a log, a share of the work is one at most this often."""
+_DRAWN_S = 0.1
+
+
+class Display:
+    """Takes events, and shows them on stderr.
+
+    Attributes:
+        live: Draw the board, which goes away again; else plain lines alone.
+        verbose: Show steps and starts too.
+    """
+
+    def __init__(self, *, live: bool, verbose: bool = False) -> None:
+        self.live = live
+        self.verbose = verbose
+        self._board = Board()
+        self._drawn: Live | None = None
+        self._last = time.monotonic()
+
+    def take(self, event: Event) -> None:
+        """Show an event."""
+        self._board.take(event)
+        if text := describe(event, verbose=self.verbose, place=self._board.place):
+            self._say(text)
+        if self.live:
+            self._draw(event)
+        elif isinstance(event, Progress) and time.monotonic() - self._last > _EVERY_S:
+            self._last = time.monotonic()
+            self._say(self._board.line())
+
+    def clear(self) -> None:
+        """Take the board off the terminal until the next event."""
+        if self._drawn is not None:
+            self._drawn.stop()
+            self._drawn = None
+
+    def _say(self, text: str) -> None:
+        self.clear()
+        click.echo(broken(visible(text), sys.stderr), err=True)
+
+    def _draw(self, event: Event) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        if isinstance(event, Note) and self._drawn is None:
+            return
+        often = isinstance(event, Progress) and self._drawn is not None
+        if often and time.monotonic() - self._last < _DRAWN_S:
+            return
+        self._last = time.monotonic()
+        if self._drawn is None:
+            self._drawn = Live(console=console(err=True), auto_refresh=False, transient=True)
+            self._drawn.start()
+        lines = self._board.render(self._drawn.console.width)
+        self._drawn.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
 
 
 @contextmanager
-def display(*, seconds: float | None, quiet: bool, verbose: bool) -> Iterator[Sink]:
-    """Yield a sink for the events of one search.
+def display(*, quiet: bool = False, verbose: bool = False) -> Iterator[Display]:
+    """Yield what shows the events of one verb.
 
     Args:
-        seconds: The time budget, for the time left; None when there is none.
         quiet: Take plain lines on a terminal too.
         verbose: Show steps and starts. Plain lines then, as the runtime logs to stderr as well.
     """
-    if quiet or verbose or not sys.stderr.isatty():
-        yield lines(verbose)
-        return
-    from rich.live import Live
-
-    board = Board(seconds)
-    out = console(err=True)
-    with Live(console=out, auto_refresh=False, transient=True) as live:
-
-        def sink(event: Event) -> None:
-            board.take(event)
-            if text := describe(event, place=board.place):
-                out.print(text, markup=False, soft_wrap=True)
-            live.update(board.render(), refresh=True)
-
-        yield sink
-
-
-def lines(verbose: bool) -> Sink:
-    """Return a sink that writes one line an event to stderr."""
-    board = Board(None)
-
-    def sink(event: Event) -> None:
-        board.take(event)
-        if text := describe(event, verbose=verbose, place=board.place):
-            remark(text)
-
-    return sink
+    shown = Display(live=not (quiet or verbose) and sys.stderr.isatty(), verbose=verbose)
+    try:
+        yield shown
+    finally:
+        shown.clear()
 
 
 @contextmanager
@@ -87,129 +109,3 @@ def held(sink: Sink, *, verbose: bool = False) -> Iterator[Sink]:
     )
     for note in notes:
         sink(note)
-
-
-def describe(event: Event, *, verbose: bool = False, place: str = "") -> str:
-    """Return the line that tells of an event; empty for what is not worth one."""
-    match event:
-        case Note(text, warning):
-            return f"warning: {text}" if warning else text
-        case StepDone(edit) if verbose:
-            done = count(edit.count, "edit") if edit.kept else f"rolled back: {edit.note}"
-            return f"  {edit.step}: {done}, {edit.seconds:.1f} s"
-        case TrialStarted(plan) if verbose:
-            return f"{place} {plan} ..."
-        case TrialDone(trial, cached):
-            return f"{place} {outcome(trial)}{' (from the ledger)' if cached else ''}".strip()
-        case Unconfirmed(trial) if trial.ratio is not None:
-            return f"first within the budget, unconfirmed: {trial.plan}, {speed(trial.ratio)}"
-    return ""
-
-
-def outcome(trial: Trial) -> str:
-    """Say in one line what became of a trial."""
-    kind = acceptance.outcome(trial)
-    if kind is acceptance.Outcome.UNTRIED:
-        return f"{trial.plan}: {trial.why or kind}"
-    parts = [f"{trial.plan}: {trial.status if trial.status is Status.OK else kind}"]
-    if trial.ratio is not None:
-        parts.append(f"{speed(trial.ratio)}")
-    if trial.score is not None:
-        verdict = f" {trial.score.verdict}" if trial.score.verdict else ""
-        parts.append(f"{trial.score.metric} {trial.score.value:.5g}{verdict}")
-    if trial.status is not Status.OK and kind is not acceptance.Outcome.LEVEL:
-        parts += (trial.why or trial.error or "").splitlines()[:1]
-    return ", ".join(parts)
-
-
-def _place(stage: str, index: int, total: int) -> str:
-    """Say which plan of a stage it is; what explains the winner is of no number known before."""
-    if stage == "history":
-        return stage
-    return f"{'final ' if stage == 'final' else ''}{index}{f'/{total}' if total else ''}"
-
-
-def speed(ratio: Interval) -> str:
-    """Write a latency ratio as the speed-up that people ask for, with its interval."""
-    found = ratio.inverse()
-    if not found.bounded:
-        return f"about {found.value:.2f}x"
-    return f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
-
-
-def clock(seconds: float) -> str:
-    """Write a duration as minutes and seconds."""
-    whole = max(0, round(seconds))
-    return f"{whole // 60}:{whole % 60:02}"
-
-
-@dataclass
-class Board:
-    """What the display shows; changed by events alone.
-
-    Attributes:
-        seconds: The time budget; None when there is none.
-    """
-
-    seconds: float | None
-    place: str = ""
-    _work: str = "starting"
-    _timing: str = ""
-    _best: Trial | None = None
-    _start: float = field(default_factory=time.monotonic)
-
-    def take(self, event: Event) -> None:
-        """Note what changes on the board."""
-        match event:
-            case TrialStarted(plan, stage, index, total):
-                self.place = f"[{_place(stage, index, total)}]"
-                self._work, self._timing = str(plan), ""
-            case Timing(ratio, blocks):
-                self._timing = f"{speed(ratio)} after {count(blocks, 'block')},"
-            case TrialDone(trial):
-                self._timing = ""
-                if self._beats(trial):
-                    self._best = trial
-                elif self._best and trial.key == self._best.key:
-                    self._best = None  # it fell when it was timed for longer
-
-    def best(self) -> str:
-        """Return the best plan so far behind its speed-up: a long name is cut at the end."""
-        if self._best is None or self._best.ratio is None:
-            return "the original"
-        mark = "" if self._best.part == "final" else ", unconfirmed"
-        return f"{speed(self._best.ratio)}{mark}, {self._best.plan}"
-
-    def left(self) -> float | None:
-        """Return the seconds left of the budget."""
-        if self.seconds is None:
-            return None
-        return max(0.0, self.seconds - (time.monotonic() - self._start))
-
-    def render(self) -> RenderableType:
-        """Draw the board."""
-        from rich.table import Table
-        from rich.text import Text
-
-        grid = Table.grid(padding=(0, 2))
-        work = " ".join(filter(None, (self.place, self._timing, self._work)))
-        rows = (("at work", work), ("best so far", self.best()), ("time left", self._bar()))
-        for name, text in rows:
-            grid.add_row(name, Text(text, no_wrap=True, overflow="ellipsis"))
-        return grid
-
-    def _bar(self) -> str:
-        left = self.left()
-        if left is None or not self.seconds:
-            return f"{clock(time.monotonic() - self._start)} so far"
-        done = round(_WIDTH * (1 - left / self.seconds))
-        return f"{clock(left)} {'━' * done}{'─' * (_WIDTH - done)}"
-
-    def _beats(self, trial: Trial) -> bool:
-        seems = trial.status is Status.OK and acceptance.seems_faster(trial)
-        if not seems or trial.ratio is None:
-            return False
-        best = self._best
-        if best is None or best.ratio is None or trial.plan == best.plan:
-            return True
-        return trial.ratio.value < best.ratio.value

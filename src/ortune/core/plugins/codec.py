@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, with_article
 from ortune.core.plugins import bounds, catalog
 from ortune.core.plugins.plugin import Plugin, digest, encode
 
@@ -187,6 +187,9 @@ def _instance(kind: type, data: Any, known_only: bool) -> Any:
     return build(kind, data, known_only=known_only)
 
 
+_NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}
+
+
 def _plain(kind: Any, data: Any) -> Any:
     if kind is Any or kind is object:
         return data
@@ -198,5 +201,6 @@ def _plain(kind: Any, data: Any) -> Any:
         return float(data)
     wrong = isinstance(kind, type) and not isinstance(data, kind)
     if wrong or (kind is int and isinstance(data, bool)):
-        raise BadSettings(f"{data!r:.80} is not a {kind.__name__}", fix=f"give a {kind.__name__}")
+        wanted = with_article(_NAMES.get(kind, kind.__name__))
+        raise BadSettings(f"{data!r:.80} is not {wanted}", fix=f"give {wanted}")
     return data

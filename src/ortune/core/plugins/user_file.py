@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ortune.core.errors import BadSettings, Refused, UnknownPlugin
+from ortune.core.errors import BadSettings, Refused, UnknownPlugin, with_article
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.user_function import reason
 
@@ -165,7 +165,7 @@ def _absent(module: ModuleType, path: Path, name: str | None, base: type[Plugin]
     if name is None:
         return f"'{path}' is a file, and the {kind} in it is not named"
     if hasattr(module, name):
-        return f"'{name}' in {path} is no {kind}"
+        return f"'{name}' in {path} is not {with_article(kind)}"
     return f"{path} has no '{name}'"
 
 

@@ -195,7 +195,9 @@ _AGAIN = "measure again on a quieter machine, or for longer"
 def _reach(reach: float) -> list[Advice]:
     if not reach > WORTH:
         return []
-    what = f"by all pairs of this run less than {_percent(reach)} cannot be told from noise"
+    what = (
+        f"by all pairs of this run less than {_percent(reach)} cannot be distinguished from noise"
+    )
     return [Advice(what, _AGAIN, severe=True)]
 
 

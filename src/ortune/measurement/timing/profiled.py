@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.event import Progress, Sink, silent
 from ortune.core.plugins import codec
 from ortune.core.session import Recorded
 from ortune.measurement.job import MAIN, WorkerJob
@@ -40,13 +41,14 @@ class Runs:
     plain: int
 
 
-def profiled(job: WorkerJob, *, seconds: float, runs: int = 0) -> Runs:
+def profiled(job: WorkerJob, *, seconds: float, runs: int = 0, sink: Sink = silent) -> Runs:
     """Time a model in two processes, one with the profiler on, in bursts of the same samples.
 
     Args:
         job: What both load; the executed graph and the trace are left in ``job.out/recorded``.
         seconds: Soft limit of the time spent on counted runs.
         runs: Profiled runs; 0 takes what fits the seconds and a trace of bounded size.
+        sink: Receives how far it is, between bursts.
 
     Raises:
         BackendMissing: The runtime records nothing, or the provider took no node.
@@ -69,6 +71,7 @@ def profiled(job: WorkerJob, *, seconds: float, runs: int = 0) -> Runs:
             walls: list[int] = []
             done, turn = 0, 0
             while done < wanted:
+                sink(Progress("profiling", done, wanted))
                 size = min(each, wanted - done)
                 for worker in (plain, other) if turn % 2 == 0 else (other, plain):
                     found = worker.ask("laps", at=done, runs=size)["latency_ns"]

@@ -1,7 +1,8 @@
 """A worker: one process that serves one job.
 
 ``python -m ortune.measurement.worker JOB.json < commands`` loads what JOB says and answers one
-JSON line for every JSON line on its standard input, until the input ends. Whatever the runtime
+JSON line for every JSON line on its standard input, until the input ends; lines with ``progress``
+before an answer say how far it is. Whatever the runtime
 prints goes to stderr. onnx_ir is never imported here.
 """
 
@@ -35,10 +36,14 @@ def main(path: str) -> int:
     job = codec.decode(WorkerJob, json.loads(Path(path).read_text(encoding="utf-8")))
     sys.path[:0] = [p for p in job.path if p not in sys.path]
     with ExitStack() as stack:
-        bench = Workbench(job, stack)
-        for line in filter(str.strip, sys.stdin):
-            answers.write(json.dumps(_answer(bench, json.loads(line))) + "\n")
+
+        def tell(answer: Mapping[str, Any]) -> None:
+            answers.write(json.dumps(answer) + "\n")
             answers.flush()
+
+        bench = Workbench(job, stack, tell)
+        for line in filter(str.strip, sys.stdin):
+            tell(_answer(bench, json.loads(line)))
     return 0
 
 

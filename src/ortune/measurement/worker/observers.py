@@ -68,8 +68,11 @@ def observe(
     states = [[_Seen(probe) for probe in wanted] for _ in groups]
     read = 0
     with bench.job.backend.open(Path(model), verbose=bench.job.verbose) as session:
-        for turn in range(max((probe.observer.passes for probe in wanted), default=0)):
-            for index, members in _schedule(groups):
+        passes = max((probe.observer.passes for probe in wanted), default=0)
+        order = _schedule(groups)
+        for turn in range(passes):
+            for place, (index, members) in enumerate(order):
+                bench.progress("calibrating", turn * len(order) + place, passes * len(order))
                 feeds = bench.sample(index)
                 values: dict[str, Any] = {**feeds, **session.run(feeds)}
                 for place, watch in enumerate(watches):
@@ -112,7 +115,7 @@ class _Seen:
             return
         if values.dtype.kind not in "fiub" and values.dtype.isbuiltin == 1:
             raise BadData(
-                f"tensor '{self._probe.tensor}' holds {values.dtype}, no numbers",
+                f"tensor '{self._probe.tensor}' holds {values.dtype}, not numbers",
                 fix="watch tensors of numbers",
             )
         self._any = True

@@ -78,6 +78,7 @@ def score(
 
     def outputs() -> Iterator[dict[str, NDArray[Any]]]:
         for place, index in enumerate(indices):
+            bench.progress("running samples", place, len(indices))
             feeds = bench.sample(index)
             actual = session.run(feeds)
             seen = backend.compared(feeds, actual)
@@ -149,6 +150,7 @@ def evaluate(
         samples = []
         for item in given:
             samples.append(_yielded(item) if isgenerator(given) else (item, _ALONE))
+            bench.progress("evaluating", len(samples), 0)
             for name, count in calls.items():
                 ends[name].append(count)
     rows = [[float(x) for x in np.atleast_1d(np.asarray(row, np.float64))] for row, _ in samples]

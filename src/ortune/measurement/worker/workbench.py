@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.worker.lane import Round, SessionLane
 
 _ROUND_BYTES = 256 * 2**20
+_TOLD_S = 0.5
 _DETAILS = 4096
 """Bursts whose details are kept until somebody asks for them."""
 
@@ -33,8 +35,14 @@ class Workbench:
         details: Of the last bursts, for `Workload.results`.
     """
 
-    def __init__(self, job: WorkerJob, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        job: WorkerJob,
+        stack: ExitStack,
+        tell: Callable[[Mapping[str, Any]], None] = lambda answer: None,
+    ) -> None:
         self.job = job
+        self._tell, self._told = tell, time.monotonic()
         self._stack = stack
         self.sessions: dict[str, Session] = {}
         self.feeds = {name: stream.Stream(path) for name, path in job.feeds.items()}
@@ -47,6 +55,12 @@ class Workbench:
             if name not in self.sessions:
                 opened = self.job.backend.open(path, verbose=self.job.verbose)
                 self.sessions[name] = self._stack.enter_context(opened)
+
+    def progress(self, work: str, done: int, total: int) -> None:
+        """Tell the parent how far a task is that nobody times, now and then."""
+        if time.monotonic() - self._told > _TOLD_S:
+            self._told = time.monotonic()
+            self._tell({"progress": [work, done, total]})
 
     def record(self, folder: Path) -> Recording:
         """Open the only model with the runtime's own profiler on."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from ortune.core.event import Progress, Sink, silent
 from ortune.model.diff.graphs import Graphs
 from ortune.model.diff.groups import groups
 from ortune.model.diff.pairs import NodePairs
@@ -18,13 +19,14 @@ from ortune.model.io import names
 _LITTLE, _MANY, _FEW, _TELLING = 0.1, 0.3, 3, 16
 
 
-def diff(a: ir.Model, b: ir.Model) -> Diff:
+def diff(a: ir.Model, b: ir.Model, sink: Sink = silent) -> Diff:
     """Say what became of each node and weight of `a` in `b`.
 
     Calls of local functions are replaced by their bodies in both models, and names made unique.
     Weights are read in parts; those without a counterpart of the same content are compared by
-    some thousand elements, and as a whole where they differ.
+    some thousand elements, and as a whole where they differ. `sink` receives how far it is.
     """
+    sink(Progress("matching nodes", 1, 4))
     for model in (a, b):
         edit.inline(model)
         names.unique(model)
@@ -32,6 +34,7 @@ def diff(a: ir.Model, b: ir.Model) -> Diff:
     pairs = NodePairs(graphs)
     related = _related(pairs)
     found = groups(pairs, related=related)
+    sink(Progress("comparing weights", 2, 4))
     stored = _stored(graphs)
     equal, weights = _weights(pairs, stored)
     fields = _fields(a, b)

@@ -93,7 +93,7 @@ def _equal(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> bool:
 def _bytes(value: ir.Value) -> NDArray[np.uint8]:
     tensor = value.const_value
     if tensor is None:
-        raise ValueError(f"'{value.name}' is no constant")
+        raise ValueError(f"'{value.name}' is not a constant")
     if isinstance(tensor, ir.PackedTensor):
         return tensor.numpy_packed().reshape(-1).view(np.uint8)
     return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)

@@ -254,7 +254,7 @@ def _fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, 
             raise Malformed(f"field 0 at byte {at}")
         if stop > end:
             kind = Truncated if end == len(data) else Malformed
-            raise kind(f"the field at byte {at} wants {stop - end} bytes more")
+            raise kind(f"the field at byte {at} needs {stop - end} more bytes")
         yield number, wire, at, body, stop
         at = stop
 

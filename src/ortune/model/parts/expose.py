@@ -18,6 +18,7 @@ from typing import Any
 
 import onnx
 
+from ortune.core.errors import with_article
 from ortune.model.graph.bodies import ODD, Step, graphs, kinds, odd, places
 
 SEQUENCES, PASSED_ON = 13, 14
@@ -138,7 +139,9 @@ class _Exposer:
             return "list" if self._opset >= SEQUENCES else "stack"
         if op in ("If", "Scan"):
             return "if" if op == "If" else "stack"
-        raise Hidden(f"is in the body of a {step.node.op_type}, which hands nothing out")
+        raise Hidden(
+            f"is in the body of {with_article(step.node.op_type)}, which does not return it"
+        )
 
     def _through_if(self, step: Step, carried: _Carried) -> _Carried:
         seeds = list(carried.seeds)

@@ -151,7 +151,7 @@ def find(
         elif isinstance(made, TableLookup):
             found.tables.append(made)
         elif width % whole:
-            found.skipped[f"{node.op_type} whose input is no multiple of block={whole}"] += 1
+            found.skipped[f"{node.op_type} whose input is not a multiple of block={whole}"] += 1
         else:
             found.products.append(made)
     return found

@@ -75,7 +75,7 @@ class Masks:
     def _select(self, mask: Select, at: ir.Node, count: int) -> ir.Value:
         fill = number(mask.fill)
         if fill is None or fill > _FILLS:
-            raise NotFusable("what it puts in the place of scores is no mask")
+            raise NotFusable("what it puts in the place of scores is not a mask")
         if fill > _ABSORBS:
             if count > 1:
                 raise NotFusable(f"it is masked twice, once by {fill:g} instead of the score")

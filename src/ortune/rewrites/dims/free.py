@@ -36,7 +36,7 @@ def free(model: ir.Model, axes: Axes) -> dict[str, int]:
         For every output that grows with a freed dimension, the first axis that does.
 
     Raises:
-        Refused: A node has the old size burned in, in a way that is not undone; it is named.
+        Refused: A node hard-codes the old size, in a way that is not undone; it is named.
     """
     edit.inline(model)
     infer(model)
@@ -80,7 +80,7 @@ class _Freeing:
             old, new = self._old.get(value), shape_of(value)
             if old is not None and value.name and (new is None or len(new) != len(old)):
                 if touched:
-                    raise _no(node, "its shape cannot be told any more")
+                    raise _no(node, "its shape cannot be inferred")
                 value.shape = ir.Shape(old)
 
     def finish(self, axes: Axes) -> dict[str, int]:
@@ -272,6 +272,6 @@ def _closed(copied: list[int], rest: list[Item], open_at: int | None) -> list[in
 
 def _no(node: ir.Node, why: str) -> Refused:
     return Refused(
-        f"{node.op_type} '{node.name}' has the old size burned in: {why}",
+        f"{node.op_type} '{node.name}' hard-codes the old size: {why}",
         fix="export the model with that dimension dynamic",
     )

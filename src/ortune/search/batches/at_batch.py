@@ -53,7 +53,7 @@ class AtBatch:
         made = measure.measurement(started, [pair])
         self._record(replace(trial, measurement=made, ratio=Interval(1.0, 1.0, 1.0)))
 
-    def look(self, trial: Trial, live: Worker, place: int, total: int) -> Trial:
+    def look(self, trial: Trial, live: Worker) -> Trial:
         """Time a plan in one pair; whatever happens is a trial.
 
         One that was never scored, as it was slower at the search's batch, is scored if it is not
@@ -62,7 +62,7 @@ class AtBatch:
         Raises:
             OrtuneError: Its model cannot be built any more.
         """
-        self.sink(TrialStarted(trial.plan, f"batch {self.batch}", place, total))
+        self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
         seen = measure.attempt(
             self.context,
             trial.key,
@@ -84,7 +84,7 @@ class AtBatch:
         Raises:
             OrtuneError: Its model cannot be built any more.
         """
-        self.sink(TrialStarted(trial.plan, f"batch {self.batch}", 1, 1))
+        self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
         files = build_all(self.context, trial.plan, self.sink)
         effort, learnt = claiming(self.pair_seconds), self._learnt(trial)
         made = measure.finalist(

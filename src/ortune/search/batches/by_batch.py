@@ -125,7 +125,7 @@ class Sweep:
                             break
                         known = replace(trial, scores=self._scores.get(trial.key, trial.scores))
                         with self._timing("look"):
-                            seen = one.look(known, live, place + 1, len(left))
+                            seen = one.look(known, live)
                         self._scores[trial.key] = seen.scores
             except WorkerFailed as error:
                 why = error.failure.reason

@@ -173,14 +173,14 @@ def parsed(data: bytes, kind: Mapping[str, str]) -> Paid:
     try:
         told = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         raise ValueError("another version wrote it")
     if told.get("kind") != dict(kind):
         raise ValueError("it is of another machine")
     rows = told.get("tallies")
     if not isinstance(rows, list) or len(rows) > tallies.MOST:
-        raise ValueError("its list of tallies is none, or too long")
+        raise ValueError("its list of tallies is missing or too long")
     found = tuple(map(_tally, rows))
     if len({one.key for one in found}) < len(found):
         raise ValueError("two tallies are of the same plans")
@@ -208,6 +208,6 @@ def _tally(row: Any) -> PlanTally:
 def _demand_number(name: str, value: Any, bounds: tuple[float, float]) -> None:
     kinds = int if name == "searches" else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a number")
     if not (bounds[0] <= value <= bounds[1] and math.isfinite(value)):
         raise ValueError(f"{name} is out of bounds")

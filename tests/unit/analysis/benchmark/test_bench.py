@@ -310,7 +310,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
     assert "left out, the terminal is narrow: p90 ms, CPU ms" in told[60]
     assert " ms " in told[60]
     assert "0.500 [0.4" in told[60]
-    assert "cannot be told apart" in told[60]
+    assert "cannot be distinguished" in told[60]
 
 
 @pytest.mark.parametrize(

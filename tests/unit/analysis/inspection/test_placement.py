@@ -77,7 +77,7 @@ g (float[2] x) => (float[2] y) { a = Abs(x)  y = nobody.Thing(a) }
 
 def test_a_backend_that_cannot_be_asked_says_so(tmp_path: Path) -> None:
     found = placed(saved(tmp_path), Reference())
-    assert "does not tell which nodes" in found.problem and found.fix
+    assert "does not report which nodes" in found.problem and found.fix
     lost = placed(saved(tmp_path), Cpu(threads=1, config=("session.nothing=1",)))
     assert "session.nothing" in lost.problem
 

@@ -174,7 +174,7 @@ def test_a_mask_by_another_name_and_padding_on_the_left() -> None:
     [
         ([[[1, 0, 1, 0]]], "mask 'mask' has holes: sample 0"),
         ([[[1, 1, 0, 0]], [[0, 0, 1, 1]]], "some samples are padded on the left"),
-        ([[[1, 2, 0, 0]]], "'mask' is no mask: sample 0 holds more than 0 and 1"),
+        ([[[1, 2, 0, 0]]], "'mask' is not a mask: sample 0 holds more than 0 and 1"),
         ([[[1, 1, 1, 0]], [[0, 0, 0, 0]]], "sample 1 has a row without a real position"),
         ([[[1, 1, 1, 1]]], "no sample is padded"),
     ],

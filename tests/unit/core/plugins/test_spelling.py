@@ -58,8 +58,8 @@ def test_pinned_fields_are_those_written_out() -> None:
     [
         ("cpuu", "no 'cpuu'"),
         ("cpu(treads=4)", "has no field 'treads'"),
-        ("cpu(threads=many)", "is not a int"),
-        ("cpu(threads=true)", "is not a int"),
+        ("cpu(threads=many)", "is not an integer"),
+        ("cpu(threads=true)", "is not an integer"),
         ("cpu(level=max)", "is not allowed"),
         ("cpu(threads=1", "expected at column"),
         ("cpu(threads=1, threads=2)", "twice"),

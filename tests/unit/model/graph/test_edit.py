@@ -154,10 +154,10 @@ def test_refusals_are_counted_by_their_reason() -> None:
     for name in ("a", "b", "c", "d"):
         node = ir.node("Relu", [None], name=name)
         edit.refuse(model, node, "its result is read twice")
-    edit.refuse(model, ir.node("Mul", [None, None], name="m"), "the factor is no constant")
+    edit.refuse(model, ir.node("Mul", [None, None], name="m"), "the factor is not a constant")
     said = edit.take_notes(model)
     assert said == (
         "4 left alone, its result is read twice: a, b, c, ...; "
-        "1 left alone, the factor is no constant: m"
+        "1 left alone, the factor is not a constant: m"
     )
     assert edit.take_notes(model) == ""

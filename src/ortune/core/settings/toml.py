@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -20,6 +21,8 @@ _TYPED = "do not trust this file, or type the setting on the command line"
 _LARGEST = 1 << 16
 """Bytes of a settings file. Ours have a few hundred; long keys take quadratic time."""
 _KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+REPEAT = "ortune.toml"
+"""Written into a run's folder; `ortune optimize RUN/ortune.toml` repeats the run."""
 
 
 def read(
@@ -121,8 +124,16 @@ def write(request: Request, but: Collection[str] = ()) -> str:
             or one.name in but
             or value is None
             or (isinstance(value, bool) and value is one.default)
-            or callable(value)
         ):
+            continue
+        if callable(value):
+            path = f"{value.__module__}:{value.__qualname__}"
+            named = path.isascii() and re.fullmatch(r"(?!__main__)[\w.]+:\w+", path)
+            lines.append(
+                f"{one.name} = {json.dumps(path)}"
+                if named
+                else f"# {one.name} is a function of the program that asked: give --{one.name}"
+            )
             continue
         spelled = one.reader.spell(value) if one.reader else value
         if spelled not in ((), [], "", {}):

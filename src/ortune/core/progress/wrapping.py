@@ -1,0 +1,37 @@
+"""Text in lines of a width, broken between words and nowhere else."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+
+
+def wrapped(text: str, width: int, hang: str = "") -> list[str]:
+    """Break a text at its spaces; a word that is too long for a line has one of its own, whole.
+
+    A name can then be copied from a terminal as it is: where it is wider than that, the terminal
+    itself goes on in the next line. Line breaks and leading spaces stay.
+
+    Args:
+        text: One or more lines.
+        width: Columns of the terminal.
+        hang: Put before every line that goes on with another, behind its leading spaces.
+    """
+    found = []
+    for line in text.split("\n"):
+        if cell_len(line) <= width:
+            found.append(line)
+            continue
+        start = line[: len(line) - len(line.lstrip(" "))]
+        first, *words = line.split() or [""]
+        found.append(start + first)
+        for word in words:
+            if cell_len(f"{found[-1]} {word}") > width:
+                found.append(start + hang + word)
+            else:
+                found[-1] += f" {word}"
+    return found
+
+
+def longest_word(text: str) -> int:
+    """Return the columns that no line of a text can do without."""
+    return max(map(cell_len, text.split()), default=0)

@@ -1,0 +1,79 @@
+"""The Python API: what help lists, its page, and a parameter for every option."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import click
+import pytest
+from tools import python_api
+
+import ortune as ot
+from ortune.cli.main import root
+
+COMMANDS_ALONE = {"demo", "doctor"}
+"""They are about the installation, not about a model."""
+OF_THE_TERMINAL = {
+    "": {"more", "json_to"},
+    "bench": {"wide"},
+    "inspect": {"nodes", "regions", "tensors"},
+    "optimize": {"quiet"},
+}
+"""Options that only choose what is printed: what a function returns holds everything."""
+FUNCTIONS: dict[str, tuple[Callable[..., object], ...]] = {
+    "calibrate": (ot.calibrate, ot.compare_observers),
+    "run": (ot.load,),
+}
+ELSEWHERE = {
+    "calibrate": {"compare": "compare_observers"},
+    "pack": {"run": "study", "out": "path"},
+    "report": {"run": "study", "out": "path"},
+    "run": {
+        "inputs": "a call of the engine",
+        "out": "what the call returns",
+        "force": "what the call returns",
+        "allow_custom_ops": "custom_ops",
+        "opt_level": "on",
+    },
+}
+"""Option -> what stands for it in Python."""
+
+
+def verbs() -> list[str]:
+    return list(root.list_commands(click.Context(root)))
+
+
+@pytest.mark.parametrize("verb", sorted({*verbs()} - COMMANDS_ALONE))
+def test_every_option_has_its_parameter(verb: str) -> None:
+    command = root.get_command(click.Context(root), verb)
+    assert command is not None
+    functions = FUNCTIONS.get(verb) or (getattr(ot, verb),)
+    taken = {name for function in functions for name in inspect.signature(function).parameters}
+    options = {one.name or "" for one in command.params}
+    options -= OF_THE_TERMINAL[""] | OF_THE_TERMINAL.get(verb, set())
+    observer = {"observer"} if verb == "calibrate" else set()
+    missing = options - taken - {*ELSEWHERE.get(verb, {})} - observer
+    assert not missing, f"ortune.{verb} lacks what the command takes"
+
+
+def test_the_exceptions_are_needed() -> None:
+    for verb, options in [*OF_THE_TERMINAL.items(), *ELSEWHERE.items()]:
+        command = root.get_command(click.Context(root), verb or "bench")
+        assert command is not None
+        assert set(options) <= {one.name for one in command.params}, verb
+
+
+def test_help_lists_the_verbs_with_a_line_each() -> None:
+    assert python_api.first_lines() in (ot.__doc__ or "")
+    assert len(python_api.verbs()) >= 16
+
+
+def test_the_page_and_the_docstrings_agree() -> None:
+    written = python_api.PAGE.read_text(encoding="utf-8")
+    assert written == python_api.page(), "run python -m tools.python_api"
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    headings = {line[4:] for line in python_api.page().splitlines() if line.startswith("### ")}
+    assert headings == {name for name in dir(ot) if not name.startswith("_")}
