@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _LONGEST = 300
@@ -67,6 +67,22 @@ def unexpected(error: BaseException, given: Iterable[object], fix: str) -> Unexp
     names = ", ".join(dict.fromkeys(_files(given)))
     reason = f"{type(error).__name__}: {gist(error, _REASON)}"
     return Unexpected(f"{names}{': ' if names else ''}unexpected {reason}", fix=fix)
+
+
+@contextmanager
+def foreseen(given: Iterable[object]) -> Iterator[None]:
+    """Turn an exception that nobody foresaw into `Unexpected`, chained to it.
+
+    Args:
+        given: As for `unexpected`.
+    """
+    try:
+        yield
+    except (OrtuneError, OSError):
+        raise
+    except Exception as error:
+        fix = "report it with the traceback above and, where you may, these files"
+        raise unexpected(error, given, fix) from error
 
 
 def _files(given: Iterable[object]) -> Iterator[str]:

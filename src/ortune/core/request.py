@@ -9,20 +9,18 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, dataclass_transform
+from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform
 
 from ortune.core.atomic_write import left_clean
-from ortune.core.errors import BadSettings, OrtuneError, unexpected
-from ortune.core.event import silent
+from ortune.core.errors import BadSettings, foreseen
+from ortune.core.event import Sink, silent
 from ortune.core.fields import ByteSize, Field, InputRanges, InputShapes, Option, Source
 from ortune.core.hardware import memory
-
-if TYPE_CHECKING:
-    from ortune.core.event import Sink
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -236,9 +234,8 @@ def _entries(section: str) -> dict[str, str]:
 def verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callable[P, T]:
     """Return the public function that makes a request and runs it.
 
-    Its name, signature and docstring are those of the request class; a class's name may end in
-    Request. In a notebook it shows its progress, unless it is given a sink. An exception that
-    nobody foresaw comes out as `Unexpected`, chained to it.
+    Its name, signature and docstring are those of the request class, without "Request" at the
+    end. In a notebook it shows its progress, unless it is given a sink. See `errors.foreseen`.
     """
 
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -246,22 +243,15 @@ def verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callabl
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{function.__name__}(): {error}") from None
-        if "sink" in kwargs or "ipykernel" not in sys.modules:
-            return foreseen(cls(*args, **kwargs))
-        from ortune.core.progress import notebook
+        with ExitStack() as stack:
+            if "sink" not in kwargs and "ipykernel" in sys.modules:
+                from ortune.core.progress import notebook
 
-        with notebook.display() as shown:
-            return foreseen(cls(*args, **kwargs, sink=shown))
-
-    def foreseen(asked: Any) -> T:
-        try:
+                kwargs["sink"] = stack.enter_context(notebook.display())
+            asked = cls(*args, **kwargs)
+            names = [one.name for one in parameters(cls) if one.positional]
+            stack.enter_context(foreseen([getattr(asked, name) for name in names]))
             return carried_out(asked, run)
-        except (OrtuneError, OSError):
-            raise
-        except Exception as error:
-            fix = "report it with the traceback above and, where you may, these files"
-            held = [getattr(asked, one.name) for one in parameters(cls) if one.positional]
-            raise unexpected(error, held, fix) from error
 
     cls = typing.cast(type[Any], kind)
     signature = _signature(cls, run)

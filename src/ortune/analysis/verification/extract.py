@@ -68,7 +68,7 @@ def run(asked: Extract) -> Extracted:
     """Write the piece to a file; see `ortune.model.parts.extract`."""
     out = free(asked.out, asked.force, asked.model)
     if asked.data is not None:
-        empty(folder_of(out), asked.force)
+        empty(asked.samples_folder, asked.force)
     loaded = file.load(asked.model)
     if asked.data is None:
         piece = cut(loaded, asked.inputs, asked.outputs)
