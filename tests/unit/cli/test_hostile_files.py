@@ -123,7 +123,7 @@ def test_names_cannot_steer_the_terminal(
 def test_a_path_cannot_steer_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = [f"{hostile.ESC}.onnx", os.fsdecode(b"\xff.onnx"), "a\nb.onnx", "a\0b", "x" * 5000]
+    names = [f"{hostile.ESC}.onnx", os.fsdecode(b"\xff.onnx"), "a\nb.onnx", "x" * 5000]
     for name in names:
         assert cli.main(["inspect", f"{tmp_path}/{name}"]) == 2
         err = capsys.readouterr().err
