@@ -34,10 +34,8 @@ class VerdictSection(Section):
         if best.key != study.baseline.key and (meaning := say.means(best.score)):
             yield Text(f"Accuracy {meaning}.")
         if study.too_noisy:
-            yield Text(
-                f"This machine was too noisy for a verdict: {next(iter(study.advice), 'measure again')}.",
-                "warn",
-            )
+            advice = next(iter(study.advice), "measure again")
+            yield Text(f"This machine was too noisy for a verdict: {advice}.", "warn")
         if foreseen := say.foreseen(best):
             yield Text(f"Ratio of {study.job.workload.measure} {say.ratio(best)}; {foreseen}.")
         if used := say.workload(study):
