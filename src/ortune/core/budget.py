@@ -7,11 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, shortened
 from ortune.core.metric import Metric
 from ortune.core.plugins import spelling
 
 _TEXT = re.compile(r"(?P<metric>.+?)\s*(?P<sign>>=|<=)\s*(?P<limit>.+)")
+_LONGEST = 2000
+"""Characters; the time to read blanks grows with their cube."""
 _ROUNDING = 1e-9
 """``base-0.01`` in binary is not exactly what two counts differ by."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -47,10 +49,11 @@ class Budget:
         Raises:
             BadSettings: The text, the metric or the direction is wrong.
         """
-        match = _TEXT.fullmatch(text.strip())
+        match = _TEXT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
         if match is None:
             raise BadSettings(
-                f"cannot read budget '{text}'", fix="write metric>=number or metric>=base-0.01"
+                f"cannot read budget '{shortened(text, _LONGEST // 10)}'",
+                fix="write metric>=number or metric>=base-0.01",
             )
         name = match["metric"].strip()
         custom = re.fullmatch(r"[\w.]+:[\w.]+", name)
@@ -75,8 +78,9 @@ def _limit(text: str, whole: str) -> tuple[float, bool]:
     if text == "base":
         return 0.0, True
     plain = re.fullmatch(_NUMBER, text)
-    match = plain or re.fullmatch(rf"base\s*([-+])\s*({_NUMBER})", text)
-    found = match and float(text if plain else match[1] + match[2].lstrip("+"))
+    unsigned = _NUMBER.removeprefix("[-+]?")
+    match = plain or re.fullmatch(rf"base\s*([-+])\s*({unsigned})", text)
+    found = match and float(text if plain else match[1] + match[2])
     if found is None or not math.isfinite(found):
         raise BadSettings(
             f"cannot read the limit '{text}' of budget '{whole}'",

@@ -150,7 +150,7 @@ class Duration(Field[float, str]):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             total = float(value)
         else:
-            found = re.fullmatch(self._FORM, str(value).strip())
+            found = len(str(value)) < 99 and re.fullmatch(self._FORM, str(value).strip())
             parts = found.groups() if found else ()
             total = sum(float(x or 0) * n for x, n in zip(parts, (3600, 60, 1), strict=False))
         if not 0 < total < math.inf:

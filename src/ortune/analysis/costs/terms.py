@@ -110,7 +110,7 @@ def read_devices(text: str) -> tuple[int, ...]:
 
 
 def _read(pattern: re.Pattern[str], text: str, what: str, fix: str) -> tuple[str, ...]:
-    found = pattern.fullmatch(text.strip())
+    found = pattern.fullmatch((text or "").strip())
     if found is None:
         raise BadSettings(f"cannot read the {what} '{text}'", fix=fix)
     return found.groups("")
