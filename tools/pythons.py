@@ -121,7 +121,7 @@ class Environment:
                 yield path.relative_to(ROOT).as_posix(), lambda path=path: self._tests(path)
 
     def _install(self) -> dict[str, Any]:
-        """Install the wheel, whatever it claims already, and the locked packages that it asks for."""
+        """Install the wheel, whatever it claims, and the locked packages that it asks for."""
         pip, lock = [str(self._python), *_PIP], str(ROOT / "requirements" / "core.lock")
         return (
             self._call([self._base, "-m", "venv", str(self._home / "venv")])
