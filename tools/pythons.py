@@ -121,9 +121,13 @@ class Environment:
                 yield path.relative_to(ROOT).as_posix(), lambda path=path: self._tests(path)
 
     def _install(self) -> dict[str, Any]:
-        """Install the wheel and what it asks for, nothing else."""
-        made = self._call([self._base, "-m", "venv", str(self._home / "venv")])
-        return made or self._call([str(self._python), *_PIP, str(self._wheel)])
+        """Install the wheel, whatever it claims, and the locked packages that it asks for."""
+        pip, lock = [str(self._python), *_PIP], str(ROOT / "requirements" / "core.lock")
+        return (
+            self._call([self._base, "-m", "venv", str(self._home / "venv")])
+            or self._call([*pip, "--no-deps", "--ignore-requires-python", str(self._wheel)])
+            or self._call([*pip, "-r", lock])
+        )
 
     def _demo(self) -> dict[str, Any]:
         """Run the demo as a user does, in an empty folder."""
