@@ -103,11 +103,14 @@ def calm(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 def block_logs(pair: Pair) -> Floats:
     """Return the log-ratio of every block that counts, shape [blocks].
 
-    Only undisturbed entries count as soon as each side has a dozen of them, in four blocks.
+    Only undisturbed entries count as soon as each side has a dozen of them, in four blocks or in
+    all there are. Where most runs wait for a CPU, the median of those that are as long as the
+    scheduler's slice is far above what they need, and that of shorter ones is not.
     """
     kept = [calm(block) for block in pair.blocks]
     fewest = min(sum(int(k[side].sum()) for k in kept) for side in (0, 1))
-    enough = fewest >= _ENOUGH and sum(one.any() and two.any() for one, two in kept) >= _BLOCKS
+    across = sum(one.any() and two.any() for one, two in kept)
+    enough = fewest >= _ENOUGH and across >= min(_BLOCKS, len(kept))
     logs = []
     for block, (one, two) in zip(pair.blocks, kept, strict=True):
         bottom, top = (_log(b, len(k)) for b, k in ((block.baseline, one), (block.candidate, two)))

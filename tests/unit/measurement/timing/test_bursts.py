@@ -27,7 +27,7 @@ READ: dict[tuple[str, str], dict[str, object]] = {
         "claim": (0.99194, 0.96508, 1.01953),
         "sorting": (0.99194, 0.97807, 1.006),
         "one pair": (0.99325, 0.8428, 1.17054),
-        "one block a pair": (1.01441, 0.97775, 1.05245),
+        "one block a pair": (1.01769, 0.98363, 1.05294),
         "learnt": (0.99194, 0.97081, 1.01352),
         "new": (0.99194, 0.93792, 1.04906),
         "blocks": (0.01884, -0.01791, -0.00173, -0.01205, 0.00457, -0.01811),
@@ -38,7 +38,7 @@ READ: dict[tuple[str, str], dict[str, object]] = {
         "claim": (1.04517, 1.00369, 1.08837),
         "sorting": (1.04517, 1.02368, 1.06712),
         "one pair": (1.04398, 0.82003, 1.32907),
-        "one block a pair": (1.09617, 0.88078, 1.36424),
+        "one block a pair": (1.08565, 0.86161, 1.36795),
         "learnt": (1.04517, 1.01861, 1.07243),
         "new": (1.04517, 0.97124, 1.12473),
         "blocks": (0.0374, 0.04868, -0.02462, 0.05117, 0.04718, 0.03889),
@@ -49,7 +49,7 @@ READ: dict[tuple[str, str], dict[str, object]] = {
         "claim": (1.00866, 0.95932, 1.06054),
         "sorting": (1.00866, 0.98304, 1.03495),
         "one pair": (1.05159, 0.31271, 3.53635),
-        "one block a pair": (0.99545, 0.96137, 1.03075),
+        "one block a pair": (0.99359, 0.96508, 1.02294),
         "learnt": (1.00866, 0.97573, 1.04271),
         "new": (1.00866, 0.92445, 1.10055),
         "blocks": (0.00787, 0.19983, 0.29999, -0.01131, 0.00482, -0.01887),
@@ -60,7 +60,7 @@ READ: dict[tuple[str, str], dict[str, object]] = {
         "claim": (1.05506, 1.0195, 1.09186),
         "sorting": (1.05506, 1.03666, 1.07378),
         "one pair": (1.05311, 0.53159, 2.08624),
-        "one block a pair": (1.07418, 1.03893, 1.11061),
+        "one block a pair": (1.07203, 1.04118, 1.1038),
         "learnt": (1.05506, 1.02561, 1.08535),
         "new": (1.05506, 0.98881, 1.12574),
         "blocks": (0.08313, 0.00095, 0.05201, 0.02309, 0.24443, 0.04875),
@@ -163,3 +163,14 @@ def test_the_half_width_of_a_claim_in_a_run() -> None:
 def test_student(df: float, confidence: float) -> None:
     wanted = t.ppf((1 + confidence) / 2, df)
     assert stats.student(confidence, df) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_claim_holds_where_seven_processes_share_two_cpus() -> None:
+    """Digits by 32, float and int8, in pairs of three blocks: 0.59 by the fastest runs.
+
+    The median float run, of 2.2 ms, had waited 8 ms for a CPU; the median int8 run had not.
+    """
+    pairs = recorded("saturated")["int8"]
+    assert {len(pair.blocks) for pair in pairs} == {3} and stats.disturbed(pairs) > 0.6
+    found = stats.ratio(pairs)
+    assert (found.low, found.high) == pytest.approx((0.584, 0.614), abs=1e-3)
