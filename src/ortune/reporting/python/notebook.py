@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from html import escape
 
-from ortune.core import wording
-from ortune.core.section import Bar, Bars, Block, Lines, Scatter, Table, Text
+from ortune.core.section import Intervals, Table, Text
 from ortune.core.study import Study
-from ortune.reporting import bars, lines, scatter
+from ortune.reporting import rows
 from ortune.reporting.blocks import gather
 
 _SHOWN = 20
 """Rows of the table."""
 _STYLE = """<style>
-.ortune-plot { max-width: 760px; }
-.ortune-plot svg { width: 100%; height: auto; font: 13px sans-serif; fill: currentColor; }
-.ortune-plot path.grid { stroke: #8884; }
-.ortune-plot path.axis, .ortune-plot polyline { stroke: currentColor; fill: none; }
-.ortune-plot .middle { text-anchor: middle; }
-.ortune-plot .end { text-anchor: end; }
-.ortune-plot .bar, .ortune-plot .s0 { fill: #4a7ab5; }
-.ortune-plot .win { fill: #2a8a4a; }
-.ortune-plot .lose { fill: #999; }
-.ortune-plot .original { fill: #c33; }
+.ortune { max-width: 860px; }
+.ortune .rows { table-layout: fixed; width: 100%; }
+.ortune .rows th, .ortune .rows td { text-align: left; background: none; white-space: normal; }
+.ortune .rows th { width: 34%; font-weight: 400; }
+.ortune .rows th:last-child, .ortune .rows .figure { width: 22%; }
+.ortune .rows small { display: block; opacity: .7; }
+.ortune .drawn { position: relative; height: 1.6rem; }
+.ortune svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible; }
+.ortune svg { fill: currentColor; font-size: 12px; }
+.ortune .grid { stroke: #8884; }
+.ortune .reference { stroke: currentColor; }
+.ortune .span { stroke: #4a7ab5; stroke-width: 3; }
+.ortune .span.win { stroke: #2a8a4a; }
+.ortune .span.lose { stroke: #999; }
+.ortune .estimate { fill: #4a7ab5; }
+.ortune .estimate.win { fill: #2a8a4a; }
+.ortune .estimate.open, .ortune .estimate.original { fill: #fff; stroke: #4a7ab5; }
 </style>"""
 
 
@@ -35,42 +41,20 @@ def html(study: Study) -> str:
             made.append(f"<p><b>{escape(block.text)}</b></p>")
             break
     blocks = [block for part in parts.values() for block in part.blocks]
-    drawn = next((svg for block in blocks if (svg := _plot(block))), "") or _speeds(study)
-    made += [f'<div class="ortune-plot">{drawn}</div>'] if drawn else []
+    plot = next((block for block in blocks if isinstance(block, Intervals)), None)
+    made += [f'<div class="ortune">{rows.intervals(plot)}</div>'] if plot else []
     ranking = parts["ranking"].blocks if "ranking" in parts else ()
     made += [_table(block) for block in ranking if isinstance(block, Table)]
     return "\n".join([*made, f"<p>run: {escape(study.root)}</p>"])
 
 
-def _speeds(study: Study) -> str:
-    """Draw how fast every plan was: there is no front where nothing was accepted."""
-    timed = [(trial, study.speedup(trial)) for trial in wording.latest(study)]
-    known = sorted((one for one in timed if one[1].value > 0), key=lambda one: -one[1].value)
-    drawn = [
-        Bar(str(trial.plan), (speed.value,), f"{wording.times(speed)} {wording.span(speed)}")
-        for trial, speed in known[:_SHOWN]
-    ]
-    return bars.svg(Bars("times as fast as the original", tuple(drawn))) if drawn else ""
-
-
-def _plot(block: Block) -> str:
-    match block:
-        case Scatter():
-            return scatter.svg(block)
-        case Bars():
-            return bars.svg(block)
-        case Lines():
-            return lines.svg(block)
-    return ""
-
-
 def _table(table: Table) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
-    rows = [
+    lines = [
         "".join(f'<td style="text-align: left">{escape(cell)}</td>' for cell in row)
         for row in table.rows[:_SHOWN]
     ]
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in lines)
     left = len(table.rows) - _SHOWN
     more = f"<p>rows not shown: {left}</p>" if left > 0 else ""
     return f"<table><tr>{head}</tr>{body}</table>{more}"
