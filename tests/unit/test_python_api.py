@@ -27,7 +27,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], ...]] = {
 }
 ELSEWHERE = {
     "calibrate": {"compare": "compare_observers"},
-    "pack": {"run": "study", "out": "path"},
+    "pack": {"run": "study", "out": "path", "allow_custom_ops": "custom_ops"},
     "report": {"run": "study", "out": "path"},
     "run": {
         "inputs": "a call of the engine",
@@ -35,6 +35,7 @@ ELSEWHERE = {
         "force": "what the call returns",
         "allow_custom_ops": "custom_ops",
         "opt_level": "on",
+        "memory_limit": "the limit of the process that calls",
     },
 }
 """Option -> what stands for it in Python."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.plugins import user_function
+from ortune.core.wording import count
 from ortune.data import sizes
 
 _FAILURES = (
@@ -144,7 +145,7 @@ def _demand_whole(name: str, shape: Sequence[int], dtype: np.dtype[Any], there: 
     if (wanted := sizes.array_bytes(shape, dtype)) > there:
         raise ValueError(f"the header of {name} promises {wanted} bytes, and there are {there}")
     if not wanted and shape and shape[0] > _EMPTY_ROWS:
-        raise ValueError(f"{name} has {shape[0]} rows and no values")
+        raise ValueError(f"{name} has {count(shape[0], 'row')} and no values")
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

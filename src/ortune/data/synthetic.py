@@ -67,7 +67,7 @@ def make(
         checks.shape("--shape", chosen[spec.name], spec, batch=False)
         if len(chosen[spec.name]) > _DIMENSIONS:
             raise BadData(
-                f"input '{spec.name}' has {len(chosen[spec.name])} dimensions",
+                f"input '{spec.name}' has {wording.count(len(chosen[spec.name]), 'dimension')}",
                 fix=f"export it with {_DIMENSIONS} at most, as arrays have",
             )
     _demand_room(inputs, chosen, out, count)

@@ -23,6 +23,7 @@ from ortune.core.errors import BadModel, gist, visible
 from ortune.core.event import Progress, Sink, silent
 from ortune.core.hardware import memory
 from ortune.core.plugins import codec
+from ortune.core.wording import count
 from ortune.core.workload import Workload
 from ortune.data import sizes
 from ortune.data.stream import Stream
@@ -210,7 +211,7 @@ def _demand(job: WorkerJob) -> None:
     """
     batch = job.workload.batch
     for path in job.feeds.values() if batch > 1 else ():
-        what = f"a run of {batch} samples"
+        what = f"a run of {count(batch, 'sample')}"
         sizes.demand(batch * Stream(path).widest, what, "give a smaller --batch")
     for plugin in (job.backend, job.workload):
         codec.check_numbers(plugin, [one.name for one in fields(plugin)], here=True)

@@ -126,7 +126,7 @@ def test_bf16_is_lossy_and_comes_back_as_float32(folder: Path) -> None:
     [
         ("torch", BadSettings, "no module"),
         ("torch(source=torch_modules:gone)", BadSettings, "gone"),
-        ("torch(source=torch_modules:nothing)", BadModel, "returns a int"),
+        ("torch(source=torch_modules:nothing)", BadModel, "returns an int"),
         ('torch(source="m.onnx")', BadSettings, "m.onnx"),
         ('torch(source="gone.pt2")', BadModel, "gone.pt2"),
         ('torch(source="torch_modules.pt")', BadModel, "does not load torch_modules.pt"),

@@ -67,7 +67,7 @@ def test_equal_arguments_make_equal_samples_and_another_seed_others(tmp_path: Pa
 def test_the_layout_is_told_by_the_shape() -> None:
     wide = np.arange(48, dtype=np.float32).reshape(1, 4, 4, 3)
     rng = np.random.default_rng(0)
-    with pytest.raises(BadData, match=r"1x4x4x3 does not tell"):
+    with pytest.raises(BadData, match=r"1x4x4x3 leaves the layout open"):
         Flip().takes(wide)
     assert np.array_equal(Flip(layout="NHWC").alter(wide, rng), wide[:, :, ::-1])
     nhwc = np.arange(90, dtype=np.float32).reshape(1, 5, 6, 3)
@@ -121,8 +121,8 @@ def test_flip_without_an_image_is_an_error(tmp_path: Path) -> None:
     [
         ("noise(db=30, sigma=0.1)", "both db and sigma"),
         ("noise(sigma=0)", "noise of 0 times"),
-        ("scale(low=2, high=1)", "no span of factors"),
-        ("scale(low=0)", "no span of factors"),
+        ("scale(low=2, high=1)", "not a range of factors"),
+        ("scale(low=0)", "not a range of factors"),
         ("blur", "no 'blur' in augmentations"),
         ("noise(db=30", "noise"),
         ("", "a name expected"),

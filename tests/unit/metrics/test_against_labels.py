@@ -49,8 +49,8 @@ def test_labels_outside_the_classes_are_wrong() -> None:
 @pytest.mark.parametrize(
     ("label", "what"),
     [
-        ("cat", "no class number"),
-        (0.5, "no class number"),
+        ("cat", "not a class index"),
+        (0.5, "not a class index"),
         ([1, 2], "Got 2 a sample, expected 1"),
     ],
 )

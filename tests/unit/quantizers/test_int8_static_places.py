@@ -266,7 +266,7 @@ def test_include_and_regular_expressions() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "says"),
-    [("n_q", "such as n_"), ("re:(", "no regular expression"), ("rows*", "such as n_rows")],
+    [("n_q", "such as n_"), ("re:(", "not a regular expression"), ("rows*", "such as n_rows")],
 )
 @pytest.mark.parametrize("option", ["include", "exclude", "wide"])
 def test_patterns_that_match_nothing(pattern: str, says: str, option: str) -> None:

@@ -132,7 +132,7 @@ def test_it_keeps_what_the_model_computes(here: Path) -> None:
 def test_what_the_check_leaves_alone_is_said(here: Path) -> None:
     for name, count, note in (
         ("after", 1, "1 left alone, nothing is added before: "),
-        ("not_at_all", 0, "2 left alone, never says no: "),
+        ("not_at_all", 0, "2 left alone, rejected by never: "),
     ):
         model = model_of(MODEL)
         assert step(f"rules.py:{name}").apply(model) == count  # type: ignore[call-arg]
@@ -164,7 +164,7 @@ def test_a_bad_rule_is_rolled_back(
         ("nofile.py:x", "no file 'nofile.py'", "./my_rules.py:NAME"),
         ("rules.py", "the transform in it is not named", "rules.py:unfuse"),
         ("rules.py:unfus", "rules.py has no 'unfus'", "use one of: rules.py:unfuse"),
-        ("rules.py:number", "'number' in rules.py is no transform", "rules.py:unfuse"),
+        ("rules.py:number", "'number' in rules.py is not a transform", "rules.py:unfuse"),
         ("rules.py:Scaled", "does not define apply", "give it apply"),
         ("rules.py:unfuse(x=1)", "has no field 'x'", "its fields are: none"),
         ("rules.py:Renamed(prefix=3)", "3 is not a str", "give a str"),

@@ -31,7 +31,7 @@ def test_all_slopes_on_one_side(slopes: str, op: str) -> None:
     ("source", "why"),
     [
         (text("0.5, 1.5, 0"), "both sides"),
-        (text("0.5, 0.5, 0", more=", float[3, 1] s"), "no constant"),
+        (text("0.5, 0.5, 0", more=", float[3, 1] s"), "not constant"),
     ],
 )
 def test_refusals_have_a_reason(source: str, why: str) -> None:

@@ -74,10 +74,10 @@ WRONG = [
     (FixDims(dims=("x.9:7",)), "has no axis 9", "from 0 to 3"),
     (FixDims(dims=("x.1:4",)), "axis 1 of 'x' is 3, not 4", "free-dims"),
     (FixDims(dims=("height:0",)), "'0' is not a size of 'height'", "1 or more"),
-    (FixDims(dims=("height:x",)), "'x' is no size", "1 or more"),
+    (FixDims(dims=("height:x",)), "'x' is not a size", "1 or more"),
     (FixDims(dims=("height",)), "'height' names no SIZE", "DIMENSION:SIZE"),
     (FreeDims(dims=("q.0:n",)), "no dimension 'q.0'", "INPUT.AXIS names any: x.0"),
-    (FreeDims(dims=("x.1:3",)), "'3' is no name", "letters"),
+    (FreeDims(dims=("x.1:3",)), "'3' is not a name", "letters"),
 ]
 
 

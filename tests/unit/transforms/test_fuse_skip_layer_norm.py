@@ -55,7 +55,7 @@ def test_a_norm_without_a_shift() -> None:
     [
         (text(f"t = Add(x, z) {LAYER}", second="1, s, 4"), "same shape"),
         (text(f"t = Add(x, z) {LAYER}", shape="a, b, s, 4", second="a, b, s, 4"), "rank 2 or 3"),
-        (text("t = Add(x, z) c = Neg(scale) y = LayerNormalization(t, c)"), "no constant"),
+        (text("t = Add(x, z) c = Neg(scale) y = LayerNormalization(t, c)"), "not constant"),
         (text("t = Add(x, z) y, m = LayerNormalization(t, scale) n = Neg(m)"), ""),
     ],
 )

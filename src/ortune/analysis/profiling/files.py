@@ -68,7 +68,7 @@ def read(folder: Path) -> tuple[Profile, tuple[Action, ...]]:
     path = folder / WHOLE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        known = {one.name: found[one.name] for one in fields(Profile)}
+        known = {one.name: found[one.name] for one in fields(Profile) if one.name != "actions"}
         actions = tuple(codec.decode(Action, one) for one in found["actions"])
         return codec.decode(Profile, known), actions
     except (OSError, ValueError, KeyError, TypeError, OrtuneError) as error:

@@ -56,6 +56,11 @@ def say(text: str) -> None:
 def remark(text: str) -> None:
     """Write a line about the work to stderr, broken between words on a terminal."""
     clear()
+    write_error(text)
+
+
+def write_error(text: str) -> None:
+    """Write a line to stderr where no progress is drawn, broken between words on a terminal."""
     click.echo(broken(visible(text), sys.stderr), err=True)
 
 

@@ -12,10 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
-from ortune.cli.terminal.output import broken, console
-from ortune.core.errors import visible
+from ortune.cli.terminal.output import console, write_error
 from ortune.core.event import Event, Note, Progress, Sink
 from ortune.core.progress.board import Board, describe
 
@@ -61,7 +58,7 @@ class Display:
 
     def _say(self, text: str) -> None:
         self.clear()
-        click.echo(broken(visible(text), sys.stderr), err=True)
+        write_error(text)
 
     def _draw(self, event: Event) -> None:
         from rich.live import Live

@@ -135,5 +135,5 @@ def _short(number: float) -> str:
     if isinstance(number, float) and number.is_integer() and abs(number) < 1e12:
         return str(int(number))
     if isinstance(number, int):
-        return str(number) if abs(number) < 10**12 else f"a number of {number.bit_length()} bits"
+        return str(number) if abs(number) < 10**12 else f"a {number.bit_length()}-bit number"
     return f"{number:g}"

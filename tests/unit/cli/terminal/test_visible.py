@@ -42,7 +42,7 @@ def test_lines_tables_and_notes_are_safe(capsys: pytest.CaptureFixture[str]) -> 
     output.remark(ESC)
     output.table((f"name{ESC}",), [(ESC,)], title=ESC)
     output.show(Text(ESC), Panel(ESC))
-    progress.lines(True)(Note(ESC, True))
+    progress.Display(live=False).take(Note(ESC, True))
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert SHOWN in said.out
