@@ -30,7 +30,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert str(folder / "report.html") in done.stdout
     assert str(folder / "digit-cnn.ortune") in done.stdout
     assert "[1, " in done.stderr
-    assert done.stderr.startswith("a network that reads handwritten digits")
+    assert done.stderr.startswith("searching for ")
     assert all(f"  {line}\n" in done.stdout for line in NEXT)
     return folder
 

@@ -118,8 +118,8 @@ def _where(sample: Sample, on: str) -> str:
 def _opening(sample: Sample, folder: Path, seconds: float) -> str:
     """Say in one line what will happen, how long it takes and where it goes."""
     return (
-        f"a network that {sample.purpose}, becomes faster on this machine within a proved budget "
-        f"({sample.budget}): {seconds:g} s of search, into {folder}"
+        f"searching for {seconds:g} s for a faster form of a network that {sample.purpose}; its "
+        f"answers must keep {sample.budget}; everything goes into {folder}"
     )
 
 
