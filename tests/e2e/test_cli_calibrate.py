@@ -196,7 +196,7 @@ def test_wrong_words_are_refused(digits: Path, tmp_path: Path, capsys: CAPSYS) -
     assert "is about --tensorrt-cache" in _refused(capsys, *base, "--tensorrt-version", "8.6")
     cache = tmp_path / "m.cache"
     bad = ("--tensorrt-cache", cache, "--tensorrt-version", "new")
-    assert "'new' is no version" in _refused(capsys, *base, *bad, "-o", out)
+    assert "'new' is not a version" in _refused(capsys, *base, *bad, "-o", out)
     old = ("--tensorrt-cache", cache, "--tensorrt-version", "11.0.0")
     assert "reads no calibration cache" in _refused(capsys, *base, *old)
     assert "both write" in _refused(capsys, *base, "-o", out, "--tensorrt-cache", out)

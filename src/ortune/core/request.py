@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, reduce
+from math import inf
 from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform
@@ -98,7 +99,7 @@ class DataRequest(Request):
     _: KW_ONLY
     data: Source = None
     shapes: InputShapes = InputShapes(None, Option("INPUT:DIMS", "--shape"))
-    ranges: InputRanges = InputRanges(None, Option("INPUT:LO..HI", "--range"))
+    ranges: InputRanges = InputRanges(None, Option("INPUT:LO..HI", "--range", low=-inf))
 
 
 @request

@@ -158,6 +158,12 @@ def test_requests_are_read_without_a_heavy_package() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_range_of_an_input_may_be_negative() -> None:
+    assert DataRequest(ranges=["x:-9..9"]).ranges == {"x": (-9.0, 9.0)}
+    with pytest.raises(BadSettings, match="not a finite number"):
+        DataRequest(ranges={"x": (float("-inf"), 0.0)})
+
+
 @request
 class Break(Request):
     """Break.

@@ -52,7 +52,7 @@ def test_no_worker_starts_with_more_threads_than_twice_the_cpus(job, part) -> No
 
 
 def test_no_worker_starts_with_a_batch_beyond_memory(job) -> None:
-    with pytest.raises(BadData, match="a run of 1000000000 samples would take") as refused:
+    with pytest.raises(BadData, match="a run of 1,000,000,000 samples would take") as refused:
         Worker(replace(job, workload=Latency(batch=10**9)))
     assert "--batch" in refused.value.fix
     assert not job.out.exists()
@@ -81,7 +81,6 @@ VERBS = {
     "profile": [],
     "timeline": ["--starts", "1"],
     "optimize": ["--time", "5s", "-o", "run"],
-    "convert": ["out.onnx", "--opt-level", "basic"],
 }
 
 
@@ -94,6 +93,12 @@ def test_a_verb_whose_worker_is_ended_says_so(job, verb, monkeypatch, capsys) ->
     assert code == BAD, said
     assert "ended by the memory limit of 20 MB: it wanted" in said
     assert set(job.out.parent.iterdir()) == before
+
+
+def test_convert_says_so_where_numbers_are_not_compared(job, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(job.out.parent)
+    main(["convert", "toy.onnx", "out.onnx", "--opt-level", "basic", "--memory-limit", "20M"])
+    assert "ended by the memory limit of 20 MB: it wanted" in capsys.readouterr().err
 
 
 def test_verify_too(job, monkeypatch, capsys) -> None:

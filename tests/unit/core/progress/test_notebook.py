@@ -61,6 +61,7 @@ def test_a_verb_shows_its_progress_in_a_notebook_alone(
             ot.inspect("nowhere.onnx", **how)
 
     seen: list[object] = []
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # another test may have it
     monkeypatch.setattr(notebook, "display", lambda: seen.append("asked") or _Nothing())
     inspect()
     assert not seen
