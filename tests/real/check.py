@@ -39,10 +39,13 @@ def check(study: ot.Study, task: Task, folder: Path) -> None:
 
 
 def _verified(study: ot.Study) -> list[Trial]:
-    """Return the winner and the quickest plan that was verified, won or not."""
+    """Return the winner and the quickest finalist that kept the budget, won or not.
+
+    Before the finals a plan is judged on a part of the samples: all of them may say otherwise.
+    """
     changed = [
         t
-        for t in study.trials
+        for t in study.final
         if t.status is Status.OK and t.score and t.ratio and t.key != study.baseline.key
     ]
     quickest = sorted(changed, key=lambda t: t.ratio.value if t.ratio else 1.0)[:1]
