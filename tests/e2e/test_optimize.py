@@ -243,7 +243,7 @@ def test_kill_9_at_random_moments_loses_and_repeats_nothing(
     out = tmp_path / "run"
     rng = random.Random(0)
     kept: list[str] = []
-    for _ in range(10):
+    for _ in range(6):
         process = subprocess.Popen(
             command(task, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
