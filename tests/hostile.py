@@ -106,6 +106,30 @@ def _raw(make: Callable[[bytes], bytes]) -> Write:
     return lambda folder: _bytes(folder, make(good().SerializeToString()))
 
 
+def _spoilt(node: NodeProto) -> Write:
+    """Put what is not UTF-8 in the place of MARK in a node."""
+
+    def write(folder: Path) -> Path:
+        data = _node(node)(folder).read_bytes()
+        assert b"MARK" in data
+        return _bytes(folder, data.replace(b"MARK", b"M\xff\xfeK"))
+
+    return write
+
+
+def _soft(**fields: str) -> NodeProto:
+    node = _attribute(AttributeProto.INT, i=1)
+    for name, value in fields.items():
+        setattr(node.attribute[0], name, value)
+    return node
+
+
+def _noted() -> NodeProto:
+    node = _attribute(AttributeProto.INT, i=1)
+    node.metadata_props.add(key="MARK", value="v")
+    return node
+
+
 def _many(graph: bytes, count: int) -> Write:
     """A model whose graph repeats a field."""
 
@@ -302,6 +326,9 @@ REFUSED: dict[str, tuple[Write, str]] = {
         _raw(lambda data: data.replace(b"\x01h", b"\x01\xff")),
         "not UTF-8",
     ),
+    "reference not utf-8": (_spoilt(_soft(ref_attr_name="MARK")), "not UTF-8"),
+    "attribute's words not utf-8": (_spoilt(_soft(doc_string="MARK")), "not UTF-8"),
+    "node's metadata not utf-8": (_spoilt(_noted()), "not UTF-8"),
     "functions in a circle": (
         _proto(lambda model: _functions(model, {"F": ["G"], "G": ["F"]})),
         "without an end",

@@ -93,8 +93,8 @@ class Interval:
         return self.high < 100 * self.low
 
     def inverse(self) -> Interval:
-        """Return the interval of 1/x; for latency ratio <-> speed-up. A low end of 0 has none."""
-        return Interval(1 / self.value, 1 / self.high, 1 / self.low if self.low else math.inf)
+        """Return the interval of 1/x; for latency ratio <-> speed-up. That of 0 is infinite."""
+        return Interval(*(1 / x if x else math.inf for x in (self.value, self.high, self.low)))
 
     def __str__(self) -> str:
         ends = f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"

@@ -346,6 +346,8 @@ def test_speed_up_is_the_inverse_of_the_ratio(tmp_path: Path) -> None:
     assert made.speedup(measured) == Interval(2.0, 1 / 0.51, 1 / 0.49)
     assert made.speedup(replace(made.baseline, ratio=None)) == Interval(1.0, 1.0, 1.0)
     assert math.isnan(made.speedup(replace(measured, ratio=None)).value)
+    nothing = made.speedup(replace(measured, ratio=Interval(0.0, 0.0, 0.0)))
+    assert nothing.value == math.inf, "a run that somebody forged"
     assert made.predicted(measured) is None
     foreseen = made.predicted(replace(measured, predicted=Interval(0.5, 0.4, 0.8)))
     assert foreseen == Interval(2.0, 1.25, 2.5)

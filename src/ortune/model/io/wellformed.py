@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -60,8 +61,7 @@ def _plain(domain: str) -> str:
 def _names(proto: onnx.ModelProto) -> None:
     """Protobuf hands a string that is not UTF-8 out as bytes, and would not write it again."""
     _text(proto, "producer_name", "producer_version", "domain", "doc_string")
-    for entry in proto.metadata_props:
-        _text(entry, "key", "value")
+    _entries(proto)
     for one in (*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)):
         _text(one, "domain")
     for function in proto.functions:
@@ -79,16 +79,26 @@ def _names(proto: onnx.ModelProto) -> None:
 
 def _node_names(node: onnx.NodeProto) -> None:
     _text(node, "name", "op_type", "domain", "overload", "doc_string")
-    _texts(node.input, node.output, [attribute.name for attribute in node.attribute])
+    _texts(node.input, node.output)
+    _entries(node)
+    for attribute in node.attribute:
+        _text(attribute, "name", "ref_attr_name", "doc_string")
 
 
 def _graph_names(graph: onnx.GraphProto) -> None:
     _text(graph, "name", "doc_string")
+    _entries(graph)
     for value in (*graph.input, *graph.output, *graph.value_info):
         _text(value, "name", "doc_string")
+        _entries(value)
         _texts([dim.dim_param for dim in value.type.tensor_type.shape.dim])
     for tensor in graph.initializer:
         _text(tensor, "name", "doc_string")
+
+
+def _entries(one: Any) -> None:
+    for entry in one.metadata_props:
+        _text(entry, "key", "value")
 
 
 def _text(one: object, *fields: str) -> None:
