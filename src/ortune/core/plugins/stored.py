@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ _MOST = 500_000
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """How a half of a character beyond the first 65,536 is spelled."""
 _LONGEST = 80
+_INTERVAL = dict.fromkeys(("low", "value", "high")).keys()
 
 
 def loads(content: bytes | str) -> Any:
@@ -58,10 +60,12 @@ def demand(data: object, where: str, *, fix: str = DISTRUST) -> None:
         fix: What to do about it.
 
     Raises:
-        BadSettings: A setting is not in the table or out of its bounds, or the data are nested
-            deeper than anything that ortune writes.
+        BadSettings: A setting is not in the table or out of its bounds, an interval's ends lie on
+            the wrong sides, or the data are nested deeper than anything that ortune writes.
     """
     for held in _mappings(data):
+        if held.keys() == _INTERVAL and not _ordered(*(held[name] for name in _INTERVAL)):
+            raise BadSettings(f"{where}: {_cut(str(held))} is not an interval", fix=fix)
         if "is" in held and (why := next(_refused(held), "")):
             raise BadSettings(f"{where}: {why}", fix=fix)
 
@@ -112,6 +116,13 @@ def table() -> dict[str, Any]:
         "environment": allowed.ENVIRONMENT,
         "interpreters": list(allowed.INTERPRETERS),
     }
+
+
+def _ordered(low: Any, value: Any, high: Any) -> bool:
+    """Whether these may be a ratio and its ends; what was not measured has none."""
+    if not all(isinstance(one, (int, float)) for one in (low, value, high)):
+        return True  # the codec says what is wrong
+    return bool(math.isnan(value) or 0 <= low <= value <= high)
 
 
 def _mappings(data: object) -> Iterator[Mapping[str, Any]]:

@@ -308,3 +308,15 @@ class TestCodec:
         with pytest.raises(BadSettings, match="has no field"):
             codec.decode(Transform, {"is": name, field: 1})
         codec.decode(Transform, {"is": name, "mine": 1})
+
+
+@pytest.mark.parametrize("ends", [(0.5, 0.6, 0.4), (0.0, -1.0, 0.0), (-0.1, 0.5, 0.6)])
+def test_an_interval_whose_ends_are_on_the_wrong_sides(ends: tuple[float, ...]) -> None:
+    low, value, high = ends
+    with pytest.raises(BadSettings, match="is not an interval"):
+        stored.demand({"ratio": {"value": value, "low": low, "high": high}}, "a run")
+
+
+def test_an_interval_and_what_was_not_measured() -> None:
+    stored.demand({"ratio": {"value": 0.5, "low": 0.0, "high": 0.6}}, "a run")
+    stored.demand([{"value": float("nan"), "low": float("nan"), "high": 1.0}], "a run")
