@@ -197,7 +197,7 @@ def test_a_setting_is_found_at_any_depth() -> None:
 
 
 def test_files_and_code_in_other_fields() -> None:
-    refused(codec.encode(Simulated(report="/home/me/.bashrc")), "names a file")
+    refused(codec.encode(Simulated(report="written.json")), "names a file")
     stored.demand(codec.encode(Torch(source="pkg.module:factory")), "a run keeps it")
     backends = [Torch(source="a:b", weights="w.pt"), Cpu(custom_ops=("./x.so", "mod"))]
     assert stored.code(codec.encode(backends)) == ("a:b", "w.pt", "./x.so", "mod")
