@@ -192,7 +192,7 @@ def dying(task: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.parametrize(
     ("backend", "said"),
-    [("crash", "SIGSEGV"), ("hog", "ended by the memory limit of 350 MB"), ("hang", "no answer")],
+    [("crash", "SIGSEGV"), ("hog", "ended by the memory limit of 350 MiB"), ("hang", "no answer")],
 )
 def test_a_worker_that_dies_is_a_row(dying: ot.Study, backend: str, said: str) -> None:
     rows = [t for t in dying.trials if t.plan.backend.name() == backend]

@@ -18,7 +18,7 @@ from ortune.core.trial import Block, Burst, Interval, Pair, Plan
 from ortune.reporting import profile_page
 from ortune.reporting.write import report
 from tests.unit import studies
-from tests.unit.reporting.test_profile import ACTIONS, profile
+from tests.unit.reporting.test_profile import ACTING, profile
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
@@ -63,7 +63,7 @@ def run(folder: Path) -> Study:
     trials = (*made.trials[:-1], *more, lone, cut, replace(best, measurement=measured))
     files.write(replace(profile(), model=made.models[""]), Path(made.root) / "before")
     built = Path(made.root) / str(best.artefact) / "toy.onnx"
-    files.write(replace(profile(), model=str(built)), Path(made.root) / "after", ACTIONS)
+    files.write(replace(ACTING, model=str(built)), Path(made.root) / "after")
     return studies.changed(replace(made, trials=trials), advice=("pin the clock",))
 
 
@@ -72,7 +72,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     return {
         "report": report(run(folder), folder / "report.html"),
-        "profile": profile_page.write(profile(), ACTIONS, folder / "profile.html"),
+        "profile": profile_page.write(ACTING, folder / "profile.html"),
     }
 
 

@@ -20,7 +20,7 @@ def command(asked: ProfilePage) -> int:
     from ortune.reporting.python.profile import run
 
     found = run(asked)
-    answer(files.whole(found, found.actions), lambda: _show(found))
+    answer(files.whole(found), lambda: _show(found))
     return DONE
 
 
@@ -30,7 +30,7 @@ def _show(found: Profile) -> None:
     from ortune.reporting.profile import TOP, parts
     from ortune.reporting.terminal import printed
 
-    made = parts(found, found.actions, None if verbose() else TOP)
+    made = parts(found, None if verbose() else TOP)
     show(*printed([part for part in made if part.name != "notes"]))
     if not verbose() and len(found.kernels) > TOP:
         say(

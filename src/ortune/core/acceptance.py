@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortune.core.hardware import memory
 from ortune.core.trial import Interval, Score, Status, Trial, Verdict
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Goal:
         """Say which bounds a plan exceeds and by how much; empty where it keeps them."""
         bounds = (("size", self.max_size), ("memory", self.max_memory))
         return ", ".join(
-            f"{byte_size(_bytes(trial, name))} is above --max-{name} {byte_size(most)}"
+            f"{memory.spell(_bytes(trial, name))} is above --max-{name} {memory.spell(most)}"
             for name, most in bounds
             if most is not None and _bytes(trial, name) > most
         )
@@ -83,7 +84,7 @@ class Goal:
     def __str__(self) -> str:
         """Write what was asked as options; ``the fastest`` where nothing was."""
         bounds = (("size", self.max_size), ("memory", self.max_memory))
-        given = [f"--max-{name} {byte_size(most)}" for name, most in bounds if most is not None]
+        given = [f"--max-{name} {memory.spell(most)}" for name, most in bounds if most is not None]
         told = [f"--prefer {self.prefer}"] * (self.prefer != "speed")
         return ", ".join([*told, *given, *["--portable"] * self.portable]) or "the fastest"
 
@@ -272,14 +273,6 @@ def _better(one: Trial, two: Trial, budget: Budget) -> bool:
 def _gain(trial: Trial, budget: Budget) -> float:
     value = trial.score.value if trial.score else math.nan
     return value if budget.metric.higher_is_better else -value
-
-
-def byte_size(found: float) -> str:
-    """Write bytes in units of 1024, as bounds are given: ``95.4 MiB``."""
-    if not math.isfinite(found):
-        return "unknown"
-    power = min(3, max(0, (math.frexp(found)[1] - 1) // 10))
-    return f"{found / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def _bytes(trial: Trial, name: str) -> float:

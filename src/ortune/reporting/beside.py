@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ortune.analysis.profiling import files
 from ortune.core.errors import OrtuneError
-from ortune.core.profile import Action, Profile
+from ortune.core.profile import Profile
 from ortune.core.section import Bar, Bars, Block, Heading, Text
 from ortune.core.study import Study
 from ortune.core.wording import count
@@ -23,14 +23,13 @@ _ORDER = 22
 def whole(study: Study) -> tuple[Part, ...]:
     """Return all parts of a run's report in order, those of its profiles included."""
     found = tuple(_read(study))
-    known = [(profile, actions) for _, profile, actions in found if isinstance(profile, Profile)]
-    compared = _compared(study, [profile for profile, _ in known])
+    compared = _compared(study, [one for _, one in found if isinstance(one, Profile)])
     made = (*gather(study), *compared, *_told(found))
     return tuple(sorted(made, key=lambda part: part.order))
 
 
-def _read(study: Study) -> Iterator[tuple[str, Profile | str, tuple[Action, ...]]]:
-    """Yield folder, profile and actions of every profile in a run, or what is wrong with it."""
+def _read(study: Study) -> Iterator[tuple[str, Profile | str]]:
+    """Yield folder and profile of every profile in a run, or what is wrong with it."""
     root = Path(study.root)
     if not study.root or not root.is_dir():
         return
@@ -38,20 +37,20 @@ def _read(study: Study) -> Iterator[tuple[str, Profile | str, tuple[Action, ...]
     for place in places:
         if (place / files.WHOLE).is_file():
             try:
-                yield (place.name, *files.read(place))
+                yield place.name, files.read(place)
             except OrtuneError as error:
-                yield place.name, error.what, ()
+                yield place.name, error.what
 
 
-def _told(found: Sequence[tuple[str, Profile | str, tuple[Action, ...]]]) -> Iterator[Part]:
-    for place_in_run, (place, profile, actions) in enumerate(found, 1):
+def _told(found: Sequence[tuple[str, Profile | str]]) -> Iterator[Part]:
+    for place_in_run, (place, profile) in enumerate(found, 1):
         name = f"profile-{place_in_run}"
         if isinstance(profile, str):
             yield Part(name, (Text(f"A profile is left out: {profile}.", "warn"),))
             continue
         title = Heading(f"Profile of {Path(profile.model).name} on {profile.backend}")
         source = Text(f"From {place}/{files.WHOLE}, measured apart from the search.")
-        inner = (_folded(block) for part in parts(profile, actions) for block in part.blocks)
+        inner = (_folded(block) for part in parts(profile) for block in part.blocks)
         yield Part(name, (title, source, *inner))
 
 

@@ -15,9 +15,7 @@ TOP = 15
 _SOURCES = 3
 
 
-def parts(
-    profile: Profile, actions: Sequence[Action] = (), top: int | None = TOP
-) -> tuple[Part, ...]:
+def parts(profile: Profile, top: int | None = TOP) -> tuple[Part, ...]:
     """Return the report of a profile; what was not measured is left out.
 
     Args:
@@ -27,7 +25,7 @@ def parts(
         Part("time", tuple(_times(profile, top))),
         Part("placement", tuple(_placement(profile))),
         Part("roofline", tuple(roofline(profile))),
-        Part("actions", tuple(acting(actions))),
+        Part("actions", tuple(acting(profile.actions))),
         Part("notes", _notes(profile)),
     )
     return tuple(part for part in made if part.blocks)

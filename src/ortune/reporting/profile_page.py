@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ortune.core.atomic_write import replacing
-from ortune.core.profile import Action, Profile
+from ortune.core.profile import Profile
 from ortune.reporting.html import page
 from ortune.reporting.profile import parts
 
@@ -16,17 +15,17 @@ _FOOT = (
 )
 
 
-def html(profile: Profile, actions: Sequence[Action] = ()) -> str:
+def html(profile: Profile) -> str:
     """Return the report as one offline page."""
-    return page(f"{Path(profile.model).name} on {profile.backend}", parts(profile, actions), _FOOT)
+    return page(f"{Path(profile.model).name} on {profile.backend}", parts(profile), _FOOT)
 
 
-def write(profile: Profile, actions: Sequence[Action], path: Path, *, force: bool = False) -> Path:
+def write(profile: Profile, path: Path, *, force: bool = False) -> Path:
     """Write the page.
 
     Raises:
         OrtuneError: The path is taken or cannot be written.
     """
     with replacing(path, force=force, sources=[Path(profile.model)]) as draft:
-        draft.write_text(html(profile, actions), encoding="utf-8")
+        draft.write_text(html(profile), encoding="utf-8")
     return path

@@ -14,7 +14,6 @@ from ortune.core.acceptance import (
     Outcome,
     accepted,
     between,
-    byte_size,
     eligible,
     faster,
     outcome,
@@ -245,22 +244,6 @@ class TestGoal:
         assert str(Goal()) == "the fastest"
         assert str(Goal("size", 100 * MIB)) == "--prefer size, --max-size 100 MiB"
         assert str(Goal(max_memory=MIB, portable=True)) == "--max-memory 1 MiB, --portable"
-
-    @pytest.mark.parametrize(
-        ("found", "said"),
-        [
-            (0, "0 bytes"),
-            (1023, "1023 bytes"),
-            (1024, "1 KiB"),
-            (1.5 * MIB, "1.5 MiB"),
-            (MIB - 1, "1024 KiB"),
-            (5 * MIB * 1024, "5 GiB"),
-            (2048 * MIB * 1024, "2048 GiB"),
-            (math.inf, "unknown"),
-        ],
-    )
-    def test_bytes_are_written_in_units_of_1024(self, found: float, said: str) -> None:
-        assert byte_size(found) == said
 
 
 class TestEligible:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import tracemalloc
 import zipfile
@@ -219,9 +220,20 @@ def test_a_cgroup_bounds_what_is_free(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(5, "5 bytes"), (600 * 2**20, "600 MB"), (1010 * 2**20, "1010 MB")]
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1 KiB"),
+        (1.5 * 2**20, "1.5 MiB"),
+        (2**20 - 1, "1024 KiB"),
+        (600 * 2**20, "600 MiB"),
+        (5 * 2**30, "5 GiB"),
+        (2048 * 2**30, "2048 GiB"),
+        (math.inf, "unknown"),
+    ],
 )
-def test_sizes_are_spelled(size, text) -> None:
+def test_bytes_are_written_in_units_of_1024(size, text) -> None:
     assert memory.spell(size) == text
 
 

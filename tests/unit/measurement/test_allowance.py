@@ -76,9 +76,9 @@ def test_two_that_fit_alone_do_not_fit_together(held) -> None:
     watch.add(second)
     (why,) = waited(first, second)
     assert second.why == [why]
-    assert why.startswith("ended by the memory limit of 200 MB: it wanted 15")
+    assert why.startswith("ended by the memory limit of 200 MiB: it wanted 15")
     assert "MB, beside 12" in why
-    assert why.endswith("MB of other workers")
+    assert why.endswith("MiB of other workers")
     time.sleep(0.3)
     assert not first.why
 
@@ -88,7 +88,7 @@ def test_one_beyond_the_limit_is_ended_alone(held) -> None:
     one = held(150, 100)
     watch.add(one)
     (why,) = waited(one)
-    assert why.startswith("ended by the memory limit of 100 MB: it wanted 15")
+    assert why.startswith("ended by the memory limit of 100 MiB: it wanted 15")
     assert "beside" not in why
 
 

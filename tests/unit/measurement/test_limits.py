@@ -91,20 +91,20 @@ def test_a_verb_whose_worker_is_ended_says_so(job, verb, monkeypatch, capsys) ->
     code = main([verb, "toy.onnx", *VERBS[verb], "--memory-limit", "20M"])
     said = capsys.readouterr().err
     assert code == BAD, said
-    assert "ended by the memory limit of 20 MB: it wanted" in said
+    assert "ended by the memory limit of 20 MiB: it wanted" in said
     assert set(job.out.parent.iterdir()) == before
 
 
 def test_convert_says_so_where_numbers_are_not_compared(job, monkeypatch, capsys) -> None:
     monkeypatch.chdir(job.out.parent)
     main(["convert", "toy.onnx", "out.onnx", "--opt-level", "basic", "--memory-limit", "20M"])
-    assert "ended by the memory limit of 20 MB: it wanted" in capsys.readouterr().err
+    assert "ended by the memory limit of 20 MiB: it wanted" in capsys.readouterr().err
 
 
 def test_verify_too(job, monkeypatch, capsys) -> None:
     monkeypatch.chdir(job.out.parent)
     assert main(["verify", "toy.onnx", "toy.onnx", "--memory-limit", "20M"]) == BAD
-    assert "ended by the memory limit of 20 MB" in capsys.readouterr().err
+    assert "ended by the memory limit of 20 MiB" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("on", ["cpu(threads=100000)", "openvino(streams=100000)"])

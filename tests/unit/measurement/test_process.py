@@ -82,7 +82,7 @@ def test_the_reproduce_command_repeats_the_commands(model: Path) -> None:
     [
         (Crash(), "killed by SIGSEGV"),
         (Hang(), "no answer to 'first' after 1 s"),
-        (Hog(), "ended by the memory limit of 1.00 GB: it wanted 1."),
+        (Hog(), "ended by the memory limit of 1 GiB: it wanted 1."),
     ],
 )
 def test_crash_hang_and_memory_are_values(model: Path, backend: Backend, said: str) -> None:

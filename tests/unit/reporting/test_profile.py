@@ -52,8 +52,11 @@ def profile(*kernels: Kernel) -> Profile:
     return Profile("m.onnx", "cpu", chosen, 9, total, total, ceilings=CEILINGS, notes=(HOSTILE,))
 
 
+ACTING = replace(profile(), actions=ACTIONS)
+
+
 def test_the_page_is_offline_and_escaped() -> None:
-    tags = parsed(profile_page.html(profile(), ACTIONS))
+    tags = parsed(profile_page.html(ACTING))
     assert not {"img", "script"} & {tag for tag, _ in tags.found}
     assert any(HOSTILE in word for word in tags.words)
     assert any("simplify int8-dynamic" in word for word in tags.words)
@@ -96,7 +99,7 @@ def test_a_measured_action_is_told_as_measured_and_an_untried_one_as_such() -> N
 
 
 def test_the_other_writers_take_it() -> None:
-    made = subject.parts(profile(), ACTIONS)
+    made = subject.parts(ACTING)
     assert "| MatMul |" in written(made)
     out = io.StringIO()
     for item in printed(made):
@@ -105,10 +108,10 @@ def test_the_other_writers_take_it() -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    path = profile_page.write(profile(), ACTIONS, tmp_path / "p.html")
-    assert path.read_text(encoding="utf-8") == profile_page.html(profile(), ACTIONS)
+    path = profile_page.write(ACTING, tmp_path / "p.html")
+    assert path.read_text(encoding="utf-8") == profile_page.html(ACTING)
     with pytest.raises(OrtuneError, match="exists"):
-        profile_page.write(profile(), ACTIONS, path)
+        profile_page.write(ACTING, path)
 
 
 def test_the_longest_kernels_come_first_with_their_sources() -> None:
@@ -139,8 +142,8 @@ def test_profiles_in_a_runs_folder_are_part_of_its_report(tmp_path: Path) -> Non
     made = study(tmp_path)
     assert "Profile of" not in render(made)
     folder = Path(made.root) / "winner"
-    files.write(profile(), folder, ACTIONS)
-    assert files.read(folder) == (profile(), ACTIONS)
+    files.write(ACTING, folder)
+    assert files.read(folder) == ACTING
     assert "Profile of m.onnx on cpu" in render(made)
     assert "## Profile of m.onnx on cpu" in markdown(made)
     ids = [said["id"] for _, said in parsed(render(made)).found if "id" in said]

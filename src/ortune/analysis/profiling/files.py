@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,14 @@ from ortune.analysis.profiling.trace import trace
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
-from ortune.core.profile import Action, Profile
+from ortune.core.profile import Profile
 
 TRACE, TABLE, WHOLE = "trace.json", "kernels.csv", "profile.json"
 _DERIVED = ("inside", "coverage", "attributed", "overhead", "mapped")
 
 
-def whole(profile: Profile, actions: Sequence[Action] = ()) -> dict[str, Any]:
-    """Return a profile and its actions as plain JSON values, what is derived included."""
+def whole(profile: Profile) -> dict[str, Any]:
+    """Return a profile as plain JSON values, what is derived included."""
     return {
         **codec.encode(profile),
         **{name: getattr(profile, name) for name in _DERIVED},
@@ -34,11 +33,10 @@ def whole(profile: Profile, actions: Sequence[Action] = ()) -> dict[str, Any]:
             {"kernel": v.kernel.name, "bound": v.bound, "share": v.share, "gain_ns": v.gain_ns}
             for v in verdicts(profile)
         ],
-        "actions": codec.encode(actions),
     }
 
 
-def write(profile: Profile, folder: Path, actions: Sequence[Action] = ()) -> tuple[Path, ...]:
+def write(profile: Profile, folder: Path) -> tuple[Path, ...]:
     """Write trace, table and the whole profile into a folder, made if need be.
 
     Raises:
@@ -52,15 +50,15 @@ def write(profile: Profile, folder: Path, actions: Sequence[Action] = ()) -> tup
     texts = (
         json.dumps(trace(profile), allow_nan=False),
         table.getvalue(),
-        json.dumps(codec.jsonable(whole(profile, actions)), indent=1),
+        json.dumps(codec.jsonable(whole(profile)), indent=1),
     )
     for path, text in zip(made, texts, strict=True):
         write_text(path, text)
     return made
 
 
-def read(folder: Path) -> tuple[Profile, tuple[Action, ...]]:
-    """Read back what `write` wrote: the profile and its actions.
+def read(folder: Path) -> Profile:
+    """Read back what `write` wrote.
 
     Raises:
         BadData: The file is not there or cannot be read.
@@ -68,9 +66,7 @@ def read(folder: Path) -> tuple[Profile, tuple[Action, ...]]:
     path = folder / WHOLE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        known = {one.name: found[one.name] for one in fields(Profile) if one.name != "actions"}
-        actions = tuple(codec.decode(Action, one) for one in found["actions"])
-        return codec.decode(Profile, known), actions
+        return codec.decode(Profile, {one.name: found[one.name] for one in fields(Profile)})
     except (OSError, ValueError, KeyError, TypeError, OrtuneError) as error:
         text = str(error).splitlines()[0]
         raise BadData(f"{path} cannot be read: {text}", fix="write it again") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -51,12 +52,11 @@ def allowed(taken: int = 0) -> int:
 
 
 def spell(size: float) -> str:
-    """Write a size in binary units, as ``--memory-limit`` reads it."""
-    for unit in ("bytes", "KB", "MB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:,.2f} GB"
+    """Write bytes in units of 1024, as bounds are given: ``95.4 MiB``."""
+    if not math.isfinite(size):
+        return "unknown"
+    power = min(3, max(0, (math.frexp(size)[1] - 1) // 10))
+    return f"{size / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def _left(folder: Path) -> int | None:

@@ -32,8 +32,8 @@ def run(asked: ProfilePage) -> Profile:
         )
         found = replace(found, actions=tried)
     if out is not None:
-        written = files.write(found, out, found.actions)
-        page = profile_page.write(found, found.actions, out / "profile.html", force=True)
+        written = files.write(found, out)
+        page = profile_page.write(found, out / "profile.html", force=True)
         for path in (*written, page):
             asked.sink(Note(f"wrote {path}"))
     return found
