@@ -36,7 +36,7 @@ pythons: wheel  ## the wheel's demo and the unit tests on every CPython at hand
 test: dev lint  ## lint, types, layers and every test that is not marked long
 	$(TESTS) tests/e2e tests/unit -n 2 $(BY_FILE)
 	$(TESTS) tests/fuzz -n 2
-	$(TESTS) tests/real tests/gpu -n 2
+	$(TESTS) tests/real tests/gpu -n 3
 
 lint: dev
 	$(VENV)/bin/ruff check -q $(SOURCES)

@@ -237,13 +237,14 @@ def command(task: tuple[Path, Path], out: Path, time: str = "300s") -> list[str]
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(6, marks=pytest.mark.long)])
 def test_kill_9_at_random_moments_loses_and_repeats_nothing(
-    task: tuple[Path, Path], scripted: ot.Study, tmp_path: Path
+    task: tuple[Path, Path], scripted: ot.Study, tmp_path: Path, kills: int
 ) -> None:
     out = tmp_path / "run"
-    rng = random.Random(0)
+    rng = random.Random(kills)
     kept: list[str] = []
-    for _ in range(6):
+    for _ in range(kills):
         process = subprocess.Popen(
             command(task, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

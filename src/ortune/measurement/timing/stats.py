@@ -21,10 +21,10 @@ from ortune.core.trial import Block, Burst, Interval, Pair
 CONFIDENCE = 0.99
 SEARCHING = 0.9
 """Confidence of what a search only sorts by: one pair alone proves little."""
-PAIR_SD = 0.0057
+PAIR_SD = 0.0056
 """Prior standard deviation of a pair's own effect on the log-ratio, and how many degrees of
 freedom it is worth: fitted to all machines measured, ``benchmarks/results/noise_prior.json``."""
-PRIOR_DF = 1.5
+PRIOR_DF = 1.0
 PAIRS = 5
 """Fresh pairs of processes behind a claim."""
 OCCASION_SD = 0.014
