@@ -77,7 +77,7 @@ def test_two_that_fit_alone_do_not_fit_together(held) -> None:
     (why,) = waited(first, second)
     assert second.why == [why]
     assert why.startswith("ended by the memory limit of 200 MiB: it wanted 15")
-    assert "MB, beside 12" in why
+    assert "MiB, beside 12" in why
     assert why.endswith("MiB of other workers")
     time.sleep(0.3)
     assert not first.why

@@ -304,7 +304,7 @@ class TestTarget:
         assert backends(study, "search")[:2] == [1, 2] and backends(study, "final") == [2]
 
     def test_a_plan_that_only_seems_to_reach_it_does_not(self, run: Callable[..., Study]) -> None:
-        study = run(Script(ratio=0.499), target_speedup=2.0)
+        study = run(Script(ratio=0.4995), target_speedup=2.0)
         assert study.finished == "done"
         assert len(study.final) == 3, "no more are judged than share the error"
 
