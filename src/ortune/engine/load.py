@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
-
-from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import spelling
 from ortune.engine import archive, consent
 from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
+from ortune.engine.engine import Engine
 from ortune.engine.external import demand_inside
 from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
+from ortune.engine.instances import Serving, serving
 from ortune.engine.manifest import SETTINGS, Manifest, Signature
 from ortune.engine.settings import at_hand, reason_of, stored_backend
 from ortune.measurement.machine import machine
@@ -31,105 +28,40 @@ PLAIN = "cpu"
 """The backend of a plain model, and of a bundle's fall-back."""
 
 
-class Engine:
-    """One or several loaded models; a context manager.
-
-    Attributes:
-        backend: What really runs them.
-        fallback: Why a bundle's original runs in place of the tuned model; empty when it does not.
-    """
-
-    def __init__(
-        self,
-        calls: Mapping[str, Call],
-        backend: Backend,
-        resources: ExitStack,
-        fallback: str = "",
-    ) -> None:
-        self.backend = backend
-        self.fallback = fallback
-        self._calls = dict(calls)
-        self._only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
-        self._release = weakref.finalize(self, _release, tuple(self._calls.values()), resources)
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Names for ``engine[name]``; one model alone is named ''."""
-        return tuple(self._calls)
-
-    @property
-    def signature(self) -> Signature:
-        """Inputs and outputs of the only model."""
-        return self._single().signature
-
-    def __getitem__(self, name: str) -> Call:
-        """Return one of several models, to be called with its inputs."""
-        try:
-            return self._calls[name]
-        except KeyError:
-            held = ", ".join(f"'{one}'" for one in self._calls)
-            raise BadSettings(f"the engine has no model '{name}'", fix=f"use {held}") from None
-
-    def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Run the only model once and return every output by name.
-
-        Raises:
-            BadData: The inputs do not fit the model.
-            BadSettings: There are several models.
-        """
-        return (self._only or self._single())(**inputs)
-
-    def placement(self) -> Mapping[str, int]:
-        """Return execution provider -> nodes over all models; empty if unknown."""
-        total: dict[str, int] = {}
-        for call in self._calls.values():
-            for provider, nodes in call.placement().items():
-                total[provider] = total.get(provider, 0) + nodes
-        return total
-
-    def close(self) -> None:
-        """Close the sessions and remove the unpacked files; safe to call twice."""
-        self._release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _single(self) -> Call:
-        if self._only is None:
-            names = ", ".join(self._calls)
-            raise BadSettings(
-                f"the engine holds {wording.count(len(self._calls), 'model')}: {names}",
-                fix=f"call engine['{next(iter(self._calls))}'](...)",
-            )
-        return self._only
-
-
 def load(
     path: str | Path,
     *,
     on: str | Backend | None = None,
+    device: str | None = None,
+    instances: int | str = 1,
     custom_ops: bool | str | Sequence[str] = False,
+    max_batch: int = 0,
+    max_delay_us: int = 0,
 ) -> Engine:
     """Open a bundle with exactly the settings it was measured with, or a plain model.
 
     Args:
         path: A bundle, or an ONNX model.
         on: Backend of a plain model, such as ``cpu(threads=2)``; the CPU's default without it.
+        device: Where sessions are opened; ``cpu``, which is what there is.
+        instances: Sessions of every model, each on CPUs of its own; threads are divided among
+            them. A number, or text such as ``2``.
         custom_ops: Libraries of custom operators of a plain model. They are code: those that a
             bundle brings are loaded only when this is True.
+        max_batch: Rows that `batch` and `submit` compute together at most; 0 takes 32, 1 joins
+            nothing.
+        max_delay_us: Microseconds that a request of `submit` waits for others to be joined with.
 
     Raises:
         BadModel: The file is damaged, was changed after packing, or no longer answers as packed.
         BadSettings: `on` is given for a bundle, or is wrong; the bundle brings custom operators
-            that are not allowed, or a library cannot be used.
+            that are not allowed, or a library cannot be used; there are more instances than CPUs,
+            or a device is named that sessions cannot be opened on.
         BackendMissing: A plain model's backend cannot run here.
     """
-    path = Path(path)
+    path, how = Path(path), serving(instances, device, max_batch, max_delay_us)
     if not archive.is_bundle(path):
-        return _plain(path, on, custom_ops)
+        return _plain(path, on, custom_ops, how)
     if on is not None:
         raise BadSettings(
             f"{path.name} carries its own settings, so on='{on}' does not apply",
@@ -140,10 +72,12 @@ def load(
             f"{path.name} brings its own libraries, so '{custom_ops}' does not apply",
             fix="say custom_ops=True (--allow-custom-ops) if you trust where it comes from",
         )
-    return _bundle(path, custom_ops)
+    return _bundle(path, custom_ops, how)
 
 
-def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[str]) -> Engine:
+def _plain(
+    path: Path, on: str | Backend | None, given: bool | str | Sequence[str], how: Serving
+) -> Engine:
     from ortune.model.graph import spec
     from ortune.model.io import file
 
@@ -159,12 +93,15 @@ def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[st
     model = file.load(path)
     found = Signature(spec.inputs(model), spec.outputs(model))
     del model
+    backend = how.share(backend)
     with ExitStack() as stack:
-        session = stack.enter_context(backend.open(path))
-        return Engine({"": Call(path.name, session, found)}, backend, stack.pop_all())
+        instances = how.open(stack, backend, path, path.name)
+        call = Call(instances, found, how, compared=backend.compared)
+        stack.callback(call.close)
+        return Engine({"": call}, backend, stack.pop_all())
 
 
-def _bundle(path: Path, allowed: bool) -> Engine:
+def _bundle(path: Path, allowed: bool, how: Serving) -> Engine:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_temporary()))
         with archive.opened(path) as (file, manifest):
@@ -176,9 +113,9 @@ def _bundle(path: Path, allowed: bool) -> Engine:
             demand_inside(folder, member, manifest.members)
         backend, reason = stored_backend(folder, manifest)
         if backend is not None:
-            backend = at_hand(path.name, backend)
+            backend = how.share(at_hand(path.name, backend))
             try:
-                calls = _open(stack, backend, folder, manifest, manifest.models)
+                calls = _open(stack, backend, folder, manifest, manifest.models, how)
             except Exception as error:  # whatever a plug-in provider raises, the original runs
                 reason = reason_of(error)
             else:
@@ -186,10 +123,10 @@ def _bundle(path: Path, allowed: bool) -> Engine:
                     warnings.warn(f"{path.name}: {text}", RuntimeWarning, stacklevel=3)
                 _check(path, calls, folder, manifest)
                 return Engine(calls, backend, stack.pop_all())
-    return _fallback(path, reason)
+    return _fallback(path, reason, how)
 
 
-def _fallback(path: Path, reason: str) -> Engine:
+def _fallback(path: Path, reason: str, how: Serving) -> Engine:
     """Open the plain original: slower, and right."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_temporary()))
@@ -198,7 +135,7 @@ def _fallback(path: Path, reason: str) -> Engine:
             archive.unpack(file, manifest, folder, keep)
         for member in manifest.fallback.values():
             demand_inside(folder, member, manifest.members)
-        plain, calls = _original(stack, folder, manifest)
+        plain, calls = _original(stack, folder, manifest, how)
         warnings.warn(
             f"{path.name}: its tuned model cannot run on '{manifest.backend}' here ({reason}); "
             "the original runs on the CPU instead",
@@ -209,17 +146,17 @@ def _fallback(path: Path, reason: str) -> Engine:
 
 
 def _original(
-    stack: ExitStack, folder: Path, manifest: Manifest
+    stack: ExitStack, folder: Path, manifest: Manifest, how: Serving
 ) -> tuple[Backend, dict[str, Call]]:
     """Open the original; with the bundle's libraries only where it does not load without."""
-    plain: Backend = spelling.parse(Backend, PLAIN)
+    plain: Backend = how.share(spelling.parse(Backend, PLAIN))
     try:
-        return plain, _open(stack, plain, folder, manifest, manifest.fallback)
+        return plain, _open(stack, plain, folder, manifest, manifest.fallback, how)
     except BadModel:
         if not manifest.custom_ops:
             raise
-    plain = Cpu(custom_ops=consent.libraries(manifest.custom_ops, manifest, folder))
-    return plain, _open(stack, plain, folder, manifest, manifest.fallback)
+    plain = how.share(Cpu(custom_ops=consent.libraries(manifest.custom_ops, manifest, folder)))
+    return plain, _open(stack, plain, folder, manifest, manifest.fallback, how)
 
 
 def _temporary() -> TemporaryDirectory[str]:
@@ -232,18 +169,26 @@ def _open(
     folder: Path,
     manifest: Manifest,
     members: Mapping[str, str],
+    how: Serving,
 ) -> dict[str, Call]:
     """Open all models or none."""
     with ExitStack() as opened:
-        calls = {
-            name: Call(
-                name or Path(member).stem,
-                opened.enter_context(backend.open(folder / member)),
-                manifest.signatures[name],
-            )
+        found = {
+            name: how.open(opened, backend, folder / member, name or Path(member).stem)
             for name, member in members.items()
         }
         stack.enter_context(opened.pop_all())
+    calls = {}
+    for name, instances in found.items():
+        golden = manifest.golden.get(name)
+        calls[name] = Call(
+            instances,
+            manifest.signatures[name],
+            how,
+            golden=folder / golden.inputs if golden else None,
+            compared=backend.compared,
+        )
+        stack.callback(calls[name].close)
     return calls
 
 
@@ -264,10 +209,3 @@ def _check(path: Path, calls: Mapping[str, Call], folder: Path, manifest: Manife
             RuntimeWarning,
             stacklevel=4,
         )
-
-
-def _release(calls: tuple[Call, ...], resources: ExitStack) -> None:
-    """Sessions first, then their files: a mapped file cannot be removed everywhere."""
-    for call in calls:
-        call.close()
-    resources.close()
