@@ -215,7 +215,7 @@ def corpus() -> Sequence[Callable[[], Case]]:
         _settings(graph="nope"),
         _settings(nope=1),
         _manifest(lambda m: m.update(backend="\x1b[31m")),
-        _manifest(lambda m: m.update(format=2, ortune="\x1b[31m")),
+        _manifest(lambda m: m.update(format=3, ortune="\x1b[31m")),
         _manifest(lambda m: m.update(format=1e400)),
         _manifest(lambda m: m["models"].update({"../x": "models/x.onnx"})),
         _manifest(lambda m: m.update(models={})),

@@ -15,7 +15,16 @@ from ortune.core.trial import Trial
 from ortune.core.version import __version__
 from ortune.engine.archive import safe
 from ortune.engine.consent import is_code
-from ortune.engine.manifest import FORMAT, LIBRARIES, Golden, Manifest, Signature
+from ortune.engine.manifest import (
+    FORMAT,
+    LIBRARIES,
+    RECIPE,
+    SETTINGS,
+    Golden,
+    Manifest,
+    PackedPlan,
+    Signature,
+)
 from ortune.experiment import golden as samples
 from ortune.experiment.keys import model_digest
 from ortune.model.graph import spec
@@ -69,20 +78,27 @@ def content(study: Study, trial: Trial, *, custom_ops: bool = False) -> Content:
         golden[name] = _golden(files, study, trial, name)
     named = (*trial.plan.backend.custom_ops, *study.job.baseline.custom_ops)
     libraries = {text: _library(files, text) for text in dict.fromkeys(named)}
-    manifest = Manifest(
-        FORMAT,
-        __version__,
+    plan = PackedPlan(
+        trial.key,
         str(trial.plan),
         str(trial.plan.backend),
         models,
+        SETTINGS,
+        RECIPE,
+        golden,
+        arithmetic=arithmetic(trial.plan, [files[m] for m in models.values()], study.job.machine),
+        custom_ops=tuple(libraries[text] for text in trial.plan.backend.custom_ops),
+    )
+    manifest = Manifest(
+        FORMAT,
+        __version__,
+        (plan,),
         fallback,
         signatures,
-        golden,
         study.job.versions,
         study.job.machine,
         members={},
         workload=str(study.job.workload),
-        arithmetic=arithmetic(trial.plan, [files[m] for m in models.values()], study.job.machine),
         custom_ops=tuple(libraries.values()),
     )
     return Content(files, manifest, libraries)
