@@ -155,8 +155,9 @@ def _plugins(trials: Sequence[Trial]) -> dict[str, str]:
     """Return the versions of the packages besides ortune that plans take steps or backends of."""
     used = [one for trial in trials for one in (trial.plan.backend, *trial.plan.recipe.steps)]
     tops = {type(one).__module__.partition(".")[0] for one in used if not one.origin}
-    points = [(point.value, point.dist) for point in entry_points(group="ortune.plugins")]
-    return {dist.name: dist.version for top, dist in sorted(points) if dist and top in tops}
+    owners = {point.value: point.dist for point in entry_points(group="ortune.plugins")}
+    found = (owners[top] for top in sorted(tops & owners.keys()))
+    return {one.name: one.version for one in found if one is not None}
 
 
 def _settings(backend: Backend, libraries: Mapping[str, str]) -> Backend:
