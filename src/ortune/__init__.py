@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from ortune.core.trial import Plan as Plan
     from ortune.core.trial import Trial as Trial
     from ortune.data.feeds import Feeds as Feeds
-    from ortune.engine.load import Engine as Engine
+    from ortune.engine.engine import Engine as Engine
     from ortune.engine.load import load as load
     from ortune.engine.signing import verify_signature as verify_signature
     from ortune.experiment.ledger import read_study as read_study
@@ -80,7 +80,7 @@ from ortune.core.version import __version__ as __version__
 
 _HOME = {
     "Budget": "core.budget",
-    "Engine": "engine.load",
+    "Engine": "engine.engine",
     "Feeds": "data.feeds",
     "OrtuneError": "core.errors",
     "Plan": "core.trial",

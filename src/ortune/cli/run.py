@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ortune.core.backend import Backend
     from ortune.data.stream import Stream
-    from ortune.engine.load import Engine
+    from ortune.engine.engine import Engine
 
 _FOR_P90 = 20
 """Fewer samples say nothing about the slowest tenth."""

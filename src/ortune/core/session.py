@@ -16,7 +16,7 @@ class Session(Protocol):
     """A loaded model. Workers and the engine are its only owners."""
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once and return every output by name."""
+        """Run once and return every output by name; several threads may run at once."""
         ...
 
     def placement(self) -> Mapping[str, int]:

@@ -1,31 +1,66 @@
-"""One loaded model as a function of its inputs."""
+"""One loaded model as a function of its inputs: one by one, many at once, or from event loops."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadData, OrtuneError, gist
-from ortune.core.session import Session
+from ortune.core.errors import BadData
+from ortune.core.session import Tensors
+from ortune.data import sizes
+from ortune.data.stream import Stream
+from ortune.engine.batching import Batcher, Statistics
+from ortune.engine.instances import Instances, Serving
+from ortune.engine.joining import Answer, Joint
 from ortune.engine.manifest import Signature
 from ortune.engine.signature import check, wanted
 
 
 class Call:
-    """A session with its inputs checked. The overhead is a few microseconds a call.
+    """Sessions of one model with their inputs checked; any number of threads may call.
 
     Attributes:
         name: The model's name, for messages.
         signature: What it takes and gives.
     """
 
-    def __init__(self, name: str, session: Session, signature: Signature) -> None:
-        self.name = name
+    def __init__(
+        self,
+        instances: Instances,
+        signature: Signature,
+        serving: Serving | None = None,
+        *,
+        golden: Path | None = None,
+        compared: Callable[[Tensors, Tensors], Tensors] | None = None,
+    ) -> None:
+        """Start the threads that serve `submit`.
+
+        Args:
+            instances: What runs it.
+            serving: How requests share runs.
+            golden: Stream file of samples to warm up with.
+            compared: What of outputs the backend answers for, given inputs too; all without it.
+        """
+        self.name = instances.name
         self.signature = signature
-        self._session: Session | None = session
+        self._instances = instances
         self._inputs = wanted(signature.inputs)
+        self._golden = golden
+        self._joint = Joint(self.name, signature, instances.run, compared)
+        how = serving or Serving()
+        self._most = how.max_batch
+        self._queue = Batcher(
+            self.name,
+            self._joint,
+            workers=len(instances),
+            max_batch=how.max_batch,
+            max_delay_us=how.max_delay_us,
+        )
 
     def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Run once and return every output by name.
@@ -35,28 +70,113 @@ class Call:
             OrtuneError: The engine was closed.
         """
         check(inputs, self._inputs, self.name)
-        if self._session is None:
-            raise OrtuneError(
-                f"the engine of {self.name} is closed", fix="load it again, or call inside `with`"
-            )
-        try:
-            return self._session.run(inputs)
-        except OrtuneError:
-            raise
-        except Exception as error:
-            raise BadData(
-                f"{self.name}: the runtime refused {_shapes(inputs)}: {gist(error)}",
-                fix="give arrays whose dimensions agree with each other and with the model",
-            ) from error
+        return self._instances.run(inputs)
+
+    def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
+        """Run many samples, those of equal shapes together, and return their outputs in order.
+
+        Raises:
+            BadData: A sample does not fit the model; none has run then, unless the runtime
+                found it.
+            OrtuneError: The engine was closed.
+        """
+        for place, sample in enumerate(samples):
+            try:
+                check(sample, self._inputs, self.name)
+            except BadData as error:
+                raise BadData(f"sample {place}: {error.what}", fix=error.fix) from None
+        most = min(self._most, -(-len(samples) // len(self._instances)))
+        groups = self._joint.groups(samples, most)
+        found: dict[int, dict[str, NDArray[Any]]] = {}
+        for group, answers in zip(groups, self._computed(samples, groups), strict=True):
+            for place, answer in zip(group, answers, strict=True):
+                if isinstance(answer, Exception):
+                    raise answer
+                found[place] = answer
+        return [found[place] for place in range(len(samples))]
+
+    def _computed(
+        self, samples: Sequence[Tensors], groups: Sequence[Sequence[int]]
+    ) -> Sequence[Sequence[Answer]]:
+        """Return the answers to each group; instances compute at the same time."""
+
+        def answers(group: Sequence[int]) -> list[Answer]:
+            return self._joint.answers([samples[place] for place in group])
+
+        workers = min(len(self._instances), len(groups))
+        if workers < 2:
+            return list(map(answers, groups))
+        with ThreadPoolExecutor(workers) as threads:
+            return list(threads.map(answers, groups))
+
+    async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Queue one request, to be joined with others that wait, and return its outputs.
+
+        The arrays must not change meanwhile. Awaited from any event loop, in any thread.
+
+        Raises:
+            BadData: The inputs do not fit the model.
+            QueueFull: More requests wait than may.
+            OrtuneError: The engine was closed.
+        """
+        check(inputs, self._inputs, self.name)
+        return await self._queue.submit(inputs)
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts and times of what was submitted."""
+        return self._queue.statistics
+
+    def warm_up(self) -> None:
+        """Run every instance once, on a golden sample or on zeros of the smallest shape.
+
+        Whether samples may be joined is found out too, where the sample has values that differ.
+
+        Raises:
+            BadData: Without golden samples: an input's shape is not known, or the model does not
+                take zeros.
+        """
+        if self._golden is not None and self._golden.is_file():
+            sample = {name: np.array(array) for name, array in Stream(self._golden)[0].items()}
+        else:
+            sample = smallest(self.signature)
+        check(sample, self._inputs, self.name)
+        for place in range(len(self._instances)):
+            self._instances.run(sample, place)
+        self._joint.prove([sample])
 
     def placement(self) -> Mapping[str, int]:
         """Return execution provider -> nodes, from the runtime's own record; empty if unknown."""
-        return self._session.placement() if self._session else {}
+        session = self._instances.session()
+        return session.placement() if session else {}
+
+    def drain(self) -> None:
+        """Take no more calls and return when all that run or wait are answered."""
+        self._queue.close()
+        self._instances.wait()
 
     def close(self) -> None:
-        """Release the session."""
-        self._session = None
+        """Release the sessions."""
+        self._queue.stop()
+        self._instances.close()
 
 
-def _shapes(inputs: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {getattr(v, 'shape', '')}" for k, v in inputs.items()) or "no inputs"
+def smallest(signature: Signature) -> dict[str, NDArray[Any]]:
+    """Return zeros for every input, of the smallest shape: free dimensions are 1.
+
+    Raises:
+        BadData: An input is no array, its shape is not known, or it does not fit into memory.
+    """
+    made: dict[str, NDArray[Any]] = {}
+    for spec in signature.inputs:
+        kind = wanted([spec])[spec.name].dtype
+        if spec.shape is None or (kind is None and spec.dtype != "str"):
+            raise BadData(
+                f"input '{spec.name}' is no array whose shape the file tells",
+                fix="call the engine once with a sample of yours",
+            )
+        shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
+        dtype = np.dtype(object) if kind is None else kind
+        sizes.demand(sizes.array_bytes(shape, dtype), f"input '{spec.name}'")
+        made[spec.name] = np.full(shape, "", object) if kind is None else np.zeros(shape, kind)
+    return made

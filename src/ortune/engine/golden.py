@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData, BadModel, gist
 from ortune.core.session import Tensors
 from ortune.data.stream import Stream
-from ortune.engine.call import Call
 
 TOLERANCE_DB = 40.0
 """The same settings on the same kind of machine repeat themselves far better than this; what
@@ -33,7 +32,7 @@ def snr_db(expected: Tensors, actual: Tensors) -> float:
     return min((_snr(expected[name], actual[name]) for name in expected), default=float("inf"))
 
 
-def first_sample(call: Call, inputs: Path, outputs: Path) -> float:
+def first_sample(call: Callable[..., Tensors], inputs: Path, outputs: Path) -> float:
     """Run the first golden sample and return the `snr_db` of the answer.
 
     Raises:

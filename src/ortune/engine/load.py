@@ -2,112 +2,32 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
-
-from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import spelling
 from ortune.engine import archive, consent, plans
 from ortune.engine.call import Call
-from ortune.engine.manifest import PackedPlan, Signature
+from ortune.engine.engine import Engine
+from ortune.engine.instances import Serving, serving
+from ortune.engine.manifest import Signature
 from ortune.engine.signing import verify_signature
-
-
-class Engine:
-    """One or several loaded models; a context manager.
-
-    Attributes:
-        backend: What really runs them.
-        fallback: Why something else than a bundle's first plan runs, or than the plan that was
-            asked for; empty when it does not.
-        plan: The bundle's plan that runs; None for its original, for a backend that none of its
-            plans was measured on, and for a plain model.
-    """
-
-    def __init__(
-        self,
-        calls: Mapping[str, Call],
-        backend: Backend,
-        resources: ExitStack,
-        fallback: str = "",
-        plan: PackedPlan | None = None,
-    ) -> None:
-        self.backend = backend
-        self.fallback = fallback
-        self.plan = plan
-        self._calls = dict(calls)
-        self._only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
-        self._release = weakref.finalize(self, _release, tuple(self._calls.values()), resources)
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Names for ``engine[name]``; one model alone is named ''."""
-        return tuple(self._calls)
-
-    @property
-    def signature(self) -> Signature:
-        """Inputs and outputs of the only model."""
-        return self._single().signature
-
-    def __getitem__(self, name: str) -> Call:
-        """Return one of several models, to be called with its inputs."""
-        try:
-            return self._calls[name]
-        except KeyError:
-            held = ", ".join(f"'{one}'" for one in self._calls)
-            raise BadSettings(f"the engine has no model '{name}'", fix=f"use {held}") from None
-
-    def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Run the only model once and return every output by name.
-
-        Raises:
-            BadData: The inputs do not fit the model.
-            BadSettings: There are several models.
-        """
-        return (self._only or self._single())(**inputs)
-
-    def placement(self) -> Mapping[str, int]:
-        """Return execution provider -> nodes over all models; empty if unknown."""
-        total: dict[str, int] = {}
-        for call in self._calls.values():
-            for provider, nodes in call.placement().items():
-                total[provider] = total.get(provider, 0) + nodes
-        return total
-
-    def close(self) -> None:
-        """Close the sessions and remove the unpacked files; safe to call twice."""
-        self._release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _single(self) -> Call:
-        if self._only is None:
-            names = ", ".join(self._calls)
-            raise BadSettings(
-                f"the engine holds {wording.count(len(self._calls), 'model')}: {names}",
-                fix=f"call engine['{next(iter(self._calls))}'](...)",
-            )
-        return self._only
 
 
 def load(
     path: str | Path,
     *,
     on: str | Backend | None = None,
+    device: str | None = None,
+    instances: int | str = 1,
     custom_ops: bool | str | Sequence[str] = False,
+    max_batch: int = 0,
+    max_delay_us: int = 0,
     require_signature: str | Path | None = None,
 ) -> Engine:
     """Open a bundle with exactly the settings it was measured with, or a plain model.
@@ -120,8 +40,14 @@ def load(
         on: Backend of a plain model, such as ``cpu(threads=2)``; the CPU's default without it. Of
             a bundle: the plan to take, by the name of its backend or by the full spelling. Where
             none was measured on it, the model runs there all the same, with a warning.
+        device: Where sessions are opened; ``cpu``, which is what there is.
+        instances: Sessions of every model, each on CPUs of its own; threads are divided among
+            them. A number, or text such as ``2``.
         custom_ops: Libraries of custom operators of a plain model. They are code: those that a
             bundle brings are loaded only when this is True.
+        max_batch: Rows that `batch` and `submit` compute together at most; 0 takes 32, 1 joins
+            nothing.
+        max_delay_us: Microseconds that a request of `submit` waits for others to be joined with.
         require_signature: Public key, a PEM file: a bundle that its owner did not sign is not
             opened.
 
@@ -129,18 +55,19 @@ def load(
         BadModel: The file is damaged, was changed after packing, no longer answers as packed, or
             has no signature by the key that is required.
         BadSettings: `on` is wrong; the bundle brings custom operators that are not allowed, or a
-            library or the key cannot be used.
+            library or the key cannot be used; there are more instances than CPUs, or a device is
+            named that sessions cannot be opened on.
         BackendMissing: The backend of a plain model, or of the plan that `on` names, cannot run
             here.
     """
-    path = Path(path)
+    path, how = Path(path), serving(instances, device, max_batch, max_delay_us)
     if not archive.is_bundle(path):
         if require_signature is not None:
             raise BadSettings(
                 f"{path.name} is a plain model, and only bundles are signed",
                 fix="give a bundle, or leave the key out",
             )
-        return _plain(path, on, custom_ops)
+        return _plain(path, on, custom_ops, how)
     if require_signature is not None:
         verify_signature(path, require_signature)
     if not isinstance(custom_ops, bool):
@@ -152,11 +79,13 @@ def load(
     with ExitStack() as stack:
         with archive.opened(path) as (file, manifest):
             consent.demand(path.name, manifest, custom_ops)
-            found = plans.open_plan(stack, plans.Opened(path.name, file, manifest), wanted)
+            found = plans.open_plan(stack, plans.Opened(path.name, file, manifest, how), wanted)
         return Engine(found.calls, found.backend, stack.pop_all(), found.fallback, found.plan)
 
 
-def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[str]) -> Engine:
+def _plain(
+    path: Path, on: str | Backend | None, given: bool | str | Sequence[str], how: Serving
+) -> Engine:
     from ortune.model.graph import spec
     from ortune.model.io import file
 
@@ -172,17 +101,13 @@ def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[st
     model = file.load(path)
     found = Signature(spec.inputs(model), spec.outputs(model))
     del model
+    backend = how.share(backend)
     with ExitStack() as stack:
-        session = stack.enter_context(backend.open(path))
-        return Engine({"": Call(path.name, session, found)}, backend, stack.pop_all())
+        instances = how.open(stack, backend, path, path.name)
+        call = Call(instances, found, how, compared=backend.compared)
+        stack.callback(call.close)
+        return Engine({"": call}, backend, stack.pop_all())
 
 
 def _backend(on: str | Backend) -> Backend:
     return on if isinstance(on, Backend) else spelling.parse(Backend, on)
-
-
-def _release(calls: tuple[Call, ...], resources: ExitStack) -> None:
-    """Sessions first, then their files: a mapped file cannot be removed everywhere."""
-    for call in calls:
-        call.close()
-    resources.close()

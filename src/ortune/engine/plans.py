@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from ortune.backends.cpu import Cpu
 from ortune.core import wording
@@ -19,6 +20,7 @@ from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
 from ortune.engine.external import demand_inside
 from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
+from ortune.engine.instances import Serving
 from ortune.engine.manifest import Golden, Manifest, PackedPlan
 from ortune.engine.settings import at_hand, reason_of, stored_backend
 from ortune.engine.warn import warn
@@ -30,11 +32,12 @@ PLAIN = "cpu"
 
 @dataclass(frozen=True)
 class Opened:
-    """A bundle whose table of contents was checked."""
+    """A bundle whose table of contents was checked, and how its models are to be served."""
 
     name: str
     file: zipfile.ZipFile
     manifest: Manifest
+    how: Serving
 
     def unpack(self, folder: Path, models: Iterable[str], golden: Iterable[Golden] = ()) -> None:
         """Check every member; unpack models, golden samples and libraries.
@@ -112,7 +115,7 @@ def _first(stack: ExitStack, opened: Opened) -> Running:
         reasons.append(found)
     folder = _temporary(stack)
     opened.unpack(folder, manifest.fallback.values())
-    plain, calls = _original(stack, folder, manifest)
+    plain, calls = _original(stack, folder, opened)
     why = _joined(manifest, reasons)
     said = f"its tuned model cannot run on '{manifest.backend}' here"
     if len(reasons) > 1:
@@ -138,8 +141,9 @@ def _planned(
             return reason
         opened.unpack(folder, plan.models.values(), plan.golden.values())
         backend, fewer = at_hand(backend)
+        backend = opened.how.share(backend)
         try:
-            calls = _open(tried, backend, folder, manifest, plan.models)
+            calls = _open(tried, backend, folder, opened, plan.models, plan.golden)
         except Exception as error:  # whatever a plug-in provider raises, something else runs
             return reason_of(error)
         why = _joined(manifest, reasons)
@@ -174,23 +178,24 @@ def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
     if manifest.custom_ops and isinstance(backend, Cpu) and not backend.custom_ops:
         libraries = consent.libraries(manifest.custom_ops, manifest, folder)
         backend = replace(backend, custom_ops=libraries)
-    calls = _alike(stack, backend, folder, manifest)
+    backend = opened.how.share(backend)
+    calls = _alike(stack, backend, folder, opened)
     what = "the original" if calls is None else f"the model of '{first.plan}'"
     if calls is None:
-        calls = _open(stack, backend, folder, manifest, manifest.fallback)
+        calls = _open(stack, backend, folder, opened, manifest.fallback)
     said = f"none of its plans was measured on '{backend}'"
     warn(f"{opened.name}: {said}; {what} runs there")
     return Running(calls, backend, said)
 
 
 def _alike(
-    stack: ExitStack, backend: Backend, folder: Path, manifest: Manifest
+    stack: ExitStack, backend: Backend, folder: Path, opened: Opened
 ) -> Mapping[str, Call] | None:
     """Open the first plan's models on any backend, unless they fail or answer otherwise there."""
-    first = manifest.plans[0]
+    first = opened.manifest.plans[0]
     with ExitStack() as tried:
         try:
-            calls = _open(tried, backend, folder, manifest, first.models)
+            calls = _open(tried, backend, folder, opened, first.models, first.golden)
             found = [_distance(calls[name], folder, one) for name, one in first.golden.items()]
         except BackendMissing:
             raise
@@ -203,17 +208,19 @@ def _alike(
 
 
 def _original(
-    stack: ExitStack, folder: Path, manifest: Manifest
+    stack: ExitStack, folder: Path, opened: Opened
 ) -> tuple[Backend, Mapping[str, Call]]:
     """Open the original; with the bundle's libraries only where it does not load without."""
-    plain: Backend = spelling.parse(Backend, PLAIN)
+    manifest = opened.manifest
+    plain = opened.how.share(spelling.parse(Backend, PLAIN))
     try:
-        return plain, _open(stack, plain, folder, manifest, manifest.fallback)
+        return plain, _open(stack, plain, folder, opened, manifest.fallback)
     except BadModel:
         if not manifest.custom_ops:
             raise
-    plain = Cpu(custom_ops=consent.libraries(manifest.custom_ops, manifest, folder))
-    return plain, _open(stack, plain, folder, manifest, manifest.fallback)
+    libraries = consent.libraries(manifest.custom_ops, manifest, folder)
+    plain = opened.how.share(Cpu(custom_ops=libraries))
+    return plain, _open(stack, plain, folder, opened, manifest.fallback)
 
 
 def _temporary(stack: ExitStack) -> Path:
@@ -225,20 +232,31 @@ def _open(
     stack: ExitStack,
     backend: Backend,
     folder: Path,
-    manifest: Manifest,
+    opened: Opened,
     members: Mapping[str, str],
+    golden: Mapping[str, Golden] = MappingProxyType({}),
 ) -> Mapping[str, Call]:
-    """Open all models or none."""
-    with ExitStack() as opened:
-        calls = {
-            name: Call(
-                name or Path(member).stem,
-                opened.enter_context(backend.open(folder / member)),
-                manifest.signatures[name],
-            )
+    """Open all models or none.
+
+    Args:
+        golden: Model name -> samples that it may be warmed up with.
+    """
+    with ExitStack() as held:
+        found = {
+            name: opened.how.open(held, backend, folder / member, name or Path(member).stem)
             for name, member in members.items()
         }
-        stack.enter_context(opened.pop_all())
+        stack.enter_context(held.pop_all())
+    calls = {}
+    for name, instances in found.items():
+        calls[name] = Call(
+            instances,
+            opened.manifest.signatures[name],
+            opened.how,
+            golden=folder / golden[name].inputs if name in golden else None,
+            compared=backend.compared,
+        )
+        stack.callback(calls[name].close)
     return calls
 
 

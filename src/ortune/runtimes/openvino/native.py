@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +29,16 @@ class Compiled(InProcess):
     """A compiled model behind the Session protocol."""
 
     def __init__(self, compiled: Any) -> None:
-        self.request = compiled.create_infer_request()
+        self._compiled, self._own = compiled, threading.local()
         self._nodes = len(compiled.get_runtime_model().get_ops())
         self._outputs = [(port.get_any_name(), port) for port in compiled.outputs]
+
+    @property
+    def request(self) -> Any:
+        """The calling thread's request: one computes for one caller at a time."""
+        if not hasattr(self._own, "request"):
+            self._own.request = self._compiled.create_infer_request()
+        return self._own.request
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         """Run once; outputs by name, copied out of the runtime's buffers."""

@@ -1,0 +1,150 @@
+"""Loaded models, called like functions."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from ortune.core import wording
+from ortune.core.backend import Backend
+from ortune.core.errors import BadSettings
+from ortune.core.session import Tensors
+from ortune.engine.batching import Statistics
+from ortune.engine.call import Call
+from ortune.engine.manifest import PackedPlan, Signature
+
+
+class Engine:
+    """One or several loaded models; any number of threads may call it. A context manager.
+
+    Attributes:
+        backend: What really runs them.
+        fallback: Why something else than a bundle's first plan runs, or than the plan that was
+            asked for; empty when it does not.
+        plan: The bundle's plan that runs; None for its original, for a backend that none of its
+            plans was measured on, and for a plain model.
+    """
+
+    def __init__(
+        self,
+        calls: Mapping[str, Call],
+        backend: Backend,
+        resources: ExitStack,
+        fallback: str = "",
+        plan: PackedPlan | None = None,
+    ) -> None:
+        """Own what is given.
+
+        Args:
+            calls: Model name -> its sessions.
+            resources: Closes the calls, then their sessions, then the files of these.
+        """
+        self.backend = backend
+        self.fallback = fallback
+        self.plan = plan
+        self._calls = dict(calls)
+        self._only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
+        self._release = weakref.finalize(self, resources.close)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names for ``engine[name]``; one model alone is named ''."""
+        return tuple(self._calls)
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs of the only model."""
+        return self._single().signature
+
+    def __getitem__(self, name: str) -> Call:
+        """Return one of several models, to be called with its inputs."""
+        try:
+            return self._calls[name]
+        except KeyError:
+            held = ", ".join(f"'{one}'" for one in self._calls)
+            raise BadSettings(f"the engine has no model '{name}'", fix=f"use {held}") from None
+
+    def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Run the only model once and return every output by name.
+
+        Raises:
+            BadData: The inputs do not fit the model.
+            BadSettings: There are several models.
+        """
+        return (self._only or self._single())(**inputs)
+
+    def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
+        """Run many samples of the only model; return every output by name of each, in order.
+
+        Samples of equal shapes are computed together, where the model has a free batch dimension.
+
+        Args:
+            samples: Inputs by name, each with its own batch dimension.
+
+        Raises:
+            BadData: A sample does not fit the model.
+            BadSettings: There are several models.
+        """
+        return (self._only or self._single()).batch(samples)
+
+    async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Queue one request to the only model, to be joined with others that wait; await it.
+
+        From any event loop, in any thread. The arrays must not change before the answer.
+
+        Raises:
+            BadData: The inputs do not fit the model.
+            BadSettings: There are several models.
+            QueueFull: More requests wait than may.
+        """
+        return await (self._only or self._single()).submit(**inputs)
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts and times of what was submitted to the only model."""
+        return self._single().statistics
+
+    def warm_up(self) -> None:
+        """Run every instance of every model once: a golden sample, or zeros.
+
+        Raises:
+            BadData: There is no golden sample, and the model does not take zeros.
+        """
+        for call in self._calls.values():
+            call.warm_up()
+
+    def placement(self) -> Mapping[str, int]:
+        """Return execution provider -> nodes over all models; empty if unknown."""
+        total: dict[str, int] = {}
+        for call in self._calls.values():
+            for provider, nodes in call.placement().items():
+                total[provider] = total.get(provider, 0) + nodes
+        return total
+
+    def close(self) -> None:
+        """Answer what runs or waits, close the sessions and remove the unpacked files.
+
+        Calls that come later are told so. Safe to call twice.
+        """
+        for call in self._calls.values():
+            call.drain()
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _single(self) -> Call:
+        if self._only is None:
+            names = ", ".join(self._calls)
+            raise BadSettings(
+                f"the engine holds {wording.count(len(self._calls), 'model')}: {names}",
+                fix=f"call engine['{next(iter(self._calls))}'](...)",
+            )
+        return self._only

@@ -1,0 +1,250 @@
+"""Several sessions of one model, each on CPUs of its own where the system can bind threads."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ortune.backends.cpu import Cpu
+from ortune.core import wording
+from ortune.core.backend import Backend
+from ortune.core.errors import BadData, BadSettings, OrtuneError, gist
+from ortune.core.hardware.cpus import effective_cpus, usable_cpus
+from ortune.core.plugins import stored
+from ortune.core.session import Session, Tensors
+from ortune.runtimes.onnxruntime import affinity
+
+MAX_BATCH = 32
+"""Rows that are computed together where nothing is said: more gain little on a CPU."""
+_GROUP = re.compile(r"(\d{1,4})(?:@([a-z]+\d*))?")
+_CPU_NAMES = ("", "cpu", "cpu0")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How an engine shares the CPUs among sessions, and requests among runs.
+
+    Attributes:
+        instances: Sessions of every model.
+        max_batch: Rows that are computed together at most; 1 joins nothing.
+        max_delay_us: Microseconds that a request waits for others to be joined with.
+    """
+
+    instances: int = 1
+    max_batch: int = MAX_BATCH
+    max_delay_us: int = 0
+
+    def share(self, backend: Backend) -> Backend:
+        """Return the settings of each instance: all together have one thread for each CPU.
+
+        Fewer threads than the share stay as they are: they were measured, or asked for.
+        """
+        if self.instances == 1:
+            return backend
+        most = effective_cpus() // self.instances
+        fit, _ = stored.lowered(backend, most)
+        return fit if fit.threads else replace(fit, threads=most)
+
+    def open(self, stack: ExitStack, backend: Backend, path: Path, name: str) -> Instances:
+        """Open the sessions of one model.
+
+        Threads start with the CPUs of the thread that opens a session. OpenVINO's own know all
+        CPUs from the first session on, so only onnxruntime's kernels are bound.
+
+        Args:
+            backend: What `share` gave.
+            name: The model's, for messages.
+        """
+        sessions, places = [], []
+        for cpus in self._places(backend):
+            with bound(cpus):
+                opened = _threads_on(backend, sorted(cpus)).open(path)
+                sessions.append(stack.enter_context(opened))
+            places.append(cpus)
+        return Instances(name, sessions, places)
+
+    def _places(self, backend: Backend) -> Iterator[frozenset[int]]:
+        """Yield the CPUs of each instance; none where they cannot be bound, or need not be."""
+        cpus, count = usable_cpus(), self.instances
+        binds = backend.provider == Cpu.provider and hasattr(os, "sched_setaffinity")
+        for index in range(count):
+            mine = cpus[index * len(cpus) // count : (index + 1) * len(cpus) // count]
+            yield frozenset(mine if binds and count > 1 else ())
+
+
+def serving(
+    instances: int | str = 1,
+    device: str | None = None,
+    max_batch: int = 0,
+    max_delay_us: int = 0,
+) -> Serving:
+    """Read what a caller asks for.
+
+    Args:
+        instances: A number, or text such as ``2`` or ``1@cpu``; groups are separated by commas.
+        device: Of groups that name none.
+        max_batch: 0 takes `MAX_BATCH`.
+
+    Raises:
+        BadSettings: A number is not one, there are more instances than CPUs, or a device is
+            named that sessions cannot be opened on.
+    """
+    for name, value, most in (
+        ("max_batch", max_batch, 1 << 20),
+        ("max_delay_us", max_delay_us, 10_000_000),
+    ):
+        if not isinstance(value, int) or not 0 <= value <= most:
+            raise BadSettings(f"{name}={value!r} is not possible", fix=f"give 0 to {most}")
+    _demand_device(device or "", f"device='{device}'")
+    count = 0
+    for group in str(instances).split(","):
+        found = _GROUP.fullmatch(group.strip())
+        if found is None or not int(found[1]):
+            raise BadSettings(
+                f"instances={instances!r} cannot be read", fix="give a number, such as 2"
+            )
+        _demand_device(found[2] or "", f"instances='{instances}'")
+        count += int(found[1])
+    if count > (cpus := effective_cpus()):
+        raise BadSettings(
+            f"{count} instances need a CPU each, and {wording.count(cpus, 'CPU')} can be used",
+            fix=f"give instances={cpus} or fewer",
+        )
+    return Serving(count, max_batch or MAX_BATCH, max_delay_us)
+
+
+class Instances:
+    """Sessions of one model; any number of threads may call at once.
+
+    A call goes to the instance that computes the fewest, in the caller's thread, which is bound
+    to the instance's CPUs meanwhile.
+
+    Attributes:
+        name: The model's, for messages.
+    """
+
+    def __init__(
+        self, name: str, sessions: Sequence[Session], cpus: Sequence[Collection[int]] = ()
+    ) -> None:
+        self.name = name
+        self._sessions = tuple(sessions)
+        self._cpus = tuple(cpus) or ((),) * len(sessions)
+        self._running = [0] * len(sessions)
+        self._lock = threading.RLock()  # a finalizer may close what its own thread runs
+        self._ended = threading.Condition(self._lock)
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def run(self, feeds: Tensors, place: int | None = None) -> dict[str, NDArray[Any]]:
+        """Run once and return every output by name.
+
+        Args:
+            place: The instance to run on; the least busy one without it.
+
+        Raises:
+            BadData: The runtime refuses the inputs.
+            OrtuneError: The sessions were closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise closed(self.name)
+            running = self._running
+            if place is None:
+                place = running.index(min(running)) if len(running) > 1 else 0
+            running[place] += 1
+            session, cpus = self._sessions[place], self._cpus[place]
+        try:
+            if not cpus:
+                return session.run(feeds)
+            with bound(cpus):
+                return session.run(feeds)
+        except OrtuneError:
+            raise
+        except Exception as error:
+            raise BadData(
+                f"{self.name}: the runtime refused {_shapes(feeds)}: {gist(error)}",
+                fix="give arrays whose dimensions agree with each other and with the model",
+            ) from error
+        finally:
+            with self._lock:
+                running[place] -= 1
+                if self._closed:
+                    self._ended.notify_all()
+
+    def session(self) -> Session | None:
+        """Return the first session; None when closed."""
+        with self._lock:
+            return next(iter(self._sessions), None)
+
+    def wait(self) -> None:
+        """Refuse calls from now on and return when those that run have ended."""
+        with self._lock:
+            self._closed = True
+            self._ended.wait_for(lambda: not any(self._running))
+
+    def close(self) -> None:
+        """Release the sessions; a call that still runs keeps its own."""
+        with self._lock:
+            self._closed = True
+            self._sessions = ()
+
+
+def closed(name: str) -> OrtuneError:
+    """Return what a call of a closed engine is told."""
+    return OrtuneError(
+        f"the engine of {name} is closed", fix="load it again, or call inside `with`"
+    )
+
+
+@contextmanager
+def bound(cpus: Collection[int]) -> Iterator[None]:
+    """Keep the calling thread, and those that it starts, on these CPUs; none binds nothing.
+
+    Where a CPU was taken from the process meanwhile, the thread stays as it was.
+    """
+    if not cpus:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    with suppress(OSError):
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)
+
+
+def _threads_on(backend: Backend, cpus: Sequence[int]) -> Backend:
+    """Return settings whose threads are bound to these CPUs, if they are bound at all."""
+    if not cpus:
+        return backend
+    inner = getattr(backend, "inner", None)
+    if isinstance(inner, Backend):
+        moved = _threads_on(replace(inner, threads=backend.threads), cpus)
+        return replace(backend, inner=moved)  # type: ignore[call-arg]
+    if not getattr(backend, "affinity", ""):
+        return backend
+    return replace(backend, affinity=affinity.workers(backend.threads, cpus))  # type: ignore[call-arg]
+
+
+def _demand_device(name: str, given: str) -> None:
+    if name not in _CPU_NAMES:
+        raise BadSettings(
+            f"{given}: this ortune opens sessions on the CPU alone, not on '{name}'",
+            fix="leave the device out",
+        )
+
+
+def _shapes(inputs: Tensors) -> str:
+    return ", ".join(f"{k} {getattr(v, 'shape', '')}" for k, v in inputs.items()) or "no inputs"

@@ -1,0 +1,48 @@
+"""Sessions that do as they are told, for what is about threads and turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from ortune.core.facts import TensorSpec
+from ortune.core.session import Tensors
+from ortune.engine.manifest import Signature
+from ortune.runtimes.in_process import InProcess
+
+DOUBLING = Signature(
+    (TensorSpec("x", "float32", ("N", "T")),), (TensorSpec("y", "float32", ("N", "T")),)
+)
+
+
+class Doubling(InProcess):
+    """Gives twice its input, refuses negative ones, and can be held.
+
+    Attributes:
+        seen: What it was given, in order.
+        go: While it is not set, runs wait.
+        entered: Set by a run that began.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray] = []
+        self.go, self.entered = threading.Event(), threading.Event()
+        self.go.set()
+
+    def run(self, feeds: Tensors) -> dict[str, np.ndarray]:
+        self.seen.append(feeds["x"])
+        self.entered.set()
+        assert self.go.wait(30)
+        if (feeds["x"] < 0).any():
+            raise ValueError("a negative number")
+        return {"y": feeds["x"] * 2}
+
+    def placement(self) -> Mapping[str, int]:
+        return {"script": 1}
+
+
+def row(value: float, width: int = 4, rows: int = 1) -> dict[str, np.ndarray]:
+    """Return a sample whose values tell it from others."""
+    return {"x": np.full((rows, width), value, np.float32) + np.arange(width, dtype=np.float32)}

@@ -1,0 +1,249 @@
+"""Sessions side by side: how CPUs are shared, where threads run, what closing waits for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.engine.scripted import Doubling, row
+from tests.unit.studies import MODEL, write_model
+
+from ortune.backends.bucketed import Bucketed
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.core.backend import Backend
+from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.hardware.cpus import usable_cpus
+from ortune.engine import instances
+from ortune.engine.instances import Instances, Serving, bound, serving
+
+binds = pytest.mark.skipif(len(usable_cpus()) < 2, reason="one CPU, or it cannot be bound")
+
+
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "effective_cpus", lambda: 8)
+
+
+class TestAsked:
+    @pytest.mark.usefixtures("eight")
+    @pytest.mark.parametrize(
+        ("given", "count"),
+        [(1, 1), ("1", 1), (3, 3), ("2", 2), (" 2 ", 2), ("2@cpu", 2), ("1@cpu0, 3", 4)],
+    )
+    def test_numbers_and_text(self, given: int | str, count: int) -> None:
+        assert serving(given) == Serving(count)
+
+    @pytest.mark.usefixtures("eight")
+    def test_batches(self) -> None:
+        assert serving(max_batch=0).max_batch == 32
+        assert serving(2, "cpu", 5, 7) == Serving(2, 5, 7)
+
+    @pytest.mark.usefixtures("eight")
+    @pytest.mark.parametrize("given", [0, "0", -1, "", "x", "2,", "1@", 1.5, True, "2@gpu-0"])
+    def test_what_is_no_count(self, given: object) -> None:
+        with pytest.raises(BadSettings, match=r"instances=.* cannot be read"):
+            serving(given)  # type: ignore[arg-type]
+
+    @pytest.mark.usefixtures("eight")
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {"instances": "2@gpu0"},
+            {"instances": "1@cpu,1@npu"},
+            {"device": "gpu0"},
+            {"instances": 2, "device": "cuda"},
+        ],
+    )
+    def test_a_device_that_is_not_here(self, asked: dict[str, str]) -> None:
+        with pytest.raises(BadSettings, match=r"on the CPU alone, not on '(gpu0|npu|cuda)'") as no:
+            serving(**asked)  # type: ignore[arg-type]
+        assert len(str(no.value).splitlines()) == 2
+
+    @pytest.mark.usefixtures("eight")
+    def test_more_than_there_are_cpus(self) -> None:
+        with pytest.raises(BadSettings, match="9 instances need a CPU each") as no:
+            serving(9)
+        assert no.value.fix == "give instances=8 or fewer"
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            *({"max_batch": value} for value in (-1, 1.5, 1 << 21, "8")),
+            *({"max_delay_us": value} for value in (-1, 1e9, 10**8)),
+        ],
+    )
+    def test_what_is_no_bound(self, asked: dict[str, int]) -> None:
+        with pytest.raises(BadSettings, match=f"{next(iter(asked))}=.* is not possible"):
+            serving(**asked)
+
+
+@pytest.mark.usefixtures("eight")
+class TestShares:
+    @pytest.mark.parametrize(
+        ("asked", "count", "shared"),
+        [
+            (Cpu(), 1, Cpu()),
+            (Cpu(), 2, Cpu(threads=4)),
+            (Cpu(), 3, Cpu(threads=2)),
+            (Cpu(threads=1), 2, Cpu(threads=1)),
+            (Cpu(threads=6), 2, Cpu(threads=4)),
+            (Cpu(threads=6, affinity="2;3;4;5;6"), 8, Cpu(threads=1)),
+            (Openvino(streams=8), 4, Openvino(threads=2, streams=2)),
+            (Bucketed(threads=8), 4, Bucketed(threads=2)),
+        ],
+    )
+    def test_all_together_have_a_thread_for_each_cpu(
+        self, asked: Backend, count: int, shared: Backend
+    ) -> None:
+        assert Serving(count).share(asked) == shared
+
+    def test_threads_of_parallel_operators_too(self) -> None:
+        asked = Cpu(threads=4, parallel=True, inter_threads=8)
+        assert Serving(4).share(asked) == replace(asked, threads=2, inter_threads=2)
+
+
+@dataclass(frozen=True)
+class Noting(Cpu):
+    """Notes which CPUs the threads that open and run it may use."""
+
+    @contextmanager
+    def open(self, path: Path, *, verbose: bool = False) -> Iterator[Doubling]:
+        session = Doubling()
+        opened.append((self, usable_cpus()))
+        run = session.run
+        session.run = lambda feeds: ran.append(usable_cpus()) or run(feeds)  # type: ignore[method-assign]
+        yield session
+
+
+opened: list[tuple[Backend, tuple[int, ...]]] = []
+ran: list[tuple[int, ...]] = []
+
+
+@pytest.fixture
+def noted() -> None:
+    opened.clear()
+    ran.clear()
+
+
+@binds
+@pytest.mark.usefixtures("noted")
+class TestCpus:
+    def test_sessions_open_and_run_on_cpus_of_their_own(self) -> None:
+        before = usable_cpus()
+        with ExitStack() as stack:
+            made = Serving(2).open(stack, Noting(threads=1), Path("m"), "m")
+            for place in (0, 1):
+                made.run(row(1), place)
+        one, two = (set(cpus) for _, cpus in opened)
+        assert one and two and not one & two and one | two == set(before)
+        assert [set(cpus) for cpus in ran] == [one, two]
+        assert usable_cpus() == before, "the caller has its CPUs back"
+
+    def test_one_instance_and_other_runtimes_are_left_alone(self) -> None:
+        before = usable_cpus()
+        with ExitStack() as stack:
+            Serving(1).open(stack, Noting(), Path("m"), "m").run(row(1))
+        assert [cpus for _, cpus in opened] == ran == [before]
+
+    def test_bound_threads_move_with_their_instance(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(instances, "usable_cpus", lambda: (0, 1, 2, 3))
+        monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+        wrapped = Bucketed(inner=Noting(affinity="2"), threads=2)
+        for backend in (Noting(threads=2, affinity="2"), wrapped):
+            opened.clear()
+            with ExitStack() as stack:
+                Serving(2).open(stack, backend, Path("m"), "m")
+            assert [one.affinity for one, _ in opened] == ["2", "4"]  # type: ignore[attr-defined]
+
+    def test_a_thread_that_fails_has_its_cpus_back(self) -> None:
+        before = usable_cpus()
+        with pytest.raises(ValueError, match="mine"), bound(before[:1]):
+            assert usable_cpus() == before[:1]
+            raise ValueError("mine")
+        assert usable_cpus() == before
+
+    def test_cpus_that_are_gone_bind_nothing(self) -> None:
+        before = usable_cpus()
+        with bound([4095]):
+            assert usable_cpus() == before
+
+    def test_the_threads_of_onnxruntime_stay_there(self, tmp_path: Path) -> None:
+        path = write_model(tmp_path / "m.onnx", MODEL)
+        tasks = Path("/proc/self/task")
+        if not tasks.is_dir():
+            pytest.skip("no /proc")
+        with ExitStack() as stack:
+            for cpu in usable_cpus()[:2]:
+                before = {one.name for one in tasks.iterdir()}
+                with bound([cpu]):
+                    stack.enter_context(Cpu(threads=3).open(path))
+                new = {one.name for one in tasks.iterdir()} - before
+                assert len(new) == 2
+                assert all(os.sched_getaffinity(int(task)) == {cpu} for task in new)
+
+
+class TestCalls:
+    def test_a_call_goes_where_the_fewest_are(self) -> None:
+        one, two = Doubling(), Doubling()
+        made = Instances("m", [one, two])
+        for session in (one, two):
+            session.go.clear()
+        threads = []
+        for session in (one, two, one):
+            session.entered.clear()
+            threads.append(threading.Thread(target=made.run, args=(row(1),)))
+            threads[-1].start()
+            assert session.entered.wait(20)
+        for session in (one, two):
+            session.go.set()
+        for thread in threads:
+            thread.join(20)
+        assert (len(one.seen), len(two.seen)) == (2, 1)
+
+    def test_closing_waits_for_those_that_run_and_refuses_others(self) -> None:
+        session = Doubling()
+        made = Instances("m", [session])
+        found: list[dict[str, np.ndarray]] = []
+        session.go.clear()
+        runs = threading.Thread(target=lambda: found.append(made.run(row(1))))
+        runs.start()
+        assert session.entered.wait(20)
+        closing = threading.Thread(target=made.wait)
+        closing.start()
+        closing.join(0.05)
+        assert closing.is_alive()
+        with pytest.raises(OrtuneError, match="the engine of m is closed") as no:
+            made.run(row(1))
+        assert len(str(no.value).splitlines()) == 2
+        session.go.set()
+        closing.join(20)
+        runs.join(20)
+        assert found[0]["y"][0, 0] == 2
+        made.close()
+        assert made.session() is None
+
+    def test_released_under_a_call_it_still_ends(self) -> None:
+        session = Doubling()
+        made = Instances("m", [session])
+        found: list[dict[str, np.ndarray]] = []
+        session.go.clear()
+        runs = threading.Thread(target=lambda: found.append(made.run(row(1))))
+        runs.start()
+        assert session.entered.wait(20)
+        made.close()
+        session.go.set()
+        runs.join(20)
+        assert found[0]["y"][0, 0] == 2
+
+    def test_what_the_runtime_refuses_is_said_and_forgotten(self) -> None:
+        made = Instances("m", [Doubling()])
+        with pytest.raises(BadData, match=r"m: the runtime refused x \(1, 4\): a negative"):
+            made.run(row(-9))
+        made.wait()
