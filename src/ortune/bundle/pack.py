@@ -12,6 +12,7 @@ from pathlib import Path
 from ortune.bundle.choose import chosen
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
+from ortune.bundle.extras import extras
 from ortune.bundle.sbom import sbom
 from ortune.core.atomic_write import replacing
 from ortune.core.backend import Backend
@@ -40,6 +41,8 @@ def pack(
     unconfirmed: bool = False,
     licence: str = "",
     sign: str | Path | None = None,
+    preprocess: str | Path | None = None,
+    reader: bool = False,
     force: bool = False,
     custom_ops: bool = False,
 ) -> Path:
@@ -59,6 +62,9 @@ def pack(
             budget.
         licence: Of the model, as an SPDX expression such as ``Apache-2.0``.
         sign: Private key, a PEM file: a signature is written beside, ``NAME.ortune.sig``.
+        preprocess: ``preprocess.toml``, by which the engine takes pictures; without it the one
+            that lay beside the run's images.
+        reader: Put a reader in, which opens the bundle where ortune is not installed.
         force: Replace an existing file. Inputs of the run are never replaced.
         custom_ops: Run the code that the run names, where golden samples of a trial are not there
             yet.
@@ -84,8 +90,9 @@ def pack(
     if signed is not None:
         free(signature_of(path), force, Path(sign or ""))
     parts = content(study, trials, licence=licence, custom_ops=custom_ops)
+    more = extras(study, parts.manifest.signatures, preprocess, reader=reader)
     with replacing(path, force=force, sources=parts.files.values()) as draft:
-        _write(draft, parts, {**_texts(parts, trials), EVIDENCE: _evidence(study, trials)})
+        _write(draft, parts, {**_texts(parts, trials), EVIDENCE: _evidence(study, trials), **more})
         with archive.opened(draft):  # what a reader would refuse is not written
             pass
     if signed is not None:

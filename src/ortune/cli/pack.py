@@ -37,6 +37,9 @@ class _Asked(Request):
         unconfirmed: Pack also what no fresh pairs have confirmed.
         licence: Of the model, an SPDX expression such as Apache-2.0.
         sign: Sign it with this private key: NAME.ortune.sig beside it.
+        preprocess: A preprocess.toml, by which the engine takes pictures; without it the one that
+            lay beside the run's images.
+        reader: Put a reader in, which opens the bundle where ortune is not installed.
         force: Overwrite an existing output.
         allow_custom_ops: Run the custom operators that the run names, where they are needed.
     """
@@ -50,6 +53,8 @@ class _Asked(Request):
     unconfirmed: bool = False
     licence: Annotated[str, Option("SPDX")] = ""
     sign: Annotated[str | Path | None, Option("KEY.pem")] = None
+    preprocess: Annotated[str | Path | None, Option("FILE")] = None
+    reader: bool = False
     force: bool = False
     allow_custom_ops: bool = False
 
@@ -71,6 +76,8 @@ def command(asked: _Asked) -> int:
         unconfirmed=asked.unconfirmed,
         licence=asked.licence,
         sign=asked.sign,
+        preprocess=asked.preprocess,
+        reader=asked.reader,
         force=asked.force,
         custom_ops=asked.allow_custom_ops,
     )

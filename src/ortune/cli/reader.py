@@ -16,7 +16,7 @@ from ortune.core.request import Request, request
 
 @request
 class _Asked(Request):
-    """Write the reader: one Python file that opens bundles with NumPy and onnxruntime alone.
+    """Write the reader: one Python file that opens bundles where ortune is not installed.
 
     Example:
         ortune reader -o reader.py

@@ -148,12 +148,18 @@ def _run(engine: Engine, asked: _Asked, folder: Path) -> _Ran:
     """Run every sample of every source once; one more run before the first is not timed."""
     from ortune.data import feeds, stream
 
-    specs = engine.signature.inputs
+    specs, shown = engine.signature.inputs, engine[engine.models[0]].pictures
     first: dict[str, NDArray[Any]] = {}
     taken = array("q")
     with stream.writing(folder / "outputs.stream") as add:
         for index, source in enumerate(asked.inputs):
-            fed = feeds.load(source, specs, folder / str(index), sink=asked.sink)
+            fed = feeds.load(
+                source,
+                specs,
+                folder / str(index),
+                pictures=None if shown is None else shown.keys,
+                sink=asked.sink,
+            )
             samples = stream.Stream(fed.stream)
             first = first or engine(**samples[0])
             for place in range(fed.count):

@@ -11,7 +11,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import spelling
-from ortune.engine import archive, consent, plans
+from ortune.engine import archive, consent, pictures, plans
 from ortune.engine.call import Call
 from ortune.engine.engine import Engine
 from ortune.engine.instances import Serving, serving
@@ -79,7 +79,10 @@ def load(
     with ExitStack() as stack:
         with archive.opened(path) as (file, manifest):
             consent.demand(path.name, manifest, custom_ops)
+            shown = pictures.of_bundle(path.name, file, manifest)
             found = plans.open_plan(stack, plans.Opened(path.name, file, manifest, how), wanted)
+        for name, one in shown.items():
+            found.calls[name].pictures = one
         return Engine(found.calls, found.backend, stack.pop_all(), found.fallback, found.plan)
 
 

@@ -190,21 +190,6 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
     Raises:
         BadModel: It is not one, is of a newer format, or names a member that it does not list.
     """
-    raw = parsed(content, bundle)
-    try:
-        manifest = codec.decode(Manifest, raw)
-    except OrtuneError as error:
-        raise wrong(bundle, error) from error
-    agree(manifest, bundle)
-    return manifest
-
-
-def parsed(content: bytes, bundle: str) -> dict[str, Any]:
-    """Return a manifest of any format as plain data of today's, its settings within the table.
-
-    Raises:
-        BadModel: It is no JSON, of a newer format, or holds settings that a bundle may not make.
-    """
     try:
         raw = stored.loads(content)
         number = int(raw["format"])
@@ -219,14 +204,18 @@ def parsed(content: bytes, bundle: str) -> dict[str, Any]:
         )
     try:
         stored.demand(raw, "it")
+        manifest = decoded(_as_plans(raw) if number == 1 else raw)
     except OrtuneError as error:
-        raise wrong(bundle, error) from error
-    return _as_plans(raw) if number == 1 else dict(raw)
+        raise BadModel(
+            f"{bundle}: its manifest is wrong: {error.what}", fix="pack the run again"
+        ) from error
+    _check(manifest, bundle)
+    return manifest
 
 
-def wrong(bundle: str, error: OrtuneError) -> BadModel:
-    """Return what to raise where a manifest's fields are none."""
-    return BadModel(f"{bundle}: its manifest is wrong: {error.what}", fix="pack the run again")
+def decoded(raw: object) -> Manifest:
+    """Return the manifest of plain data; the reader has a function of its own for that."""
+    return codec.decode(Manifest, raw)
 
 
 def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,12 +226,8 @@ def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in raw.items() if name not in _FLAT} | {"plans": [plan]}
 
 
-def agree(manifest: Manifest, bundle: str) -> None:
-    """Refuse a manifest whose parts do not agree.
-
-    Raises:
-        BadModel: They do not.
-    """
+def _check(manifest: Manifest, bundle: str) -> None:
+    """Refuse a manifest whose parts do not agree."""
     count = len(manifest.plans)
     if not 0 < count <= MOST_PLANS:
         raise BadModel(

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from ortune.core.errors import BadSettings, OrtuneError, shortened
-from ortune.engine import manifest
+from ortune.core.errors import BadSettings, shortened
 from ortune.engine.reader.tables import MANIFEST_FORM
 
 _LARGEST = 1 << 64
@@ -21,19 +20,13 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def read_manifest(content: bytes, bundle: str) -> Any:
-    """Read a manifest and check that its parts agree; fields are attributes of what is returned.
+def decoded(raw: object) -> Any:
+    """Return a manifest of plain data: an object with its fields as attributes.
 
     Raises:
-        BadModel: It is not one, is of a newer format, or names a member that it does not list.
+        BadSettings: A field is unknown, missing or of another form.
     """
-    raw = manifest.parsed(content, bundle)
-    try:
-        found = formed(MANIFEST_FORM, raw)
-    except OrtuneError as error:
-        raise manifest.wrong(bundle, error) from error
-    manifest.agree(found, bundle)
-    return found
+    return formed(MANIFEST_FORM, raw)
 
 
 def formed(form: Mapping[str, Any], value: Any) -> Any:

@@ -21,7 +21,7 @@ ENTRY = "ortune.engine.reader.opening"
 DATA = ("ortune.core.plugins.allowed", "ortune.engine.reader.tables")
 """Modules whose values are written as JSON, in the place of their code."""
 INSTEAD: Mapping[Name, Name] = {
-    ("ortune.engine.manifest", "read_manifest"): ("ortune.engine.reader.forms", "read_manifest"),
+    ("ortune.engine.manifest", "decoded"): ("ortune.engine.reader.forms", "decoded"),
     ("ortune.runtimes.onnxruntime.custom_ops", "register"): (
         "ortune.engine.reader.sessions",
         "register",
@@ -33,7 +33,7 @@ KEPT_OUT = ("onnx", "onnx_ir", "onnxscript", "psutil", "click", "rich")
 
 
 def reader(out: str | Path, *, force: bool = False) -> Path:
-    """Write the reader: one Python file that opens bundles with NumPy and onnxruntime alone.
+    """Write the reader: one Python file that opens bundles where ortune is not installed.
 
     Args:
         out: Where it goes, by custom ``reader.py``.
