@@ -101,7 +101,7 @@ def prepare(
 
 def _keep_preprocess(request: ExperimentRequest, root: Path) -> None:
     """Copy the settings that lie beside images into the run: its bundle takes pictures by them."""
-    if not isinstance(request.data, (str, Path)):
+    if not isinstance(request.data, (str, Path)) or not Path(request.data).exists():
         return
     data = Path(request.data)
     beside = (data if data.is_dir() else data.parent) / preprocess.SETTINGS
