@@ -90,9 +90,8 @@ class TestText:
 def globals_of(code: CodeType) -> Iterator[str]:
     """Yield the names that code reads from its module."""
     for one in dis.get_instructions(code):
-        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and code.co_name != "<module>":
-            if one.opname == "LOAD_GLOBAL":
-                yield str(one.argval)
+        if one.opname == "LOAD_GLOBAL":
+            yield str(one.argval)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from globals_of(inner)
