@@ -169,6 +169,7 @@ def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
     """Open the first plan's models on another backend, the original where they do not fit."""
     manifest = opened.manifest
     first = manifest.plans[0]
+    said = f"none of its plans was measured on '{backend}'"
     folder = _temporary(stack)
     models = {*first.models.values(), *manifest.fallback.values()}
     opened.unpack(folder, models, first.golden.values())
@@ -179,7 +180,6 @@ def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
     what = "the original" if calls is None else f"the model of '{first.plan}'"
     if calls is None:
         calls = _open(stack, backend, folder, manifest, manifest.fallback)
-    said = f"none of its plans was measured on '{backend}'"
     _warn(f"{opened.name}: {said}; {what} runs there")
     return Running(calls, backend, said)
 
@@ -193,8 +193,6 @@ def _alike(
         try:
             calls = _open(tried, backend, folder, manifest, first.models)
             found = [_distance(calls[name], folder, one) for name, one in first.golden.items()]
-        except BackendMissing:
-            raise
         except Exception:  # whatever a provider raises, the original is next
             return None
         if min(found, default=TOLERANCE_DB) < TOLERANCE_DB:
