@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -146,9 +147,15 @@ def _provenance(study: Study) -> dict[str, str]:
     return {
         "original": job.model_digest,
         "data": job.data_digest,
-        "built by": f"ortune {__version__}{f' ({built})' if (built := commit()) else ''}",
+        "built by": _builder(),
         "measured": EVIDENCE,
     }
+
+
+@cache
+def _builder() -> str:
+    built = commit()
+    return f"ortune {__version__} ({built})" if built else f"ortune {__version__}"
 
 
 def _plugins(trials: Sequence[Trial]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 import stat
 import zipfile
@@ -53,8 +54,25 @@ TEXTS = {
 """Member that is read as text, and may be packed -> bytes at most: parsed, JSON may take fifty
 times that, and has a tenth of it in bundles seen. All others lie in the zip as they are: a bundle
 unpacks to little more than its own size."""
+_MOST_TABLE = 2 << 20
+"""Bytes of a zip's table of contents, of which `zipfile` makes ten times as much at once."""
 _FREE, _RATIO = 1 << 20, 200
 """What is unpacked to more than so many bytes is packed to at least that share of them."""
+
+
+class _Source(io.BufferedReader):
+    """A zip's file that refuses to give a huge table of contents.
+
+    Attributes:
+        most: Bytes that may be asked for at once; None when the table has been read.
+    """
+
+    most: int | None = _MOST_TABLE
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.most is not None and size is not None and size > self.most:
+            raise zipfile.BadZipFile("its table of contents is too large")
+        return super().read(size)
 
 
 def is_bundle(path: Path) -> bool:
@@ -82,7 +100,9 @@ def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
     """
     with ExitStack() as stack:
         try:
-            bundle = stack.enter_context(zipfile.ZipFile(path))
+            source = stack.enter_context(_Source(io.FileIO(path)))
+            bundle = stack.enter_context(zipfile.ZipFile(source))
+            source.most = None
             manifest = _manifest(bundle, path)
         except (OSError, *_UNREADABLE) as error:
             raise BadModel(f"{path.name} is damaged: {error}", fix=AGAIN) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +25,6 @@ from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
 from ortune.engine.instances import Serving
 from ortune.engine.manifest import Golden, Manifest, PackedPlan
 from ortune.engine.settings import at_hand, reason_of, stored_backend
-from ortune.engine.warn import warn
 from ortune.measurement.machine import machine
 
 PLAIN = "cpu"
@@ -120,7 +121,7 @@ def _first(stack: ExitStack, opened: Opened) -> Running:
     said = f"its tuned model cannot run on '{manifest.backend}' here"
     if len(reasons) > 1:
         said = f"none of its {wording.count(len(reasons), 'plan')} can run here"
-    warn(f"{opened.name}: {said} ({why}); the original runs on the CPU instead")
+    _warn(f"{opened.name}: {said} ({why}); the original runs on the CPU instead")
     return Running(calls, plain, why)
 
 
@@ -148,13 +149,13 @@ def _planned(
             return reason_of(error)
         why = _joined(manifest, reasons)
         if why:
-            warn(
+            _warn(
                 f"{name}: its fastest plan cannot run on '{manifest.backend}' here ({why}); "
                 f"its plan for '{plan.backend}' runs instead"
             )
         for text in (fewer, *foreign(plan.arithmetic, machine.machine())):
             if text:
-                warn(f"{name}: {text}")
+                _warn(f"{name}: {text}")
         _check(name, calls, folder, manifest, plan)
         stack.enter_context(tried.pop_all())
     return Running(calls, backend, why, plan)
@@ -172,6 +173,7 @@ def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
     """Open the first plan's models on another backend, the original where they do not fit."""
     manifest = opened.manifest
     first = manifest.plans[0]
+    said = f"none of its plans was measured on '{backend}'"
     folder = _temporary(stack)
     models = {*first.models.values(), *manifest.fallback.values()}
     opened.unpack(folder, models, first.golden.values())
@@ -183,8 +185,7 @@ def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
     what = "the original" if calls is None else f"the model of '{first.plan}'"
     if calls is None:
         calls = _open(stack, backend, folder, opened, manifest.fallback)
-    said = f"none of its plans was measured on '{backend}'"
-    warn(f"{opened.name}: {said}; {what} runs there")
+    _warn(f"{opened.name}: {said}; {what} runs there")
     return Running(calls, backend, said)
 
 
@@ -197,8 +198,6 @@ def _alike(
         try:
             calls = _open(tried, backend, folder, opened, first.models, first.golden)
             found = [_distance(calls[name], folder, one) for name, one in first.golden.items()]
-        except BackendMissing:
-            raise
         except Exception:  # whatever a provider raises, the original is next
             return None
         if min(found, default=TOLERANCE_DB) < TOLERANCE_DB:
@@ -278,4 +277,14 @@ def _check(
         answer = f"{name}: the golden sample's answer is {found:.0f} dB from the packed one"
         if not other:
             raise BadModel(f"{answer}, on the machine it was packed for", fix="pack the run again")
-        warn(f"{answer} ({other}); check its accuracy here with `ortune verify`, or optimize here")
+        _warn(
+            f"{answer} ({other}); check its accuracy here with `ortune verify`, or optimize here"
+        )
+
+
+def _warn(text: str) -> None:
+    """Warn at the first line outside of this package, however many calls lie between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ortune."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
