@@ -91,8 +91,8 @@ class Call:
                 check(sample, self._inputs, self.name)
             except BadData as error:
                 raise BadData(f"sample {place}: {error.what}", fix=error.fix) from None
-        most = min(self._most, -(-len(samples) // len(self._instances)))
-        groups = self._joint.groups(samples, most)
+        rows = sum(self._joint.form(one)[1] for one in samples)
+        groups = self._joint.groups(samples, min(self._most, -(-rows // len(self._instances))))
         found: dict[int, dict[str, NDArray[Any]]] = {}
         for group, answers in zip(groups, self._computed(samples, groups), strict=True):
             for place, answer in zip(group, answers, strict=True):

@@ -136,7 +136,10 @@ class TestOpening:
 
     def test_of_several_plans_the_first_that_it_runs(self, tmp_path: Path) -> None:
         path = pack(several.study(tmp_path), tmp_path / "two.ortune", per_backend=True)
-        with standalone.reader().load(path) as model:
+        with pytest.warns(RuntimeWarning, match="its fastest plan cannot run here") as caught:
+            model = standalone.reader().load(path)
+        assert len(caught) == 1
+        with model:
             assert "cpu" in model.plan
             np.testing.assert_array_equal(model(x=X)["y"], Y)
 

@@ -25,7 +25,9 @@ from ortune.engine.manifest import Signature
 from ortune.experiment import golden
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
-g (float[N,3,4,6] image) => (float[N,3] mean) { mean = ReduceMean<axes = [2, 3], keepdims = 0>(image) }
+g (float[N,3,4,6] image) => (float[N,3] mean) {
+  mean = ReduceMean<axes = [2, 3], keepdims = 0>(image)
+}
 """
 TOML = "resize = [4, 6]\nmean = [0.5, 0.25, 0.0]\nstd = 2\n"
 IMAGE = TensorSpec("image", "float32", ("N", 3, 4, 6))
@@ -92,9 +94,9 @@ def test_tensors_are_taken_as_ever(bundle: Path) -> None:
 
 
 def test_without_settings_a_picture_is_no_tensor(study: Study, tmp_path: Path) -> None:
-    with load(pack(study, tmp_path / "toy.ortune")) as engine:
-        with pytest.raises(BadData, match=r"Got uint8\[9, 7, 3\], expected float32"):
-            engine(image=PIXELS)
+    said = pytest.raises(BadData, match=r"Got uint8\[9, 7, 3\], expected float32")
+    with load(pack(study, tmp_path / "toy.ortune")) as engine, said:
+        engine(image=PIXELS)
 
 
 def test_the_run_of_images_keeps_its_settings(study: Study, tmp_path: Path) -> None:
@@ -121,21 +123,22 @@ def test_evaluate_reads_them_too(bundle: Path, tmp_path: Path) -> None:
         assert engine.evaluate([{"image": PIXELS}], [label]).value == 1.0
 
 
-class TestSeveralModels:
-    MODELS = {"eye": signature(IMAGE), "text": signature(TOKENS)}
+MODELS = {"eye": signature(IMAGE), "text": signature(TOKENS)}
 
+
+class TestSeveralModels:
     def test_a_table_a_model(self) -> None:
-        found = pictures.read(b"[eye]\nscale = 1.0\n", "p", self.MODELS)
+        found = pictures.read(b"[eye]\nscale = 1.0\n", "p", MODELS)
         assert list(found) == ["eye"] and found["eye"].settings.scale == 1
 
     def test_keys_are_for_the_models_that_have_the_input(self) -> None:
-        found = pictures.read(b'input = "image"\n', "p", self.MODELS)
+        found = pictures.read(b'input = "image"\n', "p", MODELS)
         assert list(found) == ["eye"]
 
     @pytest.mark.parametrize("text", ["[ear]\nscale=1", 'input = "sound"'])
     def test_what_fits_none(self, text: str) -> None:
         with pytest.raises(BadModel, match="no model"):
-            pictures.read(text.encode(), "p", self.MODELS)
+            pictures.read(text.encode(), "p", MODELS)
 
 
 @pytest.mark.parametrize(

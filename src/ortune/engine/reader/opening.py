@@ -59,6 +59,11 @@ def load(path: str | Path) -> ReadBundle:
         except _Unusable as error:
             reasons.append(reason_of(error.cause))
             continue
+        if reasons:
+            _warn(
+                f"{path.name}: its fastest plan cannot run here ({'; '.join(reasons)}); its plan "
+                f"for '{plan.backend}' runs instead"
+            )
         if said:
             _warn(f"{path.name}: {said}")
         return found
