@@ -8,9 +8,9 @@ from pathlib import Path
 from ortune.core import preprocess
 from ortune.core.errors import BadData
 from ortune.core.study import Study
-from ortune.engine import pictures
 from ortune.engine.manifest import PREPROCESS, READER, Signature
 from ortune.engine.reader.generate import source
+from ortune.engine.samples import pictures
 
 
 def extras(

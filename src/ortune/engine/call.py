@@ -18,7 +18,7 @@ from ortune.engine.batching import Batcher, Statistics
 from ortune.engine.instances import Instances, Serving
 from ortune.engine.joining import Answer, Joint
 from ortune.engine.manifest import Signature
-from ortune.engine.pictures import PictureInput
+from ortune.engine.samples.pictures import PictureInput
 from ortune.engine.signature import check, wanted
 
 

@@ -11,11 +11,12 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import spelling
-from ortune.engine import archive, consent, pictures, plans
+from ortune.engine import archive, consent, plans
 from ortune.engine.call import Call
 from ortune.engine.engine import Engine
 from ortune.engine.instances import Serving, serving
 from ortune.engine.manifest import Signature
+from ortune.engine.samples import pictures
 from ortune.engine.signing import verify_signature
 
 

@@ -19,9 +19,9 @@ from ortune.core.errors import BadData, BadModel
 from ortune.core.facts import TensorSpec
 from ortune.core.study import Study
 from ortune.data import stream
-from ortune.engine import pictures
 from ortune.engine.load import load
 from ortune.engine.manifest import Signature
+from ortune.engine.samples import pictures
 from ortune.experiment import golden
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from ortune.data import feeds
 from ortune.data.feeds import Feeds
 from ortune.data.sources import Source
 from ortune.data.stream import Stream
-from ortune.engine.call import Call
 from ortune.measurement.evidence import estimate, numbered
 from ortune.scoring.fidelity import Fidelity
 from ortune.statistics import binomial, bootstrap
+
+if TYPE_CHECKING:
+    from ortune.engine.call import Call
 
 Samples: TypeAlias = Source | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 """A folder, a file, ``module:function``, a function; or dicts of arrays, one a sample or batch."""
