@@ -69,10 +69,10 @@ def test_groups_count_once(engine: Engine) -> None:
 def test_a_metric_of_fidelity_needs_a_reference(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="compares with the answers"):
         engine.evaluate({"x": ROWS}, metric="cosine")
-    rough = load(write_model(tmp_path / "rough.onnx", ROUGH))
-    found = rough.evaluate({"x": ROWS}, metric=Cosine(), reference=engine)
-    assert 0.9 < found.low <= found.value <= found.high <= 1
-    assert rough.evaluate({"x": ROWS}, reference=engine).metric.startswith("agreement")
+    with load(write_model(tmp_path / "rough.onnx", ROUGH)) as rough:
+        found = rough.evaluate({"x": ROWS}, metric=Cosine(), reference=engine)
+        assert 0.9 < found.low <= found.value <= found.high <= 1
+        assert rough.evaluate({"x": ROWS}, reference=engine).metric.startswith("agreement")
 
 
 def test_what_cannot_be_scored(engine: Engine) -> None:

@@ -158,8 +158,12 @@ def _interval(
         return low, high
     order = np.argsort(units, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(units[order])) + 1)
+    if metric.kept_by:  # a group is as good as its worst sample
+        sign = 1 if metric.higher_is_better else -1
+        margin = sign * metric.each(records)
+        members = [one[[int(np.argmin(margin[one]))]] for one in members]
 
     def drawn(rows: NDArray[np.int64]) -> float:
-        return estimate(metric, records[rows], units[rows])
+        return estimate(metric, records[rows], np.arange(len(rows)))
 
     return bootstrap.interval(drawn, members, _ERROR)
