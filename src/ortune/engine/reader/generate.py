@@ -28,6 +28,7 @@ INSTEAD: Mapping[Name, Name] = {
     ),
 }
 """Functions that need classes of plugins, or run code -> what stands in their place."""
+_WIDTH = 90
 KEPT_OUT = ("onnx", "onnx_ir", "onnxscript", "psutil", "click", "rich")
 """Packages that ortune has and the reader must do without."""
 
@@ -96,11 +97,25 @@ def _head() -> str:
 
 
 def _tables(values: Mapping[str, object]) -> str:
-    text = json.dumps(values, indent=1, ensure_ascii=True)
+    text = _json(values)
     if "'''" in text:
         raise Unexpected("a table holds three quotes", fix="spell it otherwise")
     lines = [f"_TABLES: Any = json.loads(r'''\n{text}\n''')"]
     return "\n".join([*lines, *(f'{name}: Any = _TABLES["{name}"]' for name in values)])
+
+
+def _json(value: object, depth: int = 0) -> str:
+    """Write JSON in lines, where it does not fit into one."""
+    text = json.dumps(value)
+    if len(text) + depth < _WIDTH or not isinstance(value, (dict, list)):
+        return text
+    ends = "{}" if isinstance(value, dict) else "[]"
+    if isinstance(value, dict):
+        rows = [f"{json.dumps(key)}: {_json(one, depth + 1)}" for key, one in value.items()]
+    else:
+        rows = [_json(one, depth + 1) for one in value]
+    inner = ",\n".join(f"{' ' * (depth + 1)}{row}" for row in rows)
+    return f"{ends[0]}\n{inner}\n{' ' * depth}{ends[1]}"
 
 
 def _needed() -> list[Definition]:
@@ -115,9 +130,11 @@ def _needed() -> list[Definition]:
         if one.module not in DATA:
             for name in one.uses.values():
                 add(_definition(INSTEAD.get(name, name)))
-        for name in one.imports.values():
-            if any(name.split()[1].partition(".")[0] == package for package in KEPT_OUT):
-                raise Unexpected(f"{one.module} needs '{name}'", fix="leave it out of the reader")
+        for statement in one.imports.values():
+            if statement.split()[1].partition(".")[0] in KEPT_OUT:
+                raise Unexpected(
+                    f"{one.module} needs '{statement}'", fix="leave it out of the reader"
+                )
         if f"from {PACKAGE}" in one.text or "plugins.plugin" in one.module:
             raise Unexpected(
                 f"{one.module}, line {one.line}: {one.names[0]} cannot stand in one file",

@@ -35,7 +35,7 @@ def completed(settings: Mapping[str, Any]) -> SimpleNamespace:
     given = {name: value for name, value in settings.items() if name != "is"}
     if unknown := sorted(given.keys() - DEFAULTS[kind].keys()):
         raise BadSettings(f"{kind} has no field '{unknown[0]}'", fix=_INSTALL)
-    fields = SimpleNamespace(**DEFAULTS[kind] | given, kind=kind)
+    fields = SimpleNamespace(**{**DEFAULTS[kind], **given, "kind": kind})
     if getattr(fields, "custom_ops", ()):
         raise BackendMissing("custom operators, which are code, are not loaded", fix=_INSTALL)
     return fields
@@ -51,7 +51,7 @@ def at_hand(fields: SimpleNamespace) -> tuple[SimpleNamespace, str]:
     lowered = {name: min(getattr(fields, name), cpus) for name in counts}
     if fields.threads > cpus and hasattr(fields, "affinity"):
         lowered["affinity"] = ""
-    return SimpleNamespace(**vars(fields) | lowered), (
+    return SimpleNamespace(**{**vars(fields), **lowered}), (
         f"asks for {wording.count(most, 'thread')}, and {wording.count(cpus, 'CPU')} can be used "
         f"here: it runs with {cpus}"
     )

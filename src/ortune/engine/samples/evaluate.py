@@ -27,7 +27,7 @@ from ortune.statistics import binomial, bootstrap
 if TYPE_CHECKING:
     from ortune.engine.call import Call
 
-Samples: TypeAlias = Source | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+Samples: TypeAlias = "Source | Mapping[str, Any] | Iterable[Mapping[str, Any]]"
 """A folder, a file, ``module:function``, a function; or dicts of arrays, one a sample or batch."""
 Floats: TypeAlias = NDArray[np.float64]
 _ERROR = 0.025
