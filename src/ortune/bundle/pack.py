@@ -64,7 +64,7 @@ def pack(
         sign: Private key, a PEM file: a signature is written beside, ``NAME.ortune.sig``.
         preprocess: ``preprocess.toml``, by which the engine takes pictures; without it the one
             that lay beside the run's images.
-        reader: Put a reader in, which opens the bundle where ortune is not installed.
+        reader: Put in what opens the bundle where ortune is not installed.
         force: Replace an existing file. Inputs of the run are never replaced.
         custom_ops: Run the code that the run names, where golden samples of a trial are not there
             yet.
@@ -77,16 +77,14 @@ def pack(
     path = Path(path)
     signed = None if sign is None else signer(Path(sign))
     _demand_licence(licence)
-    others = with_.split(",") if isinstance(with_, str) else with_
     trials = chosen(
         study,
         trial=trial,
-        others=[key.strip() for key in others if key.strip()],
+        others=_keys(with_),
         per_backend=per_backend,
         unconfirmed=unconfirmed,
     )
-    for one in trials:
-        _demand_portable(one.plan.backend)
+    _demand_portable(*(one.plan.backend for one in trials))
     if signed is not None:
         free(signature_of(path), force, Path(sign or ""))
     parts = content(study, trials, licence=licence, custom_ops=custom_ops)
@@ -98,6 +96,11 @@ def pack(
     if signed is not None:
         signed(path, force)
     return path
+
+
+def _keys(given: str | Sequence[str]) -> list[str]:
+    keys = given.split(",") if isinstance(given, str) else given
+    return [key.strip() for key in keys if key.strip()]
 
 
 def _texts(parts: Content, trials: Sequence[Trial]) -> dict[str, bytes]:
@@ -136,19 +139,20 @@ def _demand_licence(text: str) -> None:
         )
 
 
-def _demand_portable(backend: Backend) -> None:
+def _demand_portable(*backends: Backend) -> None:
     """Refuse settings that a reader of the bundle would refuse.
 
     Raises:
         BadSettings: They are not in the table, or name code that a bundle cannot bring.
     """
-    stored.demand(codec.encode(backend), "a bundle", fix=_ANOTHER)
-    named = set(stored.code(codec.encode(backend))) - set(backend.custom_ops)
-    if named:
-        raise BadSettings(
-            f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",
-            fix=_ANOTHER,
-        )
+    for backend in backends:
+        stored.demand(codec.encode(backend), "a bundle", fix=_ANOTHER)
+        named = set(stored.code(codec.encode(backend))) - set(backend.custom_ops)
+        if named:
+            raise BadSettings(
+                f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",
+                fix=_ANOTHER,
+            )
 
 
 def _json(value: object, indent: int | None = 1) -> bytes:

@@ -63,11 +63,7 @@ def load(
     """
     path, how = Path(path), serving(instances, device, max_batch, max_delay_us)
     if not archive.is_bundle(path):
-        if require_signature is not None:
-            raise BadSettings(
-                f"{path.name} is a plain model, and only bundles are signed",
-                fix="give a bundle, or leave the key out",
-            )
+        _demand_unsigned(path, require_signature)
         return _plain(path, on, custom_ops, how)
     if require_signature is not None:
         verify_signature(path, require_signature)
@@ -85,6 +81,14 @@ def load(
         for name, one in shown.items():
             found.calls[name].pictures = one
         return Engine(found.calls, found.backend, stack.pop_all(), found.fallback, found.plan)
+
+
+def _demand_unsigned(path: Path, key: str | Path | None) -> None:
+    if key is not None:
+        raise BadSettings(
+            f"{path.name} is a plain model, and only bundles are signed",
+            fix="give a bundle, or leave the key out",
+        )
 
 
 def _plain(

@@ -71,9 +71,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def kept(request: pytest.FixtureRequest, corpus: Path) -> Iterator[None]:
     """Keep the bundle of each test for the one that looks at the memory they take."""
+    has = "bundle" in request.fixturenames
+    bundle = request.getfixturevalue("bundle") if has else None
     yield
-    if "bundle" in request.fixturenames:
-        bundle = request.getfixturevalue("bundle")
+    if bundle is not None:
         shutil.copy(bundle, corpus / f"{len(list(corpus.iterdir()))}.ortune")
 
 
