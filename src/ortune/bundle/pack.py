@@ -72,13 +72,7 @@ def pack(
     signed = None if sign is None else signer(Path(sign))
     _demand_licence(licence)
     others = with_.split(",") if isinstance(with_, str) else with_
-    trials = chosen(
-        study,
-        trial=trial,
-        others=[key.strip() for key in others if key.strip()],
-        per_backend=per_backend,
-        unconfirmed=unconfirmed,
-    )
+    trials = chosen(study, trial, others, per_backend=per_backend, unconfirmed=unconfirmed)
     for one in trials:
         _demand_portable(one.plan.backend)
     if signed is not None:
