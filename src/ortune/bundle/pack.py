@@ -77,13 +77,8 @@ def pack(
     path = Path(path)
     signed = None if sign is None else signer(Path(sign))
     _demand_licence(licence)
-    trials = chosen(
-        study,
-        trial=trial,
-        others=_keys(with_),
-        per_backend=per_backend,
-        unconfirmed=unconfirmed,
-    )
+    others = with_.split(",") if isinstance(with_, str) else with_
+    trials = chosen(study, trial, others, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(one.plan.backend for one in trials))
     if signed is not None:
         free(signature_of(path), force, Path(sign or ""))
@@ -96,11 +91,6 @@ def pack(
     if signed is not None:
         signed(path, force)
     return path
-
-
-def _keys(given: str | Sequence[str]) -> list[str]:
-    keys = given.split(",") if isinstance(given, str) else given
-    return [key.strip() for key in keys if key.strip()]
 
 
 def _texts(parts: Content, trials: Sequence[Trial]) -> dict[str, bytes]:

@@ -76,10 +76,8 @@ def load(
     with ExitStack() as stack:
         with archive.opened(path) as (file, manifest):
             consent.demand(path.name, manifest, custom_ops)
-            shown = pictures.of_bundle(path.name, file, manifest)
             found = plans.open_plan(stack, plans.Opened(path.name, file, manifest, how), wanted)
-        for name, one in shown.items():
-            found.calls[name].pictures = one
+            pictures.attach(found.calls, path.name, file, manifest)
         return Engine(found.calls, found.backend, stack.pop_all(), found.fallback, found.plan)
 
 

@@ -73,16 +73,22 @@ class PictureInput:
         return np.concatenate(made)
 
 
-def of_bundle(name: str, file: zipfile.ZipFile, manifest: Manifest) -> dict[str, PictureInput]:
-    """Return model name -> its input that takes pictures; none where the bundle does not say.
+def attach(calls: Mapping[str, Any], name: str, file: zipfile.ZipFile, manifest: Manifest) -> None:
+    """Let the models of a bundle take pictures, as it says; nothing where it does not say.
+
+    Args:
+        calls: Model name -> what is called; its `pictures` are set.
+        name: Of the bundle, for errors.
 
     Raises:
         BadModel: The settings were changed, or are none that a bundle may hold.
     """
     if PREPROCESS not in manifest.members:
-        return {}
+        return
     archive.take(file, manifest, PREPROCESS, None)
-    return read(file.read(PREPROCESS), f"{name}: '{PREPROCESS}'", manifest.signatures)
+    found = read(file.read(PREPROCESS), f"{name}: '{PREPROCESS}'", manifest.signatures)
+    for model, one in found.items():
+        calls[model].pictures = one
 
 
 def read(
