@@ -6,9 +6,9 @@
     outputs = model(x=array)
 
 or ``python reader.py model.ortune [inputs.npz [-o out.npz]]``. Plans for the CPU run as they were
-measured, plans for OpenVINO where ``onnxruntime-ep-openvino`` is installed. All others, and
-custom operators, need ortune: in their place the original runs on the CPU, with one warning. No
-code of a bundle is ever run.
+measured, plans for OpenVINO where ``onnxruntime-ep-openvino`` or ``openvino`` is installed. All
+others, and custom operators, need ortune: in their place the original runs on the CPU, with one
+warning. No code of a bundle is ever run.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import allowed
 from ortune.engine.reader.tables import DEFAULTS
 from ortune.runtimes.onnxruntime import checks, cpu_options, session
-from ortune.runtimes.openvino import plugin, properties
+from ortune.runtimes.openvino import native, plugin, properties
 
 PLAIN: Mapping[str, Any] = {"is": "backends/cpu"}
 """The settings of a bundle's fall-back."""
@@ -69,8 +69,14 @@ def opened(path: Path, fields: SimpleNamespace) -> Iterator[Any]:
     default = SimpleNamespace(**DEFAULTS[fields.kind])
     if fields.kind == "openvino":
         made = properties.made(fields, default)
-        properties.demand([name for name in made if name not in properties.ALWAYS], plugged=True)
-        with plugin.session(path, fields.threads, made, verbose=False) as found:
+        plugged = _plugged()
+        free = [name for name in made if name not in properties.ALWAYS]
+        properties.demand(free, plugged=plugged)
+        if plugged:
+            way = plugin.session(path, fields.threads, made, verbose=False)
+        else:
+            way = native.session(path, made)
+        with way as found:
             yield found
         return
     fields.level = graph_level(fields.level)
@@ -79,6 +85,21 @@ def opened(path: Path, fields: SimpleNamespace) -> Iterator[Any]:
         if fields.flush_denormals:
             checks.demand_flushed()
         yield found
+
+
+def _plugged() -> bool:
+    """Return whether OpenVINO's plug-in is the way to it, else its own runtime.
+
+    Raises:
+        BackendMissing: There is neither.
+    """
+    try:
+        plugin.devices()
+    except BackendMissing:
+        if native.installed():
+            return False
+        raise
+    return True
 
 
 def register(options: Any, libraries: Sequence[str]) -> None:
