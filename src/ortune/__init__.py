@@ -21,6 +21,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     optimize   Find the fastest version of MODEL that keeps the answers, and prove it.
     pack       Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
     profile    Say where the time of a run of MODEL goes: by operator, by node and by region.
+    reader     Write the reader: one Python file that opens bundles where ortune is not installed.
     report     Write the report as one offline file: HTML, or Markdown where the name ends in .md.
     timeline   Time MODEL plain, optimized, quantized and both: once, a session, an inference.
     tune       Find the runtime settings that MODEL runs fastest with on one backend.
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from ortune.data.feeds import Feeds as Feeds
     from ortune.engine.engine import Engine as Engine
     from ortune.engine.load import load as load
+    from ortune.engine.reader.generate import reader as reader
+    from ortune.engine.signing import verify_signature as verify_signature
     from ortune.experiment.ledger import read_study as read_study
     from ortune.recipe.build import build as build
     from ortune.reporting.python.compare import compare as compare
@@ -107,6 +110,7 @@ _HOME = {
     "pack": "bundle.pack",
     "profile": "reporting.python.profile",
     "read_study": "experiment.ledger",
+    "reader": "engine.reader.generate",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
     "step": "core.reading",
@@ -115,6 +119,7 @@ _HOME = {
     "tune": "analysis.tuning.tune",
     "verdicts": "analysis.profiling.roofline",
     "verify": "analysis.verification.verify",
+    "verify_signature": "engine.signing",
 }
 
 

@@ -238,7 +238,8 @@ def _change(rng: Random, holder: Any, key: Any) -> None:
     elif kind == 2 and isinstance(old, str):
         holder[key] = text(rng, old)
     elif kind == 3 and isinstance(old, (int, float)):
-        holder[key] = rng.choice((-old, old * 1000, old + 0.5, str(old), [old], 10**18, 2**31))
+        half = old % 2**53 + 0.5  # an integer may be too large for a float
+        holder[key] = rng.choice((-old, old * 1000, half, str(old), [old], 10**18, 2**31))
     elif kind == 4 and isinstance(old, (list, dict)):
         holder[key] = rng.choice(({"config": dict([rng.choice(CONFIG)])}, [old] * 50, {"a": old}))
     elif kind == 5:

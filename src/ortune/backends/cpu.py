@@ -11,12 +11,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
 from ortune.runtimes.onnxruntime import affinity as affinities
-from ortune.runtimes.onnxruntime import checks, keys, session
+from ortune.runtimes.onnxruntime import checks, cpu_options, keys, session
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.runtimes.onnxruntime import record as ort_record
 
@@ -92,7 +91,7 @@ class Cpu(Backend):
         checks.at_least(1, spin_backoff=self.spin_backoff)
         checks.one_of((-1, 0, 16, 32, 64, 128, 256), nbits_block=self.nbits_block)
         affinities.parse(self.affinity)
-        checks.pairs(self.config, _OWN)
+        checks.pairs(self.config, cpu_options.OWN)
 
     @property
     def lossy(self) -> bool:
@@ -203,13 +202,7 @@ class Cpu(Backend):
 
     def entries(self) -> dict[str, str]:
         """Return the session keys of all fields that are not at the runtime's default."""
-        made = {
-            key: text or str(getattr(self, name))
-            for key, (name, text) in _KEYS.items()
-            if getattr(self, name) != getattr(Cpu, name)
-            and (self.parallel or not key.startswith("session.inter_op."))
-        }
-        return made | checks.pairs(self.config, _OWN)
+        return cpu_options.entries(self, Cpu)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the CPU provider.
@@ -228,29 +221,9 @@ class Cpu(Backend):
 
     def _options(self, verbose: bool, save_to: Path | None = None) -> Any:
         """Return the runtime's options, every key probed."""
-        checks.agree(
-            (not self.inter_threads or self.parallel, "inter_threads", "parallel=true"),
-            (self.arena_growth == "power-of-two" or self.arena, "arena_growth", "arena=true"),
+        return cpu_options.made(
+            self, self.entries(), self.custom_ops, verbose=verbose, save_to=save_to
         )
-        affinities.check(self.affinity, self.threads or effective_cpus())
-        entries = self.entries()
-        keys.demand(entries)
-        made = session.options(
-            self.threads,
-            self.level,
-            verbose=verbose,
-            save_to=save_to,
-            custom_ops=self.custom_ops,
-        )
-        made.enable_cpu_mem_arena = self.arena
-        made.enable_mem_pattern = self.memory_pattern
-        if self.parallel:
-            session.side_by_side(made, self.inter_threads)
-        if "session.use_env_allocators" in entries:
-            session.share_small_arena()
-        for key, value in entries.items():
-            made.add_session_config_entry(key, value)
-        return made
 
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
@@ -268,33 +241,3 @@ class Cpu(Backend):
         """Write the graph as rewritten at this level; ``all`` binds it to this CPU."""
         with self._open(path, self._options(False, save_to=out)):
             pass
-
-
-_KEYS: Mapping[str, tuple[str, str]] = {
-    "session.intra_op.allow_spinning": ("spin", "0"),
-    "session.inter_op.allow_spinning": ("spin", "0"),
-    "session.intra_op.spin_duration_us": ("spin_us", ""),
-    "session.inter_op.spin_duration_us": ("spin_us", ""),
-    "session.intra_op.spin_backoff_max": ("spin_backoff", ""),
-    "session.inter_op.spin_backoff_max": ("spin_backoff", ""),
-    "session.use_env_allocators": ("arena_growth", "1"),
-    "session.disable_prepacking": ("prepack", "1"),
-    "session.set_denormal_as_zero": ("flush_denormals", "1"),
-    "session.dynamic_block_base": ("block_base", ""),
-    "session.intra_op_thread_affinities": ("affinity", ""),
-    "optimization.enable_gelu_approximation": ("fast_gelu", "1"),
-    "optimization.enable_cast_chain_elimination": ("cast_chains", "1"),
-    "session.qdq_matmulnbits_block_size": ("nbits_block", ""),
-}
-"""Session key -> its field, and what is written where that is not at its default (the value)."""
-_OWN: Mapping[str, str] = {
-    **{key: name for key, (name, _) in _KEYS.items()},
-    "session.execution_mode": "parallel",
-    "session.intra_op_num_threads": "threads",
-    "session.inter_op_num_threads": "inter_threads",
-    "session.enable_cpu_mem_arena": "arena",
-    "session.enable_mem_pattern": "memory_pattern",
-    "session.graph_optimization_level": "level",
-    "optimization.disable_specified_optimizers": "disable",
-}
-"""Names that have a field: the runtime lists some of them without reading them as keys."""

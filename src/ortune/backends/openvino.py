@@ -11,7 +11,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.hardware.native import native as natively
 from ortune.core.hardware.native import native_types
 from ortune.core.plugins.bounds import THREADS
@@ -57,7 +56,7 @@ class Openvino(Backend):
 
     def __post_init__(self) -> None:
         checks.at_least(0, threads=self.threads, streams=self.streams)
-        checks.pairs(self.config, _OWN)
+        checks.pairs(self.config, property_keys.OWN)
 
     @property
     def lossy(self) -> bool:
@@ -130,16 +129,7 @@ class Openvino(Backend):
 
     def properties(self) -> dict[str, str]:
         """Return OpenVINO's properties: those that matter, and all that are not at its default."""
-        made = {
-            "INFERENCE_NUM_THREADS": str(self.threads or effective_cpus()),
-            "INFERENCE_PRECISION_HINT": self.precision,
-            "PERFORMANCE_HINT": self.hint.upper(),
-        }
-        for key, name in _OWN.items():
-            value = getattr(self, name)
-            if key not in made and value != getattr(Openvino, name):
-                made[key] = _TEXTS.get(str(value), str(value))
-        return made | checks.pairs(self.config, _OWN)
+        return property_keys.made(self, Openvino)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session with every option that matters written out.
@@ -173,28 +163,6 @@ class Openvino(Backend):
 
     def _probe(self, plugged: bool) -> None:
         """Refuse what the way that would be taken does not know; the three usual ones exist."""
-        names = [name for name in self.properties() if name not in _ALWAYS]
+        names = [name for name in self.properties() if name not in property_keys.ALWAYS]
         if names:
             property_keys.demand(names, plugged=plugged)
-
-
-_ALWAYS = frozenset({"INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT"})
-_TEXTS = {
-    "True": "YES",
-    "on": "YES",
-    "off": "NO",
-    "performance": "PCORE_ONLY",
-    "efficient": "ECORE_ONLY",
-}
-"""Values of fields as OpenVINO spells them; all others are written as they are."""
-_OWN: Mapping[str, str] = {
-    "INFERENCE_NUM_THREADS": "threads",
-    "INFERENCE_PRECISION_HINT": "precision",
-    "PERFORMANCE_HINT": "hint",
-    "NUM_STREAMS": "streams",
-    "ENABLE_CPU_PINNING": "pinning",
-    "ENABLE_HYPER_THREADING": "hyper_threading",
-    "SCHEDULING_CORE_TYPE": "cores",
-    "CPU_DENORMALS_OPTIMIZATION": "flush_denormals",
-}
-"""Properties that have a field."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -61,6 +61,7 @@ def load(
     *,
     labels: str | Path | Sequence[Any] | None = None,
     batch: int = 0,
+    pictures: Mapping[str, Any] | None = None,
     sink: Sink = silent,
 ) -> Feeds:
     """Read a source into ``OUT/feeds.stream``, one sample at a time, checking each.
@@ -71,6 +72,7 @@ def load(
         out: Folder for the stream file.
         labels: A .npy or .csv file, or a sequence; in the samples' order.
         batch: Samples that will be stacked into one run; checked here, not stacked.
+        pictures: Keys of ``preprocess.toml`` in the place of those beside the images.
         sink: Receives how far it is.
 
     Raises:
@@ -81,7 +83,7 @@ def load(
     shown = sources.name(source)
     work = _Loading(inputs, labels, sink)
     path = out / "feeds.stream"
-    blocks = sources.open_source(source, inputs, work.note)
+    blocks = sources.open_source(source, inputs, work.note, pictures)
     count = stream.write(path, work.samples(blocks, shown))
     return Feeds(
         path,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,38 +20,60 @@ from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.stream import named
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Picture: TypeAlias = "str | Path | Image | NDArray[np.uint8]"
 _PIXEL = 3 * 4
 """Bytes of a pixel as three floats."""
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
 def blocks(
-    files: Sequence[Path], folder: Path, inputs: Sequence[TensorSpec], note: Note
+    files: Sequence[Path],
+    folder: Path,
+    inputs: Sequence[TensorSpec],
+    note: Note,
+    given: Mapping[str, Any] | None = None,
 ) -> Iterator[NamedArrays]:
     """Yield one block an image; sub-folders of `folder` are classes, labelled 0, 1, ... by name.
+
+    Args:
+        given: Keys of the settings; those in the folder without them.
 
     Raises:
         BadData: Pillow is missing, the settings do not fit, or a file is no image.
     """
-    settings, spec = _settings(folder, inputs, note)
+    given = preprocess.read(folder / SETTINGS) if given is None else given
+    settings, spec = settings_for(given, inputs, note, folder / SETTINGS)
     classes = _classes(files, folder, note)
     for path in files:
-        columns = {spec.name: Column.of(_tensor(path, settings, spec))}
+        columns = {spec.name: Column.of(tensor(path, settings, spec))}
         if path.parent.name in classes and path.parent != folder:
             columns["label"] = Column.of(np.array(classes[path.parent.name]))
         yield NamedArrays(str(path.relative_to(folder)), columns)
 
 
-def _settings(
-    folder: Path, inputs: Sequence[TensorSpec], note: Note
+def settings_for(
+    given: Mapping[str, Any], inputs: Sequence[TensorSpec], note: Note, where: str | Path
 ) -> tuple[Preprocess, TensorSpec]:
-    given = preprocess.read(folder / SETTINGS)
+    """Return how pictures become an input, and which; what is not given is read off its shape.
+
+    Args:
+        given: Keys of the settings.
+        inputs: Of the model.
+        note: Is told what is done.
+        where: The file that the keys are from, for errors.
+
+    Raises:
+        BadData: The settings do not fit.
+    """
     name = str(given.get("input", inputs[0].name if len(inputs) == 1 else ""))
     spec = checks.by_name(inputs).get(name)
     if spec is None:
         raise BadData(
             f"images for the input '{name}': the model's are {', '.join(checks.by_name(inputs))}",
-            fix=f'name one of them in {folder / SETTINGS}: input = "..."',
+            fix=f'name one of them in {where}: input = "..."',
         )
     if _folded(spec, given):
         note(f"images: {SETTINGS} is ignored, as '{name}' takes pictures of uint8 as they are")
@@ -59,7 +82,7 @@ def _settings(
     try:
         settings = codec.build(Preprocess, fields)
     except BadSettings as error:
-        raise BadData(f"{folder / SETTINGS}: {error.what}", fix=error.fix) from None
+        raise BadData(f"{where}: {error.what}", fix=error.fix) from None
     source = SETTINGS if given else f"no {SETTINGS}, so by default"
     note(f"images ({source}): {settings}")
     return settings, spec
@@ -85,31 +108,54 @@ def _classes(files: Sequence[Path], folder: Path, note: Note) -> dict[str, int]:
     return {name: at for at, name in enumerate(names)}
 
 
-def _tensor(path: Path, settings: Preprocess, spec: TensorSpec) -> NDArray[Any]:
-    values = preprocess.values(_pixels(path, settings), settings)
+def is_picture(value: object) -> bool:
+    """Say whether a value may stand for a picture: a path, pixels of uint8, or Pillow's image."""
+    if isinstance(value, np.ndarray):
+        return value.dtype == np.uint8 and (value.ndim == 2 or value.shape[2:] in ((1,), (3,)))
+    return isinstance(value, (str, Path)) or hasattr(value, "getexif")
+
+
+def tensor(picture: Picture, settings: Preprocess, spec: TensorSpec) -> NDArray[Any]:
+    """Return the tensor of one picture, with a batch dimension of 1 where the input has one.
+
+    Args:
+        picture: A file, Pillow's image, or pixels of uint8 [height, width, 3] or [height, width].
+
+    Raises:
+        BadData: Pillow is missing, it is no picture, or too small for the crop.
+    """
+    values = preprocess.values(_pixels(picture, settings), settings)
     if spec.shape is None or len(spec.shape) != 3:
         values = values[None]
     return _typed(values, settings.dtype)
 
 
-def _pixels(path: Path, settings: Preprocess) -> NDArray[np.uint8]:
+def _pixels(picture: Picture, settings: Preprocess) -> NDArray[np.uint8]:
     """Return the pixels [height, width, channels]."""
     try:
         from PIL import Image as PillowImage
     except ImportError:
         raise BadData("reading images needs Pillow", fix="pip install ortune[images]") from None
+    name = str(picture) if isinstance(picture, (str, Path)) else "the picture"
     try:
-        with PillowImage.open(path) as opened:
+        with ExitStack() as stack:
+            if isinstance(picture, (str, Path)):
+                opened: Image = stack.enter_context(PillowImage.open(picture))
+            elif isinstance(picture, np.ndarray):
+                flat = picture[..., 0] if picture.shape[2:] == (1,) else picture
+                opened = PillowImage.fromarray(np.ascontiguousarray(flat))
+            else:
+                opened = picture
             wide, high = opened.size
             if settings.resize is not None:
                 wide, high = preprocess.resized(opened.size, settings.resize)
-            sizes.demand(_PIXEL * max(wide * high, opened.size[0] * opened.size[1]), str(path))
+            sizes.demand(_PIXEL * max(wide * high, opened.size[0] * opened.size[1]), name)
             image = opened.convert("L" if settings.channels == "gray" else "RGB")
     except (OSError, ValueError, PillowImage.DecompressionBombError) as error:
         raise BadData(
-            f"cannot read {path}: {user_function.reason(error)}", fix="remove it, or save it again"
+            f"cannot read {name}: {user_function.reason(error)}", fix="remove it, or save it again"
         ) from error
-    return preprocess.pixels(image, settings, path.name)
+    return preprocess.pixels(image, settings, Path(name).name)
 
 
 def _typed(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:

@@ -25,8 +25,16 @@ _KINDS = (
 )
 
 
-def open_source(source: Source, inputs: Sequence[TensorSpec], note: Note) -> Iterator[NamedArrays]:
+def open_source(
+    source: Source,
+    inputs: Sequence[TensorSpec],
+    note: Note,
+    pictures: Mapping[str, Any] | None = None,
+) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
+
+    Args:
+        pictures: Keys of ``preprocess.toml`` in the place of those beside images.
 
     Raises:
         BadData: It does not exist, is empty or of no known kind.
@@ -40,14 +48,14 @@ def open_source(source: Source, inputs: Sequence[TensorSpec], note: Note) -> Ite
             return _called(user_function.function(source, *user_function.DATA), source, inputs)
         raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or module:function")
     if path.is_dir():
-        return _folder(path, inputs, note)
+        return _folder(path, inputs, note, pictures)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return iter([arrays.npz(path)])
     if suffix in (".jsonl", ".ndjson"):
         return _lines(path, inputs)
     if suffix in images.SUFFIXES:
-        return images.blocks([path], path.parent, inputs, note)
+        return images.blocks([path], path.parent, inputs, note, pictures)
     if suffix == ".npy" and len(inputs) == 1:
         return iter([NamedArrays(path.name, {inputs[0].name: arrays.npy(path)})])
     raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or module:function")
@@ -61,7 +69,12 @@ def name(source: Source) -> str:
     return str(source)
 
 
-def _folder(folder: Path, inputs: Sequence[TensorSpec], note: Note) -> Iterator[NamedArrays]:
+def _folder(
+    folder: Path,
+    inputs: Sequence[TensorSpec],
+    note: Note,
+    pictures: Mapping[str, Any] | None,
+) -> Iterator[NamedArrays]:
     entries = sorted(
         (p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name
     )
@@ -78,7 +91,7 @@ def _folder(folder: Path, inputs: Sequence[TensorSpec], note: Note) -> Iterator[
     nested = [q for p in entries if p.is_dir() for q in sorted(p.iterdir(), key=lambda q: q.name)]
     for files in (entries, nested):
         if found := [p for p in files if p.suffix.lower() in images.SUFFIXES and p.is_file()]:
-            return images.blocks(found, folder, inputs, note)
+            return images.blocks(found, folder, inputs, note, pictures)
     raise BadData(
         f"no samples in {folder}: "
         + ("it is empty" if not entries else "no file is of a known kind"),

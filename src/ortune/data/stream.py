@@ -183,9 +183,11 @@ def named(text: str) -> np.dtype[Any]:
     try:
         return np.dtype(text)
     except TypeError:
-        import ml_dtypes
+        kind: Any = None
+        with contextlib.suppress(ImportError):  # the reader in one file does without
+            import ml_dtypes
 
-        kind: Any = vars(ml_dtypes).get(text)
+            kind = vars(ml_dtypes).get(text)
         if not isinstance(kind, type):
             raise
         return np.dtype(kind)

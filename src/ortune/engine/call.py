@@ -18,6 +18,7 @@ from ortune.engine.batching import Batcher, Statistics
 from ortune.engine.instances import Instances, Serving
 from ortune.engine.joining import Answer, Joint
 from ortune.engine.manifest import Signature
+from ortune.engine.samples.pictures import PictureInput
 from ortune.engine.signature import check, wanted
 
 _WARM = "give a sample of yours: engine.warm_up(name=array)"
@@ -29,7 +30,10 @@ class Call:
     Attributes:
         name: The model's name, for messages.
         signature: What it takes and gives.
+        pictures: Its input that takes pictures; None where tensors alone are taken.
     """
+
+    pictures: PictureInput | None = None
 
     def __init__(
         self,
@@ -71,8 +75,9 @@ class Call:
             BadData: The inputs do not fit the model.
             OrtuneError: The engine was closed.
         """
-        check(inputs, self._inputs, self.name)
-        return self._instances.run(inputs)
+        given = self._tensors(inputs)
+        check(given, self._inputs, self.name)
+        return self._instances.run(given)
 
     def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
         """Run many samples, those of equal shapes together, and return their outputs in order.
@@ -82,6 +87,7 @@ class Call:
                 found it.
             OrtuneError: The engine was closed.
         """
+        samples = [self._tensors(sample) for sample in samples]
         for place, sample in enumerate(samples):
             try:
                 check(sample, self._inputs, self.name)
@@ -96,6 +102,10 @@ class Call:
                     raise answer
                 found[place] = answer
         return [found[place] for place in range(len(samples))]
+
+    def _tensors(self, inputs: Tensors) -> Tensors:
+        """Return the inputs with tensors in the place of pictures."""
+        return inputs if self.pictures is None else self.pictures.tensors(inputs)
 
     def _computed(
         self, samples: Sequence[Tensors], groups: Sequence[Sequence[int]]
@@ -121,8 +131,9 @@ class Call:
             QueueFull: More requests wait than may.
             OrtuneError: The engine was closed.
         """
-        check(inputs, self._inputs, self.name)
-        return await self._queue.submit(inputs)
+        given = self._tensors(inputs)
+        check(given, self._inputs, self.name)
+        return await self._queue.submit(given)
 
     @property
     def statistics(self) -> Statistics:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Self
 
 from numpy.typing import NDArray
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
+from ortune.core.metric import Metric
 from ortune.core.session import Tensors
 from ortune.engine.batching import Statistics
 from ortune.engine.call import Call
-from ortune.engine.manifest import Signature
+from ortune.engine.manifest import PackedPlan, Signature
+from ortune.engine.samples.evaluate import Evaluation, Samples, evaluate
 
 
 class Engine:
@@ -23,7 +26,10 @@ class Engine:
 
     Attributes:
         backend: What really runs them.
-        fallback: Why a bundle's original runs in place of the tuned model; empty when it does not.
+        fallback: Why something else than a bundle's first plan runs, or than the plan that was
+            asked for; empty when it does not.
+        plan: The bundle's plan that runs; None for its original, for a backend that none of its
+            plans was measured on, and for a plain model.
     """
 
     def __init__(
@@ -32,6 +38,7 @@ class Engine:
         backend: Backend,
         resources: ExitStack,
         fallback: str = "",
+        plan: PackedPlan | None = None,
     ) -> None:
         """Own what is given.
 
@@ -41,6 +48,7 @@ class Engine:
         """
         self.backend = backend
         self.fallback = fallback
+        self.plan = plan
         self._calls = dict(calls)
         self._only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
         self._release = weakref.finalize(self, resources.close)
@@ -97,6 +105,29 @@ class Engine:
             QueueFull: More requests wait than may.
         """
         return await (self._only or self._single()).submit(**inputs)
+
+    def evaluate(
+        self,
+        samples: Samples,
+        labels: str | Path | Sequence[Any] | None = None,
+        *,
+        metric: str | Metric | None = None,
+        reference: Engine | None = None,
+    ) -> Evaluation:
+        """Run every sample once through the only model and score the answers.
+
+        Args:
+            samples: As for ``optimize --data``, or dicts of arrays.
+            labels: One a sample, where the samples bring none.
+            metric: ``top1`` without it, with a reference ``agreement``.
+            reference: What the answers are compared with, by metrics that need no labels.
+
+        Raises:
+            BadData: A sample does not fit the model, or cannot be scored.
+            BadSettings: The metric is not known, or compares with a reference that is not given.
+        """
+        other = None if reference is None else reference[self.models[0]]
+        return evaluate(self._single(), samples, labels, metric=metric, reference=other)
 
     @property
     def statistics(self) -> Statistics:

@@ -11,7 +11,9 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
+from ortune.core import preprocess
 from ortune.core.acceptance import FASTEST, Goal
+from ortune.core.atomic_write import write_text
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
@@ -67,6 +69,7 @@ def prepare(
     fed = _fed(request, facts, root, header, sink).settled(root / "data")
     chosen = 0 if request.whole else finalists
     found, deadlines, timeout_s = _judged(request, root, fed, chosen, header, sink)
+    _keep_preprocess(request, root)
     fed = found.feeding.altered(request, root / "data" / "altered", sink)
     derived = f"budget {found.budget} ({found.rule})" if found.rule else ""
     for text in filter(None, (derived, found.outlook)):
@@ -94,6 +97,16 @@ def prepare(
         yielded=found.yielded,
         deadlines=deadlines,
     )
+
+
+def _keep_preprocess(request: ExperimentRequest, root: Path) -> None:
+    """Copy the settings that lie beside images into the run: its bundle takes pictures by them."""
+    if not isinstance(request.data, (str, Path)) or not Path(request.data).exists():
+        return
+    data = Path(request.data)
+    beside = (data if data.is_dir() else data.parent) / preprocess.SETTINGS
+    if beside.is_file():
+        write_text(root / preprocess.SETTINGS, beside.read_text(encoding="utf-8"))
 
 
 def _judged(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import struct
+import subprocess
+import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.unit import studies
+from tests.unit.bundle import standalone
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
@@ -52,6 +56,28 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(params=["engine", "reader"])
+def opens(request: pytest.FixtureRequest) -> Any:
+    """What opens a bundle: the engine, and the reader in one file."""
+    return standalone.ENGINE if request.param == "engine" else standalone.reader()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every hostile bundle, as its test left it."""
+    return tmp_path_factory.mktemp("hostile")
+
+
+@pytest.fixture(autouse=True)
+def kept(request: pytest.FixtureRequest, corpus: Path) -> Iterator[None]:
+    """Keep the bundle of each test for the one that looks at the memory they take."""
+    has = "bundle" in request.fixturenames
+    bundle = request.getfixturevalue("bundle") if has else None
+    yield
+    if bundle is not None:
+        shutil.copy(bundle, corpus / f"{len(list(corpus.iterdir()))}.ortune")
+
+
 def members_of(bundle: Path) -> Members:
     with zipfile.ZipFile(bundle) as file:
         return {name: file.read(name) for name in file.namelist()}
@@ -81,8 +107,10 @@ def settings(**changed: Any) -> Members:
 
 def refused(path: Path, said: str, kind: type[OrtuneError] = BadModel) -> None:
     """Loading, reading and running say it in two lines and leave nothing."""
-    for opened in (load, read):
-        with pytest.raises(kind, match=said) as caught:
+    alone = standalone.reader()
+    sides = [(load, kind), (read, kind), (alone.load, getattr(alone, kind.__name__))]
+    for opened, error in sides:
+        with pytest.raises(error, match=said) as caught:
             opened(path)
         assert len(str(caught.value).splitlines()) == 2, caught.value
     assert not list(Path(tempfile.gettempdir()).iterdir())
@@ -137,6 +165,8 @@ class TestSettings:
         if "bucketed" in said:  # a newer version may know more: the original runs instead
             with pytest.warns(RuntimeWarning, match="is no backend"):
                 load(bundle).close()
+            with pytest.warns(RuntimeWarning, match="'bucketed' is a backend that ortune alone"):
+                standalone.reader().load(bundle).close()
             return
         refused(bundle, said)
 
@@ -192,34 +222,44 @@ class TestManifest:
         forge(
             bundle,
             {f"models/toy{end}": content},
-            lambda manifest: manifest.update(models={"": f"models/toy{end}"}),
+            lambda manifest: manifest["plans"][0].update(models={"": f"models/toy{end}"}),
         )
         refused(bundle, "is no ONNX model")
 
-    def test_arithmetic_that_there_is_not(self, bundle: Path) -> None:
+    def test_arithmetic_that_there_is_not(self, bundle: Path, opens: Any) -> None:
         """What is not known here changes nothing; signs and sizes of its figures neither."""
 
         def odd(manifest: dict[str, Any]) -> None:
-            told = {"halves": ["\\", "float4"], "integers": -1, "risky": 10**18}
-            manifest["arithmetic"] |= told | {"instructions": ["x"], "system": "Linux ?"}
+            told: dict[str, Any] = {"halves": ["\\", "float4"], "integers": -1, "risky": 10**18}
+            manifest["plans"][0]["arithmetic"] |= told | {
+                "instructions": ["x"],
+                "system": "Linux ?",
+            }
 
         forge(bundle, {}, odd)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            load(bundle).close()
+            opens.load(bundle).close()
 
     def test_golden_samples_of_a_model_that_there_is_not(self, bundle: Path) -> None:
         def more(manifest: dict[str, Any]) -> None:
-            manifest["golden"]["other"] = manifest["golden"][""]
+            (plan,) = manifest["plans"]
+            plan["golden"]["other"] = plan["golden"][""]
 
         refused(forge(bundle, {}, more), "different models in different places")
 
-    @pytest.mark.parametrize("field", ["models", "signatures", "golden", "members", "arithmetic"])
-    @pytest.mark.parametrize("value", [None, 3, "x", [], [[]], {"": None}, {"is": "backends/cpu"}])
+    @pytest.mark.parametrize("field", ["models", "golden", "arithmetic", "custom_ops", "ratio"])
+    @pytest.mark.parametrize("value", [3, "x", [[]], {"": None}, {"is": "backends/cpu"}])
+    def test_fields_of_a_plan_of_another_form(self, bundle: Path, field: str, value: Any) -> None:
+        forge(bundle, {}, lambda manifest: manifest["plans"][0].update({field: value}))
+        refused(bundle, "manifest|is no ONNX model")
+
+    @pytest.mark.parametrize("field", ["plans", "signatures", "members", "provenance", "licence"])
+    @pytest.mark.parametrize("value", [None, 3, [[]], {"": None}, {"is": "backends/cpu"}])
     def test_fields_of_another_form(self, bundle: Path, field: str, value: Any) -> None:
         forge(bundle, {}, lambda manifest: manifest.update({field: value}))
-        if field == "golden" and value in ([], {}):
-            return
+        if field == "provenance" and value == {"is": "backends/cpu"}:
+            return  # words of anybody's
         refused(bundle, "manifest|is no ONNX model")
 
 
@@ -352,15 +392,15 @@ class TestZip:
         refused(bundle, "a link or no plain file")
 
     def test_there_must_be_room(
-        self, bundle: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path
+        self, bundle: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path, opens: Any
     ) -> None:
         from ortune.engine import archive
 
         small = (100, 90, 10)
         usage = type("usage", (), dict(zip(("total", "used", "free"), small, strict=True)))
         monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: usage)
-        with pytest.raises(OrtuneError, match="MB are free") as caught:
-            load(bundle)
+        with pytest.raises(opens.OrtuneError, match="MB are free") as caught:
+            opens.load(bundle)
         assert "TMPDIR" in caught.value.fix
         assert not list(temporary.iterdir())
 
@@ -371,7 +411,7 @@ class TestModel:
         "place", ["/etc/passwd", "../toy.bin", "toy.onnx", "", "a/../../x", "..\\x", "none.bin"]
     )
     def test_weights_lie_beside_it_in_the_bundle(
-        self, bundle: Path, which: str, place: str
+        self, bundle: Path, which: str, place: str, opens: Any
     ) -> None:
         proto = onnx.ModelProto.FromString(members_of(bundle)[which])
         tensor = proto.graph.initializer[0]
@@ -382,12 +422,12 @@ class TestModel:
         if which.startswith("fallback"):
             changed[SETTINGS] = b'{"is": "backends/quantum"}'
         forge(bundle, changed)
-        with pytest.raises(BadModel, match="keeps weights outside the bundle") as caught:
-            load(bundle)
+        with pytest.raises(opens.BadModel, match="keeps weights outside the bundle") as caught:
+            opens.load(bundle)
         assert len(str(caught.value).splitlines()) == 2
 
     @pytest.mark.parametrize("holder", ["attribute", "subgraph", "function", "sparse"])
-    def test_wherever_the_tensor_is(self, bundle: Path, holder: str) -> None:
+    def test_wherever_the_tensor_is(self, bundle: Path, holder: str, opens: Any) -> None:
         proto = onnx.ModelProto.FromString(members_of(bundle)["models/toy.onnx"])
         far = onnx.TensorProto(name="far", data_type=1, dims=[4], data_location=1)
         far.external_data.add(key="location", value="/etc/passwd")
@@ -402,18 +442,20 @@ class TestModel:
         else:
             proto.graph.sparse_initializer.add().values.CopyFrom(far)
         forge(bundle, {"models/toy.onnx": proto.SerializeToString()})
-        with pytest.raises(BadModel, match="keeps weights outside the bundle, in '/etc/passwd'"):
-            load(bundle)
+        with pytest.raises(
+            opens.BadModel, match="keeps weights outside the bundle, in '/etc/passwd'"
+        ):
+            opens.load(bundle)
 
-    def test_bytes_that_are_no_model(self, bundle: Path) -> None:
+    def test_bytes_that_are_no_model(self, bundle: Path, opens: Any) -> None:
         for content in (b"", b"location" + bytes(range(256)), b"\xff" * 40 + b"location"):
             forge(bundle, {"models/toy.onnx": content, "fallback/toy.onnx": content})
             with (
                 warnings.catch_warnings(),
-                pytest.raises(BadModel, match=r"no ONNX model|does not load") as caught,
+                pytest.raises(opens.BadModel, match=r"no ONNX model|does not load") as caught,
             ):
                 warnings.simplefilter("ignore")
-                load(bundle)
+                opens.load(bundle)
             assert len(str(caught.value).splitlines()) == 2
 
 
@@ -443,7 +485,7 @@ class TestGoldenSamples:
         ],
     )
     @pytest.mark.parametrize("which", ["inputs", "outputs"])
-    def test_a_forged_index(self, bundle: Path, index: Any, which: str) -> None:
+    def test_a_forged_index(self, bundle: Path, index: Any, which: str, opens: Any) -> None:
         if which == "outputs" and "other" in json.dumps(index):
             return
         magic = b"ortune-stream-1\n"
@@ -451,6 +493,56 @@ class TestGoldenSamples:
         body = magic.ljust(64, b"\0") + bytes(64)
         content = body + text + len(text).to_bytes(8, "little") + magic
         forge(bundle, {f"golden/{which}.stream": content})
-        with pytest.raises(BadModel, match="golden sample") as caught:
-            load(bundle)
+        with pytest.raises(opens.BadModel, match="golden sample") as caught:
+            opens.load(bundle)
         assert len(str(caught.value).splitlines()) == 2
+
+
+class TestReader:
+    def test_threads_are_lowered_with_one_warning(self, bundle: Path) -> None:
+        forge(bundle, settings(parallel=True, threads=5000))
+        with pytest.warns(RuntimeWarning, match="5,000 threads") as caught:
+            model = standalone.reader().load(bundle)
+        assert len(caught) == 1
+        with model:
+            assert not model.fallback
+            np.testing.assert_array_equal(model(x=X)["y"], Y)
+
+    def test_a_flipped_byte_anywhere(self, bundle: Path) -> None:
+        alone, content = standalone.reader(), bundle.read_bytes()
+        for at in range(0, len(content), max(1, len(content) // 60)):
+            turned = bytearray(content)
+            turned[at] ^= 1 << (at % 8)
+            bundle.write_bytes(turned)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    alone.load(bundle).close()
+            except alone.OrtuneError as error:
+                assert len(str(error).splitlines()) == 2, error
+
+    def test_all_of_these_take_little_memory(self, corpus: Path, tmp_path: Path) -> None:
+        """Under 64 MB beyond what the imports take, in a process of the reader's own."""
+        found = sorted(corpus.glob("*.ortune"))
+        if len(found) < 50:
+            pytest.skip("the other tests of this file make the bundles")
+        (tmp_path / "reader.py").write_text(standalone.source())
+        code = (
+            "import sys; sys.path.insert(0, sys.argv[1])\n"
+            "import resource, warnings, numpy, onnxruntime, reader\n"
+            "warnings.simplefilter('ignore')\n"
+            "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
+            "base, opened, worst = peak(), 0, 0\n"
+            "for path in sys.argv[2:]:\n"
+            "    try:\n        reader.load(path).close(); opened += 1\n"
+            "    except reader.OrtuneError as error:\n"
+            "        assert len(str(error).splitlines()) == 2, error\n"
+            "assert not any(name.startswith('ortune') for name in sys.modules)\n"
+            "print(peak() - base, opened)"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path), *map(str, found)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        held, opened = map(int, done.stdout.split())
+        assert held < 64, f"{held} MB over {len(found)} bundles"
+        assert opened < len(found) / 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +110,19 @@ def test_a_generators_samples_are_divided_with_their_calls(here: Path) -> None:
     assert search.proof == ()
     assert final.proof == tuple(range(len(final.indices)))
     assert final.groups is not None
+
+
+def test_the_settings_beside_images_are_kept(here: Path) -> None:
+    """What lies beside other data is not meant for this; a bundle of the run brings them along."""
+    (here / "preprocess.toml").write_text("scale = 2")
+    prepared(here, evaluate="functions:pairs", budget="score>=base-0.2")
+    assert not (here / "run" / "preprocess.toml").exists()
+    shutil.rmtree(here / "run")
+    (here / "data").mkdir()
+    (here / "data" / "preprocess.toml").write_text("scale = 1")
+    np.savez(here / "data" / "a.npz", x=np.ones((8, 4), np.float32))
+    prepared(here, data="data")
+    assert (here / "run" / "preprocess.toml").read_text() == "scale = 1"
 
 
 def test_a_search_profiles_the_original_once(here: Path) -> None:

@@ -18,6 +18,7 @@ A rule is a mapping with ``rule``:
 - ``word``: one of ``of``.
 - ``text``: of at most ``most`` characters that match ``pattern`` as a whole.
 - ``list``: of at most ``most`` items, each by the rule ``of``.
+- ``either``: by one of the rules ``of``.
 - ``pairs``: a list of ``key=value`` texts, each key by its rule in ``keys``, at most once.
 - ``plugin``: a plugin of a folder, by this same table.
 - ``code``: names of libraries or functions. They are kept and shown, and run only where a person
@@ -207,3 +208,21 @@ METRICS: Mapping[str, Mapping[str, Rule]] = {
     "score": {"path": _CODE, "share": _SHARE},
 }
 """Metrics whose score a function of the user's makes; all others hold a tensor's name alone."""
+
+_SIZE: Rule = {"rule": "either", "of": [_integer(1, 16384), _list(_integer(1, 16384), 2)]}
+_FACTOR: Rule = {"rule": "number", "least": -1e9, "most": 1e9}
+_SPREAD: Rule = {"rule": "number", "least": 1e-9, "most": 1e9}
+
+PREPROCESS: Mapping[str, Rule] = {
+    "input": _NAME,
+    "resize": _SIZE,
+    "crop": _SIZE,
+    "interpolation": _word("nearest", "bilinear", "bicubic", "lanczos", "box"),
+    "channels": _word("rgb", "bgr", "gray"),
+    "scale": _FACTOR,
+    "mean": {"rule": "either", "of": [_FACTOR, _list(_FACTOR, 3)]},
+    "std": {"rule": "either", "of": [_SPREAD, _list(_SPREAD, 3)]},
+    "layout": _word("NCHW", "NHWC"),
+    "dtype": _word("", "float32", "float16", "float64", "uint8", "int8", "int32", "int64"),
+}
+"""Keys of a bundle's ``preprocess.toml``: how its engine makes tensors of pictures."""

@@ -70,6 +70,23 @@ def demand(data: object, where: str, *, fix: str = DISTRUST) -> None:
             raise BadSettings(f"{where}: {why}", fix=fix)
 
 
+def demand_fields(
+    data: Mapping[str, Any], rules: Mapping[str, Rule], where: str, *, fix: str = DISTRUST
+) -> None:
+    """Refuse plain data whose keys or values are not by these rules.
+
+    Raises:
+        BadSettings: A key has no rule, or its value breaks it.
+    """
+    for name, value in data.items():
+        rule = rules.get(name)
+        if rule is None:
+            known = ", ".join(rules)
+            raise BadSettings(f"{where}: '{_cut(name)}' is none of {known}", fix=fix)
+        if why := next(_broken(rule, value), ""):
+            raise BadSettings(f"{where}: {name}: {why}", fix=fix)
+
+
 def code(data: object) -> tuple[str, ...]:
     """Return the names of libraries and functions in plain JSON data, in order, each once."""
     found: dict[str, None] = {}
@@ -187,6 +204,9 @@ def _broken(rule: Rule, value: Any) -> Iterator[str]:
                 yield f"{_shown(value)} is not of the form that it may have"
         case "list":
             yield from _listed(rule, value)
+        case "either":
+            if all(next(_broken(one, value), "") for one in rule["of"]):
+                yield f"{_shown(value)} is not what it may be"
         case "pairs":
             yield from _paired(rule["keys"], value)
         case "nothing":

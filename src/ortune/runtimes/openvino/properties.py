@@ -3,13 +3,58 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from ortune.core.errors import BadSettings
-from ortune.runtimes.onnxruntime import keys
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.runtimes.onnxruntime import checks, keys
 
 _DEVICE = "CPU"
+ALWAYS = frozenset({"INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT"})
+"""Properties that every OpenVINO has."""
+_TEXTS = {
+    "True": "YES",
+    "on": "YES",
+    "off": "NO",
+    "performance": "PCORE_ONLY",
+    "efficient": "ECORE_ONLY",
+}
+"""Values of fields as OpenVINO spells them; all others are written as they are."""
+OWN: Mapping[str, str] = {
+    "INFERENCE_NUM_THREADS": "threads",
+    "INFERENCE_PRECISION_HINT": "precision",
+    "PERFORMANCE_HINT": "hint",
+    "NUM_STREAMS": "streams",
+    "ENABLE_CPU_PINNING": "pinning",
+    "ENABLE_HYPER_THREADING": "hyper_threading",
+    "SCHEDULING_CORE_TYPE": "cores",
+    "CPU_DENORMALS_OPTIMIZATION": "flush_denormals",
+}
+"""Properties that have a field."""
+
+
+def made(settings: Any, default: Any) -> dict[str, str]:
+    """Return OpenVINO's properties: those that matter, and all that are not at its default.
+
+    Args:
+        settings: Has the fields of the backend `openvino`.
+        default: Has the same fields, as OpenVINO has them by itself.
+
+    Raises:
+        BadSettings: A free property is wrong.
+    """
+    found = {
+        "INFERENCE_NUM_THREADS": str(settings.threads or effective_cpus()),
+        "INFERENCE_PRECISION_HINT": settings.precision,
+        "PERFORMANCE_HINT": settings.hint.upper(),
+    }
+    for key, name in OWN.items():
+        value = getattr(settings, name)
+        if key not in found and value != getattr(default, name):
+            found[key] = _TEXTS.get(str(value), str(value))
+    return found | checks.pairs(settings.config, OWN)
 
 
 def demand(names: Sequence[str], *, plugged: bool) -> None:

@@ -1,0 +1,1 @@
+"""A reader of bundles in one file, for where ortune is not installed."""

@@ -1,0 +1,1 @@
+"""What an engine is given beside tensors: pictures, and samples that it is scored on."""
