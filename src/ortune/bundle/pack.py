@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
+from ortune.bundle.package import package
+from ortune.bundle.target import Target
 from ortune.core.atomic_write import replacing
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings, OrtuneError
@@ -32,13 +36,14 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def pack(
-    study: Study,
+    study: Study | str | Path,
     path: str | Path,
     *,
     trial: str | None = None,
     unconfirmed: bool = False,
     force: bool = False,
     custom_ops: bool = False,
+    target: str | Target | None = None,
 ) -> Path:
     """Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
 
@@ -46,18 +51,27 @@ def pack(
     refuse is not written.
 
     Args:
-        path: Where it goes, by custom ``NAME.ortune``.
+        study: The run; with `target` a bundle's path will do.
+        path: Where it goes, by custom ``NAME.ortune``; with `target` a folder.
         trial: Start of the key of another trial than the best.
         unconfirmed: Pack one that no finalist's pairs have confirmed as faster and within the
             budget.
         force: Replace an existing file. Inputs of the run are never replaced.
         custom_ops: Run the code that the run names, where golden samples of the trial are not
             there yet.
+        target: Write a package for another runtime in place of a bundle, such as
+            ``triton(release=26.05)``: of the best confirmed plan that it can run.
 
     Raises:
         OrtuneError: The trial cannot be packed or is not confirmed, a part of the run is gone,
-            its settings are none that a bundle may hold, or the path cannot be written.
+            its settings are none that a bundle may hold, or the path cannot be written; the
+            package does not do what the bundle does.
     """
+    if target is not None:
+        bundles = candidates(study, trial=trial, unconfirmed=unconfirmed, custom_ops=custom_ops)
+        return package(bundles, path, target, force=force, custom_ops=custom_ops).path
+    if not isinstance(study, Study):
+        raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
     path = Path(path)
     chosen = study.best if trial is None else _find(study, trial)
     if not (unconfirmed or study.confirmed(chosen)):
@@ -82,6 +96,46 @@ def pack(
         with archive.opened(draft):  # what a reader would refuse is not written
             pass
     return path
+
+
+def candidates(
+    study: Study | str | Path,
+    *,
+    trial: str | None = None,
+    unconfirmed: bool = False,
+    custom_ops: bool = False,
+) -> Iterator[Path]:
+    """Yield bundles to make a package of, the best first; each is gone when the next is asked for.
+
+    That is a given bundle itself. Of a study it is the trial asked for, or the winner, the other
+    confirmed plans and the original.
+
+    Raises:
+        OrtuneError: As `pack`.
+    """
+    if not isinstance(study, Study):
+        yield Path(study)
+        return
+    chosen = _confirmed(study) if trial is None else [_find(study, trial)]
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / f"{Path(study.root).name or 'run'}.ortune"
+        for one in chosen:
+            yield pack(
+                study,
+                path,
+                trial=one.key,
+                unconfirmed=unconfirmed,
+                force=True,
+                custom_ops=custom_ops,
+            )
+
+
+def _confirmed(study: Study) -> list[Trial]:
+    """Return the winner, then what else was confirmed, in the order that was wanted."""
+    rest = [one for one in study.final if study.confirmed(one)]
+    ordered = [one for near in study.job.wanted.ordered(rest) for one in near]
+    found = {one.key: one for one in (study.best, *ordered)}
+    return [*found.values(), *[study.baseline] * (study.baseline.key not in found)]
 
 
 def _find(study: Study, key: str) -> Trial:

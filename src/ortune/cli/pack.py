@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
@@ -21,10 +22,14 @@ class _Asked(Request):
     Example:
         ortune pack run -o model.ortune
         ortune pack run -o small.ortune --trial 3fa9 --unconfirmed
+        ortune pack run --for "triton(release=26.05)" -o models
 
     Attributes:
-        run: The run's folder.
-        out: The bundle, NAME.ortune.
+        run: The run's folder; with --for a bundle will do.
+        out: The bundle, NAME.ortune; with --for the folder of the package.
+        target: Write a package for another runtime, of the best confirmed plan that it can run,
+            and run the package again. One of: kserve, openvino, ovms, triton; docs/packages.md
+            has their options.
         trial: Another trial than the winner, by its key or the first characters of it.
         unconfirmed: Pack it though no fresh pairs have confirmed it.
         force: Overwrite an existing output.
@@ -38,6 +43,7 @@ class _Asked(Request):
     unconfirmed: bool = False
     force: bool = False
     allow_custom_ops: bool = False
+    target: Annotated[str | None, Option("TARGET", "--for")] = None
 
 
 @verb(_Asked)
@@ -48,6 +54,8 @@ def command(asked: _Asked) -> int:
     from ortune.core import wording
     from ortune.experiment.ledger import read_study
 
+    if asked.target is not None:
+        return _package(asked, asked.target)
     study = read_study(Path(asked.run))
     path = pack(
         study,
@@ -81,3 +89,40 @@ def command(asked: _Asked) -> int:
         )
     answer(result, lambda: say("\n".join(lines)))
     return DONE
+
+
+def _package(asked: _Asked, target: str) -> int:
+    """Say what the package holds, what was passed over for it and what was run."""
+    from ortune.bundle.pack import candidates
+    from ortune.bundle.package import package
+    from ortune.experiment.ledger import read_study
+
+    run = Path(asked.run)
+    bundles = candidates(
+        run if run.is_file() else read_study(run),
+        trial=asked.trial,
+        unconfirmed=asked.unconfirmed,
+        custom_ops=asked.allow_custom_ops,
+    )
+    with closing(bundles):
+        found = package(
+            bundles, asked.out, target, force=asked.force, custom_ops=asked.allow_custom_ops
+        )
+    held = sum(one.stat().st_size for one in found.path.rglob("*") if one.is_file())
+    lines = [f"package: {found.path} ({size(held)}) for {found.target}, {found.plan.plan}"]
+    lines += [f"passed over: {one.plan}: {one.why}" for one in found.passed_over]
+    if (replay := found.replay) is not None:
+        lines.append(f"run again: {replay.by}: {_agreement(replay.difference_db)}")
+        if replay.overhead is not None:
+            value, low, high = replay.overhead
+            lines[-1] += f", {value:.2f} [{low:.2f}, {high:.2f}] of the bundle's time"
+    if found.unrun:
+        lines.append(f"not run here: {found.unrun}")
+    answer({"run": asked.run, "bytes": held, **vars(found)}, lambda: say("\n".join(lines)))
+    for line in found.lines:
+        say(line)
+    return DONE
+
+
+def _agreement(decibels: float) -> str:
+    return "equal answers" if decibels == float("inf") else f"answers {decibels:.0f} dB apart"

@@ -73,6 +73,33 @@ class Arithmetic:
 
 
 @dataclass(frozen=True)
+class PackedPlan:
+    """One confirmed plan of a bundle: what it runs with, and what says so.
+
+    Attributes:
+        key: The trial's; empty in bundles that do not record it.
+        plan: As a person reads it.
+        backend: Its spelling.
+        models: Model name -> member.
+        settings: Member.
+        recipe: Member.
+        golden: Inputs are shared members, outputs its own.
+        ratio: Of the original's time: value, low, high; None unconfirmed.
+    """
+
+    key: str
+    plan: str
+    backend: str
+    models: Mapping[str, str]
+    settings: str
+    recipe: str
+    golden: Mapping[str, Golden]
+    ratio: tuple[float, float, float] | None
+    arithmetic: Arithmetic = Arithmetic()
+    custom_ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything needed to open a bundle; model names are keys throughout.
 
@@ -105,6 +132,22 @@ class Manifest:
     workload: str = "latency"
     arithmetic: Arithmetic = Arithmetic()
     custom_ops: tuple[str, ...] = ()
+
+    def packed(self) -> tuple[PackedPlan, ...]:
+        """Return its plans, the fastest first."""
+        plan = PackedPlan(
+            "",
+            self.plan,
+            self.backend,
+            self.models,
+            SETTINGS,
+            RECIPE,
+            self.golden,
+            None,
+            self.arithmetic,
+            self.custom_ops,
+        )
+        return (plan,)
 
     def write(self) -> bytes:
         """Return it as JSON."""
