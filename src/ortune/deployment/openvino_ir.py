@@ -66,6 +66,19 @@ def configured(properties: Mapping[str, str]) -> Openvino:
     return Openvino(**known, config=free)
 
 
+def demand_tuned(source: Source, said: Openvino) -> None:
+    """Refuse settings other than those that were tuned.
+
+    Raises:
+        BadModel: They are others.
+    """
+    wanted = configured(properties(source))
+    if said != wanted:
+        raise BadModel(
+            f"the package says {said}, and the plan was tuned as {wanted}", fix="pack again"
+        )
+
+
 def write(source: Source, files: Mapping[str, Path], environment: str = HERE) -> None:
     """Write every tuned model in OpenVINO's own format; a worker does it.
 

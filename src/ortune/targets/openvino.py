@@ -49,7 +49,9 @@ class OpenvinoIr(Target):
         text = (folder / _PROPERTIES).read_text(encoding="utf-8")
         read: dict[str, Any] = json.loads(text)
         files = {name: folder / f"{label}.xml" for name, label in _all(source)}
-        return openvino_ir.replay(source, files, openvino_ir.configured(read))
+        backend = openvino_ir.configured(read)
+        openvino_ir.demand_tuned(source, backend)
+        return openvino_ir.replay(source, files, backend)
 
 
 def _all(source: Source) -> Sequence[tuple[str, str]]:
