@@ -16,6 +16,7 @@ import click
 import pytest
 
 import ortune as ot
+from ortune.bundle.target import Target
 from ortune.cli.main import root
 from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
@@ -50,6 +51,7 @@ SPELLED: dict[str, Callable[[str], object]] = {
     "quantizer": lambda text: parse(Quantizer, text),
     "step": step,
     "steps": step,
+    "target": lambda text: parse(Target, text),
     "workload": lambda text: parse(Workload, text),
 }
 """Parameter of a verb -> what reads the spelling."""

@@ -94,7 +94,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Unpacked:
+class OpenBundle:
     """An opened bundle with all its plans.
 
     Attributes:
@@ -136,7 +136,7 @@ class Unpacked:
 
 
 @contextmanager
-def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[Unpacked]:
+def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
     """Unpack a whole bundle into a folder that is gone when the block ends.
 
     Args:
@@ -160,7 +160,7 @@ def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[Unpacked]:
             demand_inside(folder, member, manifest.members)
         only = len(manifest.fallback) == 1
         stem = Path(next(iter(manifest.fallback.values()))).stem if only else path.stem
-        yield Unpacked(word(stem), folder, manifest)
+        yield OpenBundle(word(stem), folder, manifest)
 
 
 def word(text: str) -> str:
