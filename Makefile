@@ -15,7 +15,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := src tests setup.py $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
-.PHONY: demo install dev wheel pythons lint format unit test check mutants fuzz fuzz-commands clean
+.PHONY: demo install dev wheel pythons lint format unit test check check-packages mutants fuzz fuzz-commands clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
 	$(VENV)/bin/ortune demo
@@ -77,6 +77,10 @@ check: dev wheel
 	$(PY) -m benchmarks.peers
 	$(PY) -m benchmarks.tables
 
+# Packages are run by what they are for: a real Triton with a stand-in backend, a server of its own.
+check-packages: dev build/packages/.installed
+	$(PY) -m pytest tests/packages -q
+
 # Small changes to the modules that decide: some test must notice each. Results go to
 # benchmarks/results/mutants.json; modules that are as they were are not tried again.
 mutants: dev
@@ -117,4 +121,9 @@ $(VENV)/.installed-core: requirements/core.lock pyproject.toml | $(PY)
 $(VENV)/.installed-dev: $(VENV)/.installed-core requirements/dev.lock requirements/real.txt
 	$(PIP) -r requirements/dev.lock
 	$(PIP) --no-deps -r requirements/real.txt
+	@touch $@
+
+# What the tests of packages start is nothing that ortune imports, so it lies apart.
+build/packages/.installed: requirements/packages.txt | $(PY)
+	$(PIP) --no-deps --upgrade --target build/packages/triton -r requirements/packages.txt
 	@touch $@
