@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,7 +70,8 @@ def pack(
     """
     if target is not None:
         bundles = candidates(study, trial=trial, unconfirmed=unconfirmed, custom_ops=custom_ops)
-        return package(bundles, path, target, force=force, custom_ops=custom_ops).path
+        with closing(bundles):
+            return package(bundles, path, target, force=force, custom_ops=custom_ops).path
     if not isinstance(study, Study):
         raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
     path = Path(path)
@@ -104,7 +106,7 @@ def candidates(
     trial: str | None = None,
     unconfirmed: bool = False,
     custom_ops: bool = False,
-) -> Iterator[Path]:
+) -> Generator[Path]:
     """Yield bundles to make a package of, the best first; each is gone when the next is asked for.
 
     That is a given bundle itself. Of a study it is the trial asked for, or the winner, the other

@@ -75,7 +75,8 @@ class Ovms(Target):
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Check the configuration as the server does, and compile the models as it says."""
         read = ovms.models(json.loads((folder / _CONFIG).read_text(encoding="utf-8")))
-        files, said = {}, {}
+        files: dict[str, Path] = {}
+        said: dict[str, str] = {}
         for name, label in source.labels.items():
             files[name] = folder / read[label]["base_path"] / _VERSION / _MODEL
             said = read[label].get("plugin_config", {})

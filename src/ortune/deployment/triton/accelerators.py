@@ -82,7 +82,8 @@ def options(accelerator: str, given: Sequence[str]) -> dict[str, str]:
             f"'{given[0]}' is an option of an accelerator, and none is given",
             fix="add accelerator=tensorrt or accelerator=cuda",
         )
-    known, found = ACCELERATORS.get(accelerator, {}), {}
+    known = ACCELERATORS.get(accelerator, {})
+    found: dict[str, str] = {}
     for text in given:
         key, equals, value = text.partition("=")
         if not equals or key not in known:
