@@ -1,39 +1,37 @@
-"""Pack a trial of a study into one file that serves exactly as it was measured."""
+"""Pack trials of a study into one file that serves exactly as it was measured."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import zipfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ortune.bundle.choose import chosen, confirmed, find
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
-from ortune.bundle.package import package
+from ortune.bundle.package import Packaged, package
+from ortune.bundle.sbom import sbom
 from ortune.bundle.target import Target
 from ortune.core.atomic_write import replacing
 from ortune.core.backend import Backend
-from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.errors import BadSettings
+from ortune.core.outputs import free
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
-from ortune.core.trial import Status, Trial
+from ortune.core.trial import Trial
 from ortune.engine import archive
-from ortune.engine.manifest import (
-    EVIDENCE,
-    MANIFEST,
-    RECIPE,
-    SETTINGS,
-    Member,
-)
+from ortune.engine.manifest import EVIDENCE, LICENCE, MANIFEST, SBOM, Member
+from ortune.engine.signing import signature_of, signer
 
 _CHUNK = 1 << 20
 _ANOTHER = "pack another trial"
 _DATE = (1980, 1, 1, 0, 0, 0)
-"""A fixed date: the same trial packs to the same bytes."""
+"""A fixed date: the same trials pack to the same bytes."""
 
 
 def pack(
@@ -41,7 +39,11 @@ def pack(
     path: str | Path,
     *,
     trial: str | None = None,
+    with_: str | Sequence[str] = (),
+    per_backend: bool = False,
     unconfirmed: bool = False,
+    licence: str = "",
+    sign: str | Path | None = None,
     force: bool = False,
     custom_ops: bool = False,
     target: str | Target | None = None,
@@ -55,56 +57,90 @@ def pack(
         study: The run; with `target` a bundle's path will do.
         path: Where it goes, by custom ``NAME.ortune``; with `target` a folder.
         trial: Start of the key of another trial than the best.
-        unconfirmed: Pack one that no finalist's pairs have confirmed as faster and within the
+        with_: Starts of the keys of further trials, whose plans are taken where those before them
+            do not run.
+        per_backend: The best confirmed plan of each backend as well, such as the CPU's beside
+            OpenVINO's.
+        unconfirmed: Pack also what no finalist's pairs have confirmed as faster and within the
             budget.
+        licence: Of the model, as an SPDX expression such as ``Apache-2.0``.
+        sign: Private key, a PEM file: a signature is written beside, ``NAME.ortune.sig``.
         force: Replace an existing file. Inputs of the run are never replaced.
-        custom_ops: Run the code that the run names, where golden samples of the trial are not
-            there yet.
+        custom_ops: Run the code that the run names, where golden samples of a trial are not there
+            yet.
         target: Write a package for another runtime in place of a bundle, such as
             ``triton(release=26.05)``: of the best confirmed plan that it can run.
 
     Raises:
-        OrtuneError: The trial cannot be packed or is not confirmed, a part of the run is gone,
-            its settings are none that a bundle may hold, or the path cannot be written; the
-            package does not do what the bundle does.
+        OrtuneError: A trial cannot be packed or is not confirmed, a part of the run is gone, its
+            settings are none that a bundle may hold, the key cannot sign, or the path cannot be
+            written.
     """
     if target is not None:
-        bundles = candidates(study, trial=trial, unconfirmed=unconfirmed, custom_ops=custom_ops)
-        with closing(bundles):
-            return package(bundles, path, target, force=force, custom_ops=custom_ops).path
+        demand_plain(with_=with_, per_backend=per_backend, sign=sign)
+        bundles = candidates(study, trial, unconfirmed, licence, custom_ops)
+        return packaged(bundles, path, target, force=force, custom_ops=custom_ops).path
     if not isinstance(study, Study):
         raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
-    path = Path(path)
-    chosen = study.best if trial is None else _find(study, trial)
-    if not (unconfirmed or study.confirmed(chosen)):
-        raise OrtuneError(
-            f"trial {chosen.key[:8]} ({chosen.plan}) is not confirmed: no finalist that is faster "
-            "and keeps the budget",
-            fix="give --unconfirmed (unconfirmed=True) to pack it all the same",
-        )
-    _demand_portable(chosen.plan.backend)
-    parts = content(study, chosen, custom_ops=custom_ops)
-    texts = {
-        SETTINGS: _json(_settings(chosen.plan.backend, parts)),
-        RECIPE: _json(chosen.plan.recipe),
-        EVIDENCE: _json(evidence(study, chosen), indent=None),
-    }
+    others = with_.split(",") if isinstance(with_, str) else with_
+    trials = chosen(
+        study,
+        trial=trial,
+        others=[key.strip() for key in others if key.strip()],
+        per_backend=per_backend,
+        unconfirmed=unconfirmed,
+    )
+    return _packed(study, trials, Path(path), licence, sign, force, custom_ops)
+
+
+def _packed(
+    study: Study,
+    trials: Sequence[Trial],
+    path: Path,
+    licence: str,
+    sign: str | Path | None,
+    force: bool,
+    custom_ops: bool,
+) -> Path:
+    """Write the bundle of some trials."""
+    signed = None if sign is None else signer(Path(sign))
+    _demand_licence(licence)
+    for one in trials:
+        _demand_portable(one.plan.backend)
+    if signed is not None:
+        free(signature_of(path), force, Path(sign or ""))
+    parts = content(study, trials, licence=licence, custom_ops=custom_ops)
     with replacing(path, force=force, sources=parts.files.values()) as draft:
-        with zipfile.ZipFile(draft, "w") as bundle:
-            members = {name: _text(bundle, name, data) for name, data in texts.items()}
-            for name, source in parts.files.items():
-                members[name] = _file(bundle, name, source)
-            _text(bundle, MANIFEST, replace(parts.manifest, members=members).write())
+        _write(draft, parts, {**_texts(parts, trials), EVIDENCE: _evidence(study, trials)})
         with archive.opened(draft):  # what a reader would refuse is not written
             pass
+    if signed is not None:
+        signed(path, force)
     return path
+
+
+def packaged(
+    bundles: Generator[Path],
+    path: str | Path,
+    target: str | Target,
+    *,
+    force: bool = False,
+    custom_ops: bool = False,
+) -> Packaged:
+    """Write a package of the first plan that its target can run, as `package` does.
+
+    Args:
+        bundles: From `candidates`; those that were packed for it are gone then.
+    """
+    with closing(bundles):
+        return package(bundles, path, target, force=force, custom_ops=custom_ops)
 
 
 def candidates(
     study: Study | str | Path,
-    *,
     trial: str | None = None,
     unconfirmed: bool = False,
+    licence: str = "",
     custom_ops: bool = False,
 ) -> Generator[Path]:
     """Yield bundles to make a package of, the best first; each is gone when the next is asked for.
@@ -113,12 +149,17 @@ def candidates(
     confirmed plans and the original.
 
     Raises:
-        OrtuneError: As `pack`.
+        OrtuneError: As `pack`; a bundle was given and something of a run is asked of it.
     """
     if not isinstance(study, Study):
+        if trial is not None or unconfirmed or licence:
+            raise BadSettings(
+                f"{study} is a bundle: its plans and its licence are chosen already",
+                fix="leave --trial, --unconfirmed and --licence out, or give the run",
+            )
         yield Path(study)
         return
-    chosen = _confirmed(study) if trial is None else [_find(study, trial)]
+    chosen = confirmed(study) if trial is None else [find(study, trial)]
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / f"{Path(study.root).name or 'run'}.ortune"
         for one in chosen:
@@ -127,39 +168,59 @@ def candidates(
                 path,
                 trial=one.key,
                 unconfirmed=unconfirmed,
+                licence=licence,
                 force=True,
                 custom_ops=custom_ops,
             )
 
 
-def _confirmed(study: Study) -> list[Trial]:
-    """Return the winner, then what else was confirmed, in the order that was wanted."""
-    rest = [one for one in study.final if study.confirmed(one)]
-    ordered = [one for near in study.job.wanted.ordered(rest) for one in near]
-    found = {one.key: one for one in (study.best, *ordered)}
-    return [*found.values(), *[study.baseline] * (study.baseline.key not in found)]
-
-
-def _find(study: Study, key: str) -> Trial:
-    """Return the trial that a person means.
+def demand_plain(**given: object) -> None:
+    """Refuse what is about a bundle where a package is written.
 
     Raises:
-        OrtuneError: There is none, there are several, or it failed.
+        BadSettings: Some of it was given.
     """
-    found = {t.key: t for t in study.trials if key and t.key.startswith(key)}
-    if len(found) != 1:
-        what = "several trials begin" if found else "no trial begins"
-        keys = list(found) or list({t.key: None for t in study.trials})
-        raise OrtuneError(
-            f"{what} with '{key}'", fix=f"use one of: {', '.join(one[:8] for one in keys[:12])}"
+    if names := [f"--{name.strip('_').replace('_', '-')}" for name, one in given.items() if one]:
+        raise BadSettings(
+            f"{', '.join(names)} is about a bundle, and a package is asked for",
+            fix="leave it out; of a package the best plan that its target can run is taken",
         )
-    trial = next(iter(found.values()))
-    if trial.error or trial.status is Status.FAILED:
-        raise OrtuneError(
-            f"trial {trial.key[:8]} ({trial.plan}) failed: {trial.why or trial.error}",
-            fix="pack one that ran",
+
+
+def _texts(parts: Content, trials: Sequence[Trial]) -> dict[str, bytes]:
+    """Return settings and recipe of every plan."""
+    texts = {}
+    for packed, backend, trial in zip(parts.manifest.plans, parts.settings, trials, strict=True):
+        texts[packed.settings] = _json(backend)
+        texts[packed.recipe] = _json(trial.plan.recipe)
+    return texts
+
+
+def _evidence(study: Study, trials: Sequence[Trial]) -> bytes:
+    return _json(evidence(study, trials), indent=None)
+
+
+def _write(draft: Path, parts: Content, texts: Mapping[str, bytes]) -> None:
+    """Write the zip: texts, files, then what tells of them."""
+    with zipfile.ZipFile(draft, "w") as bundle:
+        members = {name: _text(bundle, name, data) for name, data in texts.items()}
+        for name, source in parts.files.items():
+            members[name] = _file(bundle, name, source)
+        manifest = replace(parts.manifest, members=members)
+        members[SBOM] = _text(bundle, SBOM, sbom(manifest, parts.plugins))
+        _text(bundle, MANIFEST, replace(manifest, members=members).write())
+
+
+def _demand_licence(text: str) -> None:
+    """Refuse what cannot be an SPDX expression.
+
+    Raises:
+        BadSettings: It holds other characters, or is long.
+    """
+    if not LICENCE.fullmatch(text):
+        raise BadSettings(
+            f"'{text}' is no licence", fix="write an SPDX expression, such as Apache-2.0"
         )
-    return trial
 
 
 def _demand_portable(backend: Backend) -> None:
@@ -175,12 +236,6 @@ def _demand_portable(backend: Backend) -> None:
             f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",
             fix=_ANOTHER,
         )
-
-
-def _settings(backend: Backend, parts: Content) -> Backend:
-    """Return the plan's backend with the libraries named as in the bundle."""
-    named = tuple(parts.libraries[text] for text in backend.custom_ops)
-    return replace(backend, custom_ops=named) if named else backend  # type: ignore[call-arg]
 
 
 def _json(value: object, indent: int | None = 1) -> bytes:

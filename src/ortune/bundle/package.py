@@ -80,7 +80,7 @@ def package(
     for bundle in bundles:
         _demand_outside(bundle, path)
         with unpacked(bundle, custom_ops=custom_ops) as held:
-            for plan in held.manifest.packed():
+            for plan in held.manifest.plans:
                 try:
                     source = held.source(plan)
                 except UnknownPlugin as error:

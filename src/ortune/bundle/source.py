@@ -129,7 +129,7 @@ class OpenBundle:
             self.folder,
             self.manifest,
             plan,
-            consent.placed(backend, self.manifest, self.folder),
+            consent.placed(backend, plan, self.manifest, self.folder),
             {name: self.folder / member for name, member in plan.models.items()},
             {name: self.folder / member for name, member in self.manifest.fallback.items()},
         )
@@ -154,8 +154,7 @@ def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
         with archive.opened(path) as (file, manifest):
             consent.demand(path.name, manifest, custom_ops)
             archive.unpack(file, manifest, folder, manifest.members)
-        plans = manifest.packed()
-        tuned = {member for plan in plans for member in plan.models.values()}
+        tuned = {member for plan in manifest.plans for member in plan.models.values()}
         for member in (*tuned, *manifest.fallback.values()):
             demand_inside(folder, member, manifest.members)
         only = len(manifest.fallback) == 1

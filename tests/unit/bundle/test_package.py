@@ -175,7 +175,7 @@ def test_a_strangers_name_becomes_a_word(text: str, expected: str) -> None:
 
 def test_a_source_has_its_files(bundle: Path) -> None:
     with unpacked(bundle) as held:
-        (plan,) = held.manifest.packed()
+        (plan,) = held.manifest.plans
         source = held.source(plan)
         assert source.name == "toy" and source.labels == {"": "toy"}
         assert source.backend == Cpu(threads=1) and not source.external()
@@ -187,7 +187,7 @@ def test_a_source_has_its_files(bundle: Path) -> None:
 
 def test_models_that_come_to_one_word_are_refused(bundle: Path) -> None:
     with unpacked(bundle) as held:
-        (plan,) = held.manifest.packed()
+        (plan,) = held.manifest.plans
         source = held.source(plan)
         two = replace(source, models={"a b": Path("1"), "a/b": Path("2")})
         with pytest.raises(BadModel, match="one name"):

@@ -26,7 +26,7 @@ def test_environments() -> None:
 def test_a_package_is_compared_and_timed(tmp_path: Path) -> None:
     bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune")
     with unpacked(bundle) as held:
-        source = held.source(held.manifest.packed()[0])
+        source = held.source(held.manifest.plans[0])
         same = by_worker(source, source.models, Cpu(threads=1), "onnxruntime here")
         assert same.difference_db == float("inf") and same.by == "onnxruntime here"
         assert same.overhead is not None

@@ -97,7 +97,7 @@ def test_without_the_releases_runtime_nothing_is_written(bundle: Path, tmp_path:
 def test_a_tampered_configuration_is_caught(bundle: Path, tmp_path: Path) -> None:
     target = Triton(onnxruntime=HERE, limit=LOOSE)
     with unpacked(bundle) as held:
-        source = held.source(held.manifest.packed()[0])
+        source = held.source(held.manifest.plans[0])
         target.write(source, tmp_path / "a")
         path = tmp_path / "a" / "toy" / "config.pbtxt"
         path.write_text(path.read_text().replace('"intra_op_thread_count"', '"intra_op"'))
@@ -150,7 +150,7 @@ def test_kserve_with_fewer_cpus_than_threads_is_caught(tmp_path: Path) -> None:
     bundle = pack(studies.study(tmp_path, backend=Cpu(threads=2)), tmp_path / "toy.ortune")
     target = Kserve(onnxruntime=HERE, limit=LOOSE)
     with unpacked(bundle) as held:
-        source = held.source(held.manifest.packed()[0])
+        source = held.source(held.manifest.plans[0])
         target.write(source, tmp_path / "a")
         path = tmp_path / "a" / "inferenceservice.yaml"
         path.write_text(path.read_text().replace('cpu: "2"', 'cpu: "1"'))
@@ -199,7 +199,7 @@ def test_openvino_model_server(tmp_path: Path) -> None:
 def test_a_tampered_plugin_config_is_caught(tmp_path: Path) -> None:
     bundle = on_openvino(tmp_path, Openvino(threads=2, precision="f32"))
     with unpacked(bundle) as held:
-        source = held.source(held.manifest.packed()[0])
+        source = held.source(held.manifest.plans[0])
         Ovms().write(source, tmp_path / "a")
         path = tmp_path / "a" / "config.json"
         path.write_text(

@@ -1,1 +1,1 @@
-"""Triton's model repository: written as text, read back, and run under the release's runtime."""
+"""Triton's model repository: written, read back, run under the release's runtime."""

@@ -35,7 +35,7 @@ SIGNATURE = Signature(
 def source_on(backend: Backend, tmp_path: Path, **machine: str) -> Iterator[Source]:
     bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune", force=True)
     with unpacked(bundle) as held:
-        found = replace(held.source(held.manifest.packed()[0]), backend=backend)
+        found = replace(held.source(held.manifest.plans[0]), backend=backend)
         known = {**found.manifest.machine, **{k.replace("_", " "): v for k, v in machine.items()}}
         yield replace(found, manifest=replace(found.manifest, machine=known))
 
