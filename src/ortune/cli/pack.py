@@ -157,9 +157,8 @@ def _package(asked: _Asked, target: str) -> int:
             lines[-1] += f", {value:.2f} [{low:.2f}, {high:.2f}] of the bundle's time"
     if found.unrun:
         lines.append(f"not run here: {found.unrun}")
+    lines += found.lines
     answer({"run": asked.run, "bytes": held, **vars(found)}, lambda: say("\n".join(lines)))
-    for line in found.lines:
-        say(line)
     return DONE
 
 
