@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
@@ -20,6 +22,10 @@ from ortune.deployment.replay import by_call
 _ENTRY = ("python", "/app/app.py")
 _PORT = 8000
 _PINNED = ("numpy", "onnxruntime", "onnxruntime-ep-openvino", "openvino")
+_CARRIED = "reader.py"
+_READER = "ortune.engine.reader"
+_READ = ("cpu", "openvino")
+"""Backends whose plans the reader in one file runs as they were measured."""
 _TAG = re.compile(r"[\w.:/@+-]+")
 
 
@@ -101,16 +107,26 @@ class OciImage(Target):
 def _app(source: Source) -> dict[str, Path | bytes]:
     found: dict[str, Path | bytes] = {"model.ortune": source.bundle}
     found["app.py"] = (files("ortune.deployment.oci") / "app.py.txt").read_bytes()
-    if "reader.py" in source.manifest.members:
-        found["reader.py"] = source.folder / "reader.py"
+    if reader := _reader(source):
+        found[_CARRIED] = reader
     return found
+
+
+def _reader(source: Source) -> bytes:
+    """Return the reader in one file; empty where the plan or this version needs all of ortune."""
+    if _CARRIED in source.manifest.members:
+        return (source.folder / _CARRIED).read_bytes()
+    if source.backend.name() not in _READ or find_spec(_READER) is None:
+        return b""
+    text: str = import_module(f"{_READER}.generate").source()
+    return text.encode()
 
 
 def _requirements(source: Source) -> str:
     """Return the versions that the plan was measured with; ortune itself without a reader."""
     known = source.manifest.versions
     lines = [f"{name}=={known[name]}" for name in _PINNED if name in known]
-    if "reader.py" not in source.manifest.members:
+    if not _reader(source):
         lines.append(f"ortune=={source.manifest.ortune}")
     return "".join(f"{line}\n" for line in lines)
 
