@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NODE_MODULES = Path(
-    os.environ.get("ORTUNE_NODE_MODULES", ROOT / "build" / "node" / "node_modules")
-)
-"""Where `npm install --ignore-scripts onnxruntime-node@1.30.0 onnxruntime-web@1.30.0` was done:
-the binary for this system is in the package, what the scripts would fetch is not needed."""
+PACKAGES = Path(os.environ.get("ORTUNE_PACKAGES", ROOT / "build" / "packages")).resolve()
+NODE_MODULES = PACKAGES / "node_modules"
+"""``npm install --ignore-scripts onnxruntime-node@1.30.0 onnxruntime-web@1.30.0`` was done there:
+the binary for this system is in the package, what its script would fetch is not needed."""
 JAR = os.environ.get("ORTUNE_ONNXRUNTIME_JAR", "")
 """com.microsoft.onnxruntime:onnxruntime, where it can be had."""
 

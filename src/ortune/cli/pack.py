@@ -28,8 +28,8 @@ class _Asked(Request):
         run: The run's folder; with --for a bundle will do.
         out: The bundle, NAME.ortune; with --for the folder of the package.
         target: Write a package for another runtime, of the best confirmed plan that it can run,
-            and run the package again. One of: kserve, openvino, ovms, triton; docs/packages.md
-            has their options.
+            and run the package again. One of: huggingface, kserve, oci, onnx, openvino,
+            ort-mobile, ovms, triton, web; docs/packages.md has their options.
         trial: Another trial than the winner, by its key or the first characters of it.
         unconfirmed: Pack it though no fresh pairs have confirmed it.
         force: Overwrite an existing output.
