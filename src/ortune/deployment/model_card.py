@@ -56,7 +56,7 @@ def card(source: Source, held: BundleEvidence, *, licence: str, base_model: str,
     """
     trial = _trial(source, held)
     made = (
-        f"An ONNX model, optimized by ortune {source.manifest.ortune} as `{_one(trial.plan)}` "
+        f"An ONNX model, optimized by ortune {_one(source.manifest.ortune)} as `{_one(trial.plan)}` "
         "and measured against the original that it was made of."
     )
     return "\n".join(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,10 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
+from urllib.parse import quote
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadModel, BadSettings
+from ortune.core.plugins import stored
 from ortune.deployment.oci import layout, served
 from ortune.deployment.replay import by_call
 
@@ -26,7 +29,8 @@ _CARRIED = "reader.py"
 _READER = "ortune.engine.reader"
 _READ = ("cpu", "openvino")
 """Backends whose plans the reader in one file runs as they were measured."""
-_TAG = re.compile(r"[\w.:/@+-]+")
+_VERSION = re.compile(r"[0-9][\w.+!-]*", re.ASCII)
+_TAG = re.compile(r"[\w.:/@+-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,10 @@ class OciImage(Target):
         """Write the context and the layout."""
         app = folder / "app"
         app.mkdir()
-        for name, content in _app(source).items():
-            data = content.read_bytes() if isinstance(content, Path) else content
-            (app / name).write_bytes(data)
+        shutil.copyfile(source.bundle, app / "model.ortune")
+        (app / "app.py").write_bytes((files("ortune.deployment.oci") / "app.py.txt").read_bytes())
+        if reader := _reader(source):
+            (app / _CARRIED).write_bytes(reader)
         needed = _requirements(source)
         (folder / "requirements.txt").write_text(needed, encoding="utf-8")
         (folder / "Dockerfile").write_text(_dockerfile(self.python), encoding="utf-8")
@@ -96,20 +101,12 @@ class OciImage(Target):
             return by_call(
                 source,
                 "app.py of the image's layer, over HTTP",
-                lambda name, feeds: served.ask(f"{address}/{name}", feeds),
+                lambda name, feeds: served.ask(f"{address}/{quote(name, safe='')}", feeds),
             )
 
     def unrun(self, replay: Replay | None) -> str:
         """No container is started here."""
         return "the image in a container" if replay else "app.py, the image in a container"
-
-
-def _app(source: Source) -> dict[str, Path | bytes]:
-    found: dict[str, Path | bytes] = {"model.ortune": source.bundle}
-    found["app.py"] = (files("ortune.deployment.oci") / "app.py.txt").read_bytes()
-    if reader := _reader(source):
-        found[_CARRIED] = reader
-    return found
 
 
 def _reader(source: Source) -> bytes:
@@ -123,12 +120,17 @@ def _reader(source: Source) -> bytes:
 
 
 def _requirements(source: Source) -> str:
-    """Return the versions that the plan was measured with; ortune itself without a reader."""
-    known = source.manifest.versions
-    lines = [f"{name}=={known[name]}" for name in _PINNED if name in known]
-    if not _reader(source):
-        lines.append(f"ortune=={source.manifest.ortune}")
-    return "".join(f"{line}\n" for line in lines)
+    """Return the versions that the plan was measured with; ortune itself without a reader.
+
+    Raises:
+        BadModel: One is no version: a line of that file could name another index.
+    """
+    known = {name: source.manifest.versions.get(name, "") for name in _PINNED}
+    known["ortune"] = "" if _reader(source) else source.manifest.ortune
+    for name, version in known.items():
+        if version and not _VERSION.fullmatch(version):
+            raise BadModel(f"{version!r} is no version of {name}", fix=stored.DISTRUST)
+    return "".join(f"{name}=={version}\n" for name, version in known.items() if version)
 
 
 def _config() -> dict[str, object]:

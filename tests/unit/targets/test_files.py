@@ -16,7 +16,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.bundle.package import Packaged, package
 from ortune.bundle.source import Source
-from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.deployment import model_card
 from ortune.engine.manifest import Signature
@@ -202,6 +202,14 @@ def test_an_image_on_another(tmp_path: Path) -> None:
     assert str(tmp_path) not in (found.path / "package.json").read_text(encoding="utf-8")
     with pytest.raises(BadSettings, match="is no image"):
         OciImage(python="python\nRUN rm")
+
+
+def test_versions_are_versions(tmp_path: Path) -> None:
+    with packaged.source(tmp_path) as source:
+        versions = {"numpy": "1.0\n--index-url http://elsewhere/"}
+        hostile = replace(source, manifest=replace(source.manifest, versions=versions))
+        with pytest.raises(BadModel, match="is no version of numpy"):
+            OciImage().write(hostile, tmp_path / "source")
 
 
 def npm(folder: Path, version: str = "1.30.0") -> Path:

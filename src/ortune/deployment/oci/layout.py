@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from ortune.core.errors import BadSettings
 _OCI = "application/vnd.oci.image"
 _EPOCH = "1970-01-01T00:00:00Z"
 _CHUNK = 1 << 20
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 REF = "org.opencontainers.image.ref.name"
 
 
@@ -212,10 +214,9 @@ def _bytes(value: object) -> bytes:
 
 
 def _blob(folder: Path, digest: str) -> Path:
-    kind, _, found = digest.partition(":")
-    if kind != "sha256" or len(found) != 64 or not found.isalnum():
+    if not _DIGEST.fullmatch(digest):
         raise ValueError(f"no sha256 digest: {digest[:80]}")
-    return folder / "blobs" / "sha256" / found
+    return folder / "blobs" / "sha256" / digest.partition(":")[2]
 
 
 def _demand(path: Path, digest: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,14 +65,17 @@ def ask(address: str, feeds: Tensors) -> Tensors:
         BadModel: The server refuses, or says nothing for two minutes.
     """
     body = io.BytesIO()
-    np.savez(body, allow_pickle=False, **feeds)
+    with zipfile.ZipFile(body, "w") as held:  # an array may be called as an argument of np.savez
+        for name, array in feeds.items():
+            with held.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
     try:
         with urlopen(address, body.getvalue(), timeout=_LIMIT_S) as answer:
-            held = np.load(io.BytesIO(answer.read()), allow_pickle=False)
+            made = np.load(io.BytesIO(answer.read()), allow_pickle=False)
     except (HTTPError, URLError, TimeoutError) as error:
         said = error.read().decode(errors="replace") if isinstance(error, HTTPError) else error
         raise BadModel(
             f"the image's program does not answer: {gist(str(said))}",
             fix="pack another trial (--trial KEY)",
         ) from None
-    return {name: held[name] for name in held.files}
+    return {name: made[name] for name in made.files}
