@@ -55,9 +55,10 @@ def card(source: Source, held: BundleEvidence, *, licence: str, base_model: str,
         load: Code that loads it.
     """
     trial = _trial(source, held)
+    ours = _one(source.manifest.ortune)
     made = (
-        f"An ONNX model, optimized by ortune {_one(source.manifest.ortune)} as `{_one(trial.plan)}` "
-        "and measured against the original that it was made of."
+        f"An ONNX model, optimized by ortune {ours} as `{_one(trial.plan)}` and "
+        "measured against the original that it was made of."
     )
     return "\n".join(
         [
