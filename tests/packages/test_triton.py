@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
@@ -28,6 +27,7 @@ from ortune.deployment.triton.options import ServerOptions
 from ortune.engine.manifest import Signature
 from ortune.targets.kserve import Kserve
 from ortune.targets.triton import Triton
+from tests.unit import studies
 
 HERE = ort.__version__
 LOOSE = 9.0

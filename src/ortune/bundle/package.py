@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ortune.bundle.source import Source, unpacked
@@ -179,7 +179,7 @@ def _contents(source: Source, folder: Path, target: Target) -> None:
         for one in _files(folder)
     }
     held = {
-        "target": str(target),
+        "target": str(replace(target, **dict.fromkeys(target.places, ""))),
         "plan": source.plan.plan,
         "key": source.plan.key,
         "backend": source.plan.backend,

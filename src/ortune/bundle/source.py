@@ -36,6 +36,7 @@ class Source:
         backend: Its settings, libraries of custom operators named by their unpacked files.
         models: Model name -> the tuned model.
         originals: Model name -> the plain original.
+        bundle: The bundle's own file.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Source:
     backend: Backend
     models: Mapping[str, Path]
     originals: Mapping[str, Path]
+    bundle: Path = Path()
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
@@ -100,11 +102,13 @@ class OpenBundle:
     Attributes:
         name: A word for it.
         folder: Where its members are.
+        bundle: Its own file.
     """
 
     name: str
     folder: Path
     manifest: Manifest
+    bundle: Path = Path()
 
     def source(self, plan: PackedPlan) -> Source:
         """Return one of its plans.
@@ -132,6 +136,7 @@ class OpenBundle:
             consent.placed(backend, plan, self.manifest, self.folder),
             {name: self.folder / member for name, member in plan.models.items()},
             {name: self.folder / member for name, member in self.manifest.fallback.items()},
+            self.bundle,
         )
 
 
@@ -159,7 +164,7 @@ def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
             demand_inside(folder, member, manifest.members)
         only = len(manifest.fallback) == 1
         stem = Path(next(iter(manifest.fallback.values()))).stem if only else path.stem
-        yield OpenBundle(word(stem), folder, manifest)
+        yield OpenBundle(word(stem), folder, manifest, path)
 
 
 def word(text: str) -> str:

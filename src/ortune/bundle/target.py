@@ -40,6 +40,8 @@ class Target(Plugin):
     """
 
     folder: ClassVar[str] = "targets"
+    places: ClassVar[tuple[str, ...]] = ()
+    """Fields that name a place on this machine: a package does not tell them."""
 
     replayed: bool = True
     limit: Annotated[float, Bounds(high=100)] = 0.1
