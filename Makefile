@@ -77,7 +77,7 @@ check: dev wheel
 	$(PY) -m benchmarks.peers
 	$(PY) -m benchmarks.tables
 
-# Packages are run by what they are for: a real Triton with a stand-in backend, a server of its own.
+# Packages are run by what they are for: a real Triton with a stand-in backend, compilers, browsers.
 check-packages: dev build/packages/.installed
 	$(PY) -m pytest tests/packages -q
 
@@ -126,4 +126,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-core requirements/dev.lock requiremen
 # What the tests of packages start is nothing that ortune imports, so it lies apart.
 build/packages/.installed: requirements/packages.txt | $(PY)
 	$(PIP) --no-deps --upgrade --target build/packages/triton -r requirements/packages.txt
+	if command -v npm > /dev/null; then npm install --silent --ignore-scripts --prefix \
+		build/packages onnxruntime-node@1.30.0 onnxruntime-web@1.30.0; \
+		else echo "no npm: packages for JavaScript are not run"; fi
 	@touch $@

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-HOME = Path(__file__).parents[2]
-INSTALLED = HOME / "build" / "packages" / "triton"
+from tests.packages.tools import PACKAGES
+
+INSTALLED = PACKAGES / "triton"
 CACHE = os.environ.get("XDG_CACHE_HOME")
 """Where environments lie; tests have caches of their own."""
 _WAIT_S = 60

@@ -16,7 +16,7 @@ from ortune.core.errors import BadModel
 Message: TypeAlias = Mapping[str, Any]
 
 _TOKEN = re.compile(
-    r'\s*(?:#[^\n]*\s*)*(?P<token>"(?:[^"\\\n]|\\.)*"|-?\d+|[A-Za-z_]\w*|[{}\[\]:,])'
+    r'\s*(?:#[^\n]*\n\s*)*(?P<token>"(?:[^"\\\n]|\\.)*"|-?\d+|[A-Za-z_]\w*|[{}\[\]:,])'
 )
 _ESCAPE = re.compile(r"\\([0-7]{3}|.)")
 _PLAIN = frozenset(range(0x20, 0x7F)) - set(b'"\\')
