@@ -27,6 +27,7 @@ from ortune.core.trial import Trial
 from ortune.engine import archive
 from ortune.engine.manifest import EVIDENCE, LICENCE, MANIFEST, SBOM, Member
 from ortune.engine.signing import signature_of, signer
+from ortune.experiment.ledger import read_study
 
 _CHUNK = 1 << 20
 _ANOTHER = "pack another trial"
@@ -54,7 +55,7 @@ def pack(
     refuse is not written.
 
     Args:
-        study: The run; with `target` a bundle's path will do.
+        study: The run; with `target` a bundle's path or a run's folder will do.
         path: Where it goes, by custom ``NAME.ortune``; with `target` a folder.
         trial: Start of the key of another trial than the best.
         with_: Starts of the keys of further trials, whose plans are taken where those before them
@@ -145,12 +146,14 @@ def candidates(
 ) -> Generator[Path]:
     """Yield bundles to make a package of, the best first; each is gone when the next is asked for.
 
-    That is a given bundle itself. Of a study it is the trial asked for, or the winner, the other
-    confirmed plans and the original.
+    That is a given bundle itself. Of a study, or of a run's folder, it is the trial asked for, or
+    the winner, the other confirmed plans and the original.
 
     Raises:
         OrtuneError: As `pack`; a bundle was given and something of a run is asked of it.
     """
+    if not isinstance(study, Study) and Path(study).is_dir():
+        study = read_study(Path(study))
     if not isinstance(study, Study):
         if trial is not None or unconfirmed or licence:
             raise BadSettings(

@@ -133,12 +133,10 @@ def _lines(study: Study, trials: Sequence[Trial], result: Mapping[str, Any]) -> 
 def _package(asked: _Asked, target: str) -> int:
     """Say what the package holds, what was passed over for it and what was run."""
     from ortune.bundle.pack import candidates, demand_plain, packaged
-    from ortune.experiment.ledger import read_study
 
     demand_plain(with_=asked.with_, per_backend=asked.per_backend, sign=asked.sign)
-    run = Path(asked.run)
     bundles = candidates(
-        run if run.is_file() else read_study(run),
+        asked.run,
         trial=asked.trial,
         unconfirmed=asked.unconfirmed,
         licence=asked.licence,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from ortune.bundle.pack import pack
 from ortune.bundle.source import unpacked
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
+from ortune.core.hardware.cpus import effective_cpus
 from ortune.deployment.replay import by_call, by_worker, environment
+from ortune.deployment.threads import threads
 
 
 def test_environments() -> None:
@@ -40,3 +43,16 @@ def test_a_package_is_compared_and_timed(tmp_path: Path) -> None:
             by_worker(source, {"": tmp_path / "gone.onnx"}, Cpu(), "here")
         found = by_call(source, "a function", lambda name, feeds: {"y": feeds["x"]})
         assert found.difference_db < 40 and found.overhead is None
+
+
+def test_threads_are_a_number(tmp_path: Path) -> None:
+    """Where a plan takes all CPUs: those of the machine that it was measured on."""
+    with unpacked(pack(studies.study(tmp_path), tmp_path / "toy.ortune")) as held:
+        source = held.source(held.manifest.plans[0])
+    assert threads(source) == 1
+    for text, expected in (("7", 7), ("0", effective_cpus()), ("9" * 9, effective_cpus())):
+        machine = {"effective cpus": text}
+        manifest = replace(source.manifest, machine=machine)
+        assert threads(replace(source, backend=Cpu(), manifest=manifest)) == expected
+    with pytest.raises(BadModel, match="5000 threads"):
+        threads(replace(source, backend=Cpu(threads=5000)))

@@ -136,6 +136,11 @@ def _model(source: Source, name: str, home: Path, options: ServerOptions, place:
     if not options.offline:
         shutil.copyfile(source.models[name], home / config.MODEL)
         for location, file in source.external(name).items():
+            if location.partition("/")[0].casefold() == config.MODEL:
+                raise BadModel(
+                    f"its weights are in '{location}', and the model has that name in Triton",
+                    fix="rename the file of weights",
+                )
             (home / location).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, home / location)
         return
