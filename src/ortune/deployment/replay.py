@@ -86,7 +86,7 @@ def by_worker(
             lambda: Worker(_job(source.models, here, feeds, root, HERE)),
             lambda: Worker(_job(models, there, feeds, root, environment)),
         )
-        return Replay(by, worst, _overhead(*starts))
+        return Replay(by, worst, overhead(*starts))
 
 
 def by_call(source: Source, by: str, run: Callable[[str, Tensors], Tensors]) -> Replay:
@@ -115,7 +115,7 @@ def _answers(job: WorkerJob, path: Path, by: str) -> Stream:
         ) from None
 
 
-def _overhead(
+def overhead(
     bundle: Callable[[], Worker], package: Callable[[], Worker]
 ) -> tuple[float, float, float] | None:
     """Return packaged time over the bundle's; None where the bundle's plan does not run here."""
