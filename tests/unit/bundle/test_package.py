@@ -228,7 +228,7 @@ def test_on_the_command_line(
     told = capsys.readouterr().out
     assert "package: " in told and "clean @ cpu(threads=1)" in told
     assert "not run here: KServe; Triton 26.05 itself" in told and "kubectl apply" in told
-    assert main([*words, "--for", "kserve(replayed=false)", "--force", "--json", "-"]) == 0
+    assert main([*words, "--for", "kserve(replayed=false)", "--force", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["plan"]["plan"] == "clean @ cpu(threads=1)" and found["replay"] is None
     assert main([*words, "--for", "nowhere", "--force"]) == 2
