@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ortune.bundle.source import Source, unpacked
 from ortune.bundle.target import Replay, Target
@@ -178,8 +179,9 @@ def _contents(source: Source, folder: Path, target: Target) -> None:
         one.relative_to(folder).as_posix(): hashlib.sha256(one.read_bytes()).hexdigest()
         for one in _files(folder)
     }
+    unsaid: dict[str, Any] = dict.fromkeys(target.places, "")
     held = {
-        "target": str(replace(target, **dict.fromkeys(target.places, ""))),
+        "target": str(replace(target, **unsaid)),
         "plan": source.plan.plan,
         "key": source.plan.key,
         "backend": source.plan.backend,

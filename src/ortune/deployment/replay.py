@@ -80,7 +80,8 @@ def by_worker(
             inputs, expected = source.streams(name)
             job = _job({"": path}, there, {"": inputs}, root, environment)
             found = _answers(job, root / f"answers-{len(list(root.iterdir()))}", by)
-            worst = min(worst, *map(snr_db, Stream(expected), found, strict=True))
+            pairs = zip(Stream(expected), found, strict=True)
+            worst = min(worst, *(snr_db(one, two) for one, two in pairs))
         feeds = {name: source.streams(name)[0] for name in models}
         starts = (
             lambda: Worker(_job(source.models, here, feeds, root, HERE)),

@@ -11,7 +11,7 @@ from ortune.deployment import yaml
 
 HELD: dict[str, Any] = {
     "kind": "InferenceService",
-    "metadata": {"name": "a-b", "odd": 'x: "y"\n- #z', "number": 3, "none": None, "on": True},
+    "metadata": {"name": "a-b", "odd": 'x: "y"\n- #z', "number": 3, "none": None, "truth": True},
     "spec": {"predictor": {"model": {"list": ["a", 1], "uri": "s3://b/c"}, "after": "1"}},
 }
 

@@ -161,7 +161,7 @@ def _layer(out: Path, files: Mapping[str, Path | bytes]) -> tuple[str, dict[str,
     draft = folder / "draft"
     with draft.open("wb") as file:
         packed = _Hashed(file)
-        with gzip.GzipFile("", "wb", 6, packed, mtime=0) as stream:  # type: ignore[arg-type]
+        with gzip.GzipFile("", "wb", 6, packed, mtime=0) as stream:
             plain = _Hashed(stream)  # type: ignore[arg-type]
             with tarfile.open(mode="w|", fileobj=plain, format=tarfile.GNU_FORMAT) as tar:  # type: ignore[call-overload]
                 for name in _folders(files):
