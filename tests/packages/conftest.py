@@ -42,8 +42,12 @@ class Server:
     def post(self, path: str, body: Any = None) -> Any:
         """Return what it answers; without a body it is asked by GET."""
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(f"{self.url}/v2/{path}", data, timeout=30) as answer:
-            text = answer.read()
+        try:
+            with urllib.request.urlopen(f"{self.url}/v2/{path}", data, timeout=30) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            said = self.log.read_text(errors="replace")[-2000:]
+            raise AssertionError(f"{path}: {error.read().decode()}\n{said}") from None
         return json.loads(text) if text else None
 
 
@@ -118,7 +122,7 @@ _PORTS = ("http", "grpc", "metrics")
 def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + _WAIT_S
     while time.monotonic() < until and process.poll() is None:
-        with suppress(urllib.error.URLError, OSError):
+        with suppress(urllib.error.URLError, OSError, AssertionError):
             server.post("health/ready")
             return
         time.sleep(0.3)
