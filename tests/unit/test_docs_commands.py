@@ -51,7 +51,7 @@ SPELLED: dict[str, Callable[[str], object]] = {
     "quantizer": lambda text: parse(Quantizer, text),
     "step": step,
     "steps": step,
-    "target": lambda text: parse(Target, text),
+    "target": lambda text: text in ("cpu", "gpu") or parse(Target, text),
     "workload": lambda text: parse(Workload, text),
 }
 """Parameter of a verb -> what reads the spelling."""
