@@ -34,15 +34,17 @@ class TritonPythonModel:
         self.outputs = [one.name for one in self.session.get_outputs()]
 
     def execute(self, requests: list) -> list:
-        """Run each call; stacked calls come together."""
+        """Run each call; stacked calls come together.
+
+        DLPack, as the server is built for NumPy 1: arrays of NumPy 2 have no strides for it.
+        """
         answers = []
         for request in requests:
             feeds = {
-                name: np.asarray(triton.get_input_tensor_by_name(request, name).as_numpy())
+                name: np.asarray(np.from_dlpack(triton.get_input_tensor_by_name(request, name)))
                 for name in self.inputs
             }
             found = zip(self.outputs, self.session.run(self.outputs, feeds), strict=True)
-            # The server's own reading of arrays takes those of NumPy 2 for empty ones.
             tensors = [triton.Tensor.from_dlpack(name, value) for name, value in found]
             answers.append(triton.InferenceResponse(output_tensors=tensors))
         return answers
