@@ -30,7 +30,6 @@ from ortune.targets.triton import Triton
 from tests.unit import studies
 
 HERE = ort.__version__
-LOOSE = 9.0
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +89,7 @@ def test_the_real_server_answers_like_the_bundle(
     plan = Cpu(threads=2, level="extended", memory_pattern=False)
     bundle = pack(studies.study(tmp_path, backend=plan), tmp_path / "toy.ortune")
     more = {"preferred": (4, 8), "delay_us": 2000, "queue": 64, "instances": 2} if batch else {}
-    target = Triton(onnxruntime=HERE, limit=LOOSE, batch=batch, **more)
+    target = Triton(onnxruntime=HERE, batch=batch, **more)
     repository = package([bundle], tmp_path / "repository", target).path
     written = (repository / "toy" / "config.pbtxt").read_text()
     assert parsed(protobuf, written).parameters["intra_op_thread_count"].string_value == "2"
@@ -115,7 +114,7 @@ def right(server: Any, seed: int) -> bool:
 
 def test_kserves_repository_loads_too(serve: Callable[[Path], Any], tmp_path: Path) -> None:
     bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune")
-    target = Kserve(onnxruntime=HERE, limit=LOOSE)
+    target = Kserve(onnxruntime=HERE)
     out = package([bundle], tmp_path / "package", target).path
     with serve(out / "models") as server:
         assert right(server, 1)
@@ -127,6 +126,6 @@ def test_a_bundle_is_replayed_under_the_runtime_of_the_release(tmp_path: Path) -
     if fix is not None:
         pytest.skip(f"not here: {fix}")
     bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune")
-    found = package([bundle], tmp_path / "a", Triton(limit=LOOSE))
+    found = package([bundle], tmp_path / "a", Triton())
     assert found.replay is not None and found.replay.by == "onnxruntime 1.24.4"
     assert found.replay.difference_db > 40

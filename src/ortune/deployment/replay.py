@@ -26,8 +26,7 @@ from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 
 _WORDS = {"onnxruntime": "ort"}
 """Distribution -> what the names of its environments begin with, where it is not itself."""
-_PAIRS = 3
-_EFFORT = Effort(min_blocks=3, max_blocks=12, seconds=1.5, decide=False)
+_EFFORT = Effort(min_blocks=3, max_blocks=12, seconds=1.0, decide=False)
 
 
 def environment(distribution: str, wanted: str) -> tuple[str, str | None]:
@@ -121,7 +120,7 @@ def overhead(
 ) -> tuple[float, float, float] | None:
     """Return packaged time over the bundle's; None where the bundle's plan does not run here."""
     try:
-        pairs = [one.pair for one in fresh_pairs(bundle, package, _PAIRS, _EFFORT)]
+        pairs = [one.pair for one in fresh_pairs(bundle, package, stats.PAIRS, _EFFORT)]
     except BaselineFailed:
         return None
     except WorkerFailed as error:
