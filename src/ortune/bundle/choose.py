@@ -12,9 +12,9 @@ from ortune.engine.manifest import MOST_PLANS
 
 def chosen(
     study: Study,
-    *,
     trial: str | None = None,
     others: Sequence[str] = (),
+    *,
     per_backend: bool = False,
     unconfirmed: bool = False,
 ) -> tuple[Trial, ...]:
@@ -22,7 +22,7 @@ def chosen(
 
     Args:
         trial: Start of the key of another trial than the best.
-        others: Starts of the keys of further trials.
+        others: Starts of the keys of further trials, with spaces around them or not.
         per_backend: The best confirmed trial of each backend too.
         unconfirmed: Those too that no finalist's pairs have confirmed; they come last.
 
@@ -31,7 +31,7 @@ def chosen(
             are more than a bundle may hold.
     """
     first = study.best if trial is None else find(study, trial)
-    found = [first, *(find(study, key) for key in others)]
+    found = [first, *(find(study, key.strip()) for key in others)]
     found += best_of_each_backend(study) if per_backend else ()
     trials = list({one.key: one for one in found}.values())
     doubtful = [one for one in trials if not study.confirmed(one)]

@@ -84,13 +84,7 @@ def pack(
     if not isinstance(study, Study):
         raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
     others = with_.split(",") if isinstance(with_, str) else with_
-    trials = chosen(
-        study,
-        trial=trial,
-        others=[key.strip() for key in others if key.strip()],
-        per_backend=per_backend,
-        unconfirmed=unconfirmed,
-    )
+    trials = chosen(study, trial, others, per_backend=per_backend, unconfirmed=unconfirmed)
     return _packed(study, trials, Path(path), licence, sign, force, custom_ops)
 
 

@@ -1,4 +1,4 @@
-"""Sign a bundle's file and demand a signature: ECDSA beside it, made by package model-signing."""
+"""Sign a bundle and demand its signature: ECDSA, in a file beside it, by model-signing."""
 
 from __future__ import annotations
 
