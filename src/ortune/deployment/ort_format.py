@@ -16,6 +16,14 @@ from ortune.deployment import model_files
 CONFIG = "required_operators_and_types.config"
 _LEVEL = "ORT_CONVERT_ONNX_MODELS_TO_ORT_OPTIMIZATION_LEVEL"
 _LIMIT_S = 900
+_TOOL = "onnxruntime.tools.convert_onnx_models_to_ort"
+_SAME_ADDRESSES = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).personality(0x0040000)
+os.execv(sys.executable, [sys.executable, "-m", "{_TOOL}", *sys.argv[1:]])
+"""
+"""The converter at addresses that Linux does not draw anew (ADDR_NO_RANDOMIZE): the order in which
+it writes operators follows from them, and one model should be one file."""
 
 
 def convert(
@@ -40,7 +48,8 @@ def convert(
         models, out = Path(temporary, "models"), Path(temporary, "out")
         for name, label in source.labels.items():
             model_files.copy(source, name, models / label, f"{label}.onnx")
-        command = [sys.executable, "-m", "onnxruntime.tools.convert_onnx_models_to_ort"]
+        linux = sys.platform == "linux"
+        command = [sys.executable, *(("-c", _SAME_ADDRESSES) if linux else ("-m", _TOOL))]
         command += [str(models), "--output_dir", str(out)]
         command += ["--optimization_style", style.capitalize()]
         command += ["--enable_type_reduction"] * types

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from ortune.deployment.languages.language import CPP, PYTHON, Language, lines
+from ortune.deployment.languages.language import CPP, Language, lines
 from ortune.deployment.languages.settings import SessionSettings
 
 _TEMPLATES = files("ortune.deployment.languages") / "programs"
@@ -33,8 +33,8 @@ def write(
     """
     for language in languages:
         path = folder / language.file
-        values = {"settings": lines(language, settings)}
-        put(path, f"{path.name}.txt", values | ({"model": model} if language is PYTHON else {}))
+        values = {"settings": lines(language, settings), "model": model}
+        put(path, f"{path.name}.txt", values)
         if language is CPP:
             put(path.with_name("ort_api.h"), "ort_api.h.txt", {})
 

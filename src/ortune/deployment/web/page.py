@@ -18,7 +18,6 @@ from ortune.deployment.languages.settings import settings
 PACKAGE = "onnxruntime-web"
 _RUNTIME = (
     "ort.wasm.min.mjs",
-    "ort.node.min.mjs",
     "ort-wasm-simd-threaded.mjs",
     "ort-wasm-simd-threaded.wasm",
 )
