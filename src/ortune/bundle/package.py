@@ -94,8 +94,8 @@ def package(
     reasons = "; ".join(f"{one.plan}: {one.why}" for one in passed[:3])
     raise OrtuneError(
         f"no confirmed plan can run on {chosen.name()}: {reasons or 'there is none'}",
-        fix="give the run itself, of which all confirmed plans are tried, or optimize for what "
-        "the target can run",
+        fix="choose another target, or optimize for what this one can run; of a run all "
+        "confirmed plans are tried, of a bundle those that it holds",
     )
 
 

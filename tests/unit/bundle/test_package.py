@@ -99,7 +99,7 @@ def test_of_a_run_the_next_best_confirmed_plan_is_taken_and_named(
 def test_a_bundle_with_no_plan_for_it_is_refused(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match=r"no confirmed plan can run on .*it says so") as error:
         package([bundle], tmp_path / "package", Notes(refused="clean"))
-    assert "the run itself" in error.value.fix
+    assert "of a run all confirmed plans" in error.value.fix
     assert not (tmp_path / "package").exists()
 
 
