@@ -131,6 +131,10 @@ def _speed(source: Source, held: BundleEvidence, trial: Trial) -> Iterator[str]:
         yield f"| {_one(trial.plan)} | {trial.ratio.value:.3f} | {ends} | {faster} |"
         yield ""
         yield "The interval is of the machine below and of no other; measure it on yours."
+    yield ""
+    if held.noise:
+        yield "While it was measured:"
+        yield ""
     for name, value in held.noise.items():
         yield f"- {_one(name)}: {_one(value)}"
     yield ""
@@ -144,12 +148,11 @@ def _accuracy(trial: Trial) -> Iterator[str]:
         yield "It was not judged against a budget."
     else:
         value, base = wording.number(score.value), wording.number(score.base)
-        yield (
-            f"**{score.verdict}**: {_one(score.metric)} is {value} on "
-            f"{wording.count(score.samples, 'sample')}, of the original {base}."
-        )
+        counted = wording.count(score.samples, "sample")
+        yield f"{_one(score.metric)} is {value} on {counted}, of the original {base}."
         yield ""
-        yield f"That means: {_one(wording.means(score))}."
+        means = _one(wording.means(score)).removeprefix(score.verdict)
+        yield f"**{score.verdict}**{means}."
     for line in wording.fallen(trial.scores):
         yield f"- {_one(line)}"
     yield ""

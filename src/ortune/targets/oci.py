@@ -1,4 +1,4 @@
-"""A container image that serves the bundle: Dockerfile with its context, and an image layout."""
+"""A container image that serves the bundle: a Dockerfile, and an OCI image layout."""
 
 from __future__ import annotations
 
