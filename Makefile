@@ -77,9 +77,9 @@ check: dev wheel
 	$(PY) -m benchmarks.peers
 	$(PY) -m benchmarks.tables
 
-# Tests that install packages into environments of their own, below build/packages.
-check-packages: dev
-	mkdir -p build/packages
+# Packages are run by what they are for: a real Triton with a stand-in backend, compilers, browsers,
+# environments of their own below build/packages.
+check-packages: dev build/packages/.installed
 	ORTUNE_PACKAGES=build/packages $(TESTS) tests/packages
 
 # Small changes to the modules that decide: some test must notice each. Results go to
@@ -122,4 +122,12 @@ $(VENV)/.installed-core: requirements/core.lock pyproject.toml | $(PY)
 $(VENV)/.installed-dev: $(VENV)/.installed-core requirements/dev.lock requirements/real.txt
 	$(PIP) -r requirements/dev.lock
 	$(PIP) --no-deps -r requirements/real.txt
+	@touch $@
+
+# What the tests of packages start is nothing that ortune imports, so it lies apart.
+build/packages/.installed: requirements/packages.txt | $(PY)
+	$(PIP) --no-deps --upgrade --target build/packages/triton -r requirements/packages.txt
+	if command -v npm > /dev/null; then npm install --silent --ignore-scripts --prefix \
+		build/packages onnxruntime-node@1.30.0 onnxruntime-web@1.30.0; \
+		else echo "no npm: packages for JavaScript are not run"; fi
 	@touch $@

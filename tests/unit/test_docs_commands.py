@@ -16,6 +16,7 @@ import click
 import pytest
 
 import ortune as ot
+from ortune.bundle.target import Target
 from ortune.cli.main import root
 from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
@@ -50,6 +51,7 @@ SPELLED: dict[str, Callable[[str], object]] = {
     "quantizer": lambda text: parse(Quantizer, text),
     "step": step,
     "steps": step,
+    "target": lambda text: text in ("cpu", "gpu") or parse(Target, text),
     "workload": lambda text: parse(Workload, text),
 }
 """Parameter of a verb -> what reads the spelling."""
@@ -143,7 +145,7 @@ def check(ctx: click.Context, parameter: click.Parameter, text: str) -> None:
 def test_spellings(page: Path) -> None:
     """Plugins with fields, wherever they stand between backticks or quotes."""
     bases = [catalog.base_of(folder) for folder in catalog.BASES if folder != "sections"]
-    known = {name: base for base in bases for name in catalog.names(base)}
+    known = {name: base for base in reversed(bases) for name in catalog.names(base)}
     for text in re.findall(r"[`\"']([a-z][a-z0-9-]*\([^`\"]*?\))[`\"']", page.read_text()):
         name, _, fields = text.partition("(")
         if name in known and not re.search(r"=[A-Z]\b|\.\.\.| @ |^[^=]*$", fields):

@@ -41,11 +41,14 @@ class Limits:
         "quantizers",
         "samples",
         "sections",
+        "targets",
         "transforms",
         "workloads",
     )
     listings: tuple[str, ...] = ("cli",)
-    same_name: Mapping[str, str] = field(default_factory=dict)
+    same_name: Mapping[str, str] = field(
+        default_factory=lambda: {"Target": "a backend of a search, and where a package goes"}
+    )
 
 
 @dataclass(frozen=True)

@@ -134,10 +134,12 @@ class Openvino(Backend):
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session with every option that matters written out.
 
+        OpenVINO's own format (``.xml``) is for its own runtime alone.
+
         Raises:
             BadSettings: The installed OpenVINO does not know a property.
         """
-        if self._plugged():
+        if path.suffix != ".xml" and self._plugged():
             return plugin.session(path, self.threads, self.properties(), verbose=verbose)
         return native.session(path, self.properties())
 
@@ -154,6 +156,10 @@ class Openvino(Backend):
         if self._plugged():
             return plugin.takes(path, self.threads, self.properties())
         return native.takes(path, self.properties())
+
+    def save(self, path: Path, out: Path) -> None:
+        """Write the model in OpenVINO's own format: `out`, ending in ``.xml``, and a ``.bin``."""
+        native.save(path, out)
 
     def _plugged(self) -> bool:
         """Return which of the two ways is taken, once it is known to take all properties."""

@@ -58,6 +58,13 @@ def best_of_each_backend(study: Study) -> list[Trial]:
     return list(best.values())
 
 
+def confirmed(study: Study) -> list[Trial]:
+    """Return every confirmed trial, the winner first and the original last."""
+    fit = [one for one in study.final if study.confirmed(one)]
+    found = {one.key: one for one in (study.best, *_ordered(study, fit))}
+    return [*found.values(), *[study.baseline] * (study.baseline.key not in found)]
+
+
 def find(study: Study, key: str) -> Trial:
     """Return the trial that a person means.
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from ortune.bundle.choose import chosen
+from ortune.bundle.choose import chosen, confirmed, find
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
 from ortune.bundle.extras import extras
+from ortune.bundle.package import Packaged, package
 from ortune.bundle.sbom import sbom
+from ortune.bundle.target import Target
 from ortune.core.atomic_write import replacing
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
@@ -24,6 +28,7 @@ from ortune.core.trial import Trial
 from ortune.engine import archive
 from ortune.engine.manifest import EVIDENCE, LICENCE, MANIFEST, SBOM, Member
 from ortune.engine.signing import signature_of, signer
+from ortune.experiment.ledger import read_study
 
 _CHUNK = 1 << 20
 _ANOTHER = "pack another trial"
@@ -32,7 +37,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def pack(
-    study: Study,
+    study: Study | str | Path,
     path: str | Path,
     *,
     trial: str | None = None,
@@ -45,6 +50,7 @@ def pack(
     reader: bool = False,
     force: bool = False,
     custom_ops: bool = False,
+    target: str | Target | None = None,
 ) -> Path:
     """Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
 
@@ -52,7 +58,8 @@ def pack(
     refuse is not written.
 
     Args:
-        path: Where it goes, by custom ``NAME.ortune``.
+        study: The run; with `target` a bundle's path or a run's folder will do.
+        path: Where it goes, by custom ``NAME.ortune``; with `target` a folder.
         trial: Start of the key of another trial than the best.
         with_: Starts of the keys of further trials, whose plans are taken where those before them
             do not run.
@@ -68,18 +75,41 @@ def pack(
         force: Replace an existing file. Inputs of the run are never replaced.
         custom_ops: Run the code that the run names, where golden samples of a trial are not there
             yet.
+        target: Write a package for another runtime in place of a bundle, such as
+            ``triton(release=26.05)``: of the best confirmed plan that it can run.
 
     Raises:
         OrtuneError: A trial cannot be packed or is not confirmed, a part of the run is gone, its
             settings are none that a bundle may hold, the key cannot sign, or the path cannot be
             written.
     """
-    path = Path(path)
-    signed = None if sign is None else signer(Path(sign))
-    _demand_licence(licence)
+    if target is not None:
+        demand_plain(with_=with_, per_backend=per_backend, sign=sign)
+        bundles = candidates(study, trial, unconfirmed, licence, custom_ops)
+        return packaged(bundles, path, target, force=force, custom_ops=custom_ops).path
+    if not isinstance(study, Study):
+        raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
     others = with_.split(",") if isinstance(with_, str) else with_
     trials = chosen(study, trial, others, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(one.plan.backend for one in trials))
+    pictures = None if preprocess is None else Path(preprocess)
+    return _packed(study, trials, Path(path), licence, sign, pictures, reader, force, custom_ops)
+
+
+def _packed(
+    study: Study,
+    trials: Sequence[Trial],
+    path: Path,
+    licence: str,
+    sign: str | Path | None,
+    preprocess: Path | None,
+    reader: bool,
+    force: bool,
+    custom_ops: bool,
+) -> Path:
+    """Write the bundle of some trials."""
+    signed = None if sign is None else signer(Path(sign))
+    _demand_licence(licence)
     if signed is not None:
         free(signature_of(path), force, Path(sign or ""))
     parts = content(study, trials, licence=licence, custom_ops=custom_ops)
@@ -91,6 +121,76 @@ def pack(
     if signed is not None:
         signed(path, force)
     return path
+
+
+def packaged(
+    bundles: Generator[Path],
+    path: str | Path,
+    target: str | Target,
+    *,
+    force: bool = False,
+    custom_ops: bool = False,
+) -> Packaged:
+    """Write a package of the first plan that its target can run, as `package` does.
+
+    Args:
+        bundles: From `candidates`; those that were packed for it are gone then.
+    """
+    with closing(bundles):
+        return package(bundles, path, target, force=force, custom_ops=custom_ops)
+
+
+def candidates(
+    study: Study | str | Path,
+    trial: str | None = None,
+    unconfirmed: bool = False,
+    licence: str = "",
+    custom_ops: bool = False,
+) -> Generator[Path]:
+    """Yield bundles to make a package of, the best first; each is gone when the next is asked for.
+
+    That is a given bundle itself. Of a study, or of a run's folder, it is the trial asked for, or
+    the winner, the other confirmed plans and the original.
+
+    Raises:
+        OrtuneError: As `pack`; a bundle was given and something of a run is asked of it.
+    """
+    if not isinstance(study, Study) and Path(study).is_dir():
+        study = read_study(Path(study))
+    if not isinstance(study, Study):
+        if trial is not None or unconfirmed or licence:
+            raise BadSettings(
+                f"{study} is a bundle: its plans and its licence are chosen already",
+                fix="leave --trial, --unconfirmed and --licence out, or give the run",
+            )
+        yield Path(study)
+        return
+    chosen = confirmed(study) if trial is None else [find(study, trial)]
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / f"{Path(study.root).name or 'run'}.ortune"
+        for one in chosen:
+            yield pack(
+                study,
+                path,
+                trial=one.key,
+                unconfirmed=unconfirmed,
+                licence=licence,
+                force=True,
+                custom_ops=custom_ops,
+            )
+
+
+def demand_plain(**given: object) -> None:
+    """Refuse what is about a bundle where a package is written.
+
+    Raises:
+        BadSettings: Some of it was given.
+    """
+    if names := [f"--{name.strip('_').replace('_', '-')}" for name, one in given.items() if one]:
+        raise BadSettings(
+            f"{', '.join(names)} is about a bundle, and a package is asked for",
+            fix="leave it out; of a package the best plan that its target can run is taken",
+        )
 
 
 def _texts(parts: Content, trials: Sequence[Trial]) -> dict[str, bytes]:

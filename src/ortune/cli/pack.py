@@ -27,10 +27,13 @@ class _Asked(Request):
         ortune pack run -o model.ortune
         ortune pack run -o model.ortune --per-backend --licence Apache-2.0 --sign key.pem
         ortune pack run -o small.ortune --trial 3fa9 --unconfirmed
+        ortune pack run --for "triton(release=26.05)" -o models
 
     Attributes:
-        run: The run's folder.
-        out: The bundle, NAME.ortune.
+        run: The run's folder; with --for a bundle will do.
+        out: The bundle, NAME.ortune; with --for the folder of the package.
+        target: Write a package for another runtime, of the best confirmed plan that it can run,
+            and run the package again; docs/packages.md has the targets and their options.
         trial: Another trial than the winner, by its key or the first characters of it.
         with_: Further trials, whose plans are taken where those before them do not run.
         per_backend: The best confirmed plan of each backend as well, in one file.
@@ -57,6 +60,7 @@ class _Asked(Request):
     reader: bool = False
     force: bool = False
     allow_custom_ops: bool = False
+    target: Annotated[str | None, Option("TARGET", "--for")] = None
 
 
 @verb(_Asked)
@@ -66,6 +70,8 @@ def command(asked: _Asked) -> int:
     from ortune.engine import archive
     from ortune.experiment.ledger import read_study
 
+    if asked.target is not None:
+        return _package(asked, asked.target)
     study = read_study(Path(asked.run))
     path = pack(
         study,
@@ -129,3 +135,37 @@ def _lines(study: Study, trials: Sequence[Trial], result: Mapping[str, Any]) -> 
         yield f"then:   {trial.plan} ({wording.ratio(trial)}{known})"
     if result["signature"]:
         yield f"signed: {result['signature']}"
+
+
+def _package(asked: _Asked, target: str) -> int:
+    """Say what the package holds, what was passed over for it and what was run."""
+    from ortune.bundle.pack import candidates, demand_plain, packaged
+
+    demand_plain(with_=asked.with_, per_backend=asked.per_backend, sign=asked.sign)
+    bundles = candidates(
+        asked.run,
+        trial=asked.trial,
+        unconfirmed=asked.unconfirmed,
+        licence=asked.licence,
+        custom_ops=asked.allow_custom_ops,
+    )
+    found = packaged(
+        bundles, asked.out, target, force=asked.force, custom_ops=asked.allow_custom_ops
+    )
+    held = sum(one.stat().st_size for one in found.path.rglob("*") if one.is_file())
+    lines = [f"package: {found.path} ({size(held)}) for {found.target}, {found.plan.plan}"]
+    lines += [f"passed over: {one.plan}: {one.why}" for one in found.passed_over]
+    if (replay := found.replay) is not None:
+        lines.append(f"run again: {replay.by}: {_agreement(replay.difference_db)}")
+        if replay.overhead is not None:
+            value, low, high = replay.overhead
+            lines[-1] += f", {value:.2f} [{low:.2f}, {high:.2f}] of the bundle's time"
+    if found.unrun:
+        lines.append(f"not run here: {found.unrun}")
+    lines += found.lines
+    answer({"run": asked.run, "bytes": held, **vars(found)}, lambda: say("\n".join(lines)))
+    return DONE
+
+
+def _agreement(decibels: float) -> str:
+    return "equal answers" if decibels == float("inf") else f"answers {decibels:.0f} dB apart"

@@ -40,8 +40,20 @@ class Opened:
     manifest: Manifest
     how: Serving
 
+    def settings(self, folder: Path, plan: PackedPlan) -> None:
+        """Unpack what says where a plan runs: its settings and the libraries they name.
+
+        Raises:
+            BadModel: One was changed.
+        """
+        libraries = [text for text in plan.custom_ops if text in self.manifest.members]
+        for member in (plan.settings, *libraries):
+            archive.take(self.file, self.manifest, member, folder)
+
     def unpack(self, folder: Path, models: Iterable[str], golden: Iterable[Golden] = ()) -> None:
         """Check every member; unpack models, golden samples and libraries.
+
+        A library that is there stays as it is: it may be loaded already.
 
         Raises:
             BadModel: A member was changed, or a model keeps weights elsewhere.
@@ -49,8 +61,8 @@ class Opened:
         """
         models = set(models)
         samples = {member for one in golden for member in (one.inputs, one.outputs)}
-        keep = {*models, *samples, *self.manifest.custom_ops}
-        archive.unpack(self.file, self.manifest, folder, keep)
+        libraries = {text for text in self.manifest.custom_ops if not (folder / text).exists()}
+        archive.unpack(self.file, self.manifest, folder, models | samples | libraries)
         for member in sorted(models):
             demand_inside(folder, member, self.manifest.members)
 
@@ -136,7 +148,7 @@ def _planned(
     name, manifest = opened.name, opened.manifest
     with ExitStack() as tried:
         folder = _temporary(tried)
-        archive.take(opened.file, manifest, plan.settings, folder)
+        opened.settings(folder, plan)
         backend, reason = stored_backend(folder, manifest, plan)
         if backend is None:
             return reason

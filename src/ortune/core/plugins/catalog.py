@@ -30,6 +30,7 @@ BASES = {
     "sections": "ortune.core.section:Section",
     "samples": "ortune.core.sample:Sample",
     "policies": "ortune.search.policy:Policy",
+    "targets": "ortune.bundle.target:Target",
 }
 """Plugin folder -> the class its entries derive from."""
 

@@ -102,6 +102,23 @@ _NOISE = re.compile(
 )
 
 
+def save(path: Path, out: Path) -> None:
+    """Write a model in OpenVINO's own format; weights keep their types.
+
+    Raises:
+        BadModel: OpenVINO does not read the model.
+    """
+    import openvino
+
+    try:
+        openvino.save_model(openvino.Core().read_model(str(path)), out, compress_to_fp16=False)
+    except RuntimeError as error:
+        raise BadModel(
+            f"openvino does not convert {path.name}: {_reason(error)}",
+            fix="leave this backend out with --on cpu",
+        ) from None
+
+
 def compiled(path: Path, options: Mapping[str, str]) -> Any:
     """Return OpenVINO's own compiled model.
 

@@ -275,6 +275,26 @@ FILES = {
                 x = np.linspace(0, 1, 256, dtype=np.float32).reshape(64, 4)
                 np.savez(folder / "data" / "all.npz", x=x)
         ''',
+    "targets/plan_notes.py": '''
+        """A text."""
+
+        from dataclasses import dataclass
+
+        from ortune.bundle.target import Replay, Target
+
+
+        @dataclass(frozen=True)
+        class PlanNotes(Target):
+            """The name of the plan, in a file."""
+
+            def write(self, source, folder):
+                (folder / "plan.txt").write_text(source.plan.plan)
+                return ("cat plan.txt",)
+
+            def replay(self, source, folder):
+                assert (folder / "plan.txt").read_text() == source.plan.plan
+                return Replay("reading it", float("inf"))
+        ''',
     "cli/count_nodes.py": '''
         """Count the nodes of a model."""
 
@@ -301,6 +321,7 @@ VERBS = {
     "optimize": "optimize D/model.onnx --data D/data --on steady --budget 'same-signs>=0.99'"
     " --policy one-plan --time 1s --quiet --json study.json -o run",
     "report": "report run -o report.md",
+    "pack": "pack run --for plan-notes -o packed",
 }
 
 RUN = """
@@ -405,3 +426,10 @@ def test_section(folder: Path, ends: dict[str, str]) -> None:
     """It stands in the report."""
     text = (folder / "report.md").read_text()
     assert "Tries of our own" in text and "There were 2 tries." in text
+
+
+def test_target(folder: Path, ends: dict[str, str]) -> None:
+    """It is written and run again."""
+    assert (folder / "packed" / "plan.txt").read_text() == "as-is @ cpu"
+    assert "run again: reading it: equal answers" in ends["pack"]
+    assert "cat plan.txt" in ends["pack"]

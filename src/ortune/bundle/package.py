@@ -1,0 +1,196 @@
+"""Write a bundle as a package for another runtime, and run that package again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ortune.bundle.source import Source, unpacked
+from ortune.bundle.target import Replay, Target
+from ortune.core.atomic_write import atomic, reported
+from ortune.core.errors import BackendMissing, BadModel, OrtuneError, UnknownPlugin
+from ortune.core.plugins import codec, spelling
+from ortune.engine.golden import TOLERANCE_DB
+from ortune.engine.manifest import PackedPlan
+
+CONTENTS = "package.json"
+"""What a package says of itself; only a folder that has it is ever replaced."""
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """A plan that the target cannot run, and why."""
+
+    plan: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A package as it was written.
+
+    Attributes:
+        target: As spelled.
+        plan: Which plan it holds.
+        passed_over: Faster plans that the target cannot run.
+        lines: How to use it.
+        replay: What running it again has shown; None where that was not done.
+        unrun: What was not run here; empty when nothing was left out.
+    """
+
+    path: Path
+    target: str
+    plan: PackedPlan
+    passed_over: tuple[PassedOver, ...]
+    lines: tuple[str, ...]
+    replay: Replay | None
+    unrun: str
+
+
+def package(
+    bundles: Iterable[Path],
+    path: str | Path,
+    target: str | Target,
+    *,
+    force: bool = False,
+    custom_ops: bool = False,
+) -> Packaged:
+    """Write the first plan that a target can run, run the package again, and compare.
+
+    Args:
+        bundles: Whose plans are tried, in this order; no more are asked for than needed.
+        path: The folder to write. It appears when it is whole and answers as it should.
+        target: Such as ``triton(release=26.05)``.
+        force: Replace an existing package.
+        custom_ops: Whether code that a bundle brings may be handed on and run.
+
+    Raises:
+        OrtuneError: No plan can run there, the folder is taken, or the package does not do what
+            the bundle does: nothing is left then.
+        BackendMissing: What writes or replays it is not installed.
+    """
+    chosen = target if isinstance(target, Target) else spelling.parse(Target, target)
+    path = _free(Path(path), force)
+    if fix := chosen.missing():
+        raise BackendMissing(f"a package for {chosen.name()} cannot be made here", fix=fix)
+    passed: list[PassedOver] = []
+    for bundle in bundles:
+        _demand_outside(bundle, path)
+        with unpacked(bundle, custom_ops=custom_ops) as held:
+            for plan in held.manifest.plans:
+                try:
+                    source = held.source(plan)
+                except UnknownPlugin as error:
+                    why = error.what
+                else:
+                    why = chosen.refuses(source)
+                if not why:
+                    return _written(source, path, chosen, tuple(passed))
+                passed.append(PassedOver(plan.plan, why))
+    reasons = "; ".join(f"{one.plan}: {one.why}" for one in passed[:3])
+    raise OrtuneError(
+        f"no confirmed plan can run on {chosen.name()}: {reasons or 'there is none'}",
+        fix="choose another target, or optimize for what this one can run; of a run all "
+        "confirmed plans are tried, of a bundle those that it holds",
+    )
+
+
+def _demand_outside(bundle: Path, path: Path) -> None:
+    """Refuse to replace a folder that the bundle itself lies in.
+
+    Raises:
+        OrtuneError: It does.
+    """
+    if bundle.resolve().is_relative_to(path.resolve()):
+        raise OrtuneError(f"{bundle} lies in {path}", fix="write the package elsewhere")
+
+
+def _free(path: Path, force: bool) -> Path:
+    """Return a folder that may be written.
+
+    Raises:
+        OrtuneError: There is something, and it is no package that may be replaced.
+    """
+    if not path.absolute().parent.is_dir():
+        raise OrtuneError(
+            f"there is no folder {path.absolute().parent}", fix="make it first, or write elsewhere"
+        )
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return path
+    if not force:
+        raise OrtuneError(
+            f"{path} exists", fix="give another name, or --force (force=True) to replace it"
+        )
+    if not (path / CONTENTS).is_file():
+        raise OrtuneError(
+            f"{path} is no package that pack has written, so it is not replaced",
+            fix="give another name, or remove it yourself",
+        )
+    return path
+
+
+def _written(
+    source: Source, path: Path, target: Target, passed: tuple[PassedOver, ...]
+) -> Packaged:
+    """Write, run again and judge; after a failure nothing is left."""
+    with atomic(path) as draft:
+        with reported(path):
+            draft.mkdir()
+            lines = tuple(target.write(source, draft))
+            _contents(source, draft, target)
+        replay = target.replay(source, draft) if target.replayed else None
+        if replay is not None:
+            _judge(replay, target)
+    return Packaged(path, str(target), source.plan, passed, lines, replay, target.unrun(replay))
+
+
+def _judge(replay: Replay, target: Target) -> None:
+    """Refuse a package that answers otherwise, or that is surely slower than its limit.
+
+    Raises:
+        BadModel: It answers otherwise.
+        OrtuneError: It is slower.
+    """
+    if not replay.difference_db >= TOLERANCE_DB:
+        raise BadModel(
+            f"the package for {target.name()} answers otherwise under {replay.by}: "
+            f"{replay.difference_db:.0f} dB from the bundle's golden answers, "
+            f"{TOLERANCE_DB:.0f} are needed",
+            fix="pack another trial (--trial KEY), or optimize with this runtime",
+        )
+    if replay.overhead is not None and replay.overhead[1] > 1 + target.limit:
+        value, low, high = replay.overhead
+        raise OrtuneError(
+            f"the package for {target.name()} takes {value:.2f} [{low:.2f}, {high:.2f}] times as "
+            f"long under {replay.by} as the bundle does: more than its limit of "
+            f"{1 + target.limit:.2f}",
+            fix="pack another trial (--trial KEY), or allow more: "
+            f"--for '{target.name()}(limit={value:.1f})'",
+        )
+
+
+def _contents(source: Source, folder: Path, target: Target) -> None:
+    """Say in the package what it is; the same source and target, the same bytes."""
+    files = {
+        one.relative_to(folder).as_posix(): hashlib.sha256(one.read_bytes()).hexdigest()
+        for one in _files(folder)
+    }
+    unsaid: dict[str, Any] = dict.fromkeys(target.places, "")
+    held = {
+        "target": str(replace(target, **unsaid)),
+        "plan": source.plan.plan,
+        "key": source.plan.key,
+        "backend": source.plan.backend,
+        "ortune": source.manifest.ortune,
+        "files": files,
+    }
+    text = json.dumps(codec.encode(held), indent=1) + "\n"
+    (folder / CONTENTS).write_text(text, encoding="utf-8")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    yield from sorted(one for one in folder.rglob("*") if one.is_file())

@@ -1,0 +1,172 @@
+"""One plan of an opened bundle, unpacked: what a package target is written from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ortune.core.backend import Backend
+from ortune.core.errors import BadModel, BadSettings
+from ortune.core.plugins import codec, stored
+from ortune.core.session import Tensors
+from ortune.data.stream import Stream
+from ortune.engine import archive, consent
+from ortune.engine.external import demand_inside
+from ortune.engine.manifest import Manifest, PackedPlan
+from ortune.engine.settings import demand_settings
+
+_LONGEST = 64
+_WORD = re.compile(r"[^A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A plan and its files; they live as long as the bundle is open.
+
+    Attributes:
+        name: A word for the whole: of letters, digits and ``_``, safe as a folder's name.
+        folder: Where the bundle was unpacked.
+        manifest: What the bundle says of itself.
+        plan: Which of its plans this is.
+        backend: Its settings, libraries of custom operators named by their unpacked files.
+        models: Model name -> the tuned model.
+        originals: Model name -> the plain original.
+        bundle: The bundle's own file.
+    """
+
+    name: str
+    folder: Path
+    manifest: Manifest
+    plan: PackedPlan
+    backend: Backend
+    models: Mapping[str, Path]
+    originals: Mapping[str, Path]
+    bundle: Path = Path()
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """Model name -> a word for it, different for each; the only model has that of the whole.
+
+        Raises:
+            BadModel: Two models come to the same word.
+        """
+        if len(self.models) == 1:
+            return dict.fromkeys(self.models, self.name)
+        found = {name: word(name) for name in self.models}
+        if len({label.casefold() for label in found.values()}) < len(found):
+            raise BadModel(
+                f"two of its models would get one name: {', '.join(found.values())}",
+                fix="name them differently when optimizing",
+            )
+        return found
+
+    def external(self, name: str = "") -> Mapping[str, Path]:
+        """Return the files with weights of a tuned model: place beside the model -> file."""
+        member = self.plan.models[name]
+        home = member.rpartition("/")[0]
+        if home.count("/") < 1:  # only a model with external data has a folder of its own
+            return {}
+        inside = [one for one in self.manifest.members if one.startswith(f"{home}/")]
+        return {one[len(home) + 1 :]: self.folder / one for one in inside if one != member}
+
+    def streams(self, name: str = "") -> tuple[Path, Path]:
+        """Return the files of the golden inputs and of the plan's answers to them.
+
+        Raises:
+            BadModel: The bundle has none.
+        """
+        if name not in self.plan.golden:
+            raise BadModel("it has no golden samples to check a package by", fix="pack it again")
+        golden = self.plan.golden[name]
+        return self.folder / golden.inputs, self.folder / golden.outputs
+
+    def feeds(self, name: str = "") -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield golden inputs and the plan's answers to them.
+
+        Raises:
+            BadData: They cannot be read.
+        """
+        inputs, outputs = map(Stream, self.streams(name))
+        yield from zip(inputs, outputs, strict=True)
+
+
+@dataclass(frozen=True)
+class OpenBundle:
+    """An opened bundle with all its plans.
+
+    Attributes:
+        name: A word for it.
+        folder: Where its members are.
+        bundle: Its own file.
+    """
+
+    name: str
+    folder: Path
+    manifest: Manifest
+    bundle: Path = Path()
+
+    def source(self, plan: PackedPlan) -> Source:
+        """Return one of its plans.
+
+        Raises:
+            BadModel: Its settings are none that a bundle may make.
+            UnknownPlugin: Its backend is not installed.
+        """
+        try:
+            data = stored.loads((self.folder / plan.settings).read_bytes())
+        except ValueError as error:
+            raise BadModel(
+                f"'{plan.settings}' cannot be read: {error}", fix="pack the run again"
+            ) from error
+        demand_settings(data, plan.settings)
+        try:
+            backend = codec.decode(Backend, data)
+        except BadSettings as error:
+            raise BadModel(f"'{plan.settings}': {error.what}", fix=error.fix) from None
+        return Source(
+            self.name,
+            self.folder,
+            self.manifest,
+            plan,
+            consent.placed(backend, plan, self.manifest, self.folder),
+            {name: self.folder / member for name, member in plan.models.items()},
+            {name: self.folder / member for name, member in self.manifest.fallback.items()},
+            self.bundle,
+        )
+
+
+@contextmanager
+def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
+    """Unpack a whole bundle into a folder that is gone when the block ends.
+
+    Args:
+        path: The bundle.
+        custom_ops: Whether code that it brings may be handed on and run.
+
+    Raises:
+        BadModel: It is no bundle, was changed after packing, or refers outside itself.
+        BadSettings: It brings code that is not allowed.
+    """
+    if not archive.is_bundle(path):
+        raise BadModel(f"{path.name} is not a bundle", fix="give a run or a file made by pack")
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        with archive.opened(path) as (file, manifest):
+            consent.demand(path.name, manifest, custom_ops)
+            archive.unpack(file, manifest, folder, manifest.members)
+        tuned = {member for plan in manifest.plans for member in plan.models.values()}
+        for member in (*tuned, *manifest.fallback.values()):
+            demand_inside(folder, member, manifest.members)
+        only = len(manifest.fallback) == 1
+        stem = Path(next(iter(manifest.fallback.values()))).stem if only else path.stem
+        yield OpenBundle(word(stem), folder, manifest, path)
+
+
+def word(text: str) -> str:
+    """Return a text as a word of letters, digits and ``_``: a stranger's names become folders."""
+    return _WORD.sub("_", text)[:_LONGEST].strip("_") or "model"

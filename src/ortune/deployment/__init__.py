@@ -1,0 +1,1 @@
+"""What package targets share: running a package again, servers' formats, YAML."""

@@ -1,0 +1,1 @@
+"""A plan's session settings as programs in the languages that onnxruntime has an API for."""

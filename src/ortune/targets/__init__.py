@@ -1,0 +1,1 @@
+"""Package targets: one file each, loaded by name; what `pack --for` writes."""

@@ -1,0 +1,146 @@
+"""What `make check-packages` has installed: a real Triton with a stand-in backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortune.deployment import replay
+from tests.packages.tools import PACKAGES
+
+INSTALLED = PACKAGES / "triton"
+CACHE = os.environ.get("XDG_CACHE_HOME")
+"""Where environments lie; tests have caches of their own."""
+_WAIT_S = 60
+
+
+@dataclass(frozen=True)
+class Server:
+    """A Triton that serves a repository.
+
+    Attributes:
+        url: Its HTTP port.
+        log: What it says.
+    """
+
+    url: str
+    log: Path
+
+    def post(self, path: str, body: Any = None) -> Any:
+        """Return what it answers; without a body it is asked by GET."""
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(f"{self.url}/v2/{path}", data, timeout=30) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            said = self.log.read_text(errors="replace")[-2000:]
+            raise AssertionError(f"{path}: {error.read().decode()}\n{said}") from None
+        return json.loads(text) if text else None
+
+
+@pytest.fixture(autouse=True)
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages of toys are compared, not timed: their microseconds say nothing."""
+    monkeypatch.setattr(replay, "overhead", lambda bundle, package: (1.0, 0.9, 1.1))
+
+
+@pytest.fixture
+def environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look environments up where they really lie."""
+    if CACHE is None:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+
+
+@pytest.fixture(scope="session")
+def triton() -> Path:
+    """Where the packages with Triton are installed."""
+    if not (INSTALLED / "pytriton" / "tritonserver").is_dir():
+        pytest.skip("no Triton: `make check-packages` installs it")
+    return INSTALLED
+
+
+@pytest.fixture
+def serve(triton: Path, tmp_path: Path) -> Callable[[Path], Any]:
+    """Start the real server on a repository; it ends with the block."""
+
+    @contextmanager
+    def started(repository: Path) -> Iterator[Server]:
+        home = triton / "pytriton" / "tritonserver"
+        backends = tmp_path / "backends"
+        shutil.copytree(home / "backends", backends, dirs_exist_ok=True)
+        shutil.copytree(Path(__file__).parent / "backend", backends, dirs_exist_ok=True)
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        stub = backends / "python" / "triton_python_backend_stub"
+        shutil.copy(home / "python_backend_stubs" / version / stub.name, stub)
+        server = tmp_path / "tritonserver"
+        shutil.copy(home / "bin" / "tritonserver", server)
+        for program in (stub, server):
+            program.chmod(0o755)
+        ports = _free_ports(3)
+        log = tmp_path / "triton.log"
+        site = next(path for path in sys.path if path.endswith("site-packages"))
+        command = [
+            str(server),
+            f"--model-repository={repository}",
+            f"--backend-directory={backends}",
+            *(f"--{name}-port={port}" for name, port in zip(_PORTS, ports, strict=True)),
+        ]
+        variables = {
+            **os.environ,
+            "PYTHONPATH": site,
+            "LD_LIBRARY_PATH": str(triton / "nvidia_pytriton.libs"),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        }
+        with log.open("wb") as said:
+            process = subprocess.Popen(command, stdout=said, stderr=said, env=variables)
+        made = Server(f"http://127.0.0.1:{ports[0]}", log)
+        try:
+            _wait(made, process)
+            yield made
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+            process.kill()
+            process.wait()
+
+    return started
+
+
+_PORTS = ("http", "grpc", "metrics")
+
+
+def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + _WAIT_S
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(urllib.error.URLError, OSError, AssertionError):
+            server.post("health/ready")
+            return
+        time.sleep(0.3)
+    pytest.fail(f"Triton did not get ready:\n{server.log.read_text(errors='replace')[-4000:]}")
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    for one in held:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports

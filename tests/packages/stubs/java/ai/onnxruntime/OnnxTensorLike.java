@@ -1,0 +1,3 @@
+package ai.onnxruntime;
+
+public abstract class OnnxTensorLike implements OnnxValue {}

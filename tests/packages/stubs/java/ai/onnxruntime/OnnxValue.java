@@ -1,0 +1,8 @@
+package ai.onnxruntime;
+
+public interface OnnxValue extends AutoCloseable {
+  ValueInfo getInfo();
+
+  @Override
+  void close();
+}

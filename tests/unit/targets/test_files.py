@@ -1,0 +1,267 @@
+"""Packages of plain files: the model goes where it is meant to, and answers as it did."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.unit import packaged
+
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.bundle.package import Packaged, package
+from ortune.bundle.source import Source
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
+from ortune.core.facts import TensorSpec
+from ortune.deployment import model_card
+from ortune.engine.manifest import Signature
+from ortune.targets.huggingface import HuggingFace
+from ortune.targets.oci import OciImage
+from ortune.targets.onnx import OnnxFile
+from ortune.targets.ort_mobile import OrtMobile
+from ortune.targets.web import WebPage
+
+
+def made(folder: Path, target: str, name: str = "out") -> Packaged:
+    return package([packaged.bundle(folder)], folder / name, target)
+
+
+def test_the_plain_file(tmp_path: Path) -> None:
+    found = made(tmp_path, "onnx")
+    held = packaged.contents(found.path)
+    assert {"python/run.py", "cpp/run.cc", "csharp/Run.cs", "java/Run.java"} <= set(held)
+    assert {"model/model.onnx", "check/0/inputs.txt", "check/1/output_0.bin"} <= set(held)
+    assert found.replay is not None and found.replay.difference_db == float("inf")
+    assert "options.intra_op_num_threads = 1" in held["python/run.py"].decode()
+    assert "C++, C#, Java, JavaScript" in found.unrun
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort-mobile", "oci", "huggingface"])
+def test_the_same_bytes_without_places(tmp_path: Path, target: str) -> None:
+    bundle = packaged.bundle(tmp_path)
+    spelled = (
+        target.replace(")", ", replayed=false)") if "(" in target else f"{target}(replayed=false)"
+    )
+    one, two = (package([bundle], tmp_path / name, spelled).path for name in ("one", "two"))
+    assert packaged.contents(one) == packaged.contents(two)
+    for name, data in packaged.contents(one).items():
+        assert str(tmp_path).encode() not in data or name.endswith("model.ortune"), name
+        assert b"/tmp/ortune-" not in data, name
+
+
+@pytest.mark.parametrize("target", [OnnxFile(), OrtMobile(), HuggingFace(), WebPage()])
+def test_what_other_runtimes_do_is_refused(
+    tmp_path: Path, target: OnnxFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with packaged.source(tmp_path) as source:
+        elsewhere = replace(source, backend=Openvino())
+        assert "it runs on 'openvino'" in target.refuses(elsewhere)
+        custom = replace(source, plan=replace(source.plan, custom_ops=("custom_ops/x.so",)))
+        assert "custom operators" in target.refuses(custom)
+        assert "'t' is str" in target.refuses(with_text(source))
+        assert target.refuses(source) == ""
+
+
+def with_text(source: Source) -> Source:
+    spec = TensorSpec("t", "str", (1,))
+    signature = Signature((spec,), ())
+    return replace(source, manifest=replace(source.manifest, signatures={"": signature}))
+
+
+def test_external_data_lies_beside(tmp_path: Path) -> None:
+    with packaged.source(tmp_path) as source:
+        home = source.folder / "models" / "big"
+        home.mkdir()
+        model = onnx.load(source.models[""])
+        w = next(one for one in model.graph.initializer if one.name == "w")
+        w.raw_data = np.array([1, 2, 3, 4], np.float32).tobytes()
+        w.ClearField("float_data")
+        onnx.save(
+            model,
+            home / "big.onnx",
+            save_as_external_data=True,
+            location="w.bin",
+            size_threshold=0,
+        )
+        members = {**source.manifest.members, "models/big/w.bin": None}
+        outer = replace(
+            source,
+            plan=replace(source.plan, models={"": "models/big/big.onnx"}),
+            models={"": home / "big.onnx"},
+            manifest=replace(source.manifest, members=members),  # type: ignore[arg-type]
+        )
+        out = tmp_path / "out"
+        out.mkdir()
+        OnnxFile().write(outer, out)
+        assert (out / "model" / "w.bin").stat().st_size == 16
+        found = OnnxFile().replay(outer, out)
+        assert found is not None and found.difference_db == float("inf")
+        (out / "model" / "w.bin").write_bytes(bytes(16))
+        changed = OnnxFile().replay(outer, out)
+        assert changed is not None and changed.difference_db < 40
+
+
+def test_two_models(tmp_path: Path) -> None:
+    with packaged.source(tmp_path) as source:
+        both = {"encode": source.models[""], "decode": source.models[""]}
+        golden = dict.fromkeys(both, source.plan.golden[""])
+        members = dict.fromkeys(both, source.plan.models[""])
+        signatures = dict.fromkeys(both, source.manifest.signatures[""])
+        pair = replace(
+            source,
+            models=both,
+            plan=replace(source.plan, models=members, golden=golden),
+            manifest=replace(source.manifest, signatures=signatures),
+        )
+        for target in (OnnxFile(), OrtMobile()):
+            out = tmp_path / target.name()
+            out.mkdir()
+            target.write(pair, out)
+            found = target.replay(pair, out)
+            assert found is not None and found.difference_db == float("inf")
+        assert (tmp_path / "onnx" / "model" / "decode" / "model.onnx").is_file()
+        assert (tmp_path / "ort-mobile" / "encode.ort").is_file()
+
+
+@pytest.mark.parametrize("style", ["fixed", "runtime"])
+def test_a_file_for_phones(tmp_path: Path, style: str) -> None:
+    found = made(tmp_path, f"ort-mobile(style={style})")
+    held = packaged.contents(found.path)
+    assert held["toy.ort"][4:8] == b"ORTM"
+    listed = held["required_operators_and_types.config"].decode()
+    assert "ai.onnx;14;Add" in listed and "float" in listed and str(tmp_path) not in listed
+    program = held["python/run.py"].decode()
+    assert "model.read_bytes()" in program
+    assert ("session.enable_saved_runtime_optimizations" in program) == (style == "runtime")
+    assert found.replay is not None and found.replay.difference_db == float("inf")
+    assert "a phone" in found.unrun
+
+
+def test_a_folder_for_the_hub(tmp_path: Path) -> None:
+    found = made(tmp_path, 'huggingface(licence="Apache-2.0", base_model="who/what")')
+    held = packaged.contents(found.path)
+    card = held["README.md"].decode()
+    front = card.split("---\n")[1]
+    assert 'library_name: onnx\nlicense: apache-2.0\nbase_model: "who/what"\n' in front
+    assert "- ortune\n" in front
+    assert "| clean @ cpu(threads=1) | 0.520 | 0.510 to 0.535 | 1.92x |" in card
+    assert "cosine is 0.9995 on 32 samples, of the original 1." in card
+    assert "**proved**" in card and "| cpu |" in card and "| onnxruntime |" in card
+    assert json.loads(held["settings.json"])["threads"] == 1
+    assert found.replay is not None and found.replay.difference_db == float("inf")
+
+
+def test_a_card_is_no_program(tmp_path: Path) -> None:
+    with packaged.source(tmp_path) as source:
+        hostile = Signature((TensorSpec("<img src=x>|`\n# x", "float32", (1, "<b>")),), ())
+        source = replace(source, manifest=replace(source.manifest, signatures={"": hostile}))
+        text = model_card.card(
+            source,
+            model_card.evidence_of(source),
+            licence="Mine: 1\nlicense: mit",
+            base_model="",
+            load="run",
+        )
+    assert "<img" not in text and "<b>" not in text and "\n# x" not in text
+    assert 'license: other\nlicense_name: "Mine: 1\\nlicense: mit"\n' in text
+
+
+def test_a_licence_that_nobody_said(tmp_path: Path) -> None:
+    found = made(tmp_path, "huggingface(replayed=false)")
+    assert "names no licence" in found.lines[-1]
+    assert "\nlicense:" not in (found.path / "README.md").read_text(encoding="utf-8")
+
+
+def test_an_image(tmp_path: Path) -> None:
+    found = made(tmp_path, "oci")
+    held = packaged.contents(found.path)
+    text = held["Dockerfile"].decode()
+    assert text.startswith("FROM python:3.11.9-slim-bookworm\n")
+    assert "HEALTHCHECK" in text and '"--health"]' in text
+    needed = held["requirements.txt"].decode().splitlines()
+    assert all(re.fullmatch(r"[\w-]+==[\w.+-]+", line) for line in needed), needed
+    assert any(line.startswith("onnxruntime==") for line in needed)
+    assert held["app/model.ortune"] == (tmp_path / "toy.ortune").read_bytes()
+    assert {"image/index.json", "image/oci-layout"} <= set(held)
+    assert found.replay is not None and found.replay.difference_db == float("inf")
+    assert found.unrun == "the image in a container"
+
+
+def test_an_image_on_another(tmp_path: Path) -> None:
+    first = made(tmp_path, "oci(replayed=false)", "first")
+    base = first.path / "image"
+    found = package([tmp_path / "toy.ortune"], tmp_path / "second", OciImage(base=str(base)))
+    blobs = list((found.path / "image" / "blobs" / "sha256").iterdir())
+    assert len(blobs) == 3  # both layers are the same bytes
+    assert str(tmp_path) not in (found.path / "package.json").read_text(encoding="utf-8")
+    with pytest.raises(BadSettings, match="is no image"):
+        OciImage(python="python\nRUN rm")
+
+
+def test_versions_are_versions(tmp_path: Path) -> None:
+    with packaged.source(tmp_path) as source:
+        versions = {"numpy": "1.0\n--index-url http://elsewhere/"}
+        hostile = replace(source, manifest=replace(source.manifest, versions=versions))
+        with pytest.raises(BadModel, match="is no version of numpy"):
+            OciImage().write(hostile, tmp_path / "source")
+
+
+def npm(folder: Path, version: str = "1.30.0") -> Path:
+    """Make what looks like the npm package."""
+    (folder / "dist").mkdir(parents=True)
+    for name in ("ort.wasm.min.mjs",):
+        (folder / "dist" / name).write_text(f"// {name}\n", encoding="utf-8")
+    for name in ("mjs", "wasm"):
+        (folder / "dist" / f"ort-wasm-simd-threaded.{name}").write_bytes(name.encode())
+    held = {"name": "onnxruntime-web", "version": version}
+    (folder / "package.json").write_text(json.dumps(held), encoding="utf-8")
+    return folder
+
+
+def test_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    runtime = npm(tmp_path / "node_modules" / "onnxruntime-web")
+    target = WebPage(runtime=str(runtime), replayed=False)
+    found = package([packaged.bundle(tmp_path)], tmp_path / "out", target)
+    held = packaged.contents(found.path)
+    page = json.loads(held["models.json"])
+    assert page["models"][0]["checks"] == ["check/0", "check/1"]
+    assert {page["models"][0]["file"], "ort/ort.wasm.min.mjs", "serve.py"} <= set(held)
+    session = held["session.mjs"].decode()
+    assert "options.graphOptimizationLevel = 'all';" in session and "$settings" not in session
+    assert "`${folder}/inputs.txt`" in session
+    for name, data in held.items():
+        assert b"http://" not in data.replace(b"http://127.0.0.1", b""), name
+        assert b"https://" not in data and str(tmp_path).encode() not in data, name
+    monkeypatch.chdir(tmp_path)
+    assert WebPage().missing() is None
+
+
+def test_a_runtime_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NODE_PATH", raising=False)
+    with pytest.raises(BackendMissing) as caught:
+        package([], tmp_path / "out", "web")
+    assert caught.value.fix == "npm install onnxruntime-web@1.30.0"
+    other = npm(tmp_path / "other", "1.29.0")
+    with pytest.raises(BadSettings, match=r"holds onnxruntime-web 1\.29\.0, not 1\.30\.0"):
+        package([], tmp_path / "out", WebPage(runtime=str(other)))
+
+
+def test_a_plan_that_sets_more_is_passed_over(tmp_path: Path) -> None:
+    bundle = packaged.bundle(tmp_path, Openvino(threads=1))
+    with pytest.raises(OrtuneError, match=r"no confirmed plan can run on onnx: .*openvino"):
+        package([bundle], tmp_path / "out", "onnx")
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_that_the_converter_does_not_take_are_said(tmp_path: Path) -> None:
+    bundle = packaged.bundle(tmp_path, Cpu(threads=1, disable=("BiasGeluFusion",)))
+    found = package([bundle], tmp_path / "out", "ort-mobile(replayed=false)")
+    assert any("BiasGeluFusion" in line for line in found.lines)
