@@ -43,5 +43,6 @@ def demand(backend: Backend, environment: str = HERE) -> Capabilities:
     """
     found = capabilities(backend, environment)
     if found.missing:
-        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=found.missing)
+        where = HERE if environment == HERE else f"in environment '{environment}'"
+        raise BackendMissing(f"backend '{backend.name()}' cannot run {where}", fix=found.missing)
     return found
