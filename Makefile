@@ -15,7 +15,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := src tests setup.py $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
-.PHONY: demo install dev wheel pythons lint format unit test check mutants fuzz fuzz-commands clean
+.PHONY: demo install dev wheel pythons lint format unit test check check-packages mutants fuzz fuzz-commands clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
 	$(VENV)/bin/ortune demo
@@ -76,6 +76,12 @@ check: dev wheel
 	$(PY) -m benchmarks.main_job
 	$(PY) -m benchmarks.peers
 	$(PY) -m benchmarks.tables
+
+# Tests against other releases of the runtimes, which pip fetches into build/packages: environments
+# of our own and wheels, kept for the next time.
+check-packages: dev
+	mkdir -p build/packages
+	ORTUNE_PACKAGES=build/packages $(TESTS) tests/packages
 
 # Small changes to the modules that decide: some test must notice each. Results go to
 # benchmarks/results/mutants.json; modules that are as they were are not tried again.
