@@ -39,7 +39,7 @@ def test_a_release_of_onnxruntime_works_in_an_environment(text: str) -> None:
     found = check(made.name)
     assert not found.problem
     assert f"onnxruntime=={found.versions['onnxruntime']}" == text
-    assert {name for name in found.versions} <= {"python", "ortune", "onnxruntime", "numpy"}
+    assert set(found.versions) <= {"python", "ortune", "onnxruntime", "numpy"}
 
 
 @pytest.mark.usefixtures("kept")

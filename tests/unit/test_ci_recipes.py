@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.unit import studies
 
 from ortune.bundle.pack import pack
 from ortune.core.trial import Interval
+from tests.unit import studies
 
 HOME = Path(__file__).parents[2] / "examples" / "ci"
 EXPRESSION = re.compile(r"\$\{\{ *([\w.]+) *\}\}")

@@ -12,7 +12,6 @@ import pytest
 from tests.unit import environments, studies
 
 import ortune as ot
-from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
 from ortune.bundle.recheck.recheck import changes
 from ortune.bundle.recheck.replay import Timed, judged
