@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from ortune.bundle.recheck.replay import replay, why_not_timed
 from ortune.bundle.recheck.request import Recheck
-from ortune.bundle.recheck.result import RecheckResult, Replay, Replayed
+from ortune.bundle.recheck.result import RecheckResult, RecheckRow, Replayed
 from ortune.bundle.recheck.unpacked import unpacked
 from ortune.core.event import Note, Sink
 from ortune.engine.golden import TOLERANCE_DB
@@ -47,7 +47,7 @@ def run(asked: Recheck) -> RecheckResult:
     )
 
 
-def changes(replays: Sequence[Replay]) -> tuple[str, ...]:
+def changes(replays: Sequence[RecheckRow]) -> tuple[str, ...]:
     """Return the runtimes with which the verdict is another than with the one before.
 
     Before the first it is taken to be as packed. What is perhaps slower is no change.
@@ -69,7 +69,7 @@ def _places(environment: str, releases: Sequence[Release], sink: Sink) -> list[s
     return [ensured(one, sink).name for one in releases]
 
 
-def _reason(name: str, replays: Sequence[Replay]) -> str:
+def _reason(name: str, replays: Sequence[RecheckRow]) -> str:
     """Say what changed first, or that nothing did."""
     changed = next((one for one in replays if not one.verdict.good), None)
     if changed is None:

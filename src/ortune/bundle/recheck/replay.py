@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ortune.analysis.benchmark.interleave import Contestant, TimedRow, contest
 from ortune.analysis.benchmark.ratios import Ratios
-from ortune.bundle.recheck.result import Replay, Replayed
-from ortune.bundle.recheck.unpacked import Unpacked
+from ortune.bundle.recheck.result import RecheckRow, Replayed
+from ortune.bundle.recheck.unpacked import UnpackedPlan
 from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink, silent
@@ -26,27 +26,25 @@ SLOWER = 0.05
 
 
 @dataclass(frozen=True)
-class Timed:
-    """What was timed in one environment; see `Replay`."""
+class Retimed:
+    """What was timed in one environment; see `RecheckRow`."""
 
     ratio: Interval | None = None
     beside: Interval | None = None
 
 
-def why_not_timed(plan: Unpacked) -> str:
+def why_not_timed(plan: UnpackedPlan) -> str:
     """Say why a bundle's benchmark cannot be replayed; empty where it can."""
     if len(plan.models) > 1:
         return "a bundle of several models does not say how often each is called"
     if plan.baseline is None:
         return "the original ran on code of its own, which a bundle does not bring"
-    if not plan.golden:
-        return "it carries no golden samples"
     return ""
 
 
 def replay(
-    plan: Unpacked, environment: str, root: Path, seconds: float, sink: Sink = silent
-) -> Replay:
+    plan: UnpackedPlan, environment: str, root: Path, seconds: float, sink: Sink = silent
+) -> RecheckRow:
     """Compare answers, and time plan and original, in one environment.
 
     Whatever does not run there is a result.
@@ -60,7 +58,7 @@ def replay(
         offered = demand(plan.backend, environment)
         runtime = _runtime(plan, offered)
         answers = _answers(plan, environment, root)
-        found = _timed(plan, environment, root, seconds, sink) if seconds else Timed()
+        found = _timed(plan, environment, root, seconds, sink) if seconds else Retimed()
     except WorkerFailed as error:
         reason = error.failure.reason
     except OrtuneError as error:
@@ -70,13 +68,13 @@ def replay(
             plan.job.machine, plan.job.versions, offered.machine, offered.versions
         )
         verdict, why = judged(answers, found, plan.predicted)
-        return Replay(
+        return RecheckRow(
             environment, runtime, verdict, answers, found.ratio, found.beside, why, differs
         )
-    return Replay(environment, runtime, Replayed.FAILED, why=reason)
+    return RecheckRow(environment, runtime, Replayed.FAILED, why=reason)
 
 
-def judged(answers_db: float, found: Timed, predicted: Interval | None) -> tuple[Replayed, str]:
+def judged(answers_db: float, found: Retimed, predicted: Interval | None) -> tuple[Replayed, str]:
     """Say how answers and times stand to the packed ones, and why in a line.
 
     Slower is what lies above the predicted interval with its own interval, so that noise alone is
@@ -101,12 +99,12 @@ def judged(answers_db: float, found: Timed, predicted: Interval | None) -> tuple
     return Replayed.SAME, ""
 
 
-def _runtime(plan: Unpacked, offered: Capabilities) -> str:
+def _runtime(plan: UnpackedPlan, offered: Capabilities) -> str:
     name = plan.backend.name() if plan.backend.name() in offered.versions else "onnxruntime"
     return f"{name} {offered.versions.get(name, 'of unknown version')}"
 
 
-def _answers(plan: Unpacked, environment: str, root: Path) -> float:
+def _answers(plan: UnpackedPlan, environment: str, root: Path) -> float:
     """Return the least `snr_db` of all golden samples.
 
     Raises:
@@ -124,7 +122,9 @@ def _answers(plan: Unpacked, environment: str, root: Path) -> float:
     return worst
 
 
-def _timed(plan: Unpacked, environment: str, root: Path, seconds: float, sink: Sink) -> Timed:
+def _timed(
+    plan: UnpackedPlan, environment: str, root: Path, seconds: float, sink: Sink
+) -> Retimed:
     """Time original and plan there in turns, and the plan here beside them.
 
     Raises:
@@ -146,4 +146,4 @@ def _timed(plan: Unpacked, environment: str, root: Path, seconds: float, sink: S
     stand = Ratios([rows])
     ratio = stand.between(rows[1], rows[0])
     alone = len(rows) < 3 or rows[2].error
-    return Timed(ratio, None if alone else stand.between(rows[1], rows[2]))
+    return Retimed(ratio, None if alone else stand.between(rows[1], rows[2]))

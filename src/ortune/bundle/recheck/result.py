@@ -27,7 +27,7 @@ class Replayed(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Replay:
+class RecheckRow:
     """A bundle run again in one environment.
 
     Attributes:
@@ -76,7 +76,7 @@ class RecheckResult(TableResult):
     packed: Interval | None
     predicted: Interval | None
     tolerance_db: float
-    replays: tuple[Replay, ...]
+    replays: tuple[RecheckRow, ...]
     changes: tuple[str, ...]
     good: bool
     reason: str
@@ -85,7 +85,7 @@ class RecheckResult(TableResult):
     table = "replays"
 
     @property
-    def first_changed(self) -> Replay | None:
+    def first_changed(self) -> RecheckRow | None:
         """The oldest release with which something changed."""
         return next((one for one in self.replays if not one.verdict.good), None)
 

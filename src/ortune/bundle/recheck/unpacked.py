@@ -8,18 +8,19 @@ from pathlib import Path
 
 from ortune.bundle.read import Bundle, read
 from ortune.core.backend import Backend
-from ortune.core.errors import BadSettings, OrtuneError, shortened
+from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, gist, shortened
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Job
 from ortune.core.trial import Interval, Trial
+from ortune.data.stream import Stream
 from ortune.engine import archive, consent
 from ortune.engine.external import demand_inside
 from ortune.engine.manifest import Manifest
 
 
 @dataclass(frozen=True)
-class Unpacked:
+class UnpackedPlan:
     """A plan and the original below a folder; keys are the names of the models.
 
     Attributes:
@@ -49,7 +50,7 @@ class Unpacked:
         return self.trial.predicted
 
 
-def unpacked(path: Path, folder: Path, *, key: str, custom_ops: bool) -> Unpacked:
+def unpacked(path: Path, folder: Path, *, key: str, custom_ops: bool) -> UnpackedPlan:
     """Check a bundle and unpack one plan of it, with the original, into a folder.
 
     Threads above the CPUs at hand are lowered.
@@ -59,7 +60,7 @@ def unpacked(path: Path, folder: Path, *, key: str, custom_ops: bool) -> Unpacke
         custom_ops: Whether libraries that it brings may run.
 
     Raises:
-        BadModel: It is no bundle, was changed, or holds what a bundle may not.
+        BadModel: It is no bundle, was changed, holds what a bundle may not, or no golden samples.
         BadSettings: It holds no such plan, or runs code that is not allowed.
     """
     bundle = read(path)
@@ -72,19 +73,39 @@ def unpacked(path: Path, folder: Path, *, key: str, custom_ops: bool) -> Unpacke
         archive.unpack(file, manifest, folder, {*models, *streams, *manifest.custom_ops})
     for member in models:
         demand_inside(folder, member, manifest.members)
+    golden = {
+        name: (folder / one.inputs, folder / one.outputs) for name, one in manifest.golden.items()
+    }
+    _demand_samples(path, golden)
     backend = consent.placed(bundle.backend, manifest, folder)
-    return Unpacked(
+    return UnpackedPlan(
         trial,
         bundle.evidence.job,
         stored.lowered(backend, effective_cpus())[0],
         _baseline(bundle.evidence.job.baseline, manifest, folder),
         {name: folder / member for name, member in manifest.models.items()},
         {name: folder / member for name, member in manifest.fallback.items()},
-        {
-            name: (folder / one.inputs, folder / one.outputs)
-            for name, one in manifest.golden.items()
-        },
+        golden,
     )
+
+
+def _demand_samples(path: Path, golden: Mapping[str, tuple[Path, Path]]) -> None:
+    """Refuse golden samples that cannot be read, or of which one has no answer.
+
+    Raises:
+        BadModel: They are so, or there are none.
+    """
+    why = "" if golden else "it has none"
+    for inputs, outputs in golden.values():
+        try:
+            if not 0 < len(Stream(inputs)) == len(Stream(outputs)):
+                why = "not every sample has an answer"
+        except BadData as error:
+            why = gist(error)
+    if why:
+        raise BadModel(
+            f"{path.name}: its golden samples cannot be used: {why}", fix="pack the run again"
+        )
 
 
 def _trial(bundle: Bundle, key: str) -> Trial:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from ortune.bundle.recheck import recheck as rechecking
-from ortune.bundle.recheck.result import RecheckResult, Replay
+from ortune.bundle.recheck.result import RecheckResult, RecheckRow
 from ortune.core.atomic_write import write_text
 from ortune.core.request import verb
 from ortune.core.section import Block, Table, Text
@@ -72,7 +72,7 @@ def _table(found: RecheckResult) -> Table:
     return Table((*columns, "verdict"), rows)
 
 
-def _decibels(one: Replay) -> str:
+def _decibels(one: RecheckRow) -> str:
     if one.answers_db is None:
         return "-"
     return "equal" if one.answers_db == math.inf else f"{one.answers_db:.0f}"

@@ -51,3 +51,18 @@ def test_sides_of_a_crossover_are_told_apart_by_it() -> None:
     (found,) = crossovers(rows)
     assert (found.one, found.two) == ("cpu", "cpu in ort-1.24.4")
     assert placed({"backend": "cpu"}) == placed(rows[0]) == "cpu"
+
+
+def test_verify_runs_the_other_model_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environments.linked(monkeypatch)
+    add("onnxruntime==1.24.4")
+    model = str(studies.write_model(tmp_path / "toy.onnx", studies.MODEL))
+    assert ot.verify(model, model, environment="ort-1.24.4").good
+    for words, what in (
+        (["--environment", "gone"], "no environment 'gone'"),
+        (["--environment", "ort-1.24.4", "--bisect"], "takes models apart here"),
+    ):
+        assert main(["verify", model, model, *words]) == 2
+        assert what in capsys.readouterr().err

@@ -14,8 +14,8 @@ from tests.unit import environments, studies
 import ortune as ot
 from ortune.bundle.pack import pack
 from ortune.bundle.recheck.recheck import changes
-from ortune.bundle.recheck.replay import Timed, judged
-from ortune.bundle.recheck.result import RecheckResult, Replay, Replayed
+from ortune.bundle.recheck.replay import Retimed, judged
+from ortune.bundle.recheck.result import RecheckResult, RecheckRow, Replayed
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.study import Study
@@ -150,30 +150,30 @@ def test_a_plan_that_does_not_run_is_a_change(
 @pytest.mark.parametrize(
     ("decibels", "timed", "where", "verdict"),
     [
-        (math.inf, Timed(Interval(0.5, 0.48, 0.52)), Interval(0.5, 0.45, 0.55), Replayed.SAME),
-        (60.0, Timed(Interval(0.3, 0.28, 0.32)), Interval(0.5, 0.45, 0.55), Replayed.SAME),
-        (60.0, Timed(Interval(0.6, 0.56, 0.64)), Interval(0.5, 0.45, 0.55), Replayed.SLOWER),
-        (60.0, Timed(Interval(0.6, 0.54, 0.66)), Interval(0.5, 0.45, 0.55), Replayed.UNCLEAR),
-        (60.0, Timed(Interval(0.5, 0.48, 0.52)), None, Replayed.UNTIMED),
-        (60.0, Timed(), Interval(0.5, 0.45, 0.55), Replayed.UNTIMED),
-        (39.0, Timed(), None, Replayed.CHANGED),
-        (math.nan, Timed(), None, Replayed.CHANGED),
-        (-math.inf, Timed(Interval(0.5, 0.48, 0.52)), Interval(0.5, 0.4, 0.6), Replayed.CHANGED),
-        (60.0, Timed(None, Interval(1.2, 1.1, 1.3)), None, Replayed.SLOWER),
-        (60.0, Timed(None, Interval(1.04, 1.03, 1.05)), None, Replayed.UNTIMED),
-        (60.0, Timed(None, Interval(1.2, 0.9, 1.6)), None, Replayed.UNTIMED),
+        (math.inf, Retimed(Interval(0.5, 0.48, 0.52)), Interval(0.5, 0.45, 0.55), Replayed.SAME),
+        (60.0, Retimed(Interval(0.3, 0.28, 0.32)), Interval(0.5, 0.45, 0.55), Replayed.SAME),
+        (60.0, Retimed(Interval(0.6, 0.56, 0.64)), Interval(0.5, 0.45, 0.55), Replayed.SLOWER),
+        (60.0, Retimed(Interval(0.6, 0.54, 0.66)), Interval(0.5, 0.45, 0.55), Replayed.UNCLEAR),
+        (60.0, Retimed(Interval(0.5, 0.48, 0.52)), None, Replayed.UNTIMED),
+        (60.0, Retimed(), Interval(0.5, 0.45, 0.55), Replayed.UNTIMED),
+        (39.0, Retimed(), None, Replayed.CHANGED),
+        (math.nan, Retimed(), None, Replayed.CHANGED),
+        (-math.inf, Retimed(Interval(0.5, 0.48, 0.52)), Interval(0.5, 0.4, 0.6), Replayed.CHANGED),
+        (60.0, Retimed(None, Interval(1.2, 1.1, 1.3)), None, Replayed.SLOWER),
+        (60.0, Retimed(None, Interval(1.04, 1.03, 1.05)), None, Replayed.UNTIMED),
+        (60.0, Retimed(None, Interval(1.2, 0.9, 1.6)), None, Replayed.UNTIMED),
     ],
 )
 def test_how_it_is_judged(
-    decibels: float, timed: Timed, where: Interval | None, verdict: Replayed
+    decibels: float, timed: Retimed, where: Interval | None, verdict: Replayed
 ) -> None:
     found, why = judged(decibels, timed, where)
     assert found is verdict
     assert bool(why) == (verdict not in (Replayed.SAME, Replayed.UNTIMED))
 
 
-def replays(*verdicts: Replayed) -> list[Replay]:
-    return [Replay(f"ort-{k}", f"onnxruntime {k}", one) for k, one in enumerate(verdicts)]
+def replays(*verdicts: Replayed) -> list[RecheckRow]:
+    return [RecheckRow(f"ort-{k}", f"onnxruntime {k}", one) for k, one in enumerate(verdicts)]
 
 
 def test_the_first_release_that_changed_is_named_and_the_one_that_came_back() -> None:
