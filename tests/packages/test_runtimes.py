@@ -24,6 +24,22 @@ g (float[N,4] x) => (float[N,4] y) <float tiny = {1e-20}> { a = Mul(x, tiny) y =
 """Its answers are all below 1.2e-38: 0 where denormal numbers are flushed."""
 
 
+HEAVY = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,4] x) => (float[N,4] y)
+<int64[2] wide = {4,1024}, int64[2] square = {1024,1024}, int64[2] narrow = {1024,4}> {
+  a = ConstantOfShape<value = float[1] {0.01}>(wide)
+  b = ConstantOfShape<value = float[1] {0.01}>(square)
+  c = ConstantOfShape<value = float[1] {0.01}>(narrow)
+  d = MatMul(x, a)
+  e = MatMul(d, b)
+  f = Relu(e)
+  g = MatMul(f, b)
+  y = MatMul(g, c)
+}
+"""
+"""Two small inputs times large weights: it takes long where weights are not packed at load."""
+
+
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments of real releases are kept from one run to the next."""
@@ -66,35 +82,58 @@ def test_a_bundle_is_as_packed_with_real_releases(tmp_path: Path) -> None:
     assert found.good and [one.answers_db for one in found.replays] == [float("inf")] * 2
 
 
-def bundle(folder: Path) -> Path:
-    study = studies.study(folder / "made", tuned=DENORMAL)
-    wide = Interval(1.0, 0.01, 100.0)
+def bundle(folder: Path, tuned: str = DENORMAL) -> Path:
+    study = studies.study(folder / "made", tuned=tuned)
+    wide = Interval(1.0, 0.0001, 10_000.0)
     trials = tuple(replace(one, predicted=wide) for one in study.trials)
     return pack(replace(study, trials=trials), folder / "toy.ortune")
 
 
-def test_a_planted_change_between_two_releases_is_found(
-    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def offered(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """All that pip finds: wheels of two releases of onnxruntime, to which another may be added."""
+    before, after = release("onnxruntime==1.30.0"), release("onnxruntime==1.31.0")
+    fetched(wheels, sorted({*before.distributions, *after.distributions}))
+    folder = tmp_path / "offered"
+    folder.mkdir()
+    for wheel in wheels.glob("*.whl"):
+        (folder / wheel.name).symlink_to(wheel)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def plant(offered: Path, version: str, key: str, value: str) -> None:
+    """Put a wheel with another default in the place of a release's."""
+    (link,) = offered.glob(f"onnxruntime-{version}-*.whl")
+    real = link.resolve()
+    link.unlink()
+    repack(real, offered, key, value)
+
+
+def test_a_planted_change_of_answers_is_found(tmp_path: Path, offered: Path) -> None:
     """Planted: onnxruntime 1.31.0 repacked, flushing denormal numbers unless told otherwise.
 
     No two real releases differ as this test needs.
     """
-    before, after = release("onnxruntime==1.30.0"), release("onnxruntime==1.31.0")
-    fetched(wheels, sorted({*before.distributions, *after.distributions}))
-    (real,) = wheels.glob("onnxruntime-1.31.0-*.whl")
-    offered = tmp_path / "offered"
-    offered.mkdir()
-    for wheel in wheels.glob("*.whl"):
-        if wheel != real:
-            (offered / wheel.name).symlink_to(wheel)
-    repack(real, offered, "session.set_denormal_as_zero", "1")
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(offered))
+    plant(offered, "1.31.0", "session.set_denormal_as_zero", "1")
     found = ot.recheck(bundle(tmp_path), runtime="1.30.0,1.31.0", time=1)
     good, bad = found.replays
     assert good.verdict is Replayed.SAME and good.answers_db == float("inf")
     assert bad.verdict is Replayed.CHANGED and bad.runtime == "onnxruntime 1.31.0"
     assert found.changes == ("onnxruntime 1.31.0: answers changed",)
     assert not found.good and "answers changed with onnxruntime 1.31.0" in found.reason
+
+
+def test_a_planted_change_of_speed_is_found(tmp_path: Path, offered: Path) -> None:
+    """Planted: onnxruntime 1.30.0 repacked, which packs no weights at load unless told to.
+
+    Plan and original may both have become slower: beside the runtime here it is seen.
+    """
+    plant(offered, "1.30.0", "session.disable_prepacking", "1")
+    found = ot.recheck(bundle(tmp_path, HEAVY), runtime="1.30.0,1.31.0", time=6)
+    slow, quick = found.replays
+    assert slow.verdict is Replayed.SLOWER and slow.beside is not None and slow.beside.low > 1
+    assert quick.verdict.good, quick
+    assert found.changes == ("onnxruntime 1.30.0: slower", "onnxruntime 1.31.0: as packed")
