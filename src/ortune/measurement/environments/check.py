@@ -57,10 +57,11 @@ def check(name: str) -> CheckedEnvironment:
             try:
                 versions = _run(parse(Backend, f"{backend}(threads=1)"), name, Path(folder))
             except WorkerFailed as error:
-                reason = f"{backend}: {error.failure.reason}"
-                return CheckedEnvironment(found, versions, reason, error.failure.fix or again)
+                problem = f"{backend}: {error.failure.reason}"
+                return CheckedEnvironment(found, versions, problem, again)
             except OrtuneError as error:
-                return CheckedEnvironment(found, versions, error.what, error.fix)
+                problem = f"{error.what} ({error.fix})"
+                return CheckedEnvironment(found, versions, problem, again)
     return CheckedEnvironment(found, versions)
 
 
