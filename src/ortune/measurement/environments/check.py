@@ -15,6 +15,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins.spelling import parse
 from ortune.data import stream
 from ortune.measurement.capabilities import demand
+from ortune.measurement.environment import interpreter
 from ortune.measurement.environments.installed import Environment, read
 from ortune.measurement.environments.releases import release
 from ortune.measurement.outputs import outputs
@@ -49,6 +50,7 @@ def check(name: str) -> CheckedEnvironment:
     Raises:
         BadSettings: There is no such environment.
     """
+    interpreter(name)
     found = read(name)
     versions: Mapping[str, str] = {}
     again = f"`ortune env remove {name}`, then add it again"
