@@ -77,8 +77,8 @@ check: dev wheel
 	$(PY) -m benchmarks.peers
 	$(PY) -m benchmarks.tables
 
-# Packages are run by what they are for: a real Triton with a stand-in backend, compilers, browsers,
-# environments of their own below build/packages.
+# Packages are run by what they are for: a real Triton with a stand-in backend, compilers, browsers;
+# and against other releases of the runtimes, in environments below build/packages.
 check-packages: dev build/packages/.installed
 	ORTUNE_PACKAGES=build/packages $(TESTS) tests/packages
 

@@ -22,6 +22,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     pack       Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
     profile    Say where the time of a run of MODEL goes: by operator, by node and by region.
     reader     Write the reader: one Python file that opens bundles where ortune is not installed.
+    recheck    Run a bundle's golden samples and its benchmark again: is it as it was packed?
     report     Write the report as one offline file: HTML, or Markdown where the name ends in .md.
     timeline   Time MODEL plain, optimized, quantized and both: once, a session, an inference.
     tune       Find the runtime settings that MODEL runs fastest with on one backend.
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from ortune.recipe.build import build as build
     from ortune.reporting.python.compare import compare as compare
     from ortune.reporting.python.profile import profile as profile
+    from ortune.reporting.python.recheck import recheck as recheck
     from ortune.reporting.python.timeline import timeline as timeline
     from ortune.reporting.write import report as report
     from ortune.rewrites.user_rule import rule as rule
@@ -111,6 +113,7 @@ _HOME = {
     "profile": "reporting.python.profile",
     "read_study": "experiment.ledger",
     "reader": "engine.reader.generate",
+    "recheck": "reporting.python.recheck",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
     "step": "core.reading",

@@ -1,4 +1,7 @@
-"""What `make check-packages` has installed: a real Triton with a stand-in backend."""
+"""What `make check-packages` fetches and installs: wheels, and a real Triton.
+
+Tests of this folder run where ``ORTUNE_PACKAGES`` says where that lies.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +25,41 @@ import pytest
 from ortune.deployment import replay
 from tests.packages.tools import PACKAGES
 
+PLACE = os.environ.get("ORTUNE_PACKAGES", "")
 INSTALLED = PACKAGES / "triton"
 CACHE = os.environ.get("XDG_CACHE_HOME")
 """Where environments lie; tests have caches of their own."""
 _WAIT_S = 60
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what lies here unless it was asked for."""
+    skip = pytest.mark.skip(reason="fetches other releases of the runtimes: make check-packages")
+    for item in items:
+        if not PLACE and item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def wheels() -> Path:
+    """Where wheels are kept from one run to the next."""
+    folder = Path(PLACE).resolve() / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def fetched(folder: Path, distributions: Sequence[str]) -> None:
+    """Download wheels into a folder unless they are there."""
+    words = "download --quiet --no-deps --only-binary :all: --disable-pip-version-check --dest"
+    command = [sys.executable, "-m", "pip", *words.split(), str(folder), *distributions]
+    lacking = [one for one in distributions if not any(folder.glob(f"{_stem(one)}-*.whl"))]
+    if lacking:
+        subprocess.run(command[: -len(distributions)] + lacking, check=True)
+
+
+def _stem(distribution: str) -> str:
+    name, _, version = distribution.partition("==")
+    return f"{name.replace('-', '_')}-{version}"
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit import studies
 
 from ortune.bundle.pack import pack
 from ortune.engine.reader.generate import reader
+from tests.unit import studies
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("ORTUNE_PACKAGES"), reason="installs packages: make check-packages"

@@ -12,7 +12,7 @@ from tools import python_api
 import ortune as ot
 from ortune.cli.main import root
 
-COMMANDS_ALONE = {"demo", "doctor"}
+COMMANDS_ALONE = {"demo", "doctor", "env"}
 """They are about the installation, not about a model."""
 OF_THE_TERMINAL = {
     "": {"more", "json_to"},

@@ -84,7 +84,7 @@ def pack(
             written.
     """
     if target is not None:
-        demand_plain(with_=with_, per_backend=per_backend, sign=sign)
+        demand_plain(with_, per_backend, sign, preprocess, reader)
         bundles = candidates(study, trial, unconfirmed, licence, custom_ops)
         return packaged(bundles, path, target, force=force, custom_ops=custom_ops).path
     if not isinstance(study, Study):
@@ -180,13 +180,26 @@ def candidates(
             )
 
 
-def demand_plain(**given: object) -> None:
+def demand_plain(
+    with_: str | Sequence[str],
+    per_backend: bool,
+    sign: str | Path | None,
+    preprocess: str | Path | None,
+    reader: bool,
+) -> None:
     """Refuse what is about a bundle where a package is written.
 
     Raises:
         BadSettings: Some of it was given.
     """
-    if names := [f"--{name.strip('_').replace('_', '-')}" for name, one in given.items() if one]:
+    given = {
+        "--with": with_,
+        "--per-backend": per_backend,
+        "--sign": sign,
+        "--preprocess": preprocess,
+        "--reader": reader,
+    }
+    if names := [name for name, one in given.items() if one]:
         raise BadSettings(
             f"{', '.join(names)} is about a bundle, and a package is asked for",
             fix="leave it out; of a package the best plan that its target can run is taken",

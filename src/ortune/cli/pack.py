@@ -141,7 +141,7 @@ def _package(asked: _Asked, target: str) -> int:
     """Say what the package holds, what was passed over for it and what was run."""
     from ortune.bundle.pack import candidates, demand_plain, packaged
 
-    demand_plain(with_=asked.with_, per_backend=asked.per_backend, sign=asked.sign)
+    demand_plain(asked.with_, asked.per_backend, asked.sign, asked.preprocess, asked.reader)
     bundles = candidates(
         asked.run,
         trial=asked.trial,

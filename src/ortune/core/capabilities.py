@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 HERE = "here"
 """The environment of this process's own interpreter."""
+
+
+def placed(row: Mapping[str, Any]) -> str:
+    """Return what a row of `bench` ran on: its backend, and the environment if it is another."""
+    where = row.get("environment", HERE)
+    return str(row["backend"]) if where == HERE else f"{row['backend']} in {where}"
 
 
 @dataclass(frozen=True)

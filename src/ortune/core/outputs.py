@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 from ortune.core.errors import BadData, OrtuneError
@@ -41,3 +43,19 @@ def empty(folder: Path, force: bool) -> Path:
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not force)):
         raise BadData(f"{folder} exists", fix="give another -o, or --force to write into it")
     return folder
+
+
+def caches() -> Path | None:
+    """Return our folder below the user's cache folder, there or not; None without a home."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if sys.platform == "win32":
+        named = named or os.environ.get("LOCALAPPDATA", "")
+    if Path(named).is_absolute():
+        return Path(named) / "ortune"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    return (
+        home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    ) / "ortune"

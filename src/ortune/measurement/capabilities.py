@@ -10,17 +10,23 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
 from ortune.core.plugins import codec
+from ortune.measurement.environment import interpreter
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 
 
-@cache
 def capabilities(backend: Backend, environment: str = HERE) -> Capabilities:
     """Return what an environment offers a backend.
 
     Raises:
         BadSettings: The runtime there does not know a setting, or there is no such environment.
     """
+    return _asked(backend, environment, interpreter(environment))
+
+
+@cache
+def _asked(backend: Backend, environment: str, python: tuple[str, ...]) -> Capabilities:
+    """Ask it; another interpreter under the same name is another environment."""
     with TemporaryDirectory(prefix="ortune-") as folder:
         job = WorkerJob({}, backend, {}, Path(folder), environment=environment)
         try:
@@ -43,5 +49,6 @@ def demand(backend: Backend, environment: str = HERE) -> Capabilities:
     """
     found = capabilities(backend, environment)
     if found.missing:
-        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=found.missing)
+        where = HERE if environment == HERE else f"in environment '{environment}'"
+        raise BackendMissing(f"backend '{backend.name()}' cannot run {where}", fix=found.missing)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import re
 import shlex
@@ -28,7 +29,7 @@ from ortune.core.workload import Workload
 from ortune.data import sizes
 from ortune.data.stream import Stream
 from ortune.measurement.allowance import allowance
-from ortune.measurement.environment import interpreter
+from ortune.measurement.environment import interpreter, variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.workloads.latency import Latency
 
@@ -73,7 +74,7 @@ class Worker:
         deadlines: Mapping[str, float] | None = None,
         sink: Sink = silent,
     ) -> None:
-        python = interpreter(job.environment)
+        python, path = interpreter(job.environment), variables(job.environment)
         self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
         _demand(job)
         self.limit = memory_limit or memory.allowed(allowance().taken())
@@ -85,7 +86,7 @@ class Worker:
         self._commands.unlink(missing_ok=True)
         self._log = job.out / "worker.log"
         command = [*python, "-m", "ortune.measurement.worker", str(self._job)]
-        self.reproduce = f"{shlex.join(command)} < {shlex.quote(str(self._commands))}"
+        self.reproduce = _reproducing(path, command, self._commands)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -93,6 +94,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE if job.verbose else log,
                 start_new_session=True,
+                env={**os.environ, **path},
             )
         if self._process.stderr is not None:
             threading.Thread(target=_show, args=(self._process.stderr,), daemon=True).start()
@@ -200,6 +202,12 @@ class Worker:
     def _failed(self, reason: str, fix: str = "") -> WorkerFailed:
         fix = fix or (_MORE_MEMORY if self._ended else "")
         return WorkerFailed(Failure(reason, self.reproduce, fix), self)
+
+
+def _reproducing(path: Mapping[str, str], command: list[str], commands: Path) -> str:
+    """Return the line that repeats a worker's life."""
+    words = [f"{name}={shlex.quote(text)}" for name, text in path.items()]
+    return " ".join([*words, shlex.join(command), "<", shlex.quote(str(commands))])
 
 
 def _demand(job: WorkerJob) -> None:

@@ -37,11 +37,12 @@ OTHERS: dict[str, Words] = {
     "compare": lambda model, good, data, out: [model, model],
     "cost": lambda model, good, data, out: [model, "--price", "1/h"],
     "pack": lambda model, good, data, out: [model, "-o", out],
+    "recheck": lambda model, good, data, out: [model],
     "report": lambda model, good, data, out: [model],
     "verify-signature": lambda model, good, data, out: [model, "--key", model],
 }
 """Verbs that take a run or a result: any file may be given for one."""
-_NO_FILE = {"demo", "doctor"}
+_NO_FILE = {"demo", "doctor", "env"}
 _LOOKS = {"diff", "inspect"}
 """These show a model of an opset that is not known here."""
 _STREAM = {"fifo", "device"}

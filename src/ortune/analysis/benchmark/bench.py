@@ -23,6 +23,7 @@ from ortune.analysis.benchmark.result import BenchResult, NoiseVerdict, SelfChec
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.core import custom_ops
 from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
 from ortune.core.fields import paths
 from ortune.core.reading import read_workload
@@ -40,9 +41,10 @@ def run(asked: Bench) -> BenchResult:
     """Time models x backends x levels x threads, at every batch, in one interleaved run."""
     on = (asked.on,) if isinstance(asked.on, str) else asked.on
     equipped = [custom_ops.equipped(one, asked.custom_ops) for one in on]
-    chosen = matrix.backends(equipped, asked.threads, asked.levels, asked.sink)
+    where = tuple(dict.fromkeys(asked.environment)) or (HERE,)
+    chosen = matrix.backends(equipped, asked.threads, asked.levels, asked.sink, where)
     driven = matrix.batched(read_workload(asked.workload, asked.batch), asked.batches)
-    return timed(matrix.contestants(paths(asked.models), chosen, driven), asked)
+    return timed(matrix.contestants(paths(asked.models), chosen, driven, where), asked)
 
 
 bench = verb(Bench, run)
@@ -89,12 +91,12 @@ def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
     if not all(groups):
         raise BadSettings("there is nothing to time", fix="give a model and a backend")
     first = groups[0][0]
-    backends = dict.fromkeys(one.backend for group in groups for one in group)
+    places = dict.fromkeys((one.backend, one.environment) for group in groups for one in group)
     meters = energy()
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
         streams = _streams(groups, asked, root)
-        floors = {backend: floor(backend, root / "floor") for backend in backends}
+        floors = {place: floor(place[0], root / "floor", place[1]) for place in places}
         raced = [[TimedRow(one, streams[one.model]) for one in group] for group in groups]
         if asked.self_check:
             raced[0].append(TimedRow(replace(first, again=True), streams[first.model]))
@@ -113,7 +115,7 @@ def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
     made = [
         rows.row(one, digests[one.contestant.model], meters)
         | {
-            "runtime": dict(floors[one.contestant.backend]),
+            "runtime": dict(floors[one.contestant.backend, one.contestant.environment]),
             "allocated": held.get(replace(one.contestant, again=False)),
         }
         for one in every
@@ -141,7 +143,9 @@ def result(
     )
     reach = stats.half_width(stand.learnt(), max(1, len(every[0].turns)))
     judged = noise.judge(record, stats.disturbed(timed), equal, reach=reach, claimed=claimed)
-    offered = capabilities(groups[0][0].contestant.backend)
+    first = groups[0][0].contestant
+    offered = capabilities(first.backend, first.environment)
+    places = dict.fromkeys(one.contestant.environment for one in every)
     winners = []
     start = 0
     for group in groups:
@@ -165,6 +169,7 @@ def result(
         else SelfCheck(again, equal, not equal.clear),
         machine=offered.machine,
         versions=offered.versions,
+        environments={name: capabilities(first.backend, name).versions for name in places},
         noise=record.readings(),
         judgement=NoiseVerdict(judged.too_noisy, noise.RULE, judged.advice),
         counts=stand.counts(),

@@ -9,6 +9,7 @@ from itertools import combinations, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+from ortune.core.capabilities import placed
 from ortune.core.trial import Burst, Interval, Pair
 from ortune.measurement.timing import stats
 
@@ -74,7 +75,7 @@ def crossovers(
     lines: dict[tuple[str, str], dict[int, int]] = {}
     for index, row in enumerate(rows):
         if not row["error"] and not row["again"]:
-            who = (str(row["model"]), str(row["backend"]))
+            who = (str(row["model"]), placed(row))
             lines.setdefault(who, {})[max(1, int(row["batch"]))] = index
     ratio = between or (lambda one, two: _ratio(rows[one], rows[two]))
     found = []

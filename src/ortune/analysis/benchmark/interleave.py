@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE
 from ortune.core.event import Progress, Sink, silent
 from ortune.core.trial import Burst, Pair
 from ortune.core.workload import Span, Workload
@@ -30,12 +31,14 @@ class Contestant:
 
     Attributes:
         again: It is the first contestant once more, to see what the machine calls equal.
+        environment: Where its processes run.
     """
 
     model: Path
     backend: Backend
     workload: Workload
     again: bool = False
+    environment: str = HERE
 
 
 @dataclass
@@ -170,7 +173,15 @@ class _Set:
         """Load and run once, while no other process starts."""
         row = self._rows[index]
         who = row.contestant
-        job = lone(who.model, who.backend, row.stream, self._root, "bench", who.workload)
+        job = lone(
+            who.model,
+            who.backend,
+            row.stream,
+            self._root,
+            "bench",
+            who.workload,
+            who.environment,
+        )
         worker = self._live[index] = self._stack.enter_context(Worker(job))
         started = ready(worker)
         row.load_ns.append(started.load_ns)

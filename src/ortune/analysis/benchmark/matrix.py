@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from ortune.analysis.benchmark.interleave import Contestant
 from ortune.core.backend import Backend, GraphLevel, graph_level
+from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.plugins.spelling import parse_list
@@ -18,20 +19,26 @@ from ortune.measurement.capabilities import demand
 
 
 def backends(
-    on: str | Sequence[str], threads: Sequence[int], levels: Sequence[str], sink: Sink
+    on: str | Sequence[str],
+    threads: Sequence[int],
+    levels: Sequence[str],
+    sink: Sink,
+    environments: Sequence[str] = (HERE,),
 ) -> list[Backend]:
     """Return every backend of `on` at every level and thread count, in that order, once each.
 
     A backend without levels is timed once and the sink is told.
 
     Raises:
-        BackendMissing: One cannot run here.
-        BadSettings: A field is given in `on` and to be expanded, or no backend has such a level.
+        BackendMissing: One cannot run in one of the environments.
+        BadSettings: There is no such environment, a field is given in `on` and to be expanded, or
+            no backend has such a level.
     """
     found = parse_list(Backend, on if isinstance(on, str) else ",".join(on))
     levels = [graph_level(cast(GraphLevel, given)) for given in levels]
     for backend, given in found:
-        demand(backend)
+        for environment in environments:
+            demand(backend, environment)
         for name, values in (("threads", threads), ("level", levels)):
             if values and name in given:
                 option = "levels" if name == "level" else name
@@ -53,11 +60,22 @@ def backends(
 
 
 def contestants(
-    models: Sequence[Path], chosen: Sequence[Backend], workloads: Sequence[Workload]
+    models: Sequence[Path],
+    chosen: Sequence[Backend],
+    workloads: Sequence[Workload],
+    environments: Sequence[str] = (HERE,),
 ) -> list[list[Contestant]]:
-    """Return one group for every workload: each model on each backend, models outermost."""
+    """Return one group for every workload: each model on each backend in each environment.
+
+    Models are outermost, and environments innermost.
+    """
     return [
-        [Contestant(model, backend, workload) for model in models for backend in chosen]
+        [
+            Contestant(model, backend, workload, environment=environment)
+            for model in models
+            for backend in chosen
+            for environment in environments
+        ]
         for workload in workloads
     ]
 

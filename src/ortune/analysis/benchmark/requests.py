@@ -40,6 +40,7 @@ class Bench(CustomOpsRequest, DataRequest):
         memory_by_node: List the nodes that take most memory, measured in processes of their own.
         seconds: Time for timing; more where many rows need it.
         sets: Sets of fresh processes; fewer are quicker, and intervals wider.
+        environment: Names of `ortune env list` by comma, and "here": each is timed.
 
     Raises:
         OrtuneError: A model, an option or the data cannot be used, or a first row does not run.
@@ -57,6 +58,7 @@ class Bench(CustomOpsRequest, DataRequest):
     memory_by_node: bool = False
     seconds: Annotated[float, Option(low=0.1)] = 10.0
     sets: Annotated[int, Option(low=1, high=1000)] = 5
+    environment: Words = Words((), Option("NAME,...", shown="here"))
 
 
 class Thresholds(Field[Mapping[str, float], Sequence[str] | None]):

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ortune.analysis.benchmark.crossover import Crossover
+from ortune.core.capabilities import placed
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval
 from ortune.measurement.machine.noise import Advice
 
-_SHOWN = ("model", "backend", "workload", "batch", "again", "p50_ns", "per_second", "error")
+_SHOWN = (
+    *("model", "backend", "environment", "workload", "batch", "again", "p50_ns", "per_second"),
+    "error",
+)
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,10 @@ class BenchResult(TableResult):
         crossovers: Who is ahead at which batch.
         self_check: None when it was not asked for.
         machine: What the times hold for.
-        versions: Of the runtimes.
+        versions: Of the runtimes where the first row ran.
         noise: Readings of the machine meanwhile.
         counts: How many rows came to what beside the first of their batch, in words.
+        environments: Name -> versions of the runtimes there.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -83,6 +88,7 @@ class BenchResult(TableResult):
     noise: Mapping[str, Any]
     judgement: NoiseVerdict
     counts: Mapping[str, int] = field(default_factory=dict)
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def summary(self) -> Mapping[str, object]:
         """Return the fastest row of every batch, and whether the machine was quiet enough."""
@@ -102,4 +108,4 @@ class BenchResult(TableResult):
 
     def _name(self, index: int) -> str:
         row = self.rows[index]
-        return f"{row['model']} on {row['backend']}"
+        return f"{row['model']} on {placed(row)}"

@@ -5,8 +5,8 @@ and ``backend`` (texts), and the times of a row in nanoseconds, as ``turns`` (a 
 processes, each a list of blocks, each a list of times) or, as one set, as ``latency_ns``. A row
 with an ``error`` needs none. Optional: ``workload``, ``batch``, ``digest``, ``again``, ``waited``,
 ``runs_each`` and ``alike`` beside ``turns``, ``p99_ns``, ``peak_rss``, ``size``, ``load_ns`` (a
-list); beside ``rows``: ``machine`` and ``versions``, objects of texts, and ``judgement``, an
-object with ``too_noisy``.
+list), ``environment``; beside ``rows``: ``machine`` and ``versions``, objects of texts, and
+``judgement``, an object with ``too_noisy``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from statistics import median
 from typing import TypeAlias
 
 from ortune.analysis.benchmark.compare_result import RunDifference
+from ortune.core.capabilities import HERE
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.trial import Burst
 
-FIELDS = ("model", "backend", "workload", "batch")
+FIELDS = ("model", "backend", "workload", "batch", "environment")
 """What makes two rows the same contestant; a model counts by its file's name."""
 Key: TypeAlias = tuple[str, ...]
 _Blocks: TypeAlias = Sequence[Sequence[Sequence[float]]]
@@ -52,6 +53,7 @@ class _Row:
     peak_rss: int | None = None
     size: int | None = None
     load_ns: tuple[float, ...] = ()
+    environment: str = HERE
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class SavedRow:
     error: str | None
     sets: tuple[tuple[Burst, ...], ...]
     figures: Mapping[str, float] = field(default_factory=dict)
+    environment: str = HERE
 
     def key(self, by: Sequence[str]) -> Key:
         """Return what identifies the row."""
@@ -95,6 +98,7 @@ class SavedRow:
         """Name it for a person."""
         parts = [f"{self.model} on {self.backend}"]
         parts += [self.workload] if self.workload != "latency" else []
+        parts += [f"in {self.environment}"] if self.environment != HERE else []
         parts += [f"batch {self.batch}"] if self.batch and "batch=" not in self.workload else []
         return ", ".join(parts)
 
@@ -188,6 +192,7 @@ def _row(path: Path, index: int, row: _Row) -> SavedRow:
         row.error,
         sets,
         {} if row.error else figures,
+        row.environment,
     )
 
 

@@ -30,6 +30,7 @@ def row(one: TimedRow, digest: str, energy: Energy) -> dict[str, Any]:
         "model": str(who.model),
         "digest": digest,
         "backend": str(who.backend),
+        "environment": who.environment,
         "workload": str(who.workload),
         "batch": who.workload.batch,
         "again": who.again,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE
 from ortune.data import stream
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.timing.turns import ready
@@ -18,7 +19,7 @@ one (float[1,4] x) => (float[1,4] y) { y = Add(x, x) }
 """
 
 
-def floor(backend: Backend, root: Path) -> Mapping[str, int | None]:
+def floor(backend: Backend, root: Path, environment: str = HERE) -> Mapping[str, int | None]:
     """Open a one-node model in a fresh process; return its ``rss`` in bytes and ``load_ns``.
 
     Both are None where the backend does not take such a model.
@@ -30,7 +31,8 @@ def floor(backend: Backend, root: Path) -> Mapping[str, int | None]:
     onnx.save(onnx.parser.parse_model(_TEXT), model)
     stream.write(feeds, [{"x": np.zeros((1, 4), np.float32)}])
     try:
-        with Worker(lone(model, backend, feeds, root, "floor"), timeout_s=60) as worker:
+        job = lone(model, backend, feeds, root, "floor", environment=environment)
+        with Worker(job, timeout_s=60) as worker:
             started = ready(worker)
             return {"rss": worker.ask("footprint")["rss"], "load_ns": started.load_ns}
     except WorkerFailed:

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Literal
 
+from ortune.core.capabilities import HERE
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.fields import File, Option, Out, Source
 from ortune.core.request import DataRequest, request
@@ -37,6 +38,7 @@ class Verify(BackendRequest, DataRequest, BudgetRequest):
         out: Folder of the small model that --bisect writes; ortune-bisect by default.
         force: Overwrite an existing output.
         strict: A verdict that is only likely is a no, too.
+        environment: Run OTHER in one of `ortune env list`; REFERENCE runs here.
 
     Raises:
         OrtuneError: A model, the data or the budget cannot be used, or OTHER does not run.
@@ -53,6 +55,7 @@ class Verify(BackendRequest, DataRequest, BudgetRequest):
     out: Out = None
     force: bool = False
     strict: bool = False
+    environment: Annotated[str, Option("NAME")] = HERE
 
     @property
     def makes(self) -> tuple[Path, ...]:

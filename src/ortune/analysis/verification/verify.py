@@ -16,6 +16,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.simulated import Simulated
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
+from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.event import Sink, without_notes
 from ortune.core.plugins import codec
@@ -30,6 +31,7 @@ from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.scores import score
 from ortune.measurement.accuracy import demand_provable
+from ortune.measurement.environment import interpreter
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
@@ -125,6 +127,7 @@ def run(asked: Verify) -> Comparison:
         problem = "--bisect judges outputs sample by sample, not by a function"
         raise BadSettings(problem, fix="give --data in place of --evaluate")
     _check_output(asked)
+    _check_environment(asked)
     if asked.strict and asked.budget is not None:
         demand_provable(Budget.parse(asked.budget))
     on, simulate = asked.backends, asked.simulate
@@ -149,7 +152,8 @@ def run(asked: Verify) -> Comparison:
             backend = replace(backend, report=str(report.resolve()))
         sink = without_notes(asked.sink)
         context = prepare(request, Path(folder), sink)
-        scores, found = scored(context, two, backend, sink), None
+        there = replace(context, job=replace(context.job, environment=asked.environment))
+        scores, found = scored(there, two, backend, sink), None
         if asked.bisect and scores[0].verdict is Verdict.FAILS:
             judged = partial(_judged, context, backend, sink)
             found = bisecting.bisect(one, two, context, backend, judged, asked.folder)
@@ -179,6 +183,20 @@ def _check_output(asked: Verify) -> None:
     if asked.bisect and asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
         other = "" if asked.folder.is_file() else ", or --force"
         raise BadSettings(f"{asked.folder} exists", fix=f"give another name{other}")
+
+
+def _check_environment(asked: Verify) -> None:
+    """Refuse an environment that is not there, or that cannot do what is asked.
+
+    Raises:
+        BadSettings: It is so.
+    """
+    interpreter(asked.environment)
+    if asked.environment != HERE and asked.bisect:
+        raise BadSettings(
+            f"--bisect takes models apart here, not in environment '{asked.environment}'",
+            fix="leave one of them out",
+        )
 
 
 def scored(context: Context, model: Path, backend: Backend, sink: Sink) -> tuple[Score, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortune.cli.terminal.figures import interval
+from ortune.core.capabilities import placed
 from ortune.core.wording import count
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _winner(one: Winner, found: BenchResult, rows: Sequence[Row], several: bool)
     if one.row is not None:
         row = rows[one.row]
         model = f"{Path(row['model']).name} on " if len({r["model"] for r in rows}) > 1 else ""
-        return [f"{where}fastest: {model}{row['backend']}"]
+        return [f"{where}fastest: {model}{placed(row)}"]
     if found.judgement.too_noisy:
         return [f"{where}no winner: this machine is too noisy for a verdict"]
     return [f"{where}no winner: the difference is inside the noise"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortune.cli.terminal import output
 from ortune.cli.terminal.bench_sentences import sentences
 from ortune.cli.terminal.figures import figure, interval, megabytes, milliseconds, size
+from ortune.core.capabilities import HERE
 
 if TYPE_CHECKING:
     from ortune.analysis.benchmark.result import BenchResult
@@ -76,6 +77,7 @@ def _names(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
     every: tuple[Column, ...] = (
         ("model", lambda row: Path(row["model"]).name),
         ("backend", lambda row: row["backend"] + (" (again)" if row["again"] else "")),
+        ("environment", lambda row: row.get("environment", HERE)),
         ("workload", lambda row: _kind(row["workload"])),
         ("batch>", lambda row: str(row["batch"]) if row["batch"] else "as it comes"),
     )
@@ -83,7 +85,7 @@ def _names(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
         values = list(dict.fromkeys(write(row) for row in rows))
         if len(values) > 1 or name == "backend":
             columns.append((name, write))
-        elif values[0] not in ("latency", "as it comes"):
+        elif values[0] not in ("latency", "as it comes", HERE):
             same.append(f"{name.rstrip('>')} {values[0]}")
     return columns, same
 

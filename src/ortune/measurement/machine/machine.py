@@ -7,6 +7,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from ortune.core.hardware.cpus import cpu_model, effective_cpus, instruction_sets
+from ortune.core.version import __version__
 
 _SETS = (
     "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16 amx_fp16 asimddp "
@@ -34,8 +35,11 @@ def machine() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that results depend on."""
-    found = {"python": platform.python_version()}
+    """Return the versions of the packages that results depend on.
+
+    In an environment of its own ortune is no installed package, but runs.
+    """
+    found = {"python": platform.python_version(), "ortune": __version__}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)

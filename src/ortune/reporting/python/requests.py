@@ -8,12 +8,25 @@ from typing import Annotated
 from ortune.analysis.benchmark.requests import Compare
 from ortune.analysis.costs.requests import TimelineRequest
 from ortune.analysis.profiling.requests import ProfileRequest
+from ortune.bundle.recheck.request import Recheck
 from ortune.core.fields import File, Option, Out
 from ortune.core.request import request
 
 
 @request
 class CompareFiles(Compare):
+    """With a table for a comment.
+
+    Attributes:
+        markdown: Write the table for a comment to this file.
+    """
+
+    _: KW_ONLY
+    markdown: File | None = None
+
+
+@request
+class RecheckPage(Recheck):
     """With a table for a comment.
 
     Attributes:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -22,6 +20,7 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.hardware.paid import Paid, PlanTally
+from ortune.core.outputs import caches
 from ortune.core.plugins.plugin import digest, encode
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan
@@ -45,17 +44,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 def folder() -> Path | None:
     """Return where the files lie, whether or not there are any; None without a home."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    if sys.platform == "win32":
-        named = named or os.environ.get("LOCALAPPDATA", "")
-    if Path(named).is_absolute():
-        return Path(named) / "ortune" / "paid"
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    caches = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
-    return caches / "ortune" / "paid"
+    ours = caches()
+    return None if ours is None else ours / "paid"
 
 
 def kept() -> tuple[Path, ...]:

@@ -224,7 +224,11 @@ class TestSpread:
     def test_one_pair_is_pooled_with_what_was_learnt(self) -> None:
         learnt = stats.Learnt(9 * 0.01**2, 9)
         found = (stats.PRIOR_DF * stats.PAIR_SD**2 + learnt.squares) / (stats.PRIOR_DF + 9)
-        assert stats.spread(exact(0.1), learnt)[1:] == (pytest.approx(found, rel=1e-4), 9 + stats.PRIOR_DF, 1)
+        assert stats.spread(exact(0.1), learnt)[1:] == (
+            pytest.approx(found, rel=1e-4),
+            9 + stats.PRIOR_DF,
+            1,
+        )
 
 
 class TestPrediction:

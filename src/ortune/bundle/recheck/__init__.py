@@ -1,0 +1,1 @@
+"""A bundle's golden samples and benchmark, run again where it is now."""

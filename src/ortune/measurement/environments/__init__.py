@@ -1,0 +1,1 @@
+"""Making environments for other releases of the runtimes, and looking after them."""

@@ -1,0 +1,218 @@
+"""Environments are ours, whole or not there, and never a stranger's folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit import environments
+
+from ortune.backends.cpu import Cpu
+from ortune.cli.main import main
+from ortune.core.capabilities import HERE
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.measurement import environment as lookup
+from ortune.measurement.capabilities import demand
+from ortune.measurement.environments import installed
+from ortune.measurement.environments.check import check
+from ortune.measurement.environments.installed import add, ensured, listed, taken_out
+from ortune.measurement.environments.releases import release
+
+OLD = "onnxruntime==1.24.4"
+
+
+@pytest.fixture
+def home(cache_home: Path) -> Path:
+    return cache_home / "ortune" / "environments"
+
+
+def test_one_is_added_listed_checked_and_removed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = environments.linked(monkeypatch)
+    assert main(["env", "list"]) == 0
+    assert "no environment yet" in capsys.readouterr().out
+    assert main(["env", "add", OLD]) == 0
+    said = capsys.readouterr()
+    assert "works" in said.out and str(home / "ort-1.24.4") in said.out
+    assert "making environment ort-1.24.4" in said.err
+    assert asked[0][-len(release(OLD).distributions) :] == list(release(OLD).distributions)
+    assert "--no-deps" in asked[0]
+    assert main(["env", "list", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["release"]) for one in told["environments"]] == [("ort-1.24.4", OLD)]
+    assert OLD in told["releases"]
+    assert main(["env", "check", "ort-1.24.4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["versions"]["onnxruntime"]
+    assert main(["env", "remove", "ort-1.24.4"]) == 0
+    assert not (home / "ort-1.24.4").exists()
+    assert main(["env", "remove", "ort-1.24.4"]) == 2
+    assert "no environment 'ort-1.24.4'" in capsys.readouterr().err
+    assert [path.name for path in home.iterdir()] == [".ort-1.24.4.lock"]
+
+
+def test_a_worker_runs_there_with_our_source_and_nothing_else_of_ours(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    environments.linked(monkeypatch)
+    add(OLD, "old")
+    (python,) = lookup.interpreter("old")
+    assert Path(python).is_relative_to(home / "old")
+    given = lookup.variables("old")
+    assert [path.name for path in Path(given["PYTHONPATH"]).iterdir()] == ["ortune"]
+    code = "import ortune, sys; print(sys.prefix); print(ortune.__path__[0])"
+    said = subprocess.run([python, "-c", code], env=dict(given), capture_output=True, text=True)
+    prefix, source = said.stdout.splitlines()
+    assert Path(prefix) == home / "old"
+    assert Path(source).resolve() == Path(lookup.__file__).resolve().parents[1]
+    offered = demand(Cpu(), "old")
+    assert offered.versions["ortune"] and "CPUExecutionProvider" in offered.providers
+    assert lookup.interpreter(HERE) == (sys.executable,) and lookup.variables(HERE) == {}
+
+
+def test_it_is_made_once_and_another_release_needs_another_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = environments.linked(monkeypatch)
+    first = add(OLD)
+    assert add(OLD) == first == ensured(release(OLD))
+    assert len(asked) == 1
+    assert add(OLD, "mine").name == "mine"
+    with pytest.raises(BadSettings, match=r"'mine' holds onnxruntime==1\.24\.4"):
+        add("onnxruntime==1.30.0", "mine")
+    assert [one.name for one in listed()] == ["mine", "ort-1.24.4"]
+
+
+def test_of_two_adds_at_once_one_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = environments.linked(monkeypatch)
+    quick = installed.subprocess.run
+
+    def slow(command: list[str], **known: Any) -> Any:
+        time.sleep(0.3)
+        return quick(command, **known)
+
+    monkeypatch.setattr(installed.subprocess, "run", slow)
+    both = [threading.Thread(target=add, args=(OLD,)) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert len(asked) == 1 and [one.name for one in listed()] == ["ort-1.24.4"]
+
+
+def test_what_a_killed_add_left_is_cleared_away(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments.linked(monkeypatch)
+    left = home / ".ort-1.24.4.99999.part"
+    left.mkdir(parents=True)
+    add(OLD)
+    assert not left.exists()
+
+
+def test_pips_reason_is_told_and_nothing_is_left(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(OrtuneError) as error:
+        add(OLD)
+    assert "pip: No matching distribution found for onnxruntime==1.24.4" in error.value.what
+    assert "\n" not in error.value.what and "PIP_INDEX_URL" in error.value.fix
+    assert [path.name for path in home.iterdir()] == [".ort-1.24.4.lock"]
+
+
+def test_without_a_network_that_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError("
+        "': Failed to establish a new connection: [Errno -3] Temporary failure in name "
+        "resolution')': /simple/\n"
+        "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
+        "ERROR: No matching distribution found for x\n"
+    )
+    failed = subprocess.CompletedProcess([], 1, "", said)
+    monkeypatch.setattr(installed.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(OrtuneError, match=r"for x \(\[Errno -3\] Temporary failure in name res"):
+        add(OLD)
+
+
+@pytest.mark.parametrize("name", ["..", "/bin", "a/b", "here", "Old", "", "-x", "x" * 65, ".a"])
+def test_a_name_is_a_word(name: str) -> None:
+    with pytest.raises(BadSettings, match=r"is no name for an environment|is the Python"):
+        taken_out(name)
+    with pytest.raises(BadSettings):
+        lookup.folder(name)
+
+
+def test_a_folder_of_somebody_else_is_neither_used_nor_removed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = environments.linked(monkeypatch)
+    kept = home / "ort-1.24.4" / "thesis.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    for act in (taken_out, lambda name: add(OLD, name)):
+        with pytest.raises(BadSettings, match="is no environment that ortune made"):
+            act("ort-1.24.4")
+    assert kept.read_text() == "mine" and not asked
+    with pytest.raises(BadSettings, match=r"no environment 'ort-1\.24\.4' on this machine"):
+        lookup.interpreter("ort-1.24.4")
+
+
+def test_a_python_that_is_gone_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environments.linked(monkeypatch)
+    add(OLD, "old")
+    lookup.python(home / "old").unlink()
+    with pytest.raises(BadSettings, match="was made with is gone"):
+        lookup.interpreter("old")
+
+
+def test_a_record_that_cannot_be_read_is_not_trusted(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments.linked(monkeypatch)
+    add(OLD, "old")
+    for text in ("", "[]", '{"release": 1}', "{" * 70_000):
+        (home / "old" / lookup.RECORD).write_text(text)
+        (found,) = listed()
+        assert found.release == "" and not check("old").problem
+        with pytest.raises(BadSettings, match="'old' holds something else"):
+            add(OLD, "old")
+
+
+def test_what_does_not_work_is_exit_code_1(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environments.linked(monkeypatch)
+    add(OLD, "old")
+    for path in (home / "old").rglob("linked.pth"):
+        path.unlink()
+    assert main(["env", "check", "old"]) == 1
+    said = capsys.readouterr().out
+    assert "No module named 'numpy'" in said and "env remove old" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["list", "old"], "list takes no 'old'"),
+        (["add"], "add takes a release"),
+        (["check"], "check takes a name"),
+        (["check", "old", "--name", "x"], "--name is about add"),
+        (["check", "old"], "no environment 'old'"),
+        (["drop", "old"], "'drop' is not one of"),
+    ],
+)
+def test_words_that_do_not_belong_together(
+    words: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["env", *words]) == 2
+    said = capsys.readouterr().err
+    assert what in said and len(said.splitlines()) == 2
