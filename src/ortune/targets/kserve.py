@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
+from ortune.core.plugins.bounds import Bounds
 from ortune.deployment import kserve, yaml
 from ortune.deployment.triton import repository
 from ortune.deployment.triton.options import ServerOptions
@@ -35,7 +37,7 @@ class Kserve(Target):
     release: float = 26.05
     storage: str = "pvc://models"
     memory: str = ""
-    instances: int = 1
+    instances: Annotated[int, Bounds(low=1, high=1024)] = 1
     batch: int = 0
     onnxruntime: str = ""
     openvino: str = ""

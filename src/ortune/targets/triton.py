@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
+from ortune.core.plugins.bounds import Bounds
 from ortune.deployment.triton import repository
 from ortune.deployment.triton.options import ServerOptions
 
@@ -41,7 +42,7 @@ class Triton(Target):
     """
 
     release: float = 26.05
-    instances: int = 1
+    instances: Annotated[int, Bounds(low=1, high=1024)] = 1
     gpus: tuple[int, ...] = ()
     batch: int = 0
     preferred: tuple[int, ...] = ()

@@ -117,7 +117,7 @@ def test_a_release_is_spelled_as_a_number() -> None:
     assert spelling.parse(Target, "triton(release=26.05)") == Triton()
     made = spelling.parse(Target, 'triton(release=30.10, onnxruntime="1.40.0")')
     assert isinstance(made, Triton) and made.server.release == "30.10"
-    with pytest.raises(BadSettings, match=r"Triton 30\.10 is not known"):
+    with pytest.raises(BadSettings, match=r"release 30\.10 of Triton is not known"):
         spelling.parse(Target, "triton(release=30.10)")
 
 

@@ -46,8 +46,8 @@ def carried(release: str, onnxruntime: str, openvino: str) -> Carried:
     found = Carried(onnxruntime or known.onnxruntime, openvino or known.openvino)
     if found == Carried():
         raise BadSettings(
-            f"Triton {release} is not known here",
+            f"release {release[:8]} of Triton is not known here",
             fix=f"use one of: {', '.join(RELEASES)}, or say what it carries: "
-            f'triton(release={release}, onnxruntime="VERSION")',
+            f'triton(release={release[:8]}, onnxruntime="VERSION")',
         )
     return found

@@ -20,7 +20,7 @@ def test_a_release_carries_what_its_build_pins() -> None:
 
 
 def test_what_is_not_known_is_refused_by_name() -> None:
-    with pytest.raises(BadSettings, match=r"Triton 31\.01 is not known") as error:
+    with pytest.raises(BadSettings, match=r"release 31\.01 of Triton is not known") as error:
         carried("31.01", "", "")
     assert 'onnxruntime="VERSION"' in error.value.fix
     with pytest.raises(BadSettings, match=r"which openvino Triton 31\.01 carries"):
