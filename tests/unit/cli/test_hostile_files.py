@@ -38,6 +38,7 @@ OTHERS: dict[str, Words] = {
     "cost": lambda model, good, data, out: [model, "--price", "1/h"],
     "pack": lambda model, good, data, out: [model, "-o", out],
     "report": lambda model, good, data, out: [model],
+    "verify-signature": lambda model, good, data, out: [model, "--key", model],
 }
 """Verbs that take a run or a result: any file may be given for one."""
 _NO_FILE = {"demo", "doctor"}
