@@ -9,8 +9,8 @@ median nanoseconds of each, and the difference with its 99 % bootstrap interval.
 `call`: `engine(...)` beside `session.run`, on toys and real models; within 3 % or 20 us.
 `bound`: the same with two instances, whose callers are bound to their CPUs for each call.
 `submit`: one caller that awaits, beside `engine(...)`: what queue, thread and event loop cost.
-`buffers, ...`: io-binding beside `session.run`, with outputs that are new for each call, as a
-caller who keeps them needs, and with outputs written over by the next call.
+`buffers, ...`: beside `session.run`, io-binding with outputs that are new for each call, as a
+caller who keeps them needs, or written over by the next call; and outputs that stay the runtime's.
 `batch`: 16 samples through `engine.batch` beside as many single calls.
 `memory`: resident memory of the process before and after 100,000 calls, MB.
 """
@@ -90,7 +90,8 @@ TOYS = {
 SMALL = list(TOYS)[:3]
 SECONDS, BLOCK_NS = 4.0, 4_000_000
 """Of a row, and of a turn where several runs fit into it."""
-BLOCKS = (20, 200)
+BLOCKS, RUNS, SLOW_NS = (20, 200), 9, 5_000_000
+"""Blocks of a row, and the fewest runs of a block's side, of models that are not slow."""
 LIMIT_NS, LIMIT_SHARE = 20_000, 0.03
 CALLS = 100_000
 Feeds = dict[str, np.ndarray]
@@ -172,6 +173,17 @@ def written_over(path: Path, samples: list[Feeds]) -> Row:
     return compared(lambda: bare.run(names, feeds), lambda: bare.run_with_iobinding(binding))
 
 
+def shared(path: Path, samples: list[Feeds]) -> Row:
+    bare, feeds = engines.bare(path), samples[0]
+    names = outputs(bare)
+
+    def run() -> list[np.ndarray]:
+        given = {n: ort.OrtValue.ortvalue_from_numpy(array) for n, array in feeds.items()}
+        return [np.from_dlpack(one) for one in bare.run_with_ort_values(names, given)]
+
+    return compared(lambda: bare.run(names, feeds), run)
+
+
 def batched(path: Path, samples: list[Feeds]) -> Row:
     with load(path, on="cpu(threads=1)") as engine:
         engine.batch(samples)
@@ -188,9 +200,9 @@ def grown(path: Path, samples: list[Feeds]) -> Row:
             await asyncio.gather(*(engine.submit(**samples[n % len(samples)]) for n in range(100)))
 
     def megabytes(count: int) -> float:
-        for number in range(count // 2):
+        for number in range(4 * count // 5):
             engine(**samples[number % len(samples)])
-        asyncio.run(submits(count // 2))
+        asyncio.run(submits(count // 5))
         return round(own.memory_info().rss / 1e6, 1)
 
     with load(path, on="cpu(threads=1)") as engine:
@@ -221,14 +233,20 @@ def small() -> Iterator[Model]:
     return toys(*SMALL)
 
 
-def all_toys() -> Iterator[Model]:
-    return toys(*TOYS)
+def quick() -> Iterator[Model]:
+    """Yield the toys in which copies could be seen beside the computing."""
+    return toys(*(name for name in TOYS if name != "1 input, 1 ms"))
 
 
 def real() -> Iterator[Model]:
     for name in engines.NAMES:
         if engines.absent(name) is None:
             yield (name, *engines.model(name))
+
+
+def joined() -> Iterator[Model]:
+    """Yield the real models that have a free batch dimension."""
+    return (one for one in real() if one[0] not in ("silero", "unet"))
 
 
 def everything() -> Iterator[Model]:
@@ -244,9 +262,10 @@ ROWS: dict[str, tuple[Callable[[Path, list[Feeds]], Row], Callable[[], Iterator[
     "call": (called, everything),
     "bound": (bound, small),
     "submit": (submitted, small),
-    "buffers, outputs new": (written_anew, all_toys),
-    "buffers, outputs written over": (written_over, all_toys),
-    "batch": (batched, real),
+    "buffers, outputs new": (written_anew, quick),
+    "buffers, outputs written over": (written_over, quick),
+    "buffers, outputs shared": (shared, quick),
+    "batch": (batched, joined),
     "memory": (grown, digits),
 }
 
@@ -271,7 +290,7 @@ def outputs(session: ort.InferenceSession) -> list[str]:
 def bind(binding: Any, feeds: Feeds, made: Feeds) -> None:
     for names, add in ((feeds, binding.bind_input), (made, binding.bind_output)):
         for name, array in names.items():
-            add(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+            add(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
 # --- timing -----------------------------------------------------------------------------------
@@ -288,7 +307,7 @@ def compared(
     itself = len(inspect.signature(second).parameters) == 1
     seconds = second if itself else (lambda runs: timed(second, runs))
     one = min(median(timed(first, 3)) for _ in range(3))
-    runs = max(1, int(BLOCK_NS / one / 4))
+    runs = max(RUNS if one < SLOW_NS else 1, int(BLOCK_NS / one / 4))
     blocks = int(min(max(SECONDS * 1e9 / (4 * one * runs), BLOCKS[0]), BLOCKS[1]))
     turn(first, seconds, runs)
     pairs = np.array([turn(first, seconds, runs) for _ in range(blocks)])

@@ -55,7 +55,7 @@ def test_samples_are_told_apart(case: Case) -> None:
 def test_one_by_one_and_in_batches(case: Case) -> None:
     path, samples, answers = case
     with ot.load(path, on=ON) as engine:
-        engine.warm_up()
+        engine.warm_up(**samples[0])
         for sample, answer in zip(samples, answers, strict=True):
             assert same(engine(**sample), answer)
         for found, answer in zip(engine.batch(samples), answers, strict=True):
@@ -147,9 +147,9 @@ def test_memory_stays_where_it_is() -> None:
     with ot.load(path, on=ON) as engine:
 
         def calls(count: int) -> int:
-            for number in range(count // 2):
+            for number in range(4 * count // 5):
                 engine(**samples[number % len(samples)])
-            asyncio.run(submits(engine, count // 2))
+            asyncio.run(submits(engine, count // 5))
             return own.memory_info().rss
 
         before = calls(CALLS // 5)

@@ -1,4 +1,4 @@
-"""One loaded model as a function of its inputs: one by one, many at once, or from event loops."""
+"""One loaded model as a function of its inputs: one by one, in batches, or from event loops."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from ortune.engine.joining import Answer, Joint
 from ortune.engine.manifest import Signature
 from ortune.engine.samples.pictures import PictureInput
 from ortune.engine.signature import check, wanted
+
+_WARM = "give a sample of yours: engine.warm_up(name=array)"
 
 
 class Call:
@@ -110,7 +112,7 @@ class Call:
     ) -> Sequence[Sequence[Answer]]:
         """Return the answers to each group; instances compute at the same time."""
 
-        def answers(group: Sequence[int]) -> list[Answer]:
+        def answers(group: Sequence[int]) -> Sequence[Answer]:
             return self._joint.answers([samples[place] for place in group])
 
         workers = min(len(self._instances), len(groups))
@@ -138,22 +140,25 @@ class Call:
         """Counts and times of what was submitted."""
         return self._queue.statistics
 
-    def warm_up(self) -> None:
-        """Run every instance once, on a golden sample or on zeros of the smallest shape.
+    def warm_up(self, /, **inputs: NDArray[Any]) -> None:
+        """Run every instance once: on these inputs, a golden sample, or the smallest zeros.
 
         Whether samples may be joined is found out too, where the sample has values that differ.
 
         Raises:
-            BadData: Without golden samples: an input's shape is not known, or the model does not
-                take zeros.
+            BadData: The inputs do not fit; or there are none, and the model does not take zeros.
+            OrtuneError: The engine was closed.
         """
-        if self._golden is not None and self._golden.is_file():
-            sample = {name: np.array(array) for name, array in Stream(self._golden)[0].items()}
+        if inputs or self._golden is None or not self._golden.is_file():
+            sample = inputs or smallest(self.signature)
         else:
-            sample = smallest(self.signature)
+            sample = {name: np.array(array) for name, array in Stream(self._golden)[0].items()}
         check(sample, self._inputs, self.name)
-        for place in range(len(self._instances)):
-            self._instances.run(sample, place)
+        try:
+            for place in range(len(self._instances)):
+                self._instances.run(sample, place)
+        except BadData as error:
+            raise BadData(error.what, fix=_WARM if not inputs else error.fix) from error
         self._joint.prove([sample])
 
     def placement(self) -> Mapping[str, int]:
@@ -184,7 +189,7 @@ def smallest(signature: Signature) -> dict[str, NDArray[Any]]:
         if spec.shape is None or (kind is None and spec.dtype != "str"):
             raise BadData(
                 f"input '{spec.name}' is no array whose shape the file tells",
-                fix="call the engine once with a sample of yours",
+                fix=_WARM,
             )
         shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
         dtype = np.dtype(object) if kind is None else kind

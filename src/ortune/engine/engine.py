@@ -134,12 +134,19 @@ class Engine:
         """Counts and times of what was submitted to the only model."""
         return self._single().statistics
 
-    def warm_up(self) -> None:
-        """Run every instance of every model once: a golden sample, or zeros.
+    def warm_up(self, /, **inputs: NDArray[Any]) -> None:
+        """Run every instance once: on these inputs, a golden sample, or the smallest zeros.
+
+        Args:
+            inputs: Of the only model; without them all models are warmed up.
 
         Raises:
-            BadData: There is no golden sample, and the model does not take zeros.
+            BadData: The inputs do not fit; or there are none, and a model does not take zeros.
+            BadSettings: Inputs are given, and there are several models.
         """
+        if inputs:
+            self._single().warm_up(**inputs)
+            return
         for call in self._calls.values():
             call.warm_up()
 

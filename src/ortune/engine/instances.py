@@ -26,6 +26,8 @@ MAX_BATCH = 32
 """Rows that are computed together where nothing is said: more gain little on a CPU."""
 _GROUP = re.compile(r"(\d{1,4})(?:@([a-z]+\d*))?")
 _CPU_NAMES = ("", "cpu", "cpu0")
+_RESERVE = "ENABLE_CPU_RESERVATION"
+"""OpenVINO's property; without it all instances compute on the same CPUs, the first ones."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Serving:
     def open(self, stack: ExitStack, backend: Backend, path: Path, name: str) -> Instances:
         """Open the sessions of one model.
 
-        Threads start with the CPUs of the thread that opens a session. OpenVINO's own know all
-        CPUs from the first session on, so only onnxruntime's kernels are bound.
+        Threads of onnxruntime's own kernels have the CPUs of the thread that opens a session.
+        OpenVINO knows all CPUs from the first session on, and is told to reserve some for each.
 
         Args:
             backend: What `share` gave.
@@ -65,9 +67,9 @@ class Serving:
         """
         sessions, places = [], []
         for cpus in self._places(backend):
+            own = backend if self.instances == 1 else _apart(backend, sorted(cpus))
             with bound(cpus):
-                opened = _threads_on(backend, sorted(cpus)).open(path)
-                sessions.append(stack.enter_context(opened))
+                sessions.append(stack.enter_context(own.open(path)))
             places.append(cpus)
         return Instances(name, sessions, places)
 
@@ -225,17 +227,22 @@ def bound(cpus: Collection[int]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-def _threads_on(backend: Backend, cpus: Sequence[int]) -> Backend:
-    """Return settings whose threads are bound to these CPUs, if they are bound at all."""
-    if not cpus:
-        return backend
+def _apart(backend: Backend, cpus: Sequence[int]) -> Backend:
+    """Return the settings of one of several instances: its threads keep to CPUs of its own.
+
+    Args:
+        cpus: What the instance is bound to; none where only the runtime can bind it.
+    """
     inner = getattr(backend, "inner", None)
+    changed: dict[str, Any] = {}
     if isinstance(inner, Backend):
-        moved = _threads_on(replace(inner, threads=backend.threads), cpus)
-        return replace(backend, inner=moved)  # type: ignore[call-arg]
-    if not getattr(backend, "affinity", ""):
-        return backend
-    return replace(backend, affinity=affinity.workers(backend.threads, cpus))  # type: ignore[call-arg]
+        changed["inner"] = _apart(replace(inner, threads=backend.threads), cpus)
+    elif backend.name() == "openvino":
+        config = [one for one in backend.config if not one.startswith(_RESERVE)]  # type: ignore[attr-defined]
+        changed["config"] = (*config, f"{_RESERVE}=YES")
+    elif cpus and bool(getattr(backend, "affinity", "")):
+        changed["affinity"] = affinity.workers(backend.threads, cpus)
+    return replace(backend, **changed) if changed else backend
 
 
 def _demand_device(name: str, given: str) -> None:

@@ -272,8 +272,12 @@ class TestWarmUp:
         text = """<ir_version: 8, opset_import: ["": 17]>
         g (float[N] a) => (float[3,L] c) <int64[2] s = {3,-1}> { c = Reshape(a, s) }"""
         with load(write_model(tmp_path / "odd.onnx", text)) as engine:
-            with pytest.raises(BadData, match="refused a"):
+            with pytest.raises(BadData, match="refused a") as no:
                 engine.warm_up()
+            assert "engine.warm_up(name=array)" in no.value.fix
+            with pytest.raises(BadData, match="Got float64"):
+                engine.warm_up(a=np.zeros(3))
+            engine.warm_up(a=np.zeros(3, np.float32))
             engine.close()
             with pytest.raises(OrtuneError, match="closed"):
                 engine.warm_up()
@@ -284,7 +288,7 @@ class TestWarmUp:
         with load(write_model(tmp_path / "seq.onnx", text)) as engine:
             with pytest.raises(BadData, match="input 's' is no array") as no:
                 engine.warm_up()
-            assert "with a sample of yours" in no.value.fix
+            assert "a sample of yours" in no.value.fix
 
 
 def test_instances_share_the_cpus(model: Path) -> None:

@@ -122,6 +122,20 @@ class Noting(Cpu):
         yield session
 
 
+@dataclass(frozen=True)
+class Reserving(Openvino):
+    """Notes its properties."""
+
+    @contextmanager
+    def open(self, path: Path, *, verbose: bool = False) -> Iterator[Doubling]:
+        opened.append((self, usable_cpus()))
+        yield Doubling()
+
+    @classmethod
+    def name(cls) -> str:
+        return "openvino"
+
+
 opened: list[tuple[Backend, tuple[int, ...]]] = []
 ran: list[tuple[int, ...]] = []
 
@@ -130,6 +144,19 @@ ran: list[tuple[int, ...]] = []
 def noted() -> None:
     opened.clear()
     ran.clear()
+
+
+@pytest.mark.usefixtures("noted")
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_openvino_reserves_cpus_for_each(wrapped: bool) -> None:
+    before = usable_cpus()
+    for count in (1, 2):
+        asked: Backend = Reserving(threads=1, config=("TBB_PARTITIONER=AUTO",))
+        with ExitStack() as stack:
+            Serving(count).open(stack, Bucketed(inner=asked) if wrapped else asked, Path("m"), "m")
+    assert [cpus for _, cpus in opened] == [before] * 3
+    reserved = ("TBB_PARTITIONER=AUTO", "ENABLE_CPU_RESERVATION=YES")
+    assert [one.config for one, _ in opened] == [reserved[:1], reserved, reserved]  # type: ignore[attr-defined]
 
 
 @binds

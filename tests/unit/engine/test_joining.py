@@ -162,7 +162,7 @@ def test_a_first_dimension_that_is_no_batch_is_found_out(
     assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        answers += made.answers(samples)
+        answers = [*answers, *made.answers(samples)]
     for sample, answer in zip(samples * 2, answers, strict=True):
         assert isinstance(answer, dict)
         np.testing.assert_array_equal(answer["y"], run(sample)["y"])

@@ -128,7 +128,7 @@ def _opened(path: Path, plan: Any, fields: Any) -> ReadBundle:
         for name, pair in plan.golden.items():
             found = first_sample(models[name], folder / pair.inputs, folder / pair.outputs)
             if said := drift(path.name, found, manifest):
-                _warn(said)
+                _warn(f"{path.name}: {said}")
         return ReadBundle(models, plan.plan, "", stack.pop_all())
 
 
