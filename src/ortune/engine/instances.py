@@ -22,8 +22,9 @@ from ortune.core.plugins import stored
 from ortune.core.session import Session, Tensors
 from ortune.runtimes.onnxruntime import affinity
 
-MAX_BATCH = 32
-"""Rows that are computed together where nothing is said: more gain little on a CPU."""
+MAX_BATCH = 8
+"""Rows that are computed together where nothing is said: more gain little on a CPU, where the
+activations of convolutions leave the caches."""
 _GROUP = re.compile(r"(\d{1,4})(?:@([a-z]+\d*))?")
 _CPU_NAMES = ("", "cpu", "cpu0")
 _RESERVE = "ENABLE_CPU_RESERVATION"

@@ -46,7 +46,7 @@ def load(
             them. A number, or text such as ``2``.
         custom_ops: Libraries of custom operators of a plain model. They are code: those that a
             bundle brings are loaded only when this is True.
-        max_batch: Rows that `batch` and `submit` compute together at most; 0 takes 32, 1 joins
+        max_batch: Rows that `batch` and `submit` compute together at most; 0 takes 8, 1 joins
             nothing.
         max_delay_us: Microseconds that a request of `submit` waits for others to be joined with.
         require_signature: Public key, a PEM file: a bundle that its owner did not sign is not

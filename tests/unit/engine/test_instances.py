@@ -42,7 +42,7 @@ class TestAsked:
 
     @pytest.mark.usefixtures("eight")
     def test_batches(self) -> None:
-        assert serving(max_batch=0).max_batch == 32
+        assert serving(max_batch=0).max_batch == 8
         assert serving(2, "cpu", 5, 7) == Serving(2, 5, 7)
 
     @pytest.mark.usefixtures("eight")
