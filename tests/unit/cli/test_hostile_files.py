@@ -41,7 +41,7 @@ OTHERS: dict[str, Words] = {
     "verify-signature": lambda model, good, data, out: [model, "--key", model],
 }
 """Verbs that take a run or a result: any file may be given for one."""
-_NO_FILE = {"demo", "doctor"}
+_NO_FILE = {"demo", "doctor", "reader"}
 _LOOKS = {"diff", "inspect"}
 """These show a model of an opset that is not known here."""
 _STREAM = {"fifo", "device"}
