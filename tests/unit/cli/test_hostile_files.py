@@ -42,7 +42,7 @@ OTHERS: dict[str, Words] = {
     "verify-signature": lambda model, good, data, out: [model, "--key", model],
 }
 """Verbs that take a run or a result: any file may be given for one."""
-_NO_FILE = {"demo", "doctor", "env"}
+_NO_FILE = {"demo", "doctor", "env", "reader"}
 _LOOKS = {"diff", "inspect"}
 """These show a model of an opset that is not known here."""
 _STREAM = {"fifo", "device"}
