@@ -28,7 +28,6 @@ def threads(source: Source) -> int:
     measured = int(text) if _NUMBER.fullmatch(text) else effective_cpus()
     found = source.backend.threads or measured
     if found > _MOST:
-        raise BadModel(
-            f"its settings ask for {wording.count(found, 'thread')}", fix=stored.DISTRUST
-        )
+        asked = wording.count(found, "thread")
+        raise BadModel(f"its settings ask for {asked}", fix=stored.DISTRUST)
     return found
