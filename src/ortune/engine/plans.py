@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from ortune.engine import archive, consent
 from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
 from ortune.engine.external import demand_inside
-from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
+from ortune.engine.golden import TOLERANCE_DB, drift, first_sample
 from ortune.engine.manifest import Golden, Manifest, PackedPlan
 from ortune.engine.settings import at_hand, reason_of, stored_backend
 from ortune.measurement.machine import machine
@@ -161,10 +161,10 @@ def _planned(
                 f"{name}: its fastest plan cannot run on '{manifest.backend}' here ({why}); "
                 f"its plan for '{plan.backend}' runs instead"
             )
-        for text in (fewer, *foreign(plan.arithmetic, machine.machine())):
+        differ = [drift(name, found, manifest) for found in _distances(calls, folder, plan)]
+        for text in (fewer, *foreign(plan.arithmetic, machine.machine()), *differ):
             if text:
                 _warn(f"{name}: {text}")
-        _check(name, calls, folder, manifest, plan)
         stack.enter_context(tried.pop_all())
     return Running(calls, backend, why, plan)
 
@@ -204,10 +204,10 @@ def _alike(
     with ExitStack() as tried:
         try:
             calls = _open(tried, backend, folder, manifest, first.models)
-            found = [_distance(calls[name], folder, one) for name, one in first.golden.items()]
+            found = min(_distances(calls, folder, first), default=TOLERANCE_DB)
         except Exception:  # whatever a provider raises, the original is next
             return None
-        if min(found, default=TOLERANCE_DB) < TOLERANCE_DB:
+        if found < TOLERANCE_DB:
             return None
         stack.enter_context(tried.pop_all())
     return calls
@@ -253,27 +253,10 @@ def _open(
     return calls
 
 
-def _distance(call: Call, folder: Path, golden: Golden) -> float:
-    return first_sample(call, folder / golden.inputs, folder / golden.outputs)
-
-
-def _check(
-    name: str, calls: Mapping[str, Call], folder: Path, manifest: Manifest, plan: PackedPlan
-) -> None:
-    """Compare one golden sample a model: an error here, a warning on another kind of machine."""
-    for model, golden in plan.golden.items():
-        found = _distance(calls[model], folder, golden)
-        if found >= TOLERANCE_DB:
-            continue
-        other = difference(
-            manifest.machine, manifest.versions, machine.machine(), machine.versions()
-        )
-        answer = f"{name}: the golden sample's answer is {found:.0f} dB from the packed one"
-        if not other:
-            raise BadModel(f"{answer}, on the machine it was packed for", fix="pack the run again")
-        _warn(
-            f"{answer} ({other}); check its accuracy here with `ortune verify`, or optimize here"
-        )
+def _distances(calls: Mapping[str, Call], folder: Path, plan: PackedPlan) -> Iterator[float]:
+    """Yield how far each model's first golden answer is from the packed one, in dB."""
+    for name, golden in plan.golden.items():
+        yield first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
 
 
 def _warn(text: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -215,6 +217,21 @@ class TestKeys:
     def test_a_plain_model_has_no_signature(self, study: Study, keys: tuple[Path, Path]) -> None:
         with pytest.raises(BadSettings, match="only bundles are signed"):
             load(study.models[""], require_signature=keys[1])
+
+
+def test_without_the_package_a_demand_is_refused(
+    signed: Path, keys: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "model_signing", None)
+    refused(signed, keys[1], "signatures need package model-signing", OrtuneError)
+    load(signed).close()
+
+
+def test_the_package_checks_it_by_its_own_command(signed: Path, keys: tuple[Path, Path]) -> None:
+    words = ["verify", "key", str(signed), "--signature", str(signature_of(signed))]
+    command = [sys.executable, "-m", "model_signing", *words, "--public_key", str(keys[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class TestCommand:
