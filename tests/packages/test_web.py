@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
@@ -50,6 +50,19 @@ def test_in_a_browser(source: Source, written: Path) -> None:
     assert found.difference_db == float("inf")
     assert "Chromium" in found.by and "1.30.0" in found.by
     assert f"{source.backend.threads} threads" in found.by
+
+
+@pytest.mark.parametrize("change", [packaged.external, packaged.pair])
+def test_several_files(
+    source: Source, target: WebPage, tmp_path: Path, change: Callable[[Source], Source]
+) -> None:
+    changed = change(source)
+    out = tmp_path / "out"
+    out.mkdir()
+    target.write(changed, out)
+    assert target.refuses(changed) == ""  # as node found, where it is installed
+    with_browser()
+    assert browser.replay(changed, out).difference_db == float("inf")
 
 
 def test_a_page_that_asks_elsewhere_does_not_get_it(source: Source, written: Path) -> None:

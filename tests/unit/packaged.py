@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+import onnx
 
 from ortune.bundle.pack import pack
 from ortune.bundle.source import Source, unpacked
 from ortune.core.backend import Backend
+from ortune.engine.manifest import Member
 from tests.unit import studies
 
 
@@ -22,6 +27,39 @@ def source(folder: Path, backend: Backend | None = None) -> Iterator[Source]:
     """Open that bundle and give its plan."""
     with unpacked(bundle(folder, backend)) as held:
         yield held.source(held.manifest.plans[0])
+
+
+def external(source: Source) -> Source:
+    """Put the weights of its model into a file beside it."""
+    home = source.folder / "models" / "big"
+    home.mkdir()
+    model = onnx.load(source.models[""])
+    w = next(one for one in model.graph.initializer if one.name == "w")
+    w.raw_data = np.array([1, 2, 3, 4], np.float32).tobytes()
+    w.ClearField("float_data")
+    path = home / "big.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    members = {**source.manifest.members, "models/big/w.bin": Member("", 16)}
+    return replace(
+        source,
+        plan=replace(source.plan, models={"": "models/big/big.onnx"}),
+        models={"": path},
+        manifest=replace(source.manifest, members=members),
+    )
+
+
+def pair(source: Source) -> Source:
+    """Let it hold its model twice, under two names."""
+    both = {"encode": source.models[""], "decode": source.models[""]}
+    golden = dict.fromkeys(both, source.plan.golden[""])
+    members = dict.fromkeys(both, source.plan.models[""])
+    signatures = dict.fromkeys(both, source.manifest.signatures[""])
+    return replace(
+        source,
+        models=both,
+        plan=replace(source.plan, models=members, golden=golden),
+        manifest=replace(source.manifest, signatures=signatures),
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -7,8 +7,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 from tests.unit import packaged
 
@@ -76,26 +74,7 @@ def with_text(source: Source) -> Source:
 
 def test_external_data_lies_beside(tmp_path: Path) -> None:
     with packaged.source(tmp_path) as source:
-        home = source.folder / "models" / "big"
-        home.mkdir()
-        model = onnx.load(source.models[""])
-        w = next(one for one in model.graph.initializer if one.name == "w")
-        w.raw_data = np.array([1, 2, 3, 4], np.float32).tobytes()
-        w.ClearField("float_data")
-        onnx.save(
-            model,
-            home / "big.onnx",
-            save_as_external_data=True,
-            location="w.bin",
-            size_threshold=0,
-        )
-        members = {**source.manifest.members, "models/big/w.bin": None}
-        outer = replace(
-            source,
-            plan=replace(source.plan, models={"": "models/big/big.onnx"}),
-            models={"": home / "big.onnx"},
-            manifest=replace(source.manifest, members=members),  # type: ignore[arg-type]
-        )
+        outer = packaged.external(source)
         out = tmp_path / "out"
         out.mkdir()
         OnnxFile().write(outer, out)
@@ -109,16 +88,7 @@ def test_external_data_lies_beside(tmp_path: Path) -> None:
 
 def test_two_models(tmp_path: Path) -> None:
     with packaged.source(tmp_path) as source:
-        both = {"encode": source.models[""], "decode": source.models[""]}
-        golden = dict.fromkeys(both, source.plan.golden[""])
-        members = dict.fromkeys(both, source.plan.models[""])
-        signatures = dict.fromkeys(both, source.manifest.signatures[""])
-        pair = replace(
-            source,
-            models=both,
-            plan=replace(source.plan, models=members, golden=golden),
-            manifest=replace(source.manifest, signatures=signatures),
-        )
+        pair = packaged.pair(source)
         for target in (OnnxFile(), OrtMobile()):
             out = tmp_path / target.name()
             out.mkdir()
@@ -131,7 +101,9 @@ def test_two_models(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("style", ["fixed", "runtime"])
 def test_a_file_for_phones(tmp_path: Path, style: str) -> None:
-    found = made(tmp_path, f"ort-mobile(style={style})")
+    bundle = packaged.bundle(tmp_path, Cpu(threads=1, disable=("BiasGeluFusion",)))
+    found = package([bundle], tmp_path / "out", f"ort-mobile(style={style})")
+    assert any("BiasGeluFusion" in line for line in found.lines)  # the converter takes no such
     held = packaged.contents(found.path)
     assert held["toy.ort"][4:8] == b"ORTM"
     listed = held["required_operators_and_types.config"].decode()
@@ -259,9 +231,3 @@ def test_a_plan_that_sets_more_is_passed_over(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match=r"no confirmed plan can run on onnx: .*openvino"):
         package([bundle], tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
-
-
-def test_settings_that_the_converter_does_not_take_are_said(tmp_path: Path) -> None:
-    bundle = packaged.bundle(tmp_path, Cpu(threads=1, disable=("BiasGeluFusion",)))
-    found = package([bundle], tmp_path / "out", "ort-mobile(replayed=false)")
-    assert any("BiasGeluFusion" in line for line in found.lines)
