@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ortune.core import wording
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
@@ -43,7 +44,8 @@ def chosen(
         )
     if len(trials) > MOST_PLANS:
         raise BadSettings(
-            f"{len(trials)} plans are more than the {MOST_PLANS} that a bundle may hold",
+            f"{wording.count(len(trials), 'plan')} are more than the {MOST_PLANS} that a bundle "
+            "may hold",
             fix="name fewer",
         )
     return (*_ordered(study, [one for one in trials if one not in doubtful]), *doubtful)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortune.bundle.source import Source
+from ortune.core import wording
 from ortune.core.errors import BadModel, BadSettings
 from ortune.deployment.threads import threads
 
@@ -79,8 +80,9 @@ def demand_whole(read: Mapping[str, Any], source: Source, instances: int) -> Non
             f"the InferenceService is incomplete: {error!r}", fix="pack again"
         ) from None
     if not whole or cpus < threads(source) * instances * len(source.models):
+        given, tuned = wording.count(cpus, "CPU"), wording.count(threads(source), "thread")
         raise BadModel(
-            f"the InferenceService gives {cpus} CPUs on {model['runtime']}, and the plan was "
-            f"tuned with {threads(source)} threads",
+            f"the InferenceService gives {given} on {model['runtime']}, and the plan was tuned "
+            f"with {tuned}",
             fix="pack again",
         )

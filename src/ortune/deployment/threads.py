@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ortune.bundle.source import Source
+from ortune.core import wording
 from ortune.core.errors import BadModel
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import stored
@@ -27,5 +28,6 @@ def threads(source: Source) -> int:
     measured = int(text) if _NUMBER.fullmatch(text) else effective_cpus()
     found = source.backend.threads or measured
     if found > _MOST:
-        raise BadModel(f"its settings ask for {found} threads", fix=stored.DISTRUST)
+        asked = wording.count(found, "thread")
+        raise BadModel(f"its settings ask for {asked}", fix=stored.DISTRUST)
     return found

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ortune.core import wording
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec, stored
@@ -228,11 +229,9 @@ def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(manifest: Manifest, bundle: str) -> None:
     """Refuse a manifest whose parts do not agree."""
-    count = len(manifest.plans)
-    if not 0 < count <= MOST_PLANS:
-        raise BadModel(
-            f"{bundle} has {count} plans; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST
-        )
+    if not 0 < len(manifest.plans) <= MOST_PLANS:
+        plans = wording.count(len(manifest.plans), "plan")
+        raise BadModel(f"{bundle} has {held}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST)
     for member in _models(manifest):
         if not member.endswith(".onnx"):
             raise BadModel(f"{bundle}: '{member}' is no ONNX model", fix=stored.DISTRUST)

@@ -54,5 +54,5 @@ def test_threads_are_a_number(tmp_path: Path) -> None:
         machine = {"effective cpus": text}
         manifest = replace(source.manifest, machine=machine)
         assert threads(replace(source, backend=Cpu(), manifest=manifest)) == expected
-    with pytest.raises(BadModel, match="5000 threads"):
+    with pytest.raises(BadModel, match="5,000 threads"):
         threads(replace(source, backend=Cpu(threads=5000)))

@@ -152,7 +152,7 @@ def test_kserve_with_fewer_cpus_than_threads_is_caught(tmp_path: Path) -> None:
         target.write(source, tmp_path / "a")
         path = tmp_path / "a" / "inferenceservice.yaml"
         path.write_text(path.read_text().replace('cpu: "2"', 'cpu: "1"'))
-        with pytest.raises(BadModel, match=r"gives 1 CPUs .* tuned with 2 threads"):
+        with pytest.raises(BadModel, match=r"gives 1 CPU .* tuned with 2 threads"):
             target.replay(source, tmp_path / "a")
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay
+from ortune.core import wording
 from ortune.core.errors import BadModel, gist
 from ortune.core.session import Tensors
 from ortune.deployment.check_samples import found
@@ -64,7 +65,7 @@ def replay(source: Source, folder: Path) -> Replay:
         by = f"onnxruntime-web {result['version']} in Chromium {browser.version}"
         browser.close()
     _demand_inside(asked, address)
-    return Replay(f"{by}, {result['threads']} threads", worst)
+    return Replay(f"{by}, {wording.count(int(result['threads']), 'thread')}", worst)
 
 
 def _result(page: Any) -> dict[str, Any]:
