@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import sys
 import tempfile
 import time
@@ -110,7 +111,8 @@ def main(*wanted: str) -> int:
                 rows.append(row)
     packages = {name: version(name) for name in ("ortune", "onnxruntime", "numpy")}
     result = {"benchmark": "engine overhead", "machine": machine(), "rows": rows}
-    print(json.dumps(result | {"versions": packages}, indent=1))
+    result |= {"versions": packages, "load average": os.getloadavg()}
+    print(json.dumps(result, indent=1))
     return 0 if all(row.get("within", True) for row in rows) else 1
 
 
