@@ -225,8 +225,10 @@ def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _check(manifest: Manifest, bundle: str) -> None:
     """Refuse a manifest whose parts do not agree."""
     if not 0 < len(manifest.plans) <= MOST_PLANS:
-        held = wording.count(len(manifest.plans), "plan")
-        raise BadModel(f"{bundle} has {held}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST)
+        plans = wording.count(len(manifest.plans), "plan")
+        raise BadModel(
+            f"{bundle} has {plans}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST
+        )
     for member in _models(manifest):
         if not member.endswith(".onnx"):
             raise BadModel(f"{bundle}: '{member}' is no ONNX model", fix=stored.DISTRUST)
