@@ -231,7 +231,9 @@ def _check(manifest: Manifest, bundle: str) -> None:
     """Refuse a manifest whose parts do not agree."""
     if not 0 < len(manifest.plans) <= MOST_PLANS:
         plans = wording.count(len(manifest.plans), "plan")
-        raise BadModel(f"{bundle} has {held}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST)
+        raise BadModel(
+            f"{bundle} has {plans}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST
+        )
     for member in _models(manifest):
         if not member.endswith(".onnx"):
             raise BadModel(f"{bundle}: '{member}' is no ONNX model", fix=stored.DISTRUST)
