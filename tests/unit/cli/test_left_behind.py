@@ -18,7 +18,7 @@ _CTX = click.Context(root)
 VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
 WITHOUT_WORKERS = {"compare", "diff", "pack", "reader", "report", "verify-signature"}
 """Verbs that read files of results, or write them, in this process alone."""
-_GIVEN = {"price": "1/h", "bisect": True, "on": "cpu"}
+_GIVEN = {"action": "list", "price": "1/h", "bisect": True, "on": "cpu"}
 WRITING = [
     name
     for name, verb in VERBS.items()
