@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from ortune.data.feeds import Feeds as Feeds
     from ortune.engine.load import Engine as Engine
     from ortune.engine.load import load as load
+    from ortune.engine.signing import verify_signature as verify_signature
     from ortune.experiment.ledger import read_study as read_study
     from ortune.recipe.build import build as build
     from ortune.reporting.python.compare import compare as compare
@@ -118,6 +119,7 @@ _HOME = {
     "tune": "analysis.tuning.tune",
     "verdicts": "analysis.profiling.roofline",
     "verify": "analysis.verification.verify",
+    "verify_signature": "engine.signing",
 }
 
 

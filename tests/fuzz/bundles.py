@@ -28,9 +28,24 @@ Held = dict[str, bytes]
 
 @cache
 def seeds() -> tuple[tuple[tuple[str, bytes], ...], ...]:
-    """Return the members of bundles that are whole."""
+    """Return the members of bundles that are whole: of one plan, and the same with two."""
     found = sorted((FIXTURES / "bundles").glob("*.ortune"))
-    return tuple(tuple(archives.members(path.read_bytes())) for path in found)
+    one = [dict(archives.members(path.read_bytes())) for path in found]
+    return tuple(tuple(held.items()) for held in (*one, *map(_of_two_plans, one)))
+
+
+def _of_two_plans(held: Held) -> Held:
+    """Return a bundle of format 2 that has the plan of one of format 1 twice."""
+    manifest = json.loads(held["manifest.json"])
+    flat = ("plan", "backend", "models", "golden", "arithmetic")
+    plan = {name: manifest.pop(name) for name in flat if name in manifest}
+    texts = {"settings": "settings.json", "recipe": "recipe.json"}
+    later = {field: f"plans/1/{name}" for field, name in texts.items()}
+    manifest |= {"format": 2, "licence": "MIT", "provenance": {"data": "0"}}
+    manifest["plans"] = [plan | {"key": ""} | names for names in (texts, later)]
+    more = {later[field]: held[name] for field, name in texts.items()}
+    manifest["members"] |= {name: {} for name in more}
+    return signed({**held, **more, "manifest.json": json.dumps(manifest).encode()})
 
 
 @cache
@@ -124,6 +139,8 @@ def read(case: Case, folder: Path) -> None:
         for name in engine.models:
             engine[name].placement()
         started = len(list(Path("/proc/self/task").iterdir()))
+    with contextlib.suppress(OrtuneError):
+        load(path, on="cpu").close()
     if started > _THREADS:
         raise Broken(f"threads are started as the bundle says: {started}")
     if more := set(folder.iterdir()) - before:
@@ -155,6 +172,11 @@ def _twice(name: str) -> Case:
 
 def _manifest(change: Callable[[Any], object]) -> Callable[[], Case]:
     return partial(_changed, "manifest.json", change)
+
+
+def _plans(change: Callable[[Any], object]) -> Callable[[], Case]:
+    """Change the plans of a bundle that has two."""
+    return partial(_changed, "manifest.json", lambda m: change(m["plans"]), len(seeds()) // 2)
 
 
 def _bomb(name: str, size: int, told: int | None, listed: bool) -> Case:
@@ -215,8 +237,16 @@ def corpus() -> Sequence[Callable[[], Case]]:
         _settings(graph="nope"),
         _settings(nope=1),
         _manifest(lambda m: m.update(backend="\x1b[31m")),
-        _manifest(lambda m: m.update(format=2, ortune="\x1b[31m")),
+        _manifest(lambda m: m.update(format=3, ortune="\x1b[31m")),
         _manifest(lambda m: m.update(format=1e400)),
+        _plans(lambda plans: plans.clear()),
+        _plans(lambda plans: plans.extend(plans * 20)),
+        _plans(lambda plans: plans.reverse()),
+        _plans(lambda plans: plans[1].update(settings="models/x.onnx")),
+        _plans(lambda plans: plans[1].update(models={"": "../x.onnx"})),
+        _plans(lambda plans: plans[1].update(ratio=[float("nan")] * 3)),
+        _plans(lambda plans: plans[0].update(key="\x1b[31m")),
+        _plans(lambda plans: plans[0].update(custom_ops=["os"])),
         _manifest(lambda m: m["models"].update({"../x": "models/x.onnx"})),
         _manifest(lambda m: m.update(models={})),
         _manifest(lambda m: m.update(golden={})),

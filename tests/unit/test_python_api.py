@@ -24,11 +24,13 @@ OF_THE_TERMINAL = {
 FUNCTIONS: dict[str, tuple[Callable[..., object], ...]] = {
     "calibrate": (ot.calibrate, ot.compare_observers),
     "run": (ot.load,),
+    "verify-signature": (ot.verify_signature,),
 }
 ELSEWHERE = {
     "calibrate": {"compare": "compare_observers"},
     "pack": {"run": "study", "out": "path", "allow_custom_ops": "custom_ops"},
     "report": {"run": "study", "out": "path"},
+    "verify-signature": {"bundle": "path"},
     "run": {
         "inputs": "a call of the engine",
         "out": "what the call returns",

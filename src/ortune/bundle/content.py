@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from ortune.bundle.arithmetic import arithmetic
+from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import stored
 from ortune.core.plugins.user_function import is_path
 from ortune.core.study import Study
 from ortune.core.trial import Trial
-from ortune.core.version import __version__
+from ortune.core.version import __version__, commit
 from ortune.engine.archive import safe
 from ortune.engine.consent import is_code
-from ortune.engine.manifest import FORMAT, LIBRARIES, Golden, Manifest, Signature
+from ortune.engine.manifest import (
+    EVIDENCE,
+    FORMAT,
+    LIBRARIES,
+    RECIPE,
+    SETTINGS,
+    Golden,
+    Manifest,
+    PackedPlan,
+    Signature,
+    own,
+)
 from ortune.experiment import golden as samples
 from ortune.experiment.keys import model_digest
 from ortune.model.graph import spec
@@ -30,62 +44,133 @@ class Content:
     Attributes:
         files: Member -> file.
         manifest: All but the digests of the members.
-        libraries: Library of custom operators -> its member; a Python module -> its name.
+        settings: The backends of the plans, which name libraries as in the bundle.
+        plugins: Package of somebody else's, whose steps or backends the plans use -> version.
     """
 
     files: Mapping[str, Path]
     manifest: Manifest
-    libraries: Mapping[str, str]
+    settings: tuple[Backend, ...]
+    plugins: Mapping[str, str]
 
 
-def content(study: Study, trial: Trial, *, custom_ops: bool = False) -> Content:
-    """Find every file of a trial's bundle.
+def content(
+    study: Study, trials: Sequence[Trial], *, licence: str = "", custom_ops: bool = False
+) -> Content:
+    """Find every file of a bundle; what plans share is in it once.
 
     Golden outputs that the run lacks are made by a worker.
 
     Args:
-        custom_ops: Whether code that the run names may run for that.
+        trials: Whose plans it holds, the one to run first.
+        licence: Of the models, as an SPDX expression.
+        custom_ops: Whether code that the run names may run for golden outputs.
 
     Raises:
         OrtuneError: A part of the run is gone, an original changed after the search, or code may
             not run.
     """
     originals = sources(study)
-    files: dict[str, Path] = {}
-    models: dict[str, str] = {}
-    fallback: dict[str, str] = {}
-    signatures: dict[str, Signature] = {}
-    golden: dict[str, Golden] = {}
-    samples.ensure(study, trial, custom_ops=custom_ops)
-    for name, original in originals.items():
-        label = name or original.stem
-        signatures[name], parts = _read(original)
-        fallback[name] = _add(files, "fallback", label, original, parts)
-        built = _built(study, trial, original)
-        if built == original:
-            models[name] = fallback[name]
-        else:
-            models[name] = _add(files, "models", label, built, _read(built)[1])
-        golden[name] = _golden(files, study, trial, name)
-    named = (*trial.plan.backend.custom_ops, *study.job.baseline.custom_ops)
-    libraries = {text: _library(files, text) for text in dict.fromkeys(named)}
+    for trial in trials:
+        samples.ensure(study, trial, custom_ops=custom_ops)
+    files = _Files()
+    fallback = {
+        name: files.model("fallback", name or path.stem, path) for name, path in originals.items()
+    }
+    backends = [trial.plan.backend for trial in trials]
+    named = [text for one in (*backends, study.job.baseline) for text in one.custom_ops]
+    libraries = {text: files.library(text) for text in dict.fromkeys(named)}
+    settings = tuple(_settings(backend, libraries) for backend in backends)
+    plans = tuple(
+        _plan(files, study, trial, place, settings[place].custom_ops)
+        for place, trial in enumerate(trials)
+    )
     manifest = Manifest(
         FORMAT,
         __version__,
-        str(trial.plan),
-        str(trial.plan.backend),
-        models,
+        plans,
         fallback,
-        signatures,
-        golden,
+        {name: _signature(path) for name, path in originals.items()},
         study.job.versions,
         study.job.machine,
         members={},
         workload=str(study.job.workload),
-        arithmetic=arithmetic(trial.plan, [files[m] for m in models.values()], study.job.machine),
         custom_ops=tuple(libraries.values()),
+        licence=licence,
+        provenance=_provenance(study),
     )
-    return Content(files, manifest, libraries)
+    return Content(files.held, manifest, settings, _plugins(trials))
+
+
+def _plan(
+    files: _Files, study: Study, trial: Trial, place: int, libraries: tuple[str, ...]
+) -> PackedPlan:
+    """Add the files of one plan.
+
+    Args:
+        place: Of the plan in the bundle, from 0.
+        libraries: What its settings name, as in the bundle.
+    """
+    models, golden = {}, {}
+    for name, path in study.models.items():
+        original = Path(path)
+        built = _built(study, trial, original)
+        models[name] = files.model(own(place, "models"), name or original.stem, built)
+        golden[name] = _golden(files, study, trial, name, place)
+    built_files = [files.held[member] for member in models.values()]
+    return PackedPlan(
+        trial.key,
+        str(trial.plan),
+        str(trial.plan.backend),
+        models,
+        own(place, SETTINGS),
+        own(place, RECIPE),
+        golden,
+        _ratio(study, trial),
+        arithmetic(trial.plan, built_files, study.job.machine),
+        libraries,
+    )
+
+
+def _ratio(study: Study, trial: Trial) -> tuple[float, float, float] | None:
+    """Return what was confirmed of a trial's time, over the original's."""
+    if trial.key == study.baseline.key:
+        return (1.0, 1.0, 1.0)
+    if trial.ratio is None or not study.confirmed(trial):
+        return None
+    return (trial.ratio.value, trial.ratio.low, trial.ratio.high)
+
+
+def _provenance(study: Study) -> dict[str, str]:
+    """Say where the bundle comes from; what was measured, and how, stands in the evidence."""
+    job = study.job
+    return {
+        "original": job.model_digest,
+        "data": job.data_digest,
+        "built by": _builder(),
+        "measured": EVIDENCE,
+    }
+
+
+@cache
+def _builder() -> str:
+    built = commit()
+    return f"ortune {__version__} ({built})" if built else f"ortune {__version__}"
+
+
+def _plugins(trials: Sequence[Trial]) -> dict[str, str]:
+    """Return the versions of the packages besides ortune that plans take steps or backends of."""
+    used = [one for trial in trials for one in (trial.plan.backend, *trial.plan.recipe.steps)]
+    tops = {type(one).__module__.partition(".")[0] for one in used if not one.origin}
+    owners = {point.value: point.dist for point in entry_points(group="ortune.plugins")}
+    found = (owners[top] for top in sorted(tops & owners.keys()))
+    return {one.name: one.version for one in found if one is not None}
+
+
+def _settings(backend: Backend, libraries: Mapping[str, str]) -> Backend:
+    """Return a plan's backend with the libraries named as in the bundle."""
+    named = tuple(libraries[text] for text in backend.custom_ops)
+    return replace(backend, custom_ops=named) if named else backend  # type: ignore[call-arg]
 
 
 def sources(study: Study) -> dict[str, Path]:
@@ -109,15 +194,9 @@ def sources(study: Study) -> dict[str, Path]:
     return found
 
 
-def _read(path: Path) -> tuple[Signature, dict[str, Path]]:
-    """Return a model's signature and its external data, by location."""
+def _signature(path: Path) -> Signature:
     model = file.load(path)
-    parts = {}
-    for text in model.graph.meta[SOURCES]:
-        place = Path(text)
-        if place != path:
-            parts[place.relative_to(path.parent).as_posix()] = place
-    return Signature(spec.inputs(model), spec.outputs(model)), parts
+    return Signature(spec.inputs(model), spec.outputs(model))
 
 
 def _built(study: Study, trial: Trial, original: Path) -> Path:
@@ -131,49 +210,77 @@ def _built(study: Study, trial: Trial, original: Path) -> Path:
     return path
 
 
-def _add(
-    files: dict[str, Path], folder: str, label: str, path: Path, parts: Mapping[str, Path]
-) -> str:
-    """Add a model; one with external data gets a folder of its own, as locations may repeat."""
-    home = f"{folder}/{label}" if parts else folder
-    member = f"{home}/{label}.onnx"
-    added = {member: path} | {f"{home}/{place}": data for place, data in parts.items()}
-    for one, source in added.items():
-        if not safe(one) or one in files:
-            raise BadModel(f"'{source}' cannot be packed as '{one}'", fix="rename the file")
-        files[one] = source
-    return member
+class _Files:
+    """The members of a bundle and the files that they come from.
 
-
-def _library(files: dict[str, Path], text: str) -> str:
-    """Add a library of custom operators; what is installed as a module is only named.
-
-    Raises:
-        OrtuneError: It is gone, or no code: a run must not have any other file handed on.
+    Attributes:
+        held: Member -> file.
     """
-    if not is_path(text):
-        return text
-    path = Path(text)
-    if not path.is_file():
-        raise OrtuneError(
-            f"the library of custom operators '{text}' is gone",
-            fix="build it again where it was, or run optimize again",
-        )
-    if not is_code(path):
-        raise BadSettings(
-            f"'{text}' is neither a shared library nor a Python file", fix=stored.DISTRUST
-        )
-    member = f"{LIBRARIES}/{path.name}"
-    if member in files:
-        raise OrtuneError(f"two libraries are called '{path.name}'", fix="rename one of them")
-    files[member] = path
-    return member
+
+    def __init__(self) -> None:
+        self.held: dict[str, Path] = {}
+        self._models: dict[tuple[str, str], str] = {}
+
+    def add(self, member: str, path: Path) -> str:
+        """Add a file under a name that every system can unpack.
+
+        Raises:
+            BadModel: It is no such name, or taken.
+        """
+        if not safe(member) or self.held.get(member, path) != path:
+            raise BadModel(f"'{path}' cannot be packed as '{member}'", fix="rename the file")
+        self.held[member] = path
+        return member
+
+    def model(self, folder: str, label: str, path: Path) -> str:
+        """Add a model, or return the member that has the same bytes.
+
+        One with external data gets a folder of its own, as locations may repeat.
+        """
+        key = (label, file.digest(path))
+        if key not in self._models:
+            parts = _external(path)
+            home = f"{folder}/{label}" if parts else folder
+            self._models[key] = self.add(f"{home}/{label}.onnx", path)
+            for place, data in parts.items():
+                self.add(f"{home}/{place}", data)
+        return self._models[key]
+
+    def library(self, text: str) -> str:
+        """Add a library of custom operators; what is installed as a module is only named.
+
+        Raises:
+            OrtuneError: It is gone, or no code: a run must not have any other file handed on.
+        """
+        if not is_path(text):
+            return text
+        path = Path(text)
+        if not path.is_file():
+            raise OrtuneError(
+                f"the library of custom operators '{text}' is gone",
+                fix="build it again where it was, or run optimize again",
+            )
+        if not is_code(path):
+            raise BadSettings(
+                f"'{text}' is neither a shared library nor a Python file", fix=stored.DISTRUST
+            )
+        member = f"{LIBRARIES}/{path.name}"
+        if member in self.held:
+            raise OrtuneError(f"two libraries are called '{path.name}'", fix="rename one of them")
+        return self.add(member, path)
 
 
-def _golden(files: dict[str, Path], study: Study, trial: Trial, name: str) -> Golden:
+def _external(path: Path) -> dict[str, Path]:
+    """Return the files of a model's external data, by location."""
+    places = [Path(text) for text in file.load(path).graph.meta[SOURCES]]
+    return {one.relative_to(path.parent).as_posix(): one for one in places if one != path}
+
+
+def _golden(files: _Files, study: Study, trial: Trial, name: str, place: int) -> Golden:
+    """Add golden samples: the inputs are those of all plans."""
     root = Path(study.root)
     home = f"golden/{name}" if name else "golden"
-    found = Golden(f"{home}/inputs.stream", f"{home}/outputs.stream")
-    files[found.inputs] = samples.inputs_path(root, name)
-    files[found.outputs] = samples.outputs_path(root, name, trial)
-    return found
+    return Golden(
+        files.add(f"{home}/inputs.stream", samples.inputs_path(root, name)),
+        files.add(own(place, f"{home}/outputs.stream"), samples.outputs_path(root, name, trial)),
+    )

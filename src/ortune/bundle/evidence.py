@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortune.core.facts import Facts
@@ -12,12 +12,12 @@ from ortune.core.trial import Trial
 
 @dataclass(frozen=True)
 class BundleEvidence:
-    """Enough to judge the packed plan again, raw samples included.
+    """Enough to judge the packed plans again, raw samples included.
 
     Attributes:
         job: What was requested, on which machine, with which versions.
         baseline: The untouched model.
-        trials: The packed plan's: of the search and, where it was a finalist, the final one.
+        trials: The packed plans': of the search and, where it was a finalist, the final one.
         noise: How far the machine could be trusted.
         samples: Part of the data -> number of samples.
         finished: How the search ended.
@@ -34,13 +34,14 @@ class BundleEvidence:
     command: str = ""
 
 
-def evidence(study: Study, trial: Trial) -> BundleEvidence:
-    """Collect the evidence of one trial's plan."""
+def evidence(study: Study, trials: Sequence[Trial]) -> BundleEvidence:
+    """Collect the evidence of some trials' plans."""
+    keys = {trial.key for trial in trials}
     return BundleEvidence(
         study.job,
         study.header.facts,
         study.baseline,
-        tuple(other for other in study.trials if other.key == trial.key),
+        tuple(trial for trial in study.trials if trial.key in keys),
         study.noise,
         study.samples,
         study.finished,

@@ -1,34 +1,33 @@
-"""Pack a trial of a study into one file that serves exactly as it was measured."""
+"""Pack trials of a study into one file that serves exactly as it was measured."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ortune.bundle.choose import chosen
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
+from ortune.bundle.sbom import sbom
 from ortune.core.atomic_write import replacing
 from ortune.core.backend import Backend
-from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.errors import BadSettings
+from ortune.core.outputs import free
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
-from ortune.core.trial import Status, Trial
+from ortune.core.trial import Trial
 from ortune.engine import archive
-from ortune.engine.manifest import (
-    EVIDENCE,
-    MANIFEST,
-    RECIPE,
-    SETTINGS,
-    Member,
-)
+from ortune.engine.manifest import EVIDENCE, LICENCE, MANIFEST, SBOM, Member
+from ortune.engine.signing import signature_of, signer
 
 _CHUNK = 1 << 20
 _ANOTHER = "pack another trial"
 _DATE = (1980, 1, 1, 0, 0, 0)
-"""A fixed date: the same trial packs to the same bytes."""
+"""A fixed date: the same trials pack to the same bytes."""
 
 
 def pack(
@@ -36,7 +35,11 @@ def pack(
     path: str | Path,
     *,
     trial: str | None = None,
+    with_: str | Sequence[str] = (),
+    per_backend: bool = False,
     unconfirmed: bool = False,
+    licence: str = "",
+    sign: str | Path | None = None,
     force: bool = False,
     custom_ops: bool = False,
 ) -> Path:
@@ -48,62 +51,76 @@ def pack(
     Args:
         path: Where it goes, by custom ``NAME.ortune``.
         trial: Start of the key of another trial than the best.
-        unconfirmed: Pack one that no finalist's pairs have confirmed as faster and within the
+        with_: Starts of the keys of further trials, whose plans are taken where those before them
+            do not run.
+        per_backend: The best confirmed plan of each backend as well, such as the CPU's beside
+            OpenVINO's.
+        unconfirmed: Pack also what no finalist's pairs have confirmed as faster and within the
             budget.
+        licence: Of the model, as an SPDX expression such as ``Apache-2.0``.
+        sign: Private key, a PEM file: a signature is written beside, ``NAME.ortune.sig``.
         force: Replace an existing file. Inputs of the run are never replaced.
-        custom_ops: Run the code that the run names, where golden samples of the trial are not
-            there yet.
+        custom_ops: Run the code that the run names, where golden samples of a trial are not there
+            yet.
 
     Raises:
-        OrtuneError: The trial cannot be packed or is not confirmed, a part of the run is gone,
-            its settings are none that a bundle may hold, or the path cannot be written.
+        OrtuneError: A trial cannot be packed or is not confirmed, a part of the run is gone, its
+            settings are none that a bundle may hold, the key cannot sign, or the path cannot be
+            written.
     """
     path = Path(path)
-    chosen = study.best if trial is None else _find(study, trial)
-    if not (unconfirmed or study.confirmed(chosen)):
-        raise OrtuneError(
-            f"trial {chosen.key[:8]} ({chosen.plan}) is not confirmed: no finalist that is faster "
-            "and keeps the budget",
-            fix="give --unconfirmed (unconfirmed=True) to pack it all the same",
-        )
-    _demand_portable(chosen.plan.backend)
-    parts = content(study, chosen, custom_ops=custom_ops)
-    texts = {
-        SETTINGS: _json(_settings(chosen.plan.backend, parts)),
-        RECIPE: _json(chosen.plan.recipe),
-        EVIDENCE: _json(evidence(study, chosen), indent=None),
-    }
+    signed = None if sign is None else signer(Path(sign))
+    _demand_licence(licence)
+    others = with_.split(",") if isinstance(with_, str) else with_
+    trials = chosen(study, trial, others, per_backend=per_backend, unconfirmed=unconfirmed)
+    for one in trials:
+        _demand_portable(one.plan.backend)
+    if signed is not None:
+        free(signature_of(path), force, Path(sign or ""))
+    parts = content(study, trials, licence=licence, custom_ops=custom_ops)
     with replacing(path, force=force, sources=parts.files.values()) as draft:
-        with zipfile.ZipFile(draft, "w") as bundle:
-            members = {name: _text(bundle, name, data) for name, data in texts.items()}
-            for name, source in parts.files.items():
-                members[name] = _file(bundle, name, source)
-            _text(bundle, MANIFEST, replace(parts.manifest, members=members).write())
+        _write(draft, parts, {**_texts(parts, trials), EVIDENCE: _evidence(study, trials)})
         with archive.opened(draft):  # what a reader would refuse is not written
             pass
+    if signed is not None:
+        signed(path, force)
     return path
 
 
-def _find(study: Study, key: str) -> Trial:
-    """Return the trial that a person means.
+def _texts(parts: Content, trials: Sequence[Trial]) -> dict[str, bytes]:
+    """Return settings and recipe of every plan."""
+    texts = {}
+    for packed, backend, trial in zip(parts.manifest.plans, parts.settings, trials, strict=True):
+        texts[packed.settings] = _json(backend)
+        texts[packed.recipe] = _json(trial.plan.recipe)
+    return texts
+
+
+def _evidence(study: Study, trials: Sequence[Trial]) -> bytes:
+    return _json(evidence(study, trials), indent=None)
+
+
+def _write(draft: Path, parts: Content, texts: Mapping[str, bytes]) -> None:
+    """Write the zip: texts, files, then what tells of them."""
+    with zipfile.ZipFile(draft, "w") as bundle:
+        members = {name: _text(bundle, name, data) for name, data in texts.items()}
+        for name, source in parts.files.items():
+            members[name] = _file(bundle, name, source)
+        manifest = replace(parts.manifest, members=members)
+        members[SBOM] = _text(bundle, SBOM, sbom(manifest, parts.plugins))
+        _text(bundle, MANIFEST, replace(manifest, members=members).write())
+
+
+def _demand_licence(text: str) -> None:
+    """Refuse what cannot be an SPDX expression.
 
     Raises:
-        OrtuneError: There is none, there are several, or it failed.
+        BadSettings: It holds other characters, or is long.
     """
-    found = {t.key: t for t in study.trials if key and t.key.startswith(key)}
-    if len(found) != 1:
-        what = "several trials begin" if found else "no trial begins"
-        keys = list(found) or list({t.key: None for t in study.trials})
-        raise OrtuneError(
-            f"{what} with '{key}'", fix=f"use one of: {', '.join(one[:8] for one in keys[:12])}"
+    if not LICENCE.fullmatch(text):
+        raise BadSettings(
+            f"'{text}' is no licence", fix="write an SPDX expression, such as Apache-2.0"
         )
-    trial = next(iter(found.values()))
-    if trial.error or trial.status is Status.FAILED:
-        raise OrtuneError(
-            f"trial {trial.key[:8]} ({trial.plan}) failed: {trial.why or trial.error}",
-            fix="pack one that ran",
-        )
-    return trial
 
 
 def _demand_portable(backend: Backend) -> None:
@@ -119,12 +136,6 @@ def _demand_portable(backend: Backend) -> None:
             f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",
             fix=_ANOTHER,
         )
-
-
-def _settings(backend: Backend, parts: Content) -> Backend:
-    """Return the plan's backend with the libraries named as in the bundle."""
-    named = tuple(parts.libraries[text] for text in backend.custom_ops)
-    return replace(backend, custom_ops=named) if named else backend  # type: ignore[call-arg]
 
 
 def _json(value: object, indent: int | None = 1) -> bytes:

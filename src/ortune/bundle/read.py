@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from ortune.core.errors import BadModel, BadSettings, OrtuneError, UnknownPlugin
 from ortune.core.plugins import codec, stored
 from ortune.core.step import Recipe
 from ortune.engine import archive, consent
-from ortune.engine.manifest import EVIDENCE, RECIPE, SETTINGS, Manifest
+from ortune.engine.manifest import EVIDENCE, Manifest, PackedPlan
 from ortune.engine.settings import demand_settings
 from ortune.experiment.ledger import unimported
 
@@ -20,19 +21,42 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """A bundle's settings and evidence.
+class BundledPlan:
+    """One plan of a bundle, read.
 
     Attributes:
+        packed: What the manifest says of it.
         backend: The settings that it runs with.
-        recipe: How its model was made.
+        recipe: How its models were made.
+    """
+
+    packed: PackedPlan
+    backend: Backend
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle's plans and evidence.
+
+    Attributes:
+        plans: The one to run first; there is at least one.
     """
 
     path: str
     manifest: Manifest
-    backend: Backend
-    recipe: Recipe
+    plans: tuple[BundledPlan, ...]
     evidence: BundleEvidence
+
+    @property
+    def backend(self) -> Backend:
+        """The settings of the first plan."""
+        return self.plans[0].backend
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the first plan's models were made."""
+        return self.plans[0].recipe
 
 
 def read(path: str | Path) -> Bundle:
@@ -49,14 +73,30 @@ def read(path: str | Path) -> Bundle:
     with archive.opened(path) as (file, manifest):
         for member in manifest.members:
             archive.take(file, manifest, member, None)
-        texts = {name: _json(file.read(name), name, path) for name in (SETTINGS, RECIPE, EVIDENCE)}
-    demand_settings(texts[SETTINGS], f"{path.name}: '{SETTINGS}'")
-    backend: Backend = _decoded(Backend, texts[SETTINGS], SETTINGS, path)
-    recipe = _decoded(Recipe, texts[RECIPE], RECIPE, path)
-    consent.listed(backend, manifest.custom_ops)
+        names = [
+            EVIDENCE,
+            *(name for one in manifest.plans for name in (one.settings, one.recipe)),
+        ]
+        texts = {name: _json(file.read(name), name, path) for name in names}
+    plans = tuple(_plan(one, texts, path) for one in manifest.plans)
     evidence = _decoded(BundleEvidence, texts[EVIDENCE], EVIDENCE, path)
+    keys = {"", *(trial.key for trial in evidence.trials)}
+    for one in manifest.plans:
+        if one.key not in keys:
+            raise BadModel(
+                f"{path.name}: its evidence says nothing of '{one.plan}'", fix="pack the run again"
+            )
     job = unimported(evidence.job, evidence.trials)
-    return Bundle(str(path), manifest, backend, recipe, replace(evidence, job=job))
+    return Bundle(str(path), manifest, plans, replace(evidence, job=job))
+
+
+def _plan(packed: PackedPlan, texts: Mapping[str, Any], path: Path) -> BundledPlan:
+    """Read one plan's settings and recipe."""
+    demand_settings(texts[packed.settings], f"{path.name}: '{packed.settings}'")
+    backend: Backend = _decoded(Backend, texts[packed.settings], packed.settings, path)
+    recipe = _decoded(Recipe, texts[packed.recipe], packed.recipe, path)
+    consent.listed(backend, packed.custom_ops)
+    return BundledPlan(packed, backend, recipe)
 
 
 def _decoded(kind: type[T], data: Any, member: str, path: Path) -> T:

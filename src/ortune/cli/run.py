@@ -48,8 +48,9 @@ class _Asked(CustomOpsRequest):
     Attributes:
         path: A bundle or a model.
         inputs: Images, folders, .npz or .jsonl files.
-        on: Of a plain model; a bundle carries its own.
+        on: Of a plain model; of a bundle the plan to take, by its backend.
         allow_custom_ops: Run the custom operators that a bundle brings.
+        require_signature: Open no bundle that the owner of this public key did not sign.
         opt_level: How far the runtime may rewrite a plain model when it loads it.
         out: Outputs: NAME.npz for all samples in one file, else a folder with one a sample.
         force: Overwrite an existing output.
@@ -60,6 +61,7 @@ class _Asked(CustomOpsRequest):
     _: KW_ONLY
     on: Annotated[str | None, Option("BACKEND")] = None
     allow_custom_ops: bool = False
+    require_signature: Annotated[str | Path | None, Option("PUBLIC.pem")] = None
     opt_level: GraphLevel | None = None
     out: Out = None
     force: bool = False
@@ -82,7 +84,12 @@ def command(asked: _Asked) -> int:
     start = time.perf_counter_ns()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", RuntimeWarning)
-        engine = load(path, on=backend, custom_ops=asked.custom_ops or asked.allow_custom_ops)
+        engine = load(
+            path,
+            on=backend,
+            custom_ops=asked.custom_ops or asked.allow_custom_ops,
+            require_signature=asked.require_signature,
+        )
     load_ns = time.perf_counter_ns() - start
     for warning in said:
         remark(f"warning: {warning.message}")
@@ -93,6 +100,7 @@ def command(asked: _Asked) -> int:
         result = {
             "path": path,
             "backend": str(engine.backend),
+            "plan": engine.plan.plan if engine.plan else None,
             "fallback": engine.fallback or None,
             "warnings": [str(warning.message) for warning in said],
             "placement": engine.placement(),
@@ -241,6 +249,7 @@ def _show(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> None:
         f"{wording.count(n, 'node')} on {ep}" for ep, n in result["placement"].items()
     )
     rows = [
+        *([("plan", result["plan"])] if result["plan"] else []),
         ("backend", f"{result['backend']}{f' ({placed})' if placed else ''}"),
         ("load", f"{milliseconds(result['load_ns'])} ms"),
         ("samples", str(result["samples"])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 import stat
 import zipfile
@@ -16,9 +17,14 @@ from ortune.core.plugins import stored
 from ortune.engine.manifest import (
     EVIDENCE,
     MANIFEST,
+    MOST_PLANS,
+    PREPROCESS,
+    READER,
     RECIPE,
+    SBOM,
     SETTINGS,
     Manifest,
+    own,
     read_manifest,
 )
 
@@ -35,13 +41,38 @@ AGAIN = "copy it again, or pack the run again"
 
 _LONGEST = 1024
 _MOST_MEMBERS = 4096
-"""A bundle has ten, and one more for every file of external data."""
-_TEXTS = {MANIFEST: 4 << 20, SETTINGS: 1 << 18, RECIPE: 1 << 20, EVIDENCE: 8 << 20}
-"""Member that is read as JSON, and may be packed -> bytes at most: parsed they may take fifty
-times that, and have a tenth of it in bundles seen. All others lie in the zip as they are: a bundle
+"""A bundle has a dozen, some for every further plan and one for every file of external data."""
+_OWN = {SETTINGS: 1 << 18, RECIPE: 1 << 20}
+"""Texts of which every plan has its own."""
+TEXTS = {
+    MANIFEST: 4 << 20,
+    EVIDENCE: 8 << 20,
+    SBOM: 4 << 20,
+    PREPROCESS: 1 << 16,
+    READER: 1 << 20,
+} | {own(place, name): size for place in range(MOST_PLANS) for name, size in _OWN.items()}
+"""Member that is read as text, and may be packed -> bytes at most: parsed, JSON may take fifty
+times that, and has a tenth of it in bundles seen. All others lie in the zip as they are: a bundle
 unpacks to little more than its own size."""
+_MOST_TABLE = 2 << 20
+"""Bytes of a zip's table of contents, of which `zipfile` makes ten times as much at once."""
 _FREE, _RATIO = 1 << 20, 200
 """What is unpacked to more than so many bytes is packed to at least that share of them."""
+
+
+class _Source(io.BufferedReader):
+    """A zip's file that refuses to give a huge table of contents.
+
+    Attributes:
+        most: Bytes that may be asked for at once; None when the table has been read.
+    """
+
+    most: int | None = _MOST_TABLE
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.most is not None and size is not None and size > self.most:
+            raise zipfile.BadZipFile("its table of contents is too large")
+        return super().read(size)
 
 
 def is_bundle(path: Path) -> bool:
@@ -69,7 +100,9 @@ def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
     """
     with ExitStack() as stack:
         try:
-            bundle = stack.enter_context(zipfile.ZipFile(path))
+            source = stack.enter_context(_Source(io.FileIO(path)))
+            bundle = stack.enter_context(zipfile.ZipFile(source))
+            source.most = None
             manifest = _manifest(bundle, path)
         except (OSError, *_UNREADABLE) as error:
             raise BadModel(f"{path.name} is damaged: {error}", fix=AGAIN) from error
@@ -115,13 +148,14 @@ def unpack(
 ) -> None:
     """Check every member; write those of `keep`, and of their folders, below `folder`.
 
-    External data lies in the folder of its model, so that folder is written as a whole.
+    External data lies in the folder of its model, so such a folder is written as a whole.
 
     Raises:
         BadModel: A member is not what was packed.
         OrtuneError: There is no room for what is to be written, or it cannot be written.
     """
-    folders = tuple(f"{name.rpartition('/')[0]}/" for name in keep if name.count("/") > 1)
+    models = [name for name in keep if name.endswith(".onnx") and name.count("/") > 1]
+    folders = tuple(f"{name.rpartition('/')[0]}/" for name in models)
     wanted = {name for name in manifest.members if name in keep or name.startswith(folders)}
     needed = sum(manifest.members[name].size for name in wanted)
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -147,7 +181,7 @@ def unfit(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[str]:
         yield "has members that share their bytes"
     names: dict[str, str] = {}
     for entry in entries:
-        name, most = entry.filename, _TEXTS.get(entry.filename)
+        name, most = entry.filename, TEXTS.get(entry.filename)
         shown = name.encode("unicode_escape").decode()
         if not 0 <= entry.header_offset <= size - entry.compress_size:
             yield f"has '{shown}' beyond its own end"

@@ -10,7 +10,7 @@ from typing import Any
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import stored
-from ortune.engine.manifest import Manifest
+from ortune.engine.manifest import Manifest, PackedPlan
 
 _LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """How shared libraries of Linux, Windows and macOS begin."""
@@ -37,20 +37,20 @@ def demand(name: str, manifest: Manifest, allowed: bool) -> None:
     )
 
 
-def placed(backend: Backend, manifest: Manifest, folder: Path) -> Backend:
-    """Return settings that name the unpacked libraries.
+def placed(backend: Backend, plan: PackedPlan, manifest: Manifest, folder: Path) -> Backend:
+    """Return a plan's settings so that they name the unpacked libraries.
 
     Raises:
-        BadModel: They name code that the manifest does not list.
+        BadModel: They name code that the manifest does not list for it.
     """
-    listed(backend, manifest.custom_ops)
+    listed(backend, plan.custom_ops)
     if not backend.custom_ops:
         return backend
     return replace(backend, custom_ops=libraries(backend.custom_ops, manifest, folder))  # type: ignore[call-arg]
 
 
 def listed(backend: Backend, libraries: Sequence[str]) -> None:
-    """Refuse settings that name other code than the libraries that a bundle lists.
+    """Refuse settings that name other code than the libraries that a bundle lists for them.
 
     Raises:
         BadModel: They do.

@@ -13,6 +13,8 @@ from ortune.core.errors import BadData, BadModel, gist
 from ortune.core.session import Tensors
 from ortune.data.stream import Stream
 from ortune.engine.call import Call
+from ortune.engine.manifest import Manifest
+from ortune.measurement.machine import machine
 
 TOLERANCE_DB = 40.0
 """The same settings on the same kind of machine repeat themselves far better than this; what
@@ -49,13 +51,13 @@ def first_sample(call: Call, inputs: Path, outputs: Path) -> float:
 
 
 def difference(
-    machine: Mapping[str, str],
+    machine_then: Mapping[str, str],
     versions: Mapping[str, str],
     machine_now: Mapping[str, str],
     versions_now: Mapping[str, str],
 ) -> str:
     """Name what differs between then and now and may change numbers; empty when nothing does."""
-    then = {key: machine[key] for key in _KIND if key in machine}
+    then = {key: machine_then[key] for key in _KIND if key in machine_then}
     then |= {key: versions[key] for key in _RUNTIMES if key in versions}
     now = {**versions_now, **machine_now}
     return "; ".join(
@@ -63,6 +65,28 @@ def difference(
         for key, value in then.items()
         if value != now.get(key, "none")
     )
+
+
+def drift(name: str, found: float, manifest: Manifest) -> str:
+    """Return what to say of a golden answer; empty where it is the packed one.
+
+    Args:
+        name: The bundle's.
+        found: Its distance from the packed answer, in dB.
+
+    Raises:
+        BadModel: It is another, on the kind of machine that the bundle was packed for.
+    """
+    if found >= TOLERANCE_DB:
+        return ""
+    here, now = machine.machine(), machine.versions()
+    other = difference(manifest.machine, manifest.versions, here, now)
+    answer = f"the golden sample's answer is {found:.0f} dB from the packed one"
+    if not other:
+        raise BadModel(
+            f"{name}: {answer}, on the machine it was packed for", fix="pack the run again"
+        )
+    return f"{answer} ({other}); check its accuracy here with `ortune verify`, or optimize here"
 
 
 def _snr(expected: NDArray[Any], actual: NDArray[Any]) -> float:

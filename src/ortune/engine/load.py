@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from numpy.typing import NDArray
@@ -16,19 +14,12 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings
+from ortune.core.errors import BadSettings
 from ortune.core.plugins import spelling
-from ortune.engine import archive, consent
-from ortune.engine.arithmetic import foreign
+from ortune.engine import archive, consent, plans
 from ortune.engine.call import Call
-from ortune.engine.external import demand_inside
-from ortune.engine.golden import TOLERANCE_DB, difference, first_sample
-from ortune.engine.manifest import SETTINGS, Manifest, Signature
-from ortune.engine.settings import at_hand, reason_of, stored_backend
-from ortune.measurement.machine import machine
-
-PLAIN = "cpu"
-"""The backend of a plain model, and of a bundle's fall-back."""
+from ortune.engine.manifest import PackedPlan, Signature
+from ortune.engine.signing import verify_signature
 
 
 class Engine:
@@ -36,7 +27,10 @@ class Engine:
 
     Attributes:
         backend: What really runs them.
-        fallback: Why a bundle's original runs in place of the tuned model; empty when it does not.
+        fallback: Why something else than a bundle's first plan runs, or than the plan that was
+            asked for; empty when it does not.
+        plan: The bundle's plan that runs; None for its original, for a backend that none of its
+            plans was measured on, and for a plain model.
     """
 
     def __init__(
@@ -45,9 +39,11 @@ class Engine:
         backend: Backend,
         resources: ExitStack,
         fallback: str = "",
+        plan: PackedPlan | None = None,
     ) -> None:
         self.backend = backend
         self.fallback = fallback
+        self.plan = plan
         self._calls = dict(calls)
         self._only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
         self._release = weakref.finalize(self, _release, tuple(self._calls.values()), resources)
@@ -112,35 +108,52 @@ def load(
     *,
     on: str | Backend | None = None,
     custom_ops: bool | str | Sequence[str] = False,
+    require_signature: str | Path | None = None,
 ) -> Engine:
     """Open a bundle with exactly the settings it was measured with, or a plain model.
 
+    Of several plans in a bundle the first that runs here is taken, in the order that they were
+    measured in.
+
     Args:
         path: A bundle, or an ONNX model.
-        on: Backend of a plain model, such as ``cpu(threads=2)``; the CPU's default without it.
+        on: Backend of a plain model, such as ``cpu(threads=2)``; the CPU's default without it. Of
+            a bundle: the plan to take, by the name of its backend or by the full spelling. Where
+            none was measured on it, the model runs there all the same, with a warning.
         custom_ops: Libraries of custom operators of a plain model. They are code: those that a
             bundle brings are loaded only when this is True.
+        require_signature: Public key, a PEM file: a bundle that its owner did not sign is not
+            opened.
 
     Raises:
-        BadModel: The file is damaged, was changed after packing, or no longer answers as packed.
-        BadSettings: `on` is given for a bundle, or is wrong; the bundle brings custom operators
-            that are not allowed, or a library cannot be used.
-        BackendMissing: A plain model's backend cannot run here.
+        BadModel: The file is damaged, was changed after packing, no longer answers as packed, or
+            has no signature by the key that is required.
+        BadSettings: `on` is wrong; the bundle brings custom operators that are not allowed, or a
+            library or the key cannot be used.
+        BackendMissing: The backend of a plain model, or of the plan that `on` names, cannot run
+            here.
     """
     path = Path(path)
     if not archive.is_bundle(path):
+        if require_signature is not None:
+            raise BadSettings(
+                f"{path.name} is a plain model, and only bundles are signed",
+                fix="give a bundle, or leave the key out",
+            )
         return _plain(path, on, custom_ops)
-    if on is not None:
-        raise BadSettings(
-            f"{path.name} carries its own settings, so on='{on}' does not apply",
-            fix="leave it out, or pack another trial",
-        )
+    if require_signature is not None:
+        verify_signature(path, require_signature)
     if not isinstance(custom_ops, bool):
         raise BadSettings(
             f"{path.name} brings its own libraries, so '{custom_ops}' does not apply",
             fix="say custom_ops=True (--allow-custom-ops) if you trust where it comes from",
         )
-    return _bundle(path, custom_ops)
+    wanted = None if on is None else _backend(on)
+    with ExitStack() as stack:
+        with archive.opened(path) as (file, manifest):
+            consent.demand(path.name, manifest, custom_ops)
+            found = plans.open_plan(stack, plans.Opened(path.name, file, manifest), wanted)
+        return Engine(found.calls, found.backend, stack.pop_all(), found.fallback, found.plan)
 
 
 def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[str]) -> Engine:
@@ -149,7 +162,7 @@ def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[st
 
     if given is True:
         raise BadSettings(f"{path.name} brings no libraries", fix="name one: custom_ops='lib.so'")
-    backend = on if isinstance(on, Backend) else spelling.parse(Backend, on or PLAIN)
+    backend = _backend(on or plans.PLAIN)
     if given:
         if not isinstance(backend, Cpu):
             raise BadSettings(
@@ -164,106 +177,8 @@ def _plain(path: Path, on: str | Backend | None, given: bool | str | Sequence[st
         return Engine({"": Call(path.name, session, found)}, backend, stack.pop_all())
 
 
-def _bundle(path: Path, allowed: bool) -> Engine:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(_temporary()))
-        with archive.opened(path) as (file, manifest):
-            consent.demand(path.name, manifest, allowed)
-            golden = [m for g in manifest.golden.values() for m in (g.inputs, g.outputs)]
-            keep = {SETTINGS, *manifest.models.values(), *golden, *manifest.custom_ops}
-            archive.unpack(file, manifest, folder, keep)
-        for member in manifest.models.values():
-            demand_inside(folder, member, manifest.members)
-        backend, reason = stored_backend(folder, manifest)
-        if backend is not None:
-            backend = at_hand(path.name, backend)
-            try:
-                calls = _open(stack, backend, folder, manifest, manifest.models)
-            except Exception as error:  # whatever a plug-in provider raises, the original runs
-                reason = reason_of(error)
-            else:
-                for text in foreign(manifest.arithmetic, machine.machine()):
-                    warnings.warn(f"{path.name}: {text}", RuntimeWarning, stacklevel=3)
-                _check(path, calls, folder, manifest)
-                return Engine(calls, backend, stack.pop_all())
-    return _fallback(path, reason)
-
-
-def _fallback(path: Path, reason: str) -> Engine:
-    """Open the plain original: slower, and right."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(_temporary()))
-        with archive.opened(path) as (file, manifest):
-            keep = {*manifest.fallback.values(), *manifest.custom_ops}
-            archive.unpack(file, manifest, folder, keep)
-        for member in manifest.fallback.values():
-            demand_inside(folder, member, manifest.members)
-        plain, calls = _original(stack, folder, manifest)
-        warnings.warn(
-            f"{path.name}: its tuned model cannot run on '{manifest.backend}' here ({reason}); "
-            "the original runs on the CPU instead",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-        return Engine(calls, plain, stack.pop_all(), reason)
-
-
-def _original(
-    stack: ExitStack, folder: Path, manifest: Manifest
-) -> tuple[Backend, dict[str, Call]]:
-    """Open the original; with the bundle's libraries only where it does not load without."""
-    plain: Backend = spelling.parse(Backend, PLAIN)
-    try:
-        return plain, _open(stack, plain, folder, manifest, manifest.fallback)
-    except BadModel:
-        if not manifest.custom_ops:
-            raise
-    plain = Cpu(custom_ops=consent.libraries(manifest.custom_ops, manifest, folder))
-    return plain, _open(stack, plain, folder, manifest, manifest.fallback)
-
-
-def _temporary() -> TemporaryDirectory[str]:
-    return TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
-
-
-def _open(
-    stack: ExitStack,
-    backend: Backend,
-    folder: Path,
-    manifest: Manifest,
-    members: Mapping[str, str],
-) -> dict[str, Call]:
-    """Open all models or none."""
-    with ExitStack() as opened:
-        calls = {
-            name: Call(
-                name or Path(member).stem,
-                opened.enter_context(backend.open(folder / member)),
-                manifest.signatures[name],
-            )
-            for name, member in members.items()
-        }
-        stack.enter_context(opened.pop_all())
-    return calls
-
-
-def _check(path: Path, calls: Mapping[str, Call], folder: Path, manifest: Manifest) -> None:
-    """Compare one golden sample a model: an error here, a warning on another kind of machine."""
-    for name, golden in manifest.golden.items():
-        found = first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
-        if found >= TOLERANCE_DB:
-            continue
-        other = difference(
-            manifest.machine, manifest.versions, machine.machine(), machine.versions()
-        )
-        answer = f"{path.name}: the golden sample's answer is {found:.0f} dB from the packed one"
-        if not other:
-            raise BadModel(f"{answer}, on the machine it was packed for", fix="pack the run again")
-        warnings.warn(
-            f"{answer} ({other}); check its accuracy here with `ortune verify`, or optimize here",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+def _backend(on: str | Backend) -> Backend:
+    return on if isinstance(on, Backend) else spelling.parse(Backend, on)
 
 
 def _release(calls: tuple[Call, ...], resources: ExitStack) -> None:

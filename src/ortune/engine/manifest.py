@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.user_function import is_path
 
-FORMAT = 1
-"""Raised when an older reader could misread a bundle."""
+FORMAT = 2
+"""Raised when an older reader could misread a bundle. One of format 1 has a single plan."""
 
 MANIFEST = "manifest.json"
 SETTINGS = "settings.json"
 RECIPE = "recipe.json"
 EVIDENCE = "evidence.json"
+SBOM = "sbom.cdx.json"
+"""The parts of the bundle and who made them, as CycloneDX 1.6."""
+PREPROCESS = "preprocess.toml"
+"""How a picture becomes the model's input; optional."""
+READER = "reader.py"
+"""A reader that needs no ortune; optional."""
 LIBRARIES = "custom_ops"
 """Folder of the libraries of custom operators."""
+PLANS = "plans"
+"""Folder of what belongs to the second plan and those behind it."""
+MOST_PLANS = 16
+_FLAT = ("plan", "backend", "models", "golden", "arithmetic")
+"""Fields of a plan that stood in the manifest itself while it had one."""
+LICENCE = re.compile(r"[A-Za-z0-9.+:() -]{0,200}")
+_KEY = re.compile(r"[0-9a-z]{0,64}")
+
+
+def own(place: int, member: str) -> str:
+    """Name a member that each plan has for itself; those of the first lie where one plan's do."""
+    return f"{PLANS}/{place}/{member}" if place else member
 
 
 @dataclass(frozen=True)
@@ -73,38 +93,91 @@ class Arithmetic:
 
 
 @dataclass(frozen=True)
+class PackedPlan:
+    """One plan of a bundle: what it runs with, and what says so.
+
+    Attributes:
+        key: The trial's, by which the evidence names it; empty in bundles of format 1.
+        plan: As a person reads it.
+        backend: Its backend's spelling.
+        models: Model name -> member of the tuned model.
+        settings: Member of the backend's settings.
+        recipe: Member that says how its models were made.
+        golden: Model name -> its golden samples: inputs of all plans, answers of its own.
+        ratio: Latency over the original's with the ends of its interval; None where none was
+            confirmed.
+        arithmetic: What of it depends on the instruction set.
+        custom_ops: Those of the bundle's libraries that its settings name.
+    """
+
+    key: str
+    plan: str
+    backend: str
+    models: Mapping[str, str]
+    settings: str
+    recipe: str
+    golden: Mapping[str, Golden]
+    ratio: tuple[float, float, float] | None = None
+    arithmetic: Arithmetic = Arithmetic()
+    custom_ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything needed to open a bundle; model names are keys throughout.
 
     Attributes:
         ortune: Version that wrote the bundle.
-        plan: The packed plan, as a person reads it.
-        backend: Its backend's spelling.
-        models: Model name -> member of the tuned model.
+        plans: The packed plans, the one to run first; a bundle of format 1 has one.
         fallback: Model name -> member of the plain original.
         versions: Distribution -> version that the evidence was taken with.
         machine: The machine that the evidence was taken on.
         members: Every other member of the zip.
-        workload: What the plan was chosen for, as spelled.
-        arithmetic: What of it depends on the instruction set.
+        workload: What the plans were chosen for, as spelled.
         custom_ops: Libraries of operators: members of the zip, or Python modules by name. Code,
             which is loaded only when the caller allows it.
+        licence: Of the models, as an SPDX expression; empty where nobody said.
+        provenance: Where the bundle comes from: digests of original and data, the commit of
+            ortune, and which member says what was measured.
     """
 
     format: int
     ortune: str
-    plan: str
-    backend: str
-    models: Mapping[str, str]
+    plans: tuple[PackedPlan, ...]
     fallback: Mapping[str, str]
     signatures: Mapping[str, Signature]
-    golden: Mapping[str, Golden]
     versions: Mapping[str, str]
     machine: Mapping[str, str]
     members: Mapping[str, Member]
     workload: str = "latency"
-    arithmetic: Arithmetic = Arithmetic()
     custom_ops: tuple[str, ...] = ()
+    licence: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> str:
+        """The first plan, as a person reads it."""
+        return self.plans[0].plan
+
+    @property
+    def backend(self) -> str:
+        """The spelling of the first plan's backend."""
+        return self.plans[0].backend
+
+    @property
+    def models(self) -> Mapping[str, str]:
+        """Model name -> member of the first plan's model."""
+        return self.plans[0].models
+
+    @property
+    def golden(self) -> Mapping[str, Golden]:
+        """Model name -> golden samples of the first plan."""
+        return self.plans[0].golden
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """What of the first plan depends on the instruction set."""
+        return self.plans[0].arithmetic
 
     def write(self) -> bytes:
         """Return it as JSON."""
@@ -131,7 +204,7 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
         )
     try:
         stored.demand(raw, "it")
-        manifest = codec.decode(Manifest, raw)
+        manifest = codec.decode(Manifest, _as_plans(raw) if number == 1 else raw)
     except OrtuneError as error:
         raise BadModel(
             f"{bundle}: its manifest is wrong: {error.what}", fix="pack the run again"
@@ -140,14 +213,25 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
     return manifest
 
 
+def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest of format 1 in the form of today: its flat fields are its one plan's."""
+    flat = {name: raw[name] for name in _FLAT if name in raw}
+    plan = {"key": "", "settings": SETTINGS, "recipe": RECIPE} | flat
+    plan["custom_ops"] = raw.get("custom_ops", [])
+    return {name: value for name, value in raw.items() if name not in _FLAT} | {"plans": [plan]}
+
+
 def _check(manifest: Manifest, bundle: str) -> None:
-    for member in (*manifest.models.values(), *manifest.fallback.values()):
+    """Refuse a manifest whose parts do not agree."""
+    count = len(manifest.plans)
+    if not 0 < count <= MOST_PLANS:
+        raise BadModel(
+            f"{bundle} has {count} plans; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST
+        )
+    for member in _models(manifest):
         if not member.endswith(".onnx"):
             raise BadModel(f"{bundle}: '{member}' is no ONNX model", fix=stored.DISTRUST)
-    named = [SETTINGS, RECIPE, EVIDENCE, *manifest.models.values(), *manifest.fallback.values()]
-    named += [name for pair in manifest.golden.values() for name in (pair.inputs, pair.outputs)]
-    named += [text for text in manifest.custom_ops if "/" in text]
-    for member in named:
+    for member in _named(manifest):
         if member not in manifest.members:
             raise BadModel(
                 f"{bundle}: its manifest has no digest of '{member}'", fix="pack the run again"
@@ -159,13 +243,49 @@ def _check(manifest: Manifest, bundle: str) -> None:
                 f"{bundle}: '{text}' is neither a library in it nor the name of a Python module",
                 fix=stored.DISTRUST,
             )
-    keys = set(manifest.models)
-    alike = keys == set(manifest.fallback) == set(manifest.signatures)
-    if not keys or not alike or not keys.issuperset(manifest.golden):
-        raise BadModel(
-            f"{bundle}: its manifest names different models in different places",
-            fix="pack the run again",
-        )
+    if why := next(_odd(manifest), ""):
+        raise BadModel(f"{bundle}: its manifest {why}", fix="pack the run again")
+
+
+def _models(manifest: Manifest) -> Iterator[str]:
+    for plan in manifest.plans:
+        yield from plan.models.values()
+    yield from manifest.fallback.values()
+
+
+def _named(manifest: Manifest) -> Iterator[str]:
+    """Yield every member that the manifest needs."""
+    yield EVIDENCE
+    yield from _models(manifest)
+    for place, plan in enumerate(manifest.plans):
+        yield own(place, SETTINGS)
+        yield own(place, RECIPE)
+        for golden in plan.golden.values():
+            yield from (golden.inputs, golden.outputs)
+    yield from (text for text in manifest.custom_ops if "/" in text)
+
+
+def _odd(manifest: Manifest) -> Iterator[str]:
+    """Yield how the parts of a manifest contradict each other."""
+    keys = set(manifest.fallback)
+    for place, plan in enumerate(manifest.plans):
+        alike = keys == set(plan.models) == set(manifest.signatures)
+        if not keys or not alike or not keys.issuperset(plan.golden):
+            yield "names different models in different places"
+        if (plan.settings, plan.recipe) != (own(place, SETTINGS), own(place, RECIPE)):
+            yield f"has settings or recipe of plan {place + 1} in another place than bundles do"
+        if not set(plan.custom_ops) <= set(manifest.custom_ops):
+            yield f"lists no library that plan {place + 1} names"
+        if plan.ratio is not None and not _ordered(*plan.ratio):
+            yield f"has a ratio of plan {place + 1} that is no interval"
+        if not _KEY.fullmatch(plan.key):
+            yield f"has a key of plan {place + 1} that is none"
+    if not LICENCE.fullmatch(manifest.licence):
+        yield "has a licence that is none"
+
+
+def _ordered(value: float, low: float, high: float) -> bool:
+    return 0 <= low <= value <= high < math.inf
 
 
 def _module(text: str) -> bool:

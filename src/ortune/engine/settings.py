@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 from ortune.core import wording
@@ -11,26 +10,28 @@ from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.engine import consent
-from ortune.engine.manifest import SETTINGS, Manifest
+from ortune.engine.manifest import Manifest, PackedPlan
 
 
-def stored_backend(folder: Path, manifest: Manifest) -> tuple[Backend | None, str]:
-    """Return the bundle's backend, or None and what keeps it from running.
+def stored_backend(
+    folder: Path, manifest: Manifest, plan: PackedPlan
+) -> tuple[Backend | None, str]:
+    """Return a plan's backend, or None and what keeps it from running.
 
     Raises:
         BadModel: Its settings are none that a bundle may make, or name code that its manifest
             does not.
     """
     try:
-        data = stored.loads((folder / SETTINGS).read_bytes())
+        data = stored.loads((folder / plan.settings).read_bytes())
     except ValueError as error:
         return None, reason_of(error)
-    demand_settings(data, SETTINGS)
+    demand_settings(data, plan.settings)
     try:
         backend = codec.decode(Backend, data)
     except OrtuneError as error:
         return None, reason_of(error)
-    backend = consent.placed(backend, manifest, folder)
+    backend = consent.placed(backend, plan, manifest, folder)
     try:
         missing = backend.missing()
     except OrtuneError as error:
@@ -56,18 +57,16 @@ def demand_settings(data: object, member: str) -> None:
         raise BadModel(error.what, fix=error.fix) from None
 
 
-def at_hand(name: str, backend: Backend) -> Backend:
-    """Return the settings with no more threads than there are CPUs; one warning says so."""
+def at_hand(backend: Backend) -> tuple[Backend, str]:
+    """Return the settings with no more threads than there are CPUs, and what to say of it."""
     cpus = effective_cpus()
     fit, most = stored.lowered(backend, cpus)
-    if most:
-        warnings.warn(
-            f"{name}: asks for {wording.count(most, 'thread')}, and {wording.count(cpus, 'CPU')} "
-            f"can be used here: it runs with {cpus}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-    return fit
+    if not most:
+        return fit, ""
+    return fit, (
+        f"asks for {wording.count(most, 'thread')}, and {wording.count(cpus, 'CPU')} "
+        f"can be used here: it runs with {cpus}"
+    )
 
 
 def reason_of(error: Exception) -> str:

@@ -192,7 +192,7 @@ class TestManifest:
         forge(
             bundle,
             {f"models/toy{end}": content},
-            lambda manifest: manifest.update(models={"": f"models/toy{end}"}),
+            lambda manifest: manifest["plans"][0].update(models={"": f"models/toy{end}"}),
         )
         refused(bundle, "is no ONNX model")
 
@@ -200,8 +200,11 @@ class TestManifest:
         """What is not known here changes nothing; signs and sizes of its figures neither."""
 
         def odd(manifest: dict[str, Any]) -> None:
-            told = {"halves": ["\\", "float4"], "integers": -1, "risky": 10**18}
-            manifest["arithmetic"] |= told | {"instructions": ["x"], "system": "Linux ?"}
+            told: dict[str, Any] = {"halves": ["\\", "float4"], "integers": -1, "risky": 10**18}
+            manifest["plans"][0]["arithmetic"] |= told | {
+                "instructions": ["x"],
+                "system": "Linux ?",
+            }
 
         forge(bundle, {}, odd)
         with warnings.catch_warnings():
@@ -210,16 +213,23 @@ class TestManifest:
 
     def test_golden_samples_of_a_model_that_there_is_not(self, bundle: Path) -> None:
         def more(manifest: dict[str, Any]) -> None:
-            manifest["golden"]["other"] = manifest["golden"][""]
+            (plan,) = manifest["plans"]
+            plan["golden"]["other"] = plan["golden"][""]
 
         refused(forge(bundle, {}, more), "different models in different places")
 
-    @pytest.mark.parametrize("field", ["models", "signatures", "golden", "members", "arithmetic"])
-    @pytest.mark.parametrize("value", [None, 3, "x", [], [[]], {"": None}, {"is": "backends/cpu"}])
+    @pytest.mark.parametrize("field", ["models", "golden", "arithmetic", "custom_ops", "ratio"])
+    @pytest.mark.parametrize("value", [3, "x", [[]], {"": None}, {"is": "backends/cpu"}])
+    def test_fields_of_a_plan_of_another_form(self, bundle: Path, field: str, value: Any) -> None:
+        forge(bundle, {}, lambda manifest: manifest["plans"][0].update({field: value}))
+        refused(bundle, "manifest|is no ONNX model")
+
+    @pytest.mark.parametrize("field", ["plans", "signatures", "members", "provenance", "licence"])
+    @pytest.mark.parametrize("value", [None, 3, [[]], {"": None}, {"is": "backends/cpu"}])
     def test_fields_of_another_form(self, bundle: Path, field: str, value: Any) -> None:
         forge(bundle, {}, lambda manifest: manifest.update({field: value}))
-        if field == "golden" and value in ([], {}):
-            return
+        if field == "provenance" and value == {"is": "backends/cpu"}:
+            return  # words of anybody's
         refused(bundle, "manifest|is no ONNX model")
 
 

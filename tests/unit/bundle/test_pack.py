@@ -27,7 +27,7 @@ from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.study import Study
 from ortune.core.trial import Status
-from ortune.engine import load as engine_load
+from ortune.engine import plans
 from ortune.engine.load import load
 from ortune.experiment.ledger import Ledger, write_header
 
@@ -76,6 +76,7 @@ def test_it_holds_everything(bundle: Path, study: Study) -> None:
             "manifest.json",
             "models/toy.onnx",
             "recipe.json",
+            "sbom.cdx.json",
             "settings.json",
         ]
         stored = {i.filename for i in file.infolist() if i.compress_type == zipfile.ZIP_STORED}
@@ -249,7 +250,7 @@ def test_the_original_runs_where_the_backend_does_not(
     backend: Cpu,
     reason: str,
 ) -> None:
-    monkeypatch.setattr(engine_load, "stored_backend", lambda folder, manifest: _given(backend))
+    monkeypatch.setattr(plans, "stored_backend", lambda *_: _given(backend))
     with pytest.warns(RuntimeWarning, match=reason) as caught:
         engine = load(bundle)
     assert len(caught) == 1
@@ -298,11 +299,6 @@ def test_a_text_that_is_none_is_refused(bundle: Path, name: str) -> None:
 
     with pytest.raises(BadModel, match=f"toy.ortune: '{name}' cannot be read"):
         read(rewrite(bundle, other))
-
-
-def test_settings_of_a_bundle_are_not_overridden(bundle: Path) -> None:
-    with pytest.raises(BadSettings, match="its own settings"):
-        load(bundle, on="cpu")
 
 
 def test_another_trial(study: Study, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ OTHERS: dict[str, Words] = {
     "pack": lambda model, good, data, out: [model, "-o", out],
     "recheck": lambda model, good, data, out: [model],
     "report": lambda model, good, data, out: [model],
+    "verify-signature": lambda model, good, data, out: [model, "--key", model],
 }
 """Verbs that take a run or a result: any file may be given for one."""
 _NO_FILE = {"demo", "doctor", "env"}

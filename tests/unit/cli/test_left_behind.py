@@ -16,7 +16,7 @@ from ortune.core.request import WorkerRequest, carried_out, parameters
 
 _CTX = click.Context(root)
 VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
-WITHOUT_WORKERS = {"compare", "diff", "pack", "report"}
+WITHOUT_WORKERS = {"compare", "diff", "pack", "report", "verify-signature"}
 """Verbs that read files of results, or write them, in this process alone."""
 _GIVEN = {"price": "1/h", "bisect": True, "on": "cpu"}
 WRITING = [

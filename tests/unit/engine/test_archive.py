@@ -23,7 +23,9 @@ from ortune.engine.manifest import (
     Golden,
     Manifest,
     Member,
+    PackedPlan,
     Signature,
+    own,
     read_manifest,
 )
 
@@ -47,15 +49,23 @@ def member(content: bytes) -> Member:
     return Member(hashlib.sha256(content).hexdigest(), len(content))
 
 
-MADE = Manifest(
-    FORMAT,
-    "1.0",
+PLAN = PackedPlan(
+    "aa11",
     "clean @ cpu",
     "cpu",
     {"": "models/m/m.onnx"},
+    SETTINGS,
+    RECIPE,
+    {"": Golden("golden/inputs", "golden/outputs")},
+    (0.5, 0.4, 0.6),
+    custom_ops=("custom_ops/ops.so",),
+)
+MADE = Manifest(
+    FORMAT,
+    "1.0",
+    (PLAN,),
     {"": "fallback/m.onnx"},
     {"": Signature((), ())},
-    {"": Golden("golden/inputs", "golden/outputs")},
     {},
     {},
     {name: member(content) for name, content in CONTENTS.items()},
@@ -319,12 +329,19 @@ class TestManifest:
         assert caught.value.fix == "install ortune 9.9"
 
     def test_the_first_format_is_read_with_what_it_did_not_record(self) -> None:
+        """It had one plan, whose fields stood in the manifest itself."""
         old = json.loads(MADE.write())
-        assert old.pop("format") == FORMAT == 1, "raised with what an older reader could misread"
-        del old["arithmetic"], old["workload"]
-        found = read_manifest(json.dumps({"format": 1, **old}).encode(), "b")
+        assert old.pop("format") == FORMAT == 2, "raised with what an older reader could misread"
+        (plan,) = old.pop("plans")
+        flat = {name: plan[name] for name in ("plan", "backend", "models", "golden")}
+        del old["workload"], old["licence"], old["provenance"]
+        old["custom_ops"] = plan["custom_ops"]
+        found = read_manifest(json.dumps({"format": 1, **old, **flat}).encode(), "b")
         assert found.workload == "latency"
         assert (found.arithmetic.integers, found.arithmetic.risky) == (0, 0)
+        assert found.plans == (replace(PLAN, key="", ratio=None),)
+        with pytest.raises(BadModel, match="PackedPlan lacks 'plan"):
+            read_manifest(json.dumps({"format": 1, **old}).encode(), "b")
 
     def test_a_field_of_another_form_is_refused(self) -> None:
         with pytest.raises(BadModel, match="b: its manifest is wrong"):
@@ -339,8 +356,9 @@ class TestManifest:
     @pytest.mark.parametrize(
         "fields",
         [
-            {"models": {}, "fallback": {}, "signatures": {}},
-            {"models": {"x": "models/m/m.onnx"}},
+            {"plans": (replace(PLAN, models={}),), "fallback": {}, "signatures": {}},
+            {"plans": (replace(PLAN, models={"x": "models/m/m.onnx"}),)},
+            {"plans": (replace(PLAN, golden={"x": Golden("golden/inputs", "golden/outputs")}),)},
             {"fallback": {"x": "fallback/m.onnx"}},
             {"signatures": {"x": Signature((), ())}},
             {"signatures": {}},
@@ -349,3 +367,43 @@ class TestManifest:
     def test_models_are_named_alike_everywhere(self, fields: dict[str, Any]) -> None:
         with pytest.raises(BadModel, match="different models in different places"):
             read_manifest(replace(MADE, **fields).write(), "b")
+
+    @pytest.mark.parametrize("count", [0, 17])
+    def test_plans_are_bounded(self, count: int) -> None:
+        with pytest.raises(BadModel, match=f"b has {count} plans; a bundle has 1 to 16"):
+            read_manifest(replace(MADE, plans=(PLAN,) * count).write(), "b")
+
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            ({"models": {"": "models/other.onnx"}}, "no digest of 'models/other.onnx'"),
+            ({"golden": {"": Golden("golden/inputs", "no")}}, "no digest of 'no'"),
+            ({"settings": "evidence.json"}, "settings or recipe of plan 1 in another place"),
+            ({"recipe": "plans/1/recipe.json"}, "settings or recipe of plan 1 in another place"),
+            ({"custom_ops": ("other",)}, "lists no library that plan 1 names"),
+            ({"ratio": (0.5, 0.6, 0.7)}, "a ratio of plan 1 that is no interval"),
+            ({"ratio": (float("nan"),) * 3}, "a ratio of plan 1 that is no interval"),
+            ({"ratio": (1.0, -1.0, float("inf"))}, "a ratio of plan 1 that is no interval"),
+            ({"key": "../x"}, "a key of plan 1 that is none"),
+        ],
+    )
+    def test_a_plan_that_does_not_fit_the_rest(self, changed: dict[str, Any], said: str) -> None:
+        with pytest.raises(BadModel, match=said):
+            read_manifest(replace(MADE, plans=(replace(PLAN, **changed),)).write(), "b")
+
+    def test_the_second_plan_has_settings_and_recipe_of_its_own(self) -> None:
+        texts = (own(1, SETTINGS), own(1, RECIPE))
+        assert texts == ("plans/1/settings.json", "plans/1/recipe.json")
+        second = replace(PLAN, settings=texts[0], recipe=texts[1])
+        two = replace(MADE, plans=(PLAN, second))
+        with pytest.raises(BadModel, match=f"no digest of '{texts[0]}'"):
+            read_manifest(two.write(), "b")
+        listed = replace(two, members={**MADE.members, **{name: member(b"") for name in texts}})
+        assert read_manifest(listed.write(), "b") == listed
+
+    @pytest.mark.parametrize("licence", ["MIT", "Apache-2.0 OR (MIT AND BSD-3-Clause)", ""])
+    def test_a_licence_is_an_expression(self, licence: str) -> None:
+        held = replace(MADE, licence=licence)
+        assert read_manifest(held.write(), "b").licence == licence
+        with pytest.raises(BadModel, match="a licence that is none"):
+            read_manifest(replace(MADE, licence=f"{licence}\x1b[31m").write(), "b")

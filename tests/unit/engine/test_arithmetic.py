@@ -125,9 +125,10 @@ def test_a_bundle_warns_on_another_cpu_and_an_old_one_does_not(tmp_path: Path, c
     manifest = json.loads(members[MANIFEST])
 
     def load_with(arithmetic: Arithmetic | None) -> list[str]:
-        manifest.pop("arithmetic", None)
+        (plan,) = manifest["plans"]
+        plan.pop("arithmetic", None)
         if arithmetic is not None:
-            manifest["arithmetic"] = codec.encode(arithmetic)
+            plan["arithmetic"] = codec.encode(arithmetic)
         with zipfile.ZipFile(bundle, "w") as new:
             for name, content in (members | {MANIFEST: json.dumps(manifest).encode()}).items():
                 new.writestr(name, content)

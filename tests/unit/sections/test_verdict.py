@@ -89,7 +89,7 @@ def test_a_bundle_carries_it(study: Study, tmp_path: Path) -> None:
 
 def test_an_older_bundle_predicts_from_its_raw_samples(tmp_path: Path) -> None:
     made = studies.study(tmp_path)
-    taken = evidence(made, made.best)
+    taken = evidence(made, [made.best])
     data = codec.encode(taken)
     for trial in data["trials"]:
         del trial["predicted"]

@@ -44,7 +44,7 @@ def verb(kind: type[R]) -> Callable[[Callable[[R], int]], click.Command]:
         body, example = text(kind)
         lines = "\n".join(f"  {line}" for line in example.splitlines())
         return Verb(
-            name=function.__module__.rpartition(".")[2],
+            name=function.__module__.rpartition(".")[2].replace("_", "-"),
             callback=callback,
             params=[
                 *_always(),

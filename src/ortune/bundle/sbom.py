@@ -1,0 +1,102 @@
+"""Write a bundle's bill of materials: CycloneDX 1.6 as JSON, the same for the same bundle."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from ortune.engine.manifest import LIBRARIES, Manifest, Member
+
+_SCHEMA = "http://cyclonedx.org/schema/bom-1.6.schema.json"
+_BUNDLE = "bundle"
+_NOT_PACKAGES = ("python",)
+
+
+def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
+    """Return models, original, libraries and the packages that it was measured with.
+
+    It has no serial number and no date: both would differ from one packing to the next.
+
+    Args:
+        manifest: All members but the bill itself are in it.
+        plugins: Package that the plans take steps or backends of -> version.
+    """
+    files = [_file(name, member, manifest) for name, member in manifest.members.items()]
+    versions = {**manifest.versions, **plugins}
+    packages = [_package(name, version) for name, version in versions.items()]
+    bill = {
+        "$schema": _SCHEMA,
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "tools": {"components": [_tool(manifest)]},
+            "component": _whole(manifest),
+            "properties": list(_properties(manifest)),
+        },
+        "components": [*files, *packages],
+        "dependencies": list(_dependencies(manifest, [one["bom-ref"] for one in packages])),
+    }
+    return json.dumps(bill, indent=1).encode()
+
+
+def _whole(manifest: Manifest) -> dict[str, Any]:
+    name = ", ".join(PurePosixPath(member).stem for member in manifest.fallback.values())
+    return {
+        "type": "machine-learning-model",
+        "bom-ref": _BUNDLE,
+        "name": name,
+        "description": f"A model tuned by ortune: {manifest.plan}",
+        **_licences(manifest),
+    }
+
+
+def _file(name: str, member: Member, manifest: Manifest) -> dict[str, Any]:
+    """Describe a member: models and libraries by their kinds, everything else as data."""
+    models = {*manifest.fallback.values(), *(m for p in manifest.plans for m in p.models.values())}
+    kind = "machine-learning-model" if name in models else "data"
+    return {
+        "type": "library" if name.startswith(f"{LIBRARIES}/") else kind,
+        "bom-ref": name,
+        "name": name,
+        "hashes": [{"alg": "SHA-256", "content": member.sha256}],
+    }
+
+
+def _package(name: str, version: str) -> dict[str, Any]:
+    """Describe a package of Python, or Python itself."""
+    if name in _NOT_PACKAGES:
+        return {"type": "platform", "bom-ref": name, "name": name, "version": version}
+    purl = f"pkg:pypi/{re.sub(r'[-_.]+', '-', name).lower()}@{version.replace('+', '%2B')}"
+    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+
+
+def _tool(manifest: Manifest) -> Mapping[str, str]:
+    return {"type": "application", "name": "ortune", "version": manifest.ortune}
+
+
+def _licences(manifest: Manifest) -> dict[str, Any]:
+    return {"licenses": [{"expression": manifest.licence}]} if manifest.licence else {}
+
+
+def _properties(manifest: Manifest) -> Iterator[dict[str, str]]:
+    """Yield where the bundle comes from."""
+    for name, value in manifest.provenance.items():
+        yield {"name": f"ortune:{name}", "value": value}
+    for place, plan in enumerate(manifest.plans):
+        yield {"name": f"ortune:plan {place + 1}", "value": plan.plan}
+
+
+def _dependencies(manifest: Manifest, packages: list[str]) -> Iterator[dict[str, Any]]:
+    """Say that the bundle is made of its members, and what was built from which original."""
+    yield {"ref": _BUNDLE, "dependsOn": [*manifest.members, *packages]}
+    made: dict[str, list[str]] = {}
+    for plan in manifest.plans:
+        for name, model in plan.models.items():
+            original = manifest.fallback[name]
+            if model != original and original not in made.setdefault(model, []):
+                made[model].append(original)
+    yield from ({"ref": model, "dependsOn": originals} for model, originals in made.items())

@@ -1,0 +1,267 @@
+"""Open a bundle's plan: the first that runs here, or the one that was asked for."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ortune.backends.cpu import Cpu
+from ortune.core import wording
+from ortune.core.backend import Backend
+from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.plugins import spelling
+from ortune.engine import archive, consent
+from ortune.engine.arithmetic import foreign
+from ortune.engine.call import Call
+from ortune.engine.external import demand_inside
+from ortune.engine.golden import TOLERANCE_DB, drift, first_sample
+from ortune.engine.manifest import Golden, Manifest, PackedPlan
+from ortune.engine.settings import at_hand, reason_of, stored_backend
+from ortune.measurement.machine import machine
+
+PLAIN = "cpu"
+"""The backend of a plain model, and of a bundle's fall-back."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bundle whose table of contents was checked."""
+
+    name: str
+    file: zipfile.ZipFile
+    manifest: Manifest
+
+    def settings(self, folder: Path, plan: PackedPlan) -> None:
+        """Unpack what says where a plan runs: its settings and the libraries they name.
+
+        Raises:
+            BadModel: One was changed.
+        """
+        libraries = [text for text in plan.custom_ops if text in self.manifest.members]
+        for member in (plan.settings, *libraries):
+            archive.take(self.file, self.manifest, member, folder)
+
+    def unpack(self, folder: Path, models: Iterable[str], golden: Iterable[Golden] = ()) -> None:
+        """Check every member; unpack models, golden samples and libraries.
+
+        A library that is there stays as it is: it may be loaded already.
+
+        Raises:
+            BadModel: A member was changed, or a model keeps weights elsewhere.
+            OrtuneError: There is no room.
+        """
+        models = set(models)
+        samples = {member for one in golden for member in (one.inputs, one.outputs)}
+        libraries = {text for text in self.manifest.custom_ops if not (folder / text).exists()}
+        archive.unpack(self.file, self.manifest, folder, models | samples | libraries)
+        for member in sorted(models):
+            demand_inside(folder, member, self.manifest.members)
+
+
+@dataclass(frozen=True)
+class Running:
+    """Models of a bundle with their sessions.
+
+    Attributes:
+        fallback: Why it is not the first plan, or not the one that was asked for.
+        plan: None for the original, and for a backend that no plan was measured on.
+    """
+
+    calls: Mapping[str, Call]
+    backend: Backend
+    fallback: str = ""
+    plan: PackedPlan | None = None
+
+
+def open_plan(stack: ExitStack, opened: Opened, wanted: Backend | None) -> Running:
+    """Open a bundle's first plan that runs here, or the one of a backend.
+
+    One warning says so where something else runs.
+
+    Args:
+        stack: Closes the sessions and removes what was unpacked.
+        wanted: The backend that was asked for.
+
+    Raises:
+        BadModel: A member was changed, or the bundle no longer answers as packed.
+        BackendMissing: The plan or the backend that was asked for cannot run here.
+    """
+    if wanted is None:
+        return _first(stack, opened)
+    plan = measured_on(opened.manifest.plans, wanted)
+    if plan is None:
+        return _unmeasured(stack, opened, wanted)
+    found = _planned(stack, opened, plan, ())
+    if isinstance(found, Running):
+        return found
+    raise BackendMissing(
+        f"{opened.name}: its plan for '{plan.backend}' cannot run here: {found}",
+        fix="leave on= (--on) out: the first plan that runs here is taken",
+    )
+
+
+def measured_on(plans: Sequence[PackedPlan], wanted: Backend) -> PackedPlan | None:
+    """Return the plan whose backend is spelled so, or the first of a backend named alone."""
+    text = str(wanted)
+    exact = [plan for plan in plans if plan.backend == text]
+    named = [plan for plan in plans if plan.backend.partition("(")[0] == text]
+    return next(iter(exact + named), None)
+
+
+def _first(stack: ExitStack, opened: Opened) -> Running:
+    """Open the first plan that runs here, or the plain original: slower, and right."""
+    manifest = opened.manifest
+    reasons: list[str] = []
+    for plan in manifest.plans:
+        found = _planned(stack, opened, plan, reasons)
+        if isinstance(found, Running):
+            return found
+        reasons.append(found)
+    folder = _temporary(stack)
+    opened.unpack(folder, manifest.fallback.values())
+    plain, calls = _original(stack, folder, manifest)
+    why = _joined(manifest, reasons)
+    said = f"its tuned model cannot run on '{manifest.backend}' here"
+    if len(reasons) > 1:
+        said = f"none of its {wording.count(len(reasons), 'plan')} can run here"
+    _warn(f"{opened.name}: {said} ({why}); the original runs on the CPU instead")
+    return Running(calls, plain, why)
+
+
+def _planned(
+    stack: ExitStack, opened: Opened, plan: PackedPlan, reasons: Sequence[str]
+) -> Running | str:
+    """Open one plan as it was measured, or say why it does not run.
+
+    Args:
+        reasons: Why the plans before it do not.
+    """
+    name, manifest = opened.name, opened.manifest
+    with ExitStack() as tried:
+        folder = _temporary(tried)
+        opened.settings(folder, plan)
+        backend, reason = stored_backend(folder, manifest, plan)
+        if backend is None:
+            return reason
+        opened.unpack(folder, plan.models.values(), plan.golden.values())
+        backend, fewer = at_hand(backend)
+        try:
+            calls = _open(tried, backend, folder, manifest, plan.models)
+        except Exception as error:  # whatever a plug-in provider raises, something else runs
+            return reason_of(error)
+        why = _joined(manifest, reasons)
+        if why:
+            _warn(
+                f"{name}: its fastest plan cannot run on '{manifest.backend}' here ({why}); "
+                f"its plan for '{plan.backend}' runs instead"
+            )
+        differ = [drift(name, found, manifest) for found in _distances(calls, folder, plan)]
+        for text in (fewer, *foreign(plan.arithmetic, machine.machine()), *differ):
+            if text:
+                _warn(f"{name}: {text}")
+        stack.enter_context(tried.pop_all())
+    return Running(calls, backend, why, plan)
+
+
+def _joined(manifest: Manifest, reasons: Sequence[str]) -> str:
+    """Name the backend with each reason where there are several."""
+    if len(reasons) < 2:
+        return "".join(reasons)
+    pairs = zip(manifest.plans, reasons, strict=False)
+    return "; ".join(f"{plan.backend}: {reason}" for plan, reason in pairs)
+
+
+def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
+    """Open the first plan's models on another backend, the original where they do not fit."""
+    manifest = opened.manifest
+    first = manifest.plans[0]
+    said = f"none of its plans was measured on '{backend}'"
+    folder = _temporary(stack)
+    models = {*first.models.values(), *manifest.fallback.values()}
+    opened.unpack(folder, models, first.golden.values())
+    if manifest.custom_ops and isinstance(backend, Cpu) and not backend.custom_ops:
+        libraries = consent.libraries(manifest.custom_ops, manifest, folder)
+        backend = replace(backend, custom_ops=libraries)
+    calls = _alike(stack, backend, folder, manifest)
+    what = "the original" if calls is None else f"the model of '{first.plan}'"
+    if calls is None:
+        calls = _open(stack, backend, folder, manifest, manifest.fallback)
+    _warn(f"{opened.name}: {said}; {what} runs there")
+    return Running(calls, backend, said)
+
+
+def _alike(
+    stack: ExitStack, backend: Backend, folder: Path, manifest: Manifest
+) -> Mapping[str, Call] | None:
+    """Open the first plan's models on any backend, unless they fail or answer otherwise there."""
+    first = manifest.plans[0]
+    with ExitStack() as tried:
+        try:
+            calls = _open(tried, backend, folder, manifest, first.models)
+            found = min(_distances(calls, folder, first), default=TOLERANCE_DB)
+        except Exception:  # whatever a provider raises, the original is next
+            return None
+        if found < TOLERANCE_DB:
+            return None
+        stack.enter_context(tried.pop_all())
+    return calls
+
+
+def _original(
+    stack: ExitStack, folder: Path, manifest: Manifest
+) -> tuple[Backend, Mapping[str, Call]]:
+    """Open the original; with the bundle's libraries only where it does not load without."""
+    plain: Backend = spelling.parse(Backend, PLAIN)
+    try:
+        return plain, _open(stack, plain, folder, manifest, manifest.fallback)
+    except BadModel:
+        if not manifest.custom_ops:
+            raise
+    plain = Cpu(custom_ops=consent.libraries(manifest.custom_ops, manifest, folder))
+    return plain, _open(stack, plain, folder, manifest, manifest.fallback)
+
+
+def _temporary(stack: ExitStack) -> Path:
+    made = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
+    return Path(stack.enter_context(made))
+
+
+def _open(
+    stack: ExitStack,
+    backend: Backend,
+    folder: Path,
+    manifest: Manifest,
+    members: Mapping[str, str],
+) -> Mapping[str, Call]:
+    """Open all models or none."""
+    with ExitStack() as opened:
+        calls = {
+            name: Call(
+                name or Path(member).stem,
+                opened.enter_context(backend.open(folder / member)),
+                manifest.signatures[name],
+            )
+            for name, member in members.items()
+        }
+        stack.enter_context(opened.pop_all())
+    return calls
+
+
+def _distances(calls: Mapping[str, Call], folder: Path, plan: PackedPlan) -> Iterator[float]:
+    """Yield how far each model's first golden answer is from the packed one, in dB."""
+    for name, golden in plan.golden.items():
+        yield first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
+
+
+def _warn(text: str) -> None:
+    """Warn at the first line outside of this package, however many calls lie between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ortune."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=level)

@@ -1,0 +1,127 @@
+"""Sign a bundle and demand its signature: ECDSA, in a file beside it, by model-signing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortune.core.atomic_write import replacing
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MOST = 1 << 20
+"""Bytes of a signature; one has 2,000."""
+_MAKE = "make one with `openssl ecparam -name prime256v1 -genkey -noout -out key.pem`"
+_PUBLIC = "give the public half: `openssl ec -in key.pem -pubout -out public.pem`"
+_DISTRUST = "ask its owner for the bundle and for the key that it was signed with"
+
+
+def signature_of(bundle: Path) -> Path:
+    """Return where a bundle's signature lies: beside it."""
+    return bundle.with_name(f"{bundle.name}.sig")
+
+
+def signer(key: Path) -> Callable[[Path, bool], Path]:
+    """Read a private key and return what signs a bundle with it, replacing a signature if told.
+
+    Two signatures of the same bytes differ: a signature has a random number in it.
+
+    Raises:
+        BadSettings: It is no key that can sign.
+        OrtuneError: The package is not installed.
+    """
+    with _usable(key, "private", _MAKE):
+        signing, _ = _package()
+        config = signing.Config().use_elliptic_key_signer(private_key=key)
+
+    def sign(bundle: Path, force: bool) -> Path:
+        place = signature_of(bundle)
+        with replacing(place, force=force, sources=[bundle, key]) as draft:
+            config.sign(bundle.resolve(), draft)
+        return place
+
+    return sign
+
+
+def verify_signature(path: str | Path, key: str | Path) -> None:
+    """Refuse a bundle that the owner of a key did not sign as it is.
+
+    The signature lies beside it, NAME.ortune.sig. It is of every byte of the file.
+
+    Args:
+        path: A bundle.
+        key: The public key, a PEM file: P-256, P-384 or P-521.
+
+    Raises:
+        BadModel: There is no signature, it is by another key, or of another file.
+        BadSettings: The key is no public key of these kinds.
+        OrtuneError: Package model-signing is not installed.
+    """
+    path, key = Path(path), Path(key)
+    with _usable(key, "public", _PUBLIC):
+        _, verifying = _package()
+        config = verifying.Config().use_elliptic_key_verifier(public_key=key)
+    place = signature_of(path)
+    _demand_whole(place, path.name)
+    try:
+        config.verify(path.resolve(), place)
+    except Exception as error:  # of many kinds: the file is hostile until it holds
+        raise BadModel(
+            f"{path.name}: its signature is not one of this file by '{key}': {gist(error)}",
+            fix=_DISTRUST,
+        ) from error
+
+
+def _demand_whole(place: Path, bundle: str) -> None:
+    """Refuse a signature that is missing, huge, or that does not say by which key it is.
+
+    Raises:
+        BadModel: It is so.
+    """
+    if not place.is_file():
+        raise BadModel(
+            f"{bundle} is not signed, and a signature is demanded: there is no {place.name}",
+            fix=_DISTRUST,
+        )
+    try:
+        if place.stat().st_size > _MOST:
+            raise ValueError(f"it has more than {_MOST} bytes")
+        told: Any = json.loads(place.read_bytes())
+        if not isinstance(told["verificationMaterial"]["publicKey"]["hint"], str):
+            raise ValueError("it names no key")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadModel(
+            f"{place.name} cannot be read as a signature: {gist(error)}", fix=_DISTRUST
+        ) from error
+
+
+@contextmanager
+def _usable(key: Path, half: str, fix: str) -> Iterator[None]:
+    """Say in two lines what is wrong with a key, whatever the package raises."""
+    try:
+        yield
+    except OrtuneError:
+        raise
+    except Exception as error:
+        why = "it is of another kind" if isinstance(error, AttributeError) else gist(error)
+        raise BadSettings(
+            f"'{key}' is no {half} key that can be used (PEM; P-256, P-384 or P-521): {why}",
+            fix=fix,
+        ) from error
+
+
+def _package() -> tuple[Any, Any]:
+    """Import what signs and what verifies; seconds, so only where it is asked for."""
+    try:
+        from model_signing import signing, verifying
+    except ImportError as error:
+        raise OrtuneError(
+            f"signatures need package model-signing: {gist(error)}",
+            fix="pip install 'ortune[signing]'",
+        ) from error
+    return signing, verifying

@@ -1,0 +1,299 @@
+"""A bundle of several plans: what it holds, which plan runs, and what `on` picks."""
+
+from __future__ import annotations
+
+import json
+import warnings
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ortune_toys.backends.scripted import Scripted
+from tests.unit import studies
+from tests.unit.bundle import several
+from tests.unit.bundle.several import CPU, OTHER, TOY
+
+from ortune.backends.cpu import Cpu
+from ortune.bundle.pack import pack
+from ortune.bundle.read import read
+from ortune.cli.main import main
+from ortune.core.backend import Backend
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
+from ortune.core.study import Study
+from ortune.core.trial import Status
+from ortune.engine import archive
+from ortune.engine.load import load
+from ortune.experiment.ledger import Ledger, write_ending, write_header
+
+X = np.array([[-5, 0, 1, 2]], np.float32)
+Y = np.array([[0, 2, 4, 6]], np.float32)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return several.study(tmp_path)
+
+
+@pytest.fixture
+def bundle(study: Study, tmp_path: Path) -> Path:
+    return pack(study, tmp_path / "toy.ortune", with_=["aa11", "ff66"])
+
+
+def absent(monkeypatch: pytest.MonkeyPatch, *kinds: type[Backend]) -> None:
+    for kind in kinds:
+        monkeypatch.setattr(kind, "missing", lambda self: f"install {self.name()}")
+
+
+class TestContent:
+    def test_what_plans_share_is_there_once(self, bundle: Path) -> None:
+        with zipfile.ZipFile(bundle) as file:
+            assert sorted(file.namelist()) == [
+                "evidence.json",
+                "fallback/toy.onnx",
+                "golden/inputs.stream",
+                "golden/outputs.stream",
+                "manifest.json",
+                "models/toy.onnx",
+                "plans/1/golden/outputs.stream",
+                "plans/1/recipe.json",
+                "plans/1/settings.json",
+                "plans/2/golden/outputs.stream",
+                "plans/2/models/toy.onnx",
+                "plans/2/recipe.json",
+                "plans/2/settings.json",
+                "recipe.json",
+                "sbom.cdx.json",
+                "settings.json",
+            ]
+
+    def test_every_plan_has_settings_evidence_and_ratio(self, bundle: Path, study: Study) -> None:
+        found = read(bundle)
+        assert [plan.packed.key for plan in found.plans] == [TOY, CPU, OTHER]
+        assert [plan.backend for plan in found.plans] == [
+            Scripted(slow=0.9),
+            Cpu(threads=1),
+            Cpu(level="basic"),
+        ]
+        assert found.backend == Scripted(slow=0.9)
+        ratios = np.array([plan.packed.ratio for plan in found.plans])
+        assert ratios == pytest.approx(
+            np.array([[0.4, 0.39, 0.41], [0.52, 0.51, 0.535], [0.8, 0.79, 0.81]])
+        )
+        assert {trial.key for trial in found.evidence.trials} == {TOY, CPU, OTHER}
+        assert all(plan.recipe == study.best.plan.recipe for plan in found.plans)
+        first, second, third = found.manifest.plans
+        assert first.models == second.models != third.models
+        assert {plan.golden[""].inputs for plan in found.manifest.plans} == {
+            "golden/inputs.stream"
+        }
+
+    def test_the_winner_comes_first_and_what_is_named_last_may_come_second(
+        self, study: Study, tmp_path: Path
+    ) -> None:
+        path = pack(study, tmp_path / "x.ortune", trial="ff66", with_="aa11, ff66 ,ee55")
+        assert [plan.key for plan in read(path).manifest.plans] == [TOY, CPU, OTHER]
+
+    def test_the_best_of_each_backend(self, study: Study, tmp_path: Path) -> None:
+        path = pack(study, tmp_path / "x.ortune", per_backend=True)
+        assert [plan.key for plan in read(path).manifest.plans] == [TOY, CPU]
+
+    def test_the_original_stands_for_a_backend_that_gained_nothing(
+        self, study: Study, tmp_path: Path
+    ) -> None:
+        alone = replace(study, trials=tuple(t for t in study.trials if t.key not in (CPU, OTHER)))
+        path = pack(alone, tmp_path / "x.ortune", per_backend=True)
+        first, second = read(path).manifest.plans
+        assert (first.key, second.key) == (TOY, "ba5e" * 4)
+        assert second.models == {"": "fallback/toy.onnx"} and second.ratio == (1.0, 1.0, 1.0)
+
+    def test_what_is_not_confirmed_comes_last_and_only_when_told(
+        self, study: Study, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "x.ortune"
+        slower = replace(study.trials[2], status=Status.OK, key="bb22" * 4, artefact=None)
+        doubted = replace(study, trials=(*study.trials[:2], slower, *study.trials[3:]))
+        studies.write_golden(doubted, slower, Path(study.models[""]))
+        with pytest.raises(OrtuneError, match=r"bb22bb22 .* is not confirmed"):
+            pack(doubted, path, with_="bb22")
+        pack(doubted, path, trial="bb22", with_="aa11", unconfirmed=True)
+        first, second = read(path).manifest.plans
+        assert (first.key, second.key, second.ratio) == (CPU, "bb22" * 4, None)
+
+    def test_more_than_a_bundle_may_hold(self, study: Study, tmp_path: Path) -> None:
+        for place in range(17):
+            study = several.with_plan(study, f"{place:02}ab" * 4, Cpu(threads=1), 0.7)
+        keys = [f"{place:02}ab" for place in range(17)]
+        with pytest.raises(BadSettings, match="18 plans are more than the 16"):
+            pack(study, tmp_path / "x.ortune", with_=keys)
+
+    def test_the_same_trials_pack_to_the_same_bytes(self, study: Study, tmp_path: Path) -> None:
+        one, two = (
+            pack(study, tmp_path / name, per_backend=True, licence="Apache-2.0")
+            for name in ("1.ortune", "2.ortune")
+        )
+        assert one.read_bytes() == two.read_bytes()
+
+    def test_licence_and_provenance(self, study: Study, tmp_path: Path) -> None:
+        manifest = read(pack(study, tmp_path / "x.ortune", licence="MIT OR Apache-2.0")).manifest
+        assert manifest.licence == "MIT OR Apache-2.0"
+        assert manifest.provenance["original"] == study.job.model_digest
+        assert manifest.provenance["data"] == study.job.data_digest
+        assert manifest.provenance["measured"] == "evidence.json"
+        assert manifest.provenance["built by"].startswith("ortune ")
+        for wrong in ("a" * 300, "MIT\n", "\x1b[31m", "<b>"):
+            with pytest.raises(BadSettings, match="is no licence"):
+                pack(study, tmp_path / "y.ortune", licence=wrong)
+
+    def test_unpacking_leaves_other_plans_alone(self, bundle: Path, tmp_path: Path) -> None:
+        with archive.opened(bundle) as (file, manifest):
+            plan = manifest.plans[2]
+            archive.unpack(
+                file, manifest, tmp_path / "out", {plan.settings, *plan.models.values()}
+            )
+        found = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*")}
+        assert found == {"plans/2/settings.json", "plans/2/models/toy.onnx"}
+
+
+class TestLoad:
+    def test_the_first_runs_as_measured(self, bundle: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with load(bundle) as engine:
+                np.testing.assert_array_equal(engine(x=X)["y"], Y)
+        assert engine.backend == Scripted(slow=0.9)
+        assert engine.plan is not None and engine.plan.key == TOY
+        assert engine.fallback == ""
+
+    def test_the_next_runs_where_the_first_does_not(
+        self, bundle: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        absent(monkeypatch, Scripted)
+        said = r"fastest plan cannot run on 'scripted\(slow=0.9\)' here \(fix: install scripted\)"
+        with pytest.warns(RuntimeWarning, match=said) as caught, load(bundle) as engine:
+            np.testing.assert_array_equal(engine(x=X)["y"], Y)
+        assert len(caught) == 1 and caught[0].filename == __file__
+        assert "its plan for 'cpu(threads=1)' runs instead" in str(caught[0].message)
+        assert engine.backend == Cpu(threads=1)
+        assert engine.plan is not None and engine.plan.key == CPU
+        assert "install scripted" in engine.fallback
+
+    def test_a_plan_that_does_not_open_is_passed_over(
+        self, bundle: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(self: object, path: Path, **_: object) -> None:
+            raise RuntimeError("libtoy.so is missing")
+
+        monkeypatch.setattr(Scripted, "open", broken)
+        with pytest.warns(RuntimeWarning, match=r"libtoy\.so") as caught, load(bundle) as engine:
+            assert engine.plan is not None and engine.plan.key == CPU
+        assert len(caught) == 1
+
+    def test_the_original_runs_where_none_does(
+        self, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        more = several.with_plan(study, "1234" * 4, Scripted(slow=0.7), 0.6)
+        path = pack(more, tmp_path / "x.ortune", with_="1234")
+        absent(monkeypatch, Scripted)
+        said = "none of its 2 plans can run here .*slow=0.9.*slow=0.7.*the original runs"
+        with pytest.warns(RuntimeWarning, match=said) as caught, load(path) as engine:
+            np.testing.assert_array_equal(engine(x=X)["y"], Y)
+        assert len(caught) == 1 and caught[0].filename == __file__
+        assert engine.plan is None and engine.backend == Cpu() and engine.fallback
+
+    @pytest.mark.parametrize(
+        ("on", "key"),
+        [
+            ("cpu", CPU),
+            ("scripted", TOY),
+            ("scripted(slow=0.9)", TOY),
+            ("cpu(level=basic)", OTHER),
+            (Cpu(level="basic"), OTHER),
+            (Cpu(), CPU),
+        ],
+    )
+    def test_on_picks_a_plan(self, bundle: Path, on: str | Backend, key: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with load(bundle, on=on) as engine:
+                np.testing.assert_array_equal(engine(x=X)["y"], Y)
+        assert engine.plan is not None and engine.plan.key == key
+
+    @pytest.mark.parametrize("packed", ["several", "one"])
+    def test_where_nothing_was_measured_the_model_runs_with_a_warning(
+        self, bundle: Path, study: Study, tmp_path: Path, packed: str
+    ) -> None:
+        path = bundle if packed == "several" else pack(study, tmp_path / "one.ortune")
+        said = r"none of its plans was measured on 'cpu\(threads=1, level=extended\)'"
+        on = "cpu(threads=1, level=extended)"
+        with pytest.warns(RuntimeWarning, match=said) as caught, load(path, on=on) as engine:
+            np.testing.assert_array_equal(engine(x=X)["y"], Y)
+        assert len(caught) == 1 and caught[0].filename == __file__
+        assert "the model of 'clean @ scripted(slow=0.9)' runs there" in str(caught[0].message)
+        assert engine.plan is None and engine.fallback
+        assert engine.backend == Cpu(threads=1, level="extended")
+
+    def test_a_model_that_answers_otherwise_there_leaves_it_to_the_original(
+        self, study: Study, tmp_path: Path
+    ) -> None:
+        wrong = studies.TUNED.replace("{1,2,3,4}", "{9,9,9,9}")
+        studies.write_model(Path(study.root) / "artefacts/0123/toy.onnx", wrong)
+        path = pack(study, tmp_path / "x.ortune")
+        with (
+            pytest.warns(RuntimeWarning, match="the original runs there") as caught,
+            load(path, on="cpu(threads=1)") as engine,
+        ):
+            np.testing.assert_array_equal(engine(x=X)["y"], Y)
+        assert len(caught) == 1
+
+    def test_a_plan_that_was_asked_for_is_not_replaced(
+        self, bundle: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        absent(monkeypatch, Scripted)
+        with pytest.raises(BackendMissing, match=r"its plan for 'scripted.*install scripted") as e:
+            load(bundle, on="scripted")
+        assert "leave on=" in e.value.fix
+
+    def test_another_answer_of_a_later_plan_is_an_error_too(
+        self, study: Study, tmp_path: Path
+    ) -> None:
+        wrong = studies.TUNED.replace("{1,2,3,4}", "{9,9,9,9}")
+        studies.write_model(Path(study.root) / "artefacts/0456/toy.onnx", wrong)
+        path = pack(study, tmp_path / "x.ortune", with_="ff66")
+        load(path).close()
+        with pytest.raises(BadModel, match="golden sample"):
+            load(path, on="cpu")
+
+
+class TestCommand:
+    @pytest.fixture
+    def run(self, study: Study) -> str:
+        write_header(Path(study.root), study.header)
+        ledger = Ledger(Path(study.root))
+        for trial in study.trials:
+            ledger.append(trial)
+        write_ending(Path(study.root), study.ending)
+        return study.root
+
+    def test_it_names_the_plans(
+        self, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ["pack", run, "-o", str(tmp_path / "x.ortune"), "--with", "ff66", "--per-backend"]
+        assert main([*words, "--licence", "MIT", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert [plan["key"] for plan in told["plans"]] == [TOY, CPU, OTHER]
+        assert all(plan["confirmed"] for plan in told["plans"])
+        assert told["signature"] is None
+        assert main([*words, "--force"]) == 0
+        assert "then:   clean @ cpu(threads=1) (0.520" in capsys.readouterr().out
+
+    def test_run_takes_a_plan_by_its_backend(
+        self, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        np.savez(tmp_path / "x.npz", x=X)
+        words = ["run", str(bundle), str(tmp_path / "x.npz"), "--json"]
+        for more, plan in (((), "scripted"), (("--on", "cpu"), "cpu")):
+            assert main([*words, *more]) == 0
+            told = json.loads(capsys.readouterr().out)
+            assert told["plan"].startswith(f"clean @ {plan}(") and not told["warnings"]
