@@ -81,5 +81,7 @@ def _reason(name: str, replays: Sequence[RecheckRow]) -> str:
     if changed is None:
         told = dict.fromkeys(str(one.verdict) for one in replays)
         return f"{name}: {', '.join(told)}"
+    oldest = len(replays) > 1 and changed is replays[0]
+    already = ", the oldest that was tried, already" if oldest else ""
     differs = f" ({changed.differs})" if changed.differs else ""
-    return f"{name}: {changed.verdict} with {changed.runtime}: {changed.why}{differs}"
+    return f"{name}: {changed.verdict} with {changed.runtime}{already}: {changed.why}{differs}"

@@ -64,9 +64,7 @@ def replay(
     except OrtuneError as error:
         reason = f"{error.what} ({error.fix})"
     else:
-        differs = difference(
-            plan.job.machine, plan.job.versions, offered.machine, offered.versions
-        )
+        differs = difference(plan.job.machine, _then(plan), offered.machine, offered.versions)
         verdict, why = judged(answers, found, plan.predicted)
         return RecheckRow(
             environment, runtime, verdict, answers, found.ratio, found.beside, why, differs
@@ -97,6 +95,14 @@ def judged(answers_db: float, found: Retimed, predicted: Interval | None) -> tup
             f"it takes {ratio} of the original's time; {foreseen}, which is inside the noise"
         )
     return Replayed.SAME, ""
+
+
+def _then(plan: UnpackedPlan) -> dict[str, str]:
+    """Return the versions that the plan was measured with; OpenVINO's where it runs on that."""
+    found = dict(plan.job.versions)
+    if "openvino" not in str(plan.backend):
+        found.pop("onnxruntime-ep-openvino", None)
+    return found
 
 
 def _runtime(plan: UnpackedPlan, offered: Capabilities) -> str:

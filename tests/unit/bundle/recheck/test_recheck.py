@@ -105,6 +105,9 @@ def test_another_runtime_is_tried_in_an_environment_of_its_own(
     found = ot.recheck(path, runtime="1.30.0,1.31.1", timed=False)
     assert [one.environment for one in found.replays] == ["ort-1.30.0", "ort-1.31.1"]
     assert len(asked) == 2 and all(one.answers_db == math.inf for one in found.replays)
+    wrongly = ot.recheck(wrong(tmp_path / "b"), runtime="1.30.0,1.31.1", timed=False)
+    assert "the oldest that was tried, already" in wrongly.reason
+    assert wrongly.first_changed == wrongly.replays[0] and wrongly.replays[0].differs == ""
     add("onnxruntime==1.30.0", "mine")
     assert main(["recheck", str(path), "--environment", "mine", "--time", "0.2s"]) == 0
     said = capsys.readouterr().out

@@ -171,6 +171,10 @@ def test_a_python_that_is_gone_is_said(home: Path, monkeypatch: pytest.MonkeyPat
     add(OLD, "old")
     lookup.python(home / "old").unlink()
     with pytest.raises(BadSettings, match="was made with is gone"):
+        demand(Cpu(), "old")
+    with pytest.raises(BadSettings, match="no environment 'gone' on this machine"):
+        demand(Cpu(), "gone")
+    with pytest.raises(BadSettings, match="was made with is gone"):
         lookup.interpreter("old")
 
 
