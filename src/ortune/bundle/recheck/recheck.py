@@ -23,7 +23,13 @@ def run(asked: Recheck) -> RecheckResult:
     path = Path(asked.bundle)
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
-        plan = unpacked(path, root / "bundle", key=asked.key, custom_ops=asked.allow_custom_ops)
+        plan = unpacked(
+            path,
+            root / "bundle",
+            key=asked.key,
+            custom_ops=asked.allow_custom_ops,
+            require_signature=asked.require_signature,
+        )
         why_not = why_not_timed(plan) if asked.timed else "not asked for"
         replays = []
         for place in _places(asked.environment, releases, asked.sink):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
+from pathlib import Path
 from typing import Annotated
 
 from ortune.core.capabilities import HERE
@@ -33,6 +34,7 @@ class Recheck(WorkerRequest):
         timed: Also time it.
         time: Time for timing, for each runtime.
         allow_custom_ops: Run the custom operators that the bundle brings.
+        require_signature: Public key (PEM): refuse a bundle that its owner did not sign.
 
     Raises:
         OrtuneError: It is no bundle, was changed after packing, holds no such plan, runs code that
@@ -47,6 +49,7 @@ class Recheck(WorkerRequest):
     timed: bool = True
     time: Duration = Duration("20s")
     allow_custom_ops: bool = False
+    require_signature: Annotated[str | Path | None, Option("PUBLIC.pem")] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,6 +17,7 @@ from ortune.data.stream import Stream
 from ortune.engine import archive, consent
 from ortune.engine.external import demand_inside
 from ortune.engine.manifest import Manifest
+from ortune.engine.signing import verify_signature
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,14 @@ class UnpackedPlan:
         return self.trial.predicted
 
 
-def unpacked(path: Path, folder: Path, *, key: str, custom_ops: bool) -> UnpackedPlan:
+def unpacked(
+    path: Path,
+    folder: Path,
+    *,
+    key: str,
+    custom_ops: bool,
+    require_signature: str | Path | None = None,
+) -> UnpackedPlan:
     """Check a bundle and unpack one plan of it, with the original, into a folder.
 
     Threads above the CPUs at hand are lowered.
@@ -58,32 +66,36 @@ def unpacked(path: Path, folder: Path, *, key: str, custom_ops: bool) -> Unpacke
     Args:
         key: Start of the key of the plan's trial; the first plan if empty.
         custom_ops: Whether libraries that it brings may run.
+        require_signature: Public key of who must have signed it.
 
     Raises:
         BadModel: It is no bundle, was changed, holds what a bundle may not, or no golden samples.
         BadSettings: It holds no such plan, or runs code that is not allowed.
     """
+    if require_signature is not None:
+        verify_signature(path, require_signature)
     bundle = read(path)
-    manifest, plan = bundle.manifest, _plan(bundle, key)
-    packed = plan.packed
-    models = (*packed.models.values(), *manifest.fallback.values())
+    manifest = bundle.manifest
+    trial, plan = _plan(bundle, key)
     with archive.opened(path) as (file, _):
         consent.demand(path.name, manifest, custom_ops)
-        streams = [m for one in packed.golden.values() for m in (one.inputs, one.outputs)]
+        streams = [m for one in plan.packed.golden.values() for m in (one.inputs, one.outputs)]
+        models = (*plan.packed.models.values(), *manifest.fallback.values())
         archive.unpack(file, manifest, folder, {*models, *streams, *manifest.custom_ops})
     for member in models:
         demand_inside(folder, member, manifest.members)
     golden = {
-        name: (folder / one.inputs, folder / one.outputs) for name, one in packed.golden.items()
+        name: (folder / one.inputs, folder / one.outputs)
+        for name, one in plan.packed.golden.items()
     }
     _demand_samples(path, golden)
-    backend = consent.placed(plan.backend, packed, manifest, folder)
+    backend = consent.placed(plan.backend, plan.packed, manifest, folder)
     return UnpackedPlan(
-        _trial(bundle, packed.key),
+        trial,
         bundle.evidence.job,
         stored.lowered(backend, effective_cpus())[0],
         _baseline(bundle.evidence.job.baseline, manifest, folder),
-        {name: folder / member for name, member in packed.models.items()},
+        {name: folder / member for name, member in plan.packed.models.items()},
         {name: folder / member for name, member in manifest.fallback.items()},
         golden,
     )
@@ -108,32 +120,25 @@ def _demand_samples(path: Path, golden: Mapping[str, tuple[Path, Path]]) -> None
         )
 
 
-def _plan(bundle: Bundle, key: str) -> BundledPlan:
-    """Return a plan by the start of its key; the first of several, and without a key.
+def _plan(bundle: Bundle, key: str) -> tuple[Trial, BundledPlan]:
+    """Return a plan and what was measured of it; bundles of format 1 do not name the key.
 
     Raises:
         BadSettings: The bundle holds none with such a key.
+        OrtuneError: It has no evidence at all.
     """
-    keys = [_trial(bundle, one.packed.key).key for one in bundle.plans]
-    for found, plan in zip(keys, bundle.plans, strict=True):
-        if found.startswith(key):
-            return plan
-    raise BadSettings(
-        f"{bundle.path} holds no plan '{shortened(key, 40)}'",
-        fix=f"use one of: {', '.join(found[:8] for found in keys)}",
-    )
-
-
-def _trial(bundle: Bundle, key: str) -> Trial:
-    """Return what was measured last of a plan; older bundles have one plan, and no key of it.
-
-    Raises:
-        OrtuneError: The bundle has no evidence at all.
-    """
-    held = [trial for trial in bundle.evidence.trials if not key or trial.key == key]
+    held = bundle.evidence.trials
     if not held:
         raise OrtuneError(f"{bundle.path} holds no evidence of its plan", fix="pack the run again")
-    return held[-1]
+    keys = [one.packed.key or held[-1].key for one in bundle.plans]
+    found = next((place for place, one in enumerate(keys) if one.startswith(key)), None)
+    if found is None:
+        raise BadSettings(
+            f"{bundle.path} holds no plan '{shortened(key, 40)}'",
+            fix=f"use one of: {', '.join(one[:8] for one in keys)}",
+        )
+    trials = [trial for trial in held if trial.key == keys[found]]
+    return trials[-1], bundle.plans[found]
 
 
 def _baseline(stored_baseline: Backend, manifest: Manifest, folder: Path) -> Backend | None:

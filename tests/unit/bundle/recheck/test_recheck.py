@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit import environments, studies
+from tests.unit.bundle import several
 
 import ortune as ot
 from ortune.bundle.pack import pack
@@ -210,3 +211,13 @@ def test_the_table_names_all_runtimes() -> None:
     assert "beside here" in text and "| onnxruntime 0 | equal |" in text
     assert "changed with onnxruntime 1: answers changed" in text
     assert found.first_changed == rows[1]
+
+
+def test_one_of_several_plans_is_replayed_by_its_own_answers(tmp_path: Path) -> None:
+    made = several.study(tmp_path)
+    path = pack(made, tmp_path / "toy.ortune", trial=several.CPU, with_=[several.OTHER])
+    for key, backend in ((several.OTHER, "cpu(level=basic)"), (several.CPU, "cpu(threads=1)")):
+        found = ot.recheck(path, key=key[:4], timed=False)
+        assert found.good and found.key == key and found.backend == backend
+    with pytest.raises(OrtuneError):
+        ot.recheck(path, require_signature=tmp_path / "public.pem")
