@@ -116,8 +116,10 @@ def test_the_bundle_runs(demo: Path, capsys: pytest.CaptureFixture[str]) -> None
     bundle = str(demo / "digit-cnn.ortune")
     assert main(["run", bundle, str(demo / "data"), "--json"]) == 0
     assert answer(capsys)["samples"] == 2000
-    assert main(["run", bundle, str(demo / "data"), "--on", "cpu"]) == 2
-    assert "carries its own settings" in capsys.readouterr().err
+    assert main(["run", bundle, str(demo / "data"), "--on", "cpu", "--json"]) == 0
+    assert answer(capsys)["backend"].startswith("cpu")
+    assert main(["run", bundle, str(demo / "data"), "--on", "gpu"]) == 2
+    assert "no 'gpu' in backends" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_run_is_two_lines(
