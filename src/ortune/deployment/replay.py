@@ -16,7 +16,7 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import stored
 from ortune.core.session import Tensors
 from ortune.data.stream import Stream
-from ortune.engine.golden import snr_db
+from ortune.engine.golden import TOLERANCE_DB, snr_db
 from ortune.measurement.environment import interpreter
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.outputs import outputs
@@ -26,7 +26,8 @@ from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 
 _WORDS = {"onnxruntime": "ort"}
 """Distribution -> what the names of its environments begin with, where it is not itself."""
-_EFFORT = Effort(min_blocks=3, max_blocks=12, seconds=1.0, decide=False)
+EFFORT = Effort(min_blocks=3, max_blocks=12, seconds=1.0, decide=False)
+"""Of each fresh pair of bundle and package."""
 
 
 def environment(distribution: str, wanted: str) -> tuple[str, str | None]:
@@ -57,7 +58,7 @@ def by_worker(
 ) -> Replay:
     """Run the models of a package in workers, and time them beside the bundle's own.
 
-    No more threads than there are CPUs here, on both sides.
+    No more threads than there are CPUs here, on both sides. Wrong answers are not timed.
 
     Args:
         source: What the package was made of.
@@ -81,6 +82,8 @@ def by_worker(
             found = _answers(job, root / f"answers-{len(list(root.iterdir()))}", by)
             pairs = zip(Stream(expected), found, strict=True)
             worst = min(worst, *(snr_db(one, two) for one, two in pairs))
+        if not worst >= TOLERANCE_DB:
+            return Replay(by, worst)
         feeds = {name: source.streams(name)[0] for name in models}
         starts = (
             lambda: Worker(_job(source.models, here, feeds, root, HERE)),
@@ -120,7 +123,7 @@ def overhead(
 ) -> tuple[float, float, float] | None:
     """Return packaged time over the bundle's; None where the bundle's plan does not run here."""
     try:
-        pairs = [one.pair for one in fresh_pairs(bundle, package, stats.PAIRS, _EFFORT)]
+        pairs = [one.pair for one in fresh_pairs(bundle, package, stats.PAIRS, EFFORT)]
     except BaselineFailed:
         return None
     except WorkerFailed as error:
