@@ -27,8 +27,6 @@ from tests.packages.tools import PACKAGES
 
 PLACE = os.environ.get("ORTUNE_PACKAGES", "")
 INSTALLED = PACKAGES / "triton"
-CACHE = os.environ.get("XDG_CACHE_HOME")
-"""Where environments lie; tests have caches of their own."""
 _WAIT_S = 60
 
 
@@ -94,11 +92,8 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look environments up where they really lie."""
-    if CACHE is None:
-        monkeypatch.delenv("XDG_CACHE_HOME")
-    else:
-        monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+    """Environments of real releases are kept from one run to the next."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(PLACE).resolve()))
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from ortune.core.trial import Interval
 from ortune.measurement.environments.check import check
 from ortune.measurement.environments.installed import add
 from ortune.measurement.environments.releases import release
-from tests.packages.conftest import PLACE, fetched
+from tests.packages.conftest import fetched
 from tests.packages.planted import repack
 from tests.unit import studies
 
@@ -40,13 +40,7 @@ g (float[N,4] x) => (float[N,4] y)
 """Two small inputs times large weights: it takes long where weights are not packed at load."""
 
 
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments of real releases are kept from one run to the next."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(PLACE).resolve()))
-
-
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("environments")
 @pytest.mark.parametrize(
     "text", ["onnxruntime==1.23.2", "onnxruntime==1.24.4", "onnxruntime==1.32.0"]
 )
@@ -58,7 +52,7 @@ def test_a_release_of_onnxruntime_works_in_an_environment(text: str) -> None:
     assert set(found.versions) <= {"python", "ortune", "onnxruntime", "numpy"}
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("environments")
 @pytest.mark.parametrize("text", ["openvino==2026.2.1", "openvino==2026.3.0"])
 def test_a_release_of_openvino_works_in_an_environment(text: str) -> None:
     found = check(add(text).name)
@@ -66,7 +60,7 @@ def test_a_release_of_openvino_works_in_an_environment(text: str) -> None:
     assert f"openvino=={found.versions['openvino']}" == text
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("environments")
 def test_two_releases_are_timed_side_by_side(tmp_path: Path) -> None:
     add("onnxruntime==1.24.4")
     model = studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
@@ -76,7 +70,7 @@ def test_two_releases_are_timed_side_by_side(tmp_path: Path) -> None:
     assert versions["ort-1.24.4"] == "1.24.4" != versions["here"]
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("environments")
 def test_a_bundle_is_as_packed_with_real_releases(tmp_path: Path) -> None:
     found = ot.recheck(bundle(tmp_path), runtime="1.24.4,1.32.0", time=1)
     assert found.good and [one.answers_db for one in found.replays] == [float("inf")] * 2

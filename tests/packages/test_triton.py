@@ -21,10 +21,10 @@ from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
 from ortune.bundle.package import package
 from ortune.core.facts import TensorSpec
-from ortune.deployment.replay import environment
 from ortune.deployment.triton import config, text
 from ortune.deployment.triton.options import ServerOptions
 from ortune.engine.manifest import Signature
+from ortune.measurement.environments.installed import add
 from ortune.targets.kserve import Kserve
 from ortune.targets.triton import Triton
 from tests.unit import studies
@@ -122,9 +122,7 @@ def test_kserves_repository_loads_too(serve: Callable[[Path], Any], tmp_path: Pa
 
 @pytest.mark.usefixtures("environments")
 def test_a_bundle_is_replayed_under_the_runtime_of_the_release(tmp_path: Path) -> None:
-    _, fix = environment("onnxruntime", "1.24.4")
-    if fix is not None:
-        pytest.skip(f"not here: {fix}")
+    add("onnxruntime==1.24.4")
     bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune")
     found = package([bundle], tmp_path / "a", Triton())
     assert found.replay is not None and found.replay.by == "onnxruntime 1.24.4"

@@ -11,6 +11,7 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.bundle.package import package
 from ortune.bundle.source import Source
+from ortune.core import wording
 from ortune.core.errors import BadModel
 from ortune.deployment.web import browser
 from ortune.targets.web import WebPage
@@ -49,7 +50,7 @@ def test_in_a_browser(source: Source, written: Path) -> None:
     found = browser.replay(source, written)
     assert found.difference_db == float("inf")
     assert "Chromium" in found.by and "1.30.0" in found.by
-    assert f"{source.backend.threads} threads" in found.by
+    assert wording.count(source.backend.threads, "thread") in found.by
 
 
 @pytest.mark.parametrize("change", [packaged.external, packaged.pair])
