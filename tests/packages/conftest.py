@@ -49,10 +49,10 @@ def wheels() -> Path:
 def fetched(folder: Path, distributions: Sequence[str]) -> None:
     """Download wheels into a folder unless they are there."""
     words = "download --quiet --no-deps --only-binary :all: --disable-pip-version-check --dest"
-    command = [sys.executable, "-m", "pip", *words.split(), str(folder), *distributions]
-    lacking = [one for one in distributions if not any(folder.glob(f"{_stem(one)}-*.whl"))]
-    if lacking:
-        subprocess.run(command[: -len(distributions)] + lacking, check=True)
+    command = [sys.executable, "-m", "pip", *words.split(), str(folder)]
+    for one in distributions:  # one by one: two versions of a package are a conflict to pip
+        if not any(folder.glob(f"{_stem(one)}-*.whl")):
+            subprocess.run([*command, one], check=True)
 
 
 def _stem(distribution: str) -> str:
