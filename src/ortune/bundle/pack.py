@@ -15,7 +15,7 @@ from ortune.bundle.choose import chosen, confirmed, find
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
 from ortune.bundle.extras import extras
-from ortune.bundle.package import Packaged, package
+from ortune.bundle.package import package
 from ortune.bundle.sbom import sbom
 from ortune.bundle.target import Target
 from ortune.core.atomic_write import replacing
@@ -85,8 +85,8 @@ def pack(
     """
     if target is not None:
         demand_plain(with_, per_backend, sign, preprocess, reader)
-        bundles = candidates(study, trial, unconfirmed, licence, custom_ops)
-        return packaged(bundles, path, target, force=force, custom_ops=custom_ops).path
+        with closing(candidates(study, trial, unconfirmed, licence, custom_ops)) as bundles:
+            return package(bundles, path, target, force=force, custom_ops=custom_ops).path
     if not isinstance(study, Study):
         raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
     others = with_.split(",") if isinstance(with_, str) else with_
@@ -121,23 +121,6 @@ def _packed(
     if signed is not None:
         signed(path, force)
     return path
-
-
-def packaged(
-    bundles: Generator[Path],
-    path: str | Path,
-    target: str | Target,
-    *,
-    force: bool = False,
-    custom_ops: bool = False,
-) -> Packaged:
-    """Write a package of the first plan that its target can run, as `package` does.
-
-    Args:
-        bundles: From `candidates`; those that were packed for it are gone then.
-    """
-    with closing(bundles):
-        return package(bundles, path, target, force=force, custom_ops=custom_ops)
 
 
 def candidates(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,19 +140,15 @@ def _lines(study: Study, trials: Sequence[Trial], result: Mapping[str, Any]) -> 
 
 def _package(asked: _Asked, target: str) -> int:
     """Say what the package holds, what was passed over for it and what was run."""
-    from ortune.bundle.pack import candidates, demand_plain, packaged
+    from ortune.bundle.pack import candidates, demand_plain
+    from ortune.bundle.package import package
 
     demand_plain(asked.with_, asked.per_backend, asked.sign, asked.preprocess, asked.reader)
-    bundles = candidates(
-        asked.run,
-        trial=asked.trial,
-        unconfirmed=asked.unconfirmed,
-        licence=asked.licence,
-        custom_ops=asked.allow_custom_ops,
-    )
-    found = packaged(
-        bundles, asked.out, target, force=asked.force, custom_ops=asked.allow_custom_ops
-    )
+    code = asked.allow_custom_ops
+    with closing(
+        candidates(asked.run, asked.trial, asked.unconfirmed, asked.licence, code)
+    ) as bundles:
+        found = package(bundles, asked.out, target, force=asked.force, custom_ops=code)
     held = sum(one.stat().st_size for one in found.path.rglob("*") if one.is_file())
     lines = [f"package: {found.path} ({size(held)}) for {found.target}, {found.plan.plan}"]
     lines += [f"passed over: {one.plan}: {one.why}" for one in found.passed_over]

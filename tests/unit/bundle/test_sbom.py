@@ -100,4 +100,4 @@ def test_a_tuned_model_depends_on_its_original(bundle: Path) -> None:
 def test_nothing_in_it_differs_from_one_packing_to_the_next(bundle: Path) -> None:
     bill = bill_of(bundle)
     assert "serialNumber" not in bill and "timestamp" not in bill["metadata"]
-    assert not re.search(r"/tmp/|/home/|/root/", json.dumps(bill))
+    assert not re.search(r"/(tmp|home|root)/", json.dumps(bill))

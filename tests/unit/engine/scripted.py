@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -46,3 +46,22 @@ class Doubling(InProcess):
 def row(value: float, width: int = 4, rows: int = 1) -> dict[str, np.ndarray]:
     """Return a sample whose values tell it from others."""
     return {"x": np.full((rows, width), value, np.float32) + np.arange(width, dtype=np.float32)}
+
+
+def in_threads(calls: list[Callable[[], object]]) -> list[BaseException]:
+    """Call all at once, each in a thread of its own; return what they raised."""
+    failed: list[BaseException] = []
+
+    def guarded(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return failed

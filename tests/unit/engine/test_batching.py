@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.engine.scripted import DOUBLING, Doubling, row
+from tests.unit.engine.scripted import DOUBLING, Doubling, in_threads, row
 
 from ortune.core.errors import OrtuneError
 from ortune.engine.batching import Batcher, QueueFull
@@ -241,24 +241,6 @@ def test_many_loops_and_callers_get_their_own_answers(made: Made, workers: int) 
     counts = batcher.statistics
     assert sum(one.requests for one in counts.batches.values()) == 4 * 25 * 20
     assert max(counts.batches) > 2, "requests were joined"
-
-
-def in_threads(calls: list[Callable[[], object]]) -> list[BaseException]:
-    failed: list[BaseException] = []
-
-    def guarded(call: Callable[[], object]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return failed
 
 
 def test_a_loop_that_is_gone_is_nobodys_trouble(made: Made, session: Doubling) -> None:

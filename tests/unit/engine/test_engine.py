@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.engine.scripted import in_threads
 from tests.unit.studies import MODEL, study, write_golden, write_model
 
 from ortune.bundle.pack import pack
@@ -57,25 +57,6 @@ def right(given: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> bool:
     return np.array_equal(found["y"], given["x"] * 2)
 
 
-def in_threads(calls: list[Callable[[], None]]) -> None:
-    failed: list[BaseException] = []
-
-    def guarded(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    if failed:
-        raise failed[0]
-
-
 def counts() -> list[int | str]:
     return [1, "2"] if effective_cpus() > 1 else [1]
 
@@ -104,7 +85,7 @@ def test_threads_and_event_loops_at_once_get_their_own_answers(
     with load(model, on="cpu(threads=1)", instances=instances) as engine:
         direct = [lambda n=n: calls(engine, 1000 * n) for n in range(WORKERS)]
         queued = [lambda n=n: asyncio.run(submits(engine, 50_000 * n)) for n in (1, 2)]
-        in_threads([*direct, *queued])
+        assert not in_threads([*direct, *queued])
         assert engine.statistics.failed == engine.statistics.depth == 0
     assert not wrong
 
@@ -210,7 +191,7 @@ class TestClose:
             started.wait()
             engine.close()
 
-        in_threads([*[calls] * WORKERS, lambda: asyncio.run(submits()), close])
+        assert not in_threads([*[calls] * WORKERS, lambda: asyncio.run(submits()), close])
         assert len(told) == WORKERS + 1
         assert all("the engine of toy.onnx is closed\n  fix: load it again" in one for one in told)
 
