@@ -12,8 +12,6 @@ import psutil
 
 from ortune.core.hardware import memory
 
-_TICK_S = 0.1
-
 
 class Bounded(Protocol):
     """A worker, as far as its memory is concerned."""
@@ -53,14 +51,15 @@ class _Seen:
 
 
 class Allowance:
-    """Looks at the memory of all live workers, ten times a second, while there are some.
+    """Looks at the memory of all live workers every `tick_s` seconds, and at every answer of one.
 
     What a worker shares with others, the pages of a mapped file, is not counted: the system drops
     these by itself. Over the limit that worker is ended whose memory grew most since the last
     look; of equals the youngest.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tick_s: float = 0.1) -> None:
+        self._tick_s = tick_s
         self._lock = threading.Lock()
         self._live: dict[Bounded, _Seen] = {}
         self._watcher: threading.Thread | None = None
@@ -87,9 +86,15 @@ class Allowance:
         with self._lock:
             self._live.pop(worker, None)
 
+    def check(self) -> None:
+        """End a worker where all together take too much: what is held now is never missed."""
+        with self._lock:
+            if self._live:
+                self._look()
+
     def _watch(self) -> None:
         while True:
-            time.sleep(_TICK_S)
+            time.sleep(self._tick_s)
             with self._lock:
                 if not self._live:
                     self._watcher = None

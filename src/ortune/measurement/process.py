@@ -127,6 +127,9 @@ class Worker:
         except BrokenPipeError:
             raise self._failed(self._death()) from None
         answer = self._read(limit_s, do)
+        allowance().check()
+        if self._ended:
+            raise self._failed(self._death())
         if "error" in answer:
             raise self._failed(str(answer["error"]), str(answer.get("fix", "")))
         return answer

@@ -16,8 +16,10 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.hardware import memory
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.data import stream
+from ortune.measurement import process
+from ortune.measurement.allowance import Allowance
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker
+from ortune.measurement.process import Worker, WorkerFailed
 from ortune.workloads.latency import Latency
 from ortune.workloads.throughput import Throughput
 
@@ -73,6 +75,16 @@ def test_a_worker_takes_the_limit_that_is_in_force(job) -> None:
         assert worker.limit == 10 * 2**30
     with memory.limited(10 * 2**30), Worker(job, memory_limit=2**30) as worker:
         assert worker.limit == 2**30
+
+
+def test_what_an_answering_worker_holds_is_seen_between_two_looks(job, monkeypatch) -> None:
+    rare = Allowance(tick_s=3600)
+    monkeypatch.setattr(process, "allowance", lambda: rare)
+    with (
+        Worker(job, memory_limit=20 * 2**20) as worker,
+        pytest.raises(WorkerFailed, match="ended by the memory limit of 20 MiB: it wanted"),
+    ):
+        worker.ask("load")
 
 
 VERBS = {
