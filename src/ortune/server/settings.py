@@ -27,7 +27,7 @@ class Serve(Request):
     Example:
         ortune serve model.ortune
         ortune serve detector.onnx labels.onnx --on "cpu(threads=1)" --instances 2
-        ortune serve model.ortune --host 0.0.0.0 --token-file tokens.txt --tls-cert c.pem --tls-key k.pem
+        ortune serve model.ortune --token-file tokens.txt --tls-cert cert.pem --tls-key key.pem
 
     Attributes:
         models: Bundles, models, or folders of versions.

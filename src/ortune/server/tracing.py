@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -40,10 +41,8 @@ class Spans:
             from opentelemetry.trace.propagation import tracecontext
         except ImportError:
             raise _missing() from None
-        resource = Resource({"service.name": "ortune"}).merge(Resource.create({}))
-        own = Resource.create({"service.name": "ortune"})
-        named = resource.attributes.get("service.name", "unknown_service")
-        resource = own if str(named).startswith("unknown_service") else resource
+        name = os.environ.get("OTEL_SERVICE_NAME", "ortune")
+        resource = Resource.create({"service.name": name})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("ortune.server")
