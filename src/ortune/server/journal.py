@@ -127,7 +127,7 @@ class Journal:
             "rows": rows,
             "error": error,
         }
-        self._put(level, "request", {k: v for k, v in fields.items() if v != ""})
+        self._put(level, "request", {k: v for k, v in fields.items() if v})
 
     def event(self, level: Level, text: str, **fields: object) -> None:
         """Log what happened to the server itself."""

@@ -20,9 +20,10 @@ MAX_BODY = 64 << 20
 class Serve(Request):
     """Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until told to end.
 
-    Bundles, plain models, or folders of versions (NAME/1/FILE, NAME/2/FILE). Clients of Triton and
-    KServe work as they are. A bundle runs with the settings that it was measured with. SIGTERM or
-    Ctrl-C: what was accepted is answered, then it ends; a second Ctrl-C ends at once.
+    Bundles, plain models, or folders of versions (NAME/1/FILE, NAME/2/FILE), by the file's name or
+    as NAME=PATH. Clients of Triton and KServe work as they are. A bundle runs with the settings
+    that it was measured with. SIGTERM or Ctrl-C: what was accepted is answered, then it ends; a
+    second Ctrl-C ends at once.
 
     Example:
         ortune serve model.ortune
@@ -30,7 +31,7 @@ class Serve(Request):
         ortune serve model.ortune --token-file tokens.txt --tls-cert cert.pem --tls-key key.pem
 
     Attributes:
-        models: Bundles, models, or folders of versions.
+        models: Bundles, models, or folders of versions; NAME=PATH names one.
         on: Of plain models; of a bundle the plan to take, by its backend.
         host: Address to listen on; another than this machine's own lets others in.
         http_port: Of HTTP; 0 takes any free one, -1 none.
@@ -92,16 +93,16 @@ class Serve(Request):
     require_signature: Annotated[str | Path | None, Option("PUBLIC.pem")] = None
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        """The models as paths."""
+    def names(self) -> tuple[str, ...]:
+        """The models, one or several, as texts: ``PATH``, or ``NAME=PATH``."""
         given = self.models
-        return (Path(given),) if isinstance(given, (str, Path)) else tuple(map(Path, given))
+        return tuple(map(str, [given] if isinstance(given, (str, Path)) else given))
 
 
 def spelled(asked: Serve) -> str:
     """Return a request as JSON, for another process of it."""
     held = {one.name: getattr(asked, one.name) for one in parameters(Serve)}
-    return json.dumps(held | {"models": list(asked.paths)}, default=str)
+    return json.dumps(held | {"models": asked.names}, default=str)
 
 
 def read(text: str) -> Serve:
