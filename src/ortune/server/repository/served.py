@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadModel
-from ortune.core.facts import TensorSpec
 from ortune.engine.batching import QueueFull
 from ortune.engine.call import Call
 from ortune.engine.instances import Serving
@@ -26,6 +23,7 @@ from ortune.protocol.inference import Asked, InferRequest, InferResponse, Output
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.repository.pictures import Decoder
 from ortune.server.repository.tally import Tally
+from ortune.server.repository.tensors import carried, texts
 
 PLATFORM = "onnxruntime_onnx"
 """Triton's word for what computes ONNX files."""
@@ -43,11 +41,36 @@ class Limits:
         timeout_s: Seconds after which a request that names no time-out of its own is given up; 0
             for none.
         max_body: Bytes of a request at most, also when they are unpacked.
+        max_held: Bytes of all requests that are not answered yet at most; one alone may have more.
     """
 
     max_queue: int = 1024
     timeout_s: float = 60.0
     max_body: int = 64 << 20
+    max_held: int = 1 << 30
+
+
+@dataclass(eq=False, slots=True)
+class Room:
+    """Memory for the data of requests that are not answered yet.
+
+    Attributes:
+        most: Bytes.
+        held: Of them.
+    """
+
+    most: int
+    held: int = 0
+
+    def take(self, size: int) -> None:
+        """Hold so many bytes.
+
+        Raises:
+            Refused: There is no room for them beside others.
+        """
+        if self.held and self.held + size > self.most:
+            raise Refused(FULL, Status.UNAVAILABLE)
+        self.held += size
 
 
 class Served:
@@ -61,6 +84,7 @@ class Served:
         max_batch: Rows of a request at most; 0 where the first dimension is no batch, or the
             engine joins nothing: then requests have as many rows as they like.
         tally: What became of its requests.
+        call: The engine's model.
     """
 
     def __init__(
@@ -70,15 +94,17 @@ class Served:
         call: Call,
         limits: Limits,
         tally: Tally,
+        room: Room | None = None,
         *,
-        versions: Callable[[], Sequence[str]] | None = None,
+        versions: Callable[[str], Sequence[str]] | None = None,
         current: Callable[[str, str], Served] | None = None,
         decoder: Decoder | None = None,
     ) -> None:
         """Serve an engine's model.
 
         Args:
-            versions: All versions of the model that are served.
+            room: For the data of requests, shared with other models.
+            versions: All versions that are served, by name.
             current: What answers in its place, by name and version, once it is closed.
             decoder: Reads pictures.
 
@@ -87,25 +113,24 @@ class Served:
         """
         self.name, self.version, self.tally = name, version, tally
         self.inputs = call.signature.inputs
-        self.outputs = _carried(name, call.signature.inputs, call.signature.outputs)
+        self.outputs = carried(name, call.signature.inputs, call.signature.outputs)
         self._how: Serving = getattr(call, "serving", Serving())
         joined = free(call.signature) and self._how.max_batch > 1
         self.max_batch = self._how.max_batch if joined else 0
-        self._call, self._limits = call, limits
+        self.call, self._limits, self._room = call, limits, room or Room(limits.max_held)
         self._all = tuple(Asked(spec.name) for spec in self.outputs)
         self._datatypes = {spec.name: datatype(spec.dtype) for spec in self.outputs}
         self._texts = tuple(spec.name for spec in self.inputs if spec.dtype == "str")
-        self._versions = versions or (lambda: [version])
+        self._versions = versions or (lambda name: [version])
         self._current, self._decoder = current, decoder or Decoder(1)
         self._running = 0
         self._stopped = self._closed = False
         self._idle = asyncio.Event()
-        tally.follow(call)
 
     @property
     def takes_pictures(self) -> bool:
         """Whether a JPEG or PNG may be posted in the place of tensors."""
-        return self._call.pictures is not None
+        return self.call.pictures is not None
 
     @property
     def running(self) -> int:
@@ -121,10 +146,12 @@ class Served:
         """
         if self._closed and self._current is not None:
             return await self._current(self.name, self.version).infer(request)
-        began, computing = perf_counter_ns(), False
+        began, computing, size = perf_counter_ns(), False, 0
         self._running += 1
         try:
             self._admit(request)
+            self._room.take(arrived := sum(one.nbytes for one in request.inputs.values()))
+            size = arrived
             feeds = self._feeds(request.inputs)
             computing = True
             started = perf_counter_ns()
@@ -144,6 +171,7 @@ class Served:
             self.tally.count(self._rows(feeds), began, *times)
             return response
         finally:
+            self._room.held -= size
             self._running -= 1
             if not self._running:
                 self._idle.set()
@@ -154,7 +182,9 @@ class Served:
         Raises:
             Refused: The model takes no pictures, it is none, or as for `infer`.
         """
-        taker = self._call.pictures
+        if self._closed and self._current is not None:
+            return await self._current(self.name, self.version).infer_picture(body, id)
+        taker = self.call.pictures
         if taker is None:
             raise Refused(
                 f"model '{self.name}' does not know how pictures become its input",
@@ -163,7 +193,6 @@ class Served:
             )
         began = perf_counter_ns()
         try:
-            self._demand_ready()
             inputs = await self._decoder.tensors(taker, body)
         except Exception as error:
             told = refused(error)
@@ -176,7 +205,7 @@ class Served:
     def metadata(self) -> dict[str, Any]:
         """Return name, versions, inputs and outputs."""
         return metadata.model_metadata(
-            self.name, self._versions(), PLATFORM, self.inputs, self.outputs
+            self.name, self._versions(self.name), PLATFORM, self.inputs, self.outputs
         )
 
     def config(self) -> dict[str, Any]:
@@ -209,13 +238,13 @@ class Served:
             self._idle.clear()
             await self._idle.wait()
         self._closed = True
-        self.tally.leave(self._call)
 
     # --- one request ------------------------------------------------------------------------
 
     def _admit(self, request: InferRequest) -> None:
         """Refuse what the model cannot take, before it waits."""
-        self._demand_ready()
+        if self._stopped or self._closed:
+            raise Refused(NOT_READY, Status.UNAVAILABLE)
         check(
             request,
             self.inputs,
@@ -224,21 +253,17 @@ class Served:
             outputs=self.outputs,
         )
 
-    def _demand_ready(self) -> None:
-        if self._stopped or self._closed:
-            raise Refused(NOT_READY, Status.UNAVAILABLE)
-
     def _feeds(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Return the inputs with texts in the place of bytes, which the runtimes take."""
         if not self._texts:
             return inputs
-        return {**inputs, **{name: _text(name, inputs[name]) for name in self._texts}}
+        return {**inputs, **{name: texts(name, inputs[name]) for name in self._texts}}
 
     async def _answered(self, feeds: Mapping[str, NDArray[Any]], seconds: float) -> Outputs:
         """Have a request computed, within its time or not at all: then it leaves the queue."""
         try:
             async with asyncio.timeout(seconds or self._limits.timeout_s or None):
-                return await self._call.submit(**feeds)
+                return await self.call.submit(**feeds)
         except QueueFull:
             raise Refused(FULL, Status.UNAVAILABLE) from None
         except TimeoutError:
@@ -262,42 +287,3 @@ class Served:
     def _classes(self, asked: Asked, array: NDArray[Any]) -> Output:
         batched = self.max_batch > 0
         return Output(asked.name, "BYTES", classify(array, asked.classes, batched=batched))
-
-
-def _carried(
-    name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> tuple[TensorSpec, ...]:
-    """Return the outputs that the protocol can carry: arrays of its datatypes."""
-    lost = [spec for spec in inputs if not _is_carried(spec)]
-    kept = tuple(spec for spec in outputs if _is_carried(spec))
-    if lost or not kept:
-        what = f"input '{lost[0].name}' is {lost[0].dtype}" if lost else "no output is an array"
-        raise BadModel(
-            f"{name} cannot be served: {what}",
-            fix="the Open Inference Protocol carries arrays of plain numbers and texts alone",
-        )
-    return kept
-
-
-def _is_carried(spec: TensorSpec) -> bool:
-    try:
-        datatype(spec.dtype)
-    except Refused:
-        return False
-    return spec.shape is not None
-
-
-def _text(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of ``str``.
-
-    Raises:
-        Refused: Bytes are no UTF-8, which is what ONNX' texts are.
-    """
-    made = np.empty(array.shape, object)
-    try:
-        made.ravel()[:] = [
-            one.decode() if isinstance(one, bytes) else one for one in array.ravel()
-        ]
-    except UnicodeDecodeError as error:
-        raise Refused(f"input '{name}' holds bytes that are no UTF-8: {error.reason}") from None
-    return made
