@@ -14,6 +14,7 @@ from ortune.core.errors import BadData
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.engine.samples.pictures import PictureInput
 from ortune.protocol.status import Refused, Status
+from ortune.server.repository.room import FULL
 
 FORMATS = ("JPEG", "PNG")
 MOST_PIXELS = 1 << 26
@@ -39,7 +40,7 @@ class Decoder:
             Refused: Too many wait.
         """
         if self._waiting >= self._most:
-            raise Refused("Exceeds maximum queue size", Status.UNAVAILABLE)
+            raise Refused(FULL, Status.UNAVAILABLE)
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
