@@ -168,18 +168,20 @@ def test_the_end_waits_for_calls_that_run_and_takes_no_others() -> None:
     async def scenario() -> None:
         model = Doubling()
         model.go.clear()
-        async with serving(Models(model)) as (front, address):
-            async with grpc.aio.insecure_channel(address) as channel:
-                infer = channel.unary_unary(path("ModelInfer"))
-                running = [infer(body(id=str(n))) for n in range(6)]
-                await settled(lambda: len(model.seen) == 6)
-                ending = asyncio.create_task(front.stop(20))
-                await asyncio.sleep(0.1)
-                assert (await refusal(infer(body(), timeout=10)))[0] == "UNAVAILABLE"
-                model.go.set()
-                found = [answer(one).id for one in await asyncio.gather(*running)]
-                assert found == list("012345")
-                await asyncio.wait_for(ending, 5)
+        async with (
+            serving(Models(model)) as (front, address),
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            infer = channel.unary_unary(path("ModelInfer"))
+            running = [infer(body(id=str(n))) for n in range(6)]
+            await settled(lambda: len(model.seen) == 6)
+            ending = asyncio.create_task(front.stop(20))
+            await asyncio.sleep(0.1)
+            assert (await refusal(infer(body(), timeout=10)))[0] == "UNAVAILABLE"
+            model.go.set()
+            found = [answer(one).id for one in await asyncio.gather(*running)]
+            assert found == list("012345")
+            await asyncio.wait_for(ending, 5)
 
     run(scenario)
 
@@ -188,12 +190,14 @@ def test_the_end_gives_up_what_takes_too_long() -> None:
     async def scenario() -> None:
         model = Doubling()
         model.go.clear()
-        async with serving(Models(model)) as (front, address):
-            async with grpc.aio.insecure_channel(address) as channel:
-                call = channel.unary_unary(path("ModelInfer"))(body(id="slow"))
-                await settled(lambda: model.seen)
-                await asyncio.wait_for(front.stop(0.2), 5)
-                assert (await refusal(call))[0] in ("UNAVAILABLE", "CANCELLED")
-                assert model.given_up == ["slow"]
+        async with (
+            serving(Models(model)) as (front, address),
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            call = channel.unary_unary(path("ModelInfer"))(body(id="slow"))
+            await settled(lambda: model.seen)
+            await asyncio.wait_for(front.stop(0.2), 5)
+            assert (await refusal(call))[0] in ("UNAVAILABLE", "CANCELLED")
+            assert model.given_up == ["slow"]
 
     run(scenario)

@@ -40,9 +40,11 @@ async def served(folder: Path, **options: Any) -> AsyncIterator[aio_client.Infer
     repository = Repository(find([folder / "sum.onnx"]), load, **options)
     await repository.start()
     try:
-        async with serving(repository) as (_, address):
-            async with aio_client.InferenceServerClient(address) as client:
-                yield client
+        async with (
+            serving(repository) as (_, address),
+            aio_client.InferenceServerClient(address) as client,
+        ):
+            yield client
     finally:
         await repository.drain(5)
 
@@ -102,7 +104,7 @@ def test_a_model_is_described_asked_and_counted(tmp_path: Path) -> None:
             with pytest.raises(InferenceServerException, match="unknown model: 'other'"):
                 await client.get_inference_statistics("other")
 
-    run(lambda: scenario())
+    run(scenario)
 
 
 def test_outputs_are_chosen_and_classified(tmp_path: Path) -> None:
