@@ -1,4 +1,4 @@
-"""Where a server listens: ``http://HOST:PORT``, ``grpc://HOST:PORT``, with TLS an ``s`` more."""
+"""Where a server listens: ``http://HOST:PORT`` or ``grpc://HOST:PORT``, with TLS an ``s``."""
 
 from __future__ import annotations
 

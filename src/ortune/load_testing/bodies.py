@@ -54,7 +54,7 @@ def stacked(samples: Sequence[Tensors], batch: int) -> list[Tensors]:
 
 
 def over_http(
-    address: Address, model: str, version: str, sample: Tensors, *, token: str = ""
+    address: Address, model: str, version: str, sample: Tensors, token: str = ""
 ) -> bytes:
     """Return a whole request with its tensors in binary."""
     entries, raw = [], []
@@ -145,6 +145,6 @@ def _array(raw: bytes, datatype: str, shape: Iterable[int]) -> NDArray[Any]:
     texts, at = [], 0
     while at < len(raw):
         size = int.from_bytes(raw[at : at + 4], "little")
-        texts.append(raw[at + 4 : at + 4 + size])
+        texts.append(raw[at + 4 : at + 4 + size].decode(errors="replace"))
         at += 4 + size
     return np.array(texts, object).reshape(tuple(shape))

@@ -18,9 +18,10 @@ from typing import IO, Self
 import numpy as np
 
 from ortune.core.errors import OrtuneError, gist
+from ortune.core.session import Tensors
 from ortune.load_testing.admin import Admin
-from ortune.load_testing.client.setup import Done, Order, Setup
-from ortune.load_testing.level import KeptAnswer, Level
+from ortune.load_testing.client.setup import Done, Setup, Stretch
+from ortune.load_testing.level import AnswerKind, Level
 from ortune.load_testing.load import Load, dealt
 from ortune.load_testing.usage import between, of_process
 
@@ -34,13 +35,16 @@ class Model:
 
     Attributes:
         version: Empty for its default.
-        batch: Rows of a request.
+        platform: What the server says runs it.
+        batch: Samples of a request.
+        samples: The inputs of every request.
     """
 
     name: str
     version: str
+    platform: str
     batch: int
-    samples: int
+    samples: tuple[Tensors, ...]
 
 
 class Clients:
@@ -104,11 +108,11 @@ class Clients:
             for place, due in enumerate(dealt(load.schedule(), len(processes))):
                 path = out / f"due-{place}"
                 path.write_bytes(array("q", due).tobytes())
-                orders.append(Order(at, str(out / str(place)), due=str(path)))
+                orders.append(Stretch(at, str(out / str(place)), due=str(path)))
         else:
             for place, one in enumerate(load.shares(len(processes))):
                 where = str(out / str(place))
-                orders.append(Order(at, where, one.concurrency, one.requests, one.seconds))
+                orders.append(Stretch(at, where, one.concurrency, one.requests, one.seconds))
         asked = list(zip(processes, orders, strict=False))
         for process, order in asked:
             process.tell(order)
@@ -150,7 +154,7 @@ class _Process:
     def ready(self) -> None:
         self._line()
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: Stretch) -> None:
         _pipe(self._process.stdin).write(json.dumps(asdict(order)) + "\n")
         _pipe(self._process.stdin).flush()
 
@@ -209,7 +213,7 @@ def _level(load: Load, done: Sequence[Done]) -> Level:
         client_cpu_s=sum(one.cpu_s for one in done),
         client_busy=max(one.cpu_s / max(one.wall_s, 1e-9) for one in done),
         answers=tuple(
-            KeptAnswer(sample, count, head, Path(path))
+            AnswerKind(sample, count, head, Path(path))
             for one in done
             for sample, count, head, path in one.answers
         ),

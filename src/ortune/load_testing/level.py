@@ -22,7 +22,7 @@ _BEHIND = 0.95
 
 
 @dataclass(frozen=True)
-class KeptAnswer:
+class AnswerKind:
     """Answers to one sample that are equal to the byte.
 
     Attributes:
@@ -71,7 +71,7 @@ class Level:
     server: ServerTimes | None = None
     server_cpu_s: float | None = None
     server_rss: int | None = None
-    answers: tuple[KeptAnswer, ...] = field(default=(), repr=False)
+    answers: tuple[AnswerKind, ...] = field(default=(), repr=False)
     not_kept: int = 0
 
     @property

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 from ortune.core.errors import BadData
 from ortune.core.event import Sink, silent
-from ortune.core.session import Tensors
 from ortune.core.workload import spread
 from ortune.data import given
 from ortune.data.sources import Source
@@ -71,23 +70,25 @@ def clients(
         root = Path(folder)
         admin = connected(where, ca=ca, token=token)
         name, _, version = (model or _only(admin)).partition("/")
-        specs = bodies.inputs(admin.metadata(name, version))
+        described = admin.metadata(name, version)
         fed = given.samples(
-            data, specs, root / "data", batch=batch, shapes=shapes, ranges=ranges, sink=sink
+            data,
+            bodies.inputs(described),
+            root / "data",
+            batch=batch,
+            shapes=shapes,
+            ranges=ranges,
+            sink=sink,
         )
         stream = Stream(fed.stream)
-        samples = [stream[at] for at in spread(len(stream), _SAMPLES * max(1, batch))]
-        requests = _requests(where, name, version, bodies.stacked(samples, batch), token)
-        made = []
-        for place, request in enumerate(requests):
-            path = root / f"request-{place}"
-            path.write_bytes(request)
-            made.append(str(path))
+        each = [stream[at] for at in spread(len(stream), _SAMPLES * max(1, batch))]
+        samples = tuple(bodies.stacked(each, batch))
+        called = Model(name, version, str(described.get("platform", "")), max(1, batch), samples)
         setup = Setup(
             protocol=where.protocol,
             host=where.host,
             port=where.port,
-            requests=tuple(made),
+            requests=_written(root, where, called, token),
             open=False,
             room=connections,
             timeout_s=timeout_s,
@@ -96,7 +97,6 @@ def clients(
             token=token,
             kept=kept,
         )
-        called = Model(name, version, max(1, batch), len(made))
         with Clients(setup, called, admin, root, processes) as found:
             yield found
 
@@ -128,11 +128,14 @@ def _only(admin: Admin) -> str:
     return names[0]
 
 
-def _requests(
-    where: Address, model: str, version: str, samples: list[Tensors], token: str
-) -> Iterator[bytes]:
-    for sample in samples:
+def _written(root: Path, where: Address, model: Model, token: str) -> tuple[str, ...]:
+    """Write a file for every request and return their paths."""
+    made = []
+    for place, sample in enumerate(model.samples):
+        path = root / f"request-{place}"
         if where.protocol == "http":
-            yield bodies.over_http(where, model, version, sample, token=token)
+            path.write_bytes(bodies.over_http(where, model.name, model.version, sample, token))
         else:
-            yield bodies.over_grpc(model, version, sample)
+            path.write_bytes(bodies.over_grpc(model.name, model.version, sample))
+        made.append(str(path))
+    return tuple(made)

@@ -1,4 +1,4 @@
-"""An ``ortune serve`` of our own in a process: on free ports, ready, and ended with the block."""
+"""A server of our own in a process: on free ports, ready, and ended with the block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a level costs the server: its own statistics, CPU seconds and memory of its processes."""
+"""What a level costs the server: its statistics, CPU seconds and memory of its processes."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ortune.load_testing.client import drive
-from ortune.load_testing.client.answers import Answers
-from ortune.load_testing.client.setup import Done, Order, Setup
+from ortune.load_testing.client.answers import KeptAnswers
+from ortune.load_testing.client.setup import Done, Setup, Stretch
 
 _OPENED = 16
 """Connections that are open before the first arrival; more are opened when they are needed."""
@@ -46,19 +46,19 @@ def _loop(setup: Setup) -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def _obey(setup: Setup) -> None:
-    answers = Answers() if setup.kept else None
+    answers = KeptAnswers() if setup.kept else None
     sender = _sender(setup, answers)
     loop = asyncio.get_running_loop()
     _tell("")
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        done = await _carry_out(setup, Order(**json.loads(line)), sender, answers)
+        done = await _carry_out(setup, Stretch(**json.loads(line)), sender, answers)
         _tell(json.dumps(asdict(done)))
         gc.collect()
     await sender.close()
 
 
 async def _carry_out(
-    setup: Setup, order: Order, sender: drive.Sender, answers: Answers | None
+    setup: Setup, order: Stretch, sender: drive.Sender, answers: KeptAnswers | None
 ) -> Done:
     log, clock = drive.Log(), time.perf_counter_ns
     await sender.prepare(order.callers or min(setup.room, _OPENED))
@@ -104,7 +104,7 @@ def _tell(line: str) -> None:
     sys.stdout.flush()
 
 
-def _sender(setup: Setup, answers: Answers | None) -> drive.Sender:
+def _sender(setup: Setup, answers: KeptAnswers | None) -> drive.Sender:
     requests = [Path(one).read_bytes() for one in setup.requests]
     if setup.protocol == "http":
         from ortune.load_testing.client import http

@@ -13,7 +13,7 @@ _KINDS = 64
 
 
 @dataclass
-class Answers:
+class KeptAnswers:
     """Different answers to every request; alike are those of equal checksum and length."""
 
     _seen: dict[tuple[int, int, int], list[Any]] = field(default_factory=dict)

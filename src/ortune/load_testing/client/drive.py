@@ -1,4 +1,4 @@
-"""The two loops that issue requests: callers that wait for answers, and arrivals that do not."""
+"""The loops that issue requests: callers that wait for answers, arrivals that do not."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ortune.load_testing.client.answers import Answers
+from ortune.load_testing.client.answers import KeptAnswers
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 CONNECTIONS = 16
@@ -41,7 +41,7 @@ class GrpcSender:
         timeout_s: float,
         tls: grpc.ChannelCredentials | None = None,
         token: str = "",
-        answers: Answers | None = None,
+        answers: KeptAnswers | None = None,
     ) -> None:
         """Connect to nothing yet; made inside the event loop.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httptools
 
-from ortune.load_testing.client.answers import Answers
+from ortune.load_testing.client.answers import KeptAnswers
 from ortune.load_testing.client.drive import LOST, REFUSED, TIMED_OUT
 
 _LONGEST = 300
@@ -32,7 +32,7 @@ class HttpSender:
         *,
         timeout_s: float,
         tls: ssl.SSLContext | None = None,
-        answers: Answers | None = None,
+        answers: KeptAnswers | None = None,
     ) -> None:
         """Connect to nothing yet.
 

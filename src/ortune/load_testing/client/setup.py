@@ -35,8 +35,8 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Order:
-    """One stretch of requests.
+class Stretch:
+    """Requests of one client process, without a pause.
 
     Attributes:
         at: When it begins, by ``time.perf_counter_ns``, which all processes of a machine share.
