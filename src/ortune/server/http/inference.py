@@ -25,7 +25,7 @@ _JOINED = 1 << 16
 """Bytes of an answer that is copied into one piece: cheaper than a write for each of its parts."""
 
 
-class Inference:
+class HttpInference:
     """Answers infer requests.
 
     Args:

@@ -11,7 +11,7 @@ from ortune.protocol.metadata import server_metadata
 from ortune.protocol.status import Refused, Status
 from ortune.server.http.bodies import Bodies
 from ortune.server.http.exchange import Exchange, HttpError, Reply, json_reply
-from ortune.server.http.inference import Inference
+from ortune.server.http.inference import HttpInference
 from ortune.server.repository import metrics
 from ortune.server.repository.repository import Repository
 
@@ -46,7 +46,7 @@ class Routes:
 
     def __init__(self, repository: Repository, bodies: Bodies) -> None:
         self._repository, self._bodies = repository, bodies
-        self._infer: Route = _POST, Inference(repository, bodies).infer
+        self._infer: Route = _POST, HttpInference(repository, bodies).infer
 
     def find(self, exchange: Exchange) -> Route:
         """Return what answers; the exchange learns which model is meant.
