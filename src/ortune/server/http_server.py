@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from ortune.server.tls import Certificate
 
@@ -27,8 +28,20 @@ _LAME_DUCK_S = 1.0
 _LOOK_S = 0.05
 
 
+class _State(ServerState):
+    """What all connections share.
+
+    Attributes:
+        ending: Every answer is the last one of its connection, and says so.
+    """
+
+    ending = False
+
+
 class _Connection(HttpToolsProtocol):
     """One client's connection."""
+
+    server_state: _State
 
     waiting_since: float | None = None
     """When its head began, or the connection; None once the head is here."""
@@ -54,6 +67,13 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self.waiting_since = None
+        if self.server_state.ending:
+            self.end()
+
+    def end(self) -> None:
+        """Let the answer that is being made be the last."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
 
     def look(self, now: float) -> None:
         """Cut it off where the client sends no head, or takes no answer, for too long."""
@@ -77,10 +97,9 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, app: Application, certificate: Certificate | None, drain_s: float) -> None:
-        self._app, self._ending = app, False
         super().__init__(
             uvicorn.Config(
-                self._answer,  # type: ignore[arg-type]
+                app,  # type: ignore[arg-type]
                 http=_Connection,
                 loop="none",
                 ws="none",
@@ -97,6 +116,7 @@ class HttpServer(uvicorn.Server):
                 ssl_keyfile=None if certificate is None else certificate.key,
             )
         )
+        self.server_state: _State = _State()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
@@ -107,8 +127,8 @@ class HttpServer(uvicorn.Server):
         """Look after clients that hang, twice in the time that they have."""
         if counter % int(5 * HEAD_S) == 0:
             now = asyncio.get_running_loop().time()
-            for connection in list(self.server_state.connections):
-                connection.look(now)  # type: ignore[union-attr]
+            for connection in self._connections:
+                connection.look(now)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: Any = None) -> None:
@@ -117,7 +137,9 @@ class HttpServer(uvicorn.Server):
         A client that keeps its connection may be sending while it is closed, and its request would
         be lost: so for a moment every answer says that it is the connection's last.
         """
-        self._ending = True
+        self.server_state.ending = True
+        for connection in self._connections:
+            connection.end()
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
@@ -126,17 +148,6 @@ class HttpServer(uvicorn.Server):
             await asyncio.sleep(_LOOK_S)
         await super().shutdown(sockets)
 
-    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, _last(send) if self._ending else send)
-
-
-def _last(send: Send) -> Send:
-    """Return a `send` whose answer is the last one of its connection."""
-
-    async def closing(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ()), (b"connection", b"close")]
-            message = {**message, "headers": headers}
-        await send(message)
-
-    return closing
+    @property
+    def _connections(self) -> list[_Connection]:
+        return [one for one in self.server_state.connections if isinstance(one, _Connection)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -161,7 +162,8 @@ class Journal:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
         if self._json:
             held = {key: _short(value) for key, value in fields.items()}
-            line = json.dumps({"time": now, "level": level, "event": text, **held}, default=str)
+            head = {"time": now, "level": level, "pid": os.getpid(), "event": text}
+            line = json.dumps({**head, **held}, default=str)
         else:
             told = "".join(f" {key}={_word(_short(value))}" for key, value in fields.items())
             line = f"{now} {level.upper()} {visible(' '.join(text.split()))}{told}"
@@ -186,18 +188,25 @@ def _word(value: object) -> str:
 
 
 class Relay(logging.Handler):
-    """What libraries have to say goes into the journal.
+    """What libraries have to say goes into the journal, until `release`.
 
     Args:
-        names: Their loggers; they log here alone from now on.
+        names: Their loggers; they log here alone.
     """
 
     def __init__(self, journal: Journal, *names: str) -> None:
         super().__init__(logging.WARNING)
         self._journal = journal
-        for name in names:
-            logger = logging.getLogger(name)
+        self._before = {
+            one: (one.handlers, one.propagate) for one in map(logging.getLogger, names)
+        }
+        for logger in self._before:
             logger.handlers, logger.propagate = [self], False
+
+    def release(self) -> None:
+        """Have the loggers log where they did before."""
+        for logger, (handlers, propagate) in self._before.items():
+            logger.handlers, logger.propagate = handlers, propagate
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a warning or an error; of an exception its type, text and place."""

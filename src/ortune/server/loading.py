@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ortune.engine import archive
@@ -23,27 +23,22 @@ def limits(asked: Serve) -> Limits:
     return Limits(asked.max_queue or _MAX_QUEUE, asked.timeout, asked.max_body or MAX_BODY)
 
 
-def opener(asked: Serve, journal: Journal) -> Callable[[Path], Engine]:
-    """Return what opens a file as it was asked for; its warnings go into the log."""
+def opener(asked: Serve) -> Callable[[Path], Engine]:
+    """Return what opens a file as it was asked for."""
 
     def open_file(path: Path) -> Engine:
         ops = asked.allow_custom_ops if archive.is_bundle(path) else asked.custom_ops or False
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always", RuntimeWarning)
-            engine = load(
-                path,
-                on=asked.on,
-                instances=asked.instances,
-                custom_ops=ops,
-                max_batch=asked.max_batch,
-                max_delay_us=asked.max_delay_us,
-                preferred=asked.preferred,
-                max_queue=asked.max_queue,
-                require_signature=asked.require_signature,
-            )
-        for warning in said:
-            journal.event("warning", str(warning.message))
-        return engine
+        return load(
+            path,
+            on=asked.on,
+            instances=asked.instances,
+            custom_ops=ops,
+            max_batch=asked.max_batch,
+            max_delay_us=asked.max_delay_us,
+            preferred=asked.preferred,
+            max_queue=asked.max_queue,
+            require_signature=asked.require_signature,
+        )
 
     return open_file
 
@@ -55,5 +50,9 @@ def repository(asked: Serve, journal: Journal) -> Repository:
         BadSettings: A path is none, or two models have one name.
     """
     return Repository(
-        find(asked.names), opener(asked, journal), explicit=asked.explicit, limits=limits(asked)
+        find(asked.names),
+        opener(asked),
+        explicit=asked.explicit,
+        limits=limits(asked),
+        note=partial(journal.event, "warning"),
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from ortune.core.fields import ByteSize, Counts, Duration, Files, Libraries, Option
 from ortune.core.request import Request, parameters, request
@@ -135,3 +135,7 @@ class Listening:
     def as_json(self) -> dict[str, Any]:
         """Return it as a mapping."""
         return asdict(self)
+
+
+Ready: TypeAlias = Callable[[Listening], None]
+"""Is told once, when requests are taken."""
