@@ -14,7 +14,8 @@ from ortune.protocol.status import Refused, Status, refused
 from ortune.server.repository import sources
 from ortune.server.repository.catalog import Catalog
 from ortune.server.repository.pictures import Decoder
-from ortune.server.repository.served import NOT_READY, Limits, Room, Served
+from ortune.server.repository.room import NOT_READY, Room
+from ortune.server.repository.served import Around, Limits, Served
 from ortune.server.repository.slot import OpenFile, Slot, attempt
 from ortune.server.repository.sources import ModelSource, State
 from ortune.server.repository.tally import Tally
@@ -55,8 +56,13 @@ class Repository:
         self._catalog = Catalog(given)
         self._open, self._note = open_, note
         self._tallies: dict[tuple[str, str], Tally] = {}
-        self._room = Room(self.limits.max_held)
-        self._decoder = Decoder(self.limits.max_queue)
+        self._around = Around(
+            self.limits,
+            Room(self.limits.max_held),
+            Decoder(self.limits.max_queue),
+            self._catalog.model,
+            self._catalog.versions,
+        )
         self._opening = ThreadPoolExecutor(1, "ortune open")
         self._tasks: set[asyncio.Task[None]] = set()
         self._alive: set[OpenFile] = set()
@@ -104,7 +110,7 @@ class Repository:
             for slot in self._catalog.slots.values():
                 await self._exchange(slot)
         except BaseException:
-            await self.drain(0)
+            await self.drain(5)
             raise
         self._started = True
 
@@ -183,7 +189,7 @@ class Repository:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         self._opening.shutdown(wait=False, cancel_futures=True)
-        self._decoder.close()
+        self._around.decoder.close()
         return sum(file.running for file in self._alive)
 
     # --- how --------------------------------------------------------------------------------
@@ -237,12 +243,8 @@ class Repository:
                 name,
                 version,
                 engine[model],
-                self.limits,
                 self._tallies.setdefault((name, version), Tally()),
-                self._room,
-                versions=self._catalog.versions,
-                current=self.model,
-                decoder=self._decoder,
+                self._around,
             )
             for model, name in names.items()
         ]

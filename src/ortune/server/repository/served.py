@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ortune.engine.batching import QueueFull
 from ortune.engine.call import Call
-from ortune.engine.instances import Serving
-from ortune.engine.joining import Outputs, free
+from ortune.engine.joining import free
+from ortune.engine.queue.waiting import Answered
 from ortune.protocol import metadata
 from ortune.protocol.check import check
 from ortune.protocol.classification import classify
@@ -22,14 +22,12 @@ from ortune.protocol.datatypes import datatype
 from ortune.protocol.inference import Asked, InferRequest, InferResponse, Output
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.repository.pictures import Decoder
+from ortune.server.repository.room import FULL, LATE, NOT_READY, Room
 from ortune.server.repository.tally import Tally
-from ortune.server.repository.tensors import carried, texts
+from ortune.server.repository.tensors import carried, ranked, texts
 
 PLATFORM = "onnxruntime_onnx"
 """Triton's word for what computes ONNX files."""
-NOT_READY = "Server not ready"
-FULL = "Exceeds maximum queue size"
-LATE = "Request timeout expired"
 
 
 @dataclass(frozen=True)
@@ -50,27 +48,38 @@ class Limits:
     max_held: int = 1 << 30
 
 
-@dataclass(eq=False, slots=True)
-class Room:
-    """Memory for the data of requests that are not answered yet.
+@dataclass(frozen=True, slots=True)
+class Inferred(InferResponse):
+    """An answer with what it took.
 
     Attributes:
-        most: Bytes.
-        held: Of them.
+        rows: Of the request.
+        queue_ns: What it waited.
+        infer_ns: What its run took.
     """
 
-    most: int
-    held: int = 0
+    rows: int = 1
+    queue_ns: int = 0
+    infer_ns: int = 0
 
-    def take(self, size: int) -> None:
-        """Hold so many bytes.
 
-        Raises:
-            Refused: There is no room for them beside others.
-        """
-        if self.held and self.held + size > self.most:
-            raise Refused(FULL, Status.UNAVAILABLE)
-        self.held += size
+@dataclass(frozen=True, eq=False)
+class Around:
+    """What the models of a server share.
+
+    Attributes:
+        limits: What is let in.
+        room: Memory for the data of requests.
+        decoder: Reads pictures.
+        current: Which model answers to a name and version now.
+        versions: Versions of a name that are served now.
+    """
+
+    limits: Limits
+    room: Room
+    decoder: Decoder
+    current: Callable[[str, str], Served]
+    versions: Callable[[str], Sequence[str]]
 
 
 class Served:
@@ -87,42 +96,22 @@ class Served:
         call: The engine's model.
     """
 
-    def __init__(
-        self,
-        name: str,
-        version: str,
-        call: Call,
-        limits: Limits,
-        tally: Tally,
-        room: Room | None = None,
-        *,
-        versions: Callable[[str], Sequence[str]] | None = None,
-        current: Callable[[str, str], Served] | None = None,
-        decoder: Decoder | None = None,
-    ) -> None:
+    def __init__(self, name: str, version: str, call: Call, tally: Tally, around: Around) -> None:
         """Serve an engine's model.
-
-        Args:
-            room: For the data of requests, shared with other models.
-            versions: All versions that are served, by name.
-            current: What answers in its place, by name and version, once it is closed.
-            decoder: Reads pictures.
 
         Raises:
             BadModel: It has an input, or nothing but outputs, that the protocol cannot carry.
         """
-        self.name, self.version, self.tally = name, version, tally
+        self.name, self.version, self.call, self.tally = name, version, call, tally
         self.inputs = call.signature.inputs
         self.outputs = carried(name, call.signature.inputs, call.signature.outputs)
-        self._how: Serving = getattr(call, "serving", Serving())
-        joined = free(call.signature) and self._how.max_batch > 1
-        self.max_batch = self._how.max_batch if joined else 0
-        self.call, self._limits, self._room = call, limits, room or Room(limits.max_held)
+        joined = free(call.signature) and call.serving.max_batch > 1
+        self.max_batch = call.serving.max_batch if joined else 0
+        self._around = around
         self._all = tuple(Asked(spec.name) for spec in self.outputs)
         self._datatypes = {spec.name: datatype(spec.dtype) for spec in self.outputs}
+        self._told = ranked(self.inputs), ranked(self.outputs)
         self._texts = tuple(spec.name for spec in self.inputs if spec.dtype == "str")
-        self._versions = versions or (lambda name: [version])
-        self._current, self._decoder = current, decoder or Decoder(1)
         self._running = 0
         self._stopped = self._closed = False
         self._idle = asyncio.Event()
@@ -137,27 +126,26 @@ class Served:
         """Requests that are not answered yet."""
         return self._running
 
-    async def infer(self, request: InferRequest) -> InferResponse:
+    async def infer(self, request: InferRequest) -> Inferred:
         """Answer one request.
 
         Raises:
             Refused: It does not fit the model, too many wait, it ran out of time, the server
                 stops, or the model failed.
         """
-        if self._closed and self._current is not None:
-            return await self._current(self.name, self.version).infer(request)
+        if (other := self._successor()) is not None:
+            return await other.infer(request)
         began, computing, size = perf_counter_ns(), False, 0
         self._running += 1
         try:
             self._admit(request)
-            self._room.take(arrived := sum(one.nbytes for one in request.inputs.values()))
+            self._around.room.take(arrived := sum(one.nbytes for one in request.inputs.values()))
             size = arrived
             feeds = self._feeds(request.inputs)
             computing = True
-            started = perf_counter_ns()
-            outputs = await self._answered(feeds, request.timeout_us / 1e6)
-            ended = perf_counter_ns()
-            response = self._response(request, outputs)
+            found = await self._answered(feeds, request.timeout_us / 1e6)
+            chosen = request.outputs or self._all
+            outputs = [await self._output(one, found.outputs[one.name]) for one in chosen]
         except CancelledError:
             self.tally.refuse(Status.CANCELLED, perf_counter_ns() - began)
             raise
@@ -167,23 +155,24 @@ class Served:
             self.tally.refuse(told.status, perf_counter_ns() - began, computed=failed)
             raise told from error
         else:
-            times = started, started, ended, perf_counter_ns()
-            self.tally.count(self._rows(feeds), began, *times)
-            return response
+            rows = len(feeds[self.inputs[0].name]) if self.max_batch else 1
+            self.tally.count(rows, began, found, perf_counter_ns())
+            waited, took = found.started_ns - found.queued_ns, found.ended_ns - found.started_ns
+            return Inferred(self.name, self.version, request.id, outputs, {}, rows, waited, took)
         finally:
-            self._room.held -= size
+            self._around.room.held -= size
             self._running -= 1
             if not self._running:
                 self._idle.set()
 
-    async def infer_picture(self, body: bytes, id: str = "") -> InferResponse:
+    async def infer_picture(self, body: bytes, id: str = "") -> Inferred:
         """Answer one JPEG or PNG, prepared as the model's bundle says.
 
         Raises:
             Refused: The model takes no pictures, it is none, or as for `infer`.
         """
-        if self._closed and self._current is not None:
-            return await self._current(self.name, self.version).infer_picture(body, id)
+        if (other := self._successor()) is not None:
+            return await other.infer_picture(body, id)
         taker = self.call.pictures
         if taker is None:
             raise Refused(
@@ -193,7 +182,10 @@ class Served:
             )
         began = perf_counter_ns()
         try:
-            inputs = await self._decoder.tensors(taker, body)
+            inputs = await self._around.decoder.tensors(taker, body)
+        except CancelledError:
+            self.tally.refuse(Status.CANCELLED, perf_counter_ns() - began)
+            raise
         except Exception as error:
             told = refused(error)
             self.tally.refuse(told.status, perf_counter_ns() - began)
@@ -204,22 +196,20 @@ class Served:
 
     def metadata(self) -> dict[str, Any]:
         """Return name, versions, inputs and outputs."""
-        return metadata.model_metadata(
-            self.name, self._versions(self.name), PLATFORM, self.inputs, self.outputs
-        )
+        versions = self._around.versions(self.name)
+        return metadata.model_metadata(self.name, versions, PLATFORM, *self._told)
 
     def config(self) -> dict[str, Any]:
         """Return how it is served."""
-        how = self._how
+        how = self.call.serving
         return metadata.model_config(
             self.name,
             PLATFORM,
-            self.inputs,
-            self.outputs,
+            *self._told,
             max_batch=self.max_batch,
             instances=how.instances,
             delay_us=how.max_delay_us,
-            preferred=getattr(how, "preferred", ()),
+            preferred=how.preferred,
         )
 
     def statistics(self) -> dict[str, Any]:
@@ -241,6 +231,13 @@ class Served:
 
     # --- one request ------------------------------------------------------------------------
 
+    def _successor(self) -> Served | None:
+        """Return what answers in the place of a model that is closed."""
+        if not self._closed:
+            return None
+        found = self._around.current(self.name, self.version)
+        return None if found is self else found
+
     def _admit(self, request: InferRequest) -> None:
         """Refuse what the model cannot take, before it waits."""
         if self._stopped or self._closed:
@@ -259,31 +256,20 @@ class Served:
             return inputs
         return {**inputs, **{name: texts(name, inputs[name]) for name in self._texts}}
 
-    async def _answered(self, feeds: Mapping[str, NDArray[Any]], seconds: float) -> Outputs:
+    async def _answered(self, feeds: Mapping[str, NDArray[Any]], seconds: float) -> Answered:
         """Have a request computed, within its time or not at all: then it leaves the queue."""
         try:
-            async with asyncio.timeout(seconds or self._limits.timeout_s or None):
-                return await self.call.submit(**feeds)
+            async with asyncio.timeout(seconds or self._around.limits.timeout_s or None):
+                return await self.call.answered(**feeds)
         except QueueFull:
             raise Refused(FULL, Status.UNAVAILABLE) from None
         except TimeoutError:
             raise Refused(LATE, Status.TIMED_OUT) from None
 
-    def _rows(self, feeds: Mapping[str, NDArray[Any]]) -> int:
-        return len(feeds[self.inputs[0].name]) if self.max_batch else 1
-
-    def _response(
-        self, request: InferRequest, outputs: Mapping[str, NDArray[Any]]
-    ) -> InferResponse:
-        chosen = request.outputs or self._all
-        made = [
-            Output(one.name, self._datatypes[one.name], outputs[one.name])
-            if not one.classes
-            else self._classes(one, outputs[one.name])
-            for one in chosen
-        ]
-        return InferResponse(self.name, self.version, request.id, made)
-
-    def _classes(self, asked: Asked, array: NDArray[Any]) -> Output:
+    async def _output(self, asked: Asked, array: NDArray[Any]) -> Output:
+        """Return an output as it is, or its classes: sorting them must not hold up the loop."""
+        if not asked.classes:
+            return Output(asked.name, self._datatypes[asked.name], array)
         batched = self.max_batch > 0
-        return Output(asked.name, "BYTES", classify(array, asked.classes, batched=batched))
+        found = await asyncio.to_thread(classify, array, asked.classes, batched=batched)
+        return Output(asked.name, "BYTES", found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,12 @@ def _is_carried(spec: TensorSpec) -> bool:
         datatype(spec.dtype)
     except Refused:
         return False
-    return spec.shape is not None
+    return True
+
+
+def ranked(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Return what is told of inputs or outputs: one free dimension where the rank is not known."""
+    return [replace(one, shape=(None,)) if one.shape is None else one for one in specs]
 
 
 def texts(name: str, array: NDArray[Any]) -> NDArray[Any]:
