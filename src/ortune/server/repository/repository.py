@@ -110,7 +110,7 @@ class Repository:
             for slot in self._catalog.slots.values():
                 await self._exchange(slot)
         except BaseException:
-            await self.drain(0)
+            await self.drain(5)
             raise
         self._started = True
 

@@ -183,6 +183,9 @@ class Served:
         began = perf_counter_ns()
         try:
             inputs = await self._around.decoder.tensors(taker, body)
+        except CancelledError:
+            self.tally.refuse(Status.CANCELLED, perf_counter_ns() - began)
+            raise
         except Exception as error:
             told = refused(error)
             self.tally.refuse(told.status, perf_counter_ns() - began)
