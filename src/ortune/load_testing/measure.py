@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.core.errors import BadData
 from ortune.core.event import Sink, silent
+from ortune.core.facts import TensorSpec
 from ortune.core.workload import spread
 from ortune.data import given
+from ortune.data.feeds import Feeds
 from ortune.data.sources import Source
 from ortune.data.stream import Stream
-from ortune.load_testing import address as addresses
 from ortune.load_testing import bodies
-from ortune.load_testing.address import Address
+from ortune.load_testing import url as server_url
 from ortune.load_testing.admin import Admin, connected
 from ortune.load_testing.client.setup import Setup
-from ortune.load_testing.clients import Clients, Model
+from ortune.load_testing.clients import CalledModel, Clients
 from ortune.load_testing.level import Level
 from ortune.load_testing.load import Load
+from ortune.load_testing.url import ServerUrl
 
 _SAMPLES = 32
 """Different requests at most; they are sent in turn."""
@@ -65,40 +67,39 @@ def clients(
         BadSettings: `url` is no address.
         OrtuneError: Nobody answers there.
     """
-    where = addresses.read(url)
+    where = server_url.read(url)
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
-        admin = connected(where, ca=ca, token=token)
-        name, _, version = (model or _only(admin)).partition("/")
-        described = admin.metadata(name, version)
-        fed = given.samples(
-            data,
-            bodies.inputs(described),
-            root / "data",
-            batch=batch,
-            shapes=shapes,
-            ranges=ranges,
-            sink=sink,
-        )
-        stream = Stream(fed.stream)
-        each = [stream[at] for at in spread(len(stream), _SAMPLES * max(1, batch))]
-        samples = tuple(bodies.stacked(each, batch))
-        called = Model(name, version, str(described.get("platform", "")), max(1, batch), samples)
-        setup = Setup(
-            protocol=where.protocol,
-            host=where.host,
-            port=where.port,
-            requests=_written(root, where, called, token),
-            open=False,
-            room=connections,
-            timeout_s=timeout_s,
-            tls=where.tls,
-            ca=ca,
-            token=token,
-            kept=kept,
-        )
-        with Clients(setup, called, admin, root, processes) as found:
-            yield found
+        with closing(connected(where, ca=ca, token=token)) as admin:
+            called = _called(
+                admin,
+                model,
+                lambda inputs: given.samples(
+                    data,
+                    inputs,
+                    root / "data",
+                    batch=batch,
+                    shapes=shapes,
+                    ranges=ranges,
+                    sink=sink,
+                ),
+                batch,
+            )
+            setup = Setup(
+                protocol=where.protocol,
+                host=where.host,
+                port=where.port,
+                requests=_written(root, where, called, token),
+                open=False,
+                room=connections,
+                timeout_s=timeout_s,
+                tls=where.tls,
+                ca=ca,
+                token=token,
+                kept=kept,
+            )
+            with Clients(setup, called, admin, root, processes) as found:
+                yield found
 
 
 def measure(
@@ -117,6 +118,20 @@ def measure(
         return found.measure(load, warm_up_s=warm_up_s, pid=pid)
 
 
+def _called(
+    admin: Admin, model: str, made: Callable[[Sequence[TensorSpec]], Feeds], batch: int
+) -> CalledModel:
+    """Ask for what a model takes, and have its samples made."""
+    name, _, version = (model or _only(admin)).partition("/")
+    described = admin.metadata(name, version)
+    stream = Stream(made(bodies.inputs(described)).stream)
+    samples = [stream[at] for at in spread(len(stream), _SAMPLES * max(1, batch))]
+    platform = str(described.get("platform", ""))
+    return CalledModel(
+        name, version, platform, max(1, batch), tuple(bodies.stacked(samples, batch))
+    )
+
+
 def _only(admin: Admin) -> str:
     names = admin.models()
     if len(names) != 1:
@@ -128,7 +143,7 @@ def _only(admin: Admin) -> str:
     return names[0]
 
 
-def _written(root: Path, where: Address, model: Model, token: str) -> tuple[str, ...]:
+def _written(root: Path, where: ServerUrl, model: CalledModel, token: str) -> tuple[str, ...]:
     """Write a file for every request and return their paths."""
     made = []
     for place, sample in enumerate(model.samples):

@@ -205,8 +205,8 @@ def of_load_test(found: Mapping[str, Any], source: Path) -> Priced:
             fix="write it again with `ortune loadtest --json FILE.json`",
         ) from None
     note = (
-        f"{source}: what its server as a whole answers at '{best['workload']}'; --processes counts "
-        "such servers"
+        f"{source}: what its server as a whole answers at '{best['workload']}'; --processes "
+        "counts such servers"
     )
     return Priced((option,), (None,), (str(source), _SERVED), notes=(note,))
 
