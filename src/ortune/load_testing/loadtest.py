@@ -19,7 +19,7 @@ from ortune.load_testing.check import CheckedAnswers, check
 from ortune.load_testing.clients import Clients
 from ortune.load_testing.level import CLOCK, Level
 from ortune.load_testing.load import Load
-from ortune.load_testing.measure import clients
+from ortune.load_testing.measure import Calling, clients
 from ortune.load_testing.requests import LoadTest
 from ortune.load_testing.result import LoadTestResult, RowOf, row
 from ortune.load_testing.serving import RunningServer, serving
@@ -105,6 +105,7 @@ def _server(stack: ExitStack, asked: LoadTest) -> RunningServer | None:
 
 
 def _clients(asked: LoadTest, url: str) -> AbstractContextManager[Clients]:
+    token = Path(asked.token_file).read_text(encoding="utf-8") if asked.token_file else ""
     return clients(
         url,
         model=asked.model,
@@ -112,14 +113,14 @@ def _clients(asked: LoadTest, url: str) -> AbstractContextManager[Clients]:
         shapes=asked.shapes,
         ranges=asked.ranges,
         batch=asked.batch,
-        processes=asked.clients,
-        connections=asked.connections,
-        timeout_s=asked.timeout,
-        token=Path(asked.token_file).read_text(encoding="utf-8").strip()
-        if asked.token_file
-        else "",
-        ca=str(asked.ca or ""),
-        kept=asked.check is not None,
+        calling=Calling(
+            processes=asked.clients,
+            connections=asked.connections,
+            timeout_s=asked.timeout,
+            token=token.strip(),
+            ca=str(asked.ca or ""),
+            kept=asked.check is not None,
+        ),
         sink=asked.sink,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,6 +29,30 @@ _SAMPLES = 32
 """Different requests at most; they are sent in turn."""
 
 
+@dataclass(frozen=True)
+class Calling:
+    """How clients call a server.
+
+    Attributes:
+        processes: Client processes, an event loop each.
+        connections: Requests of a client process that are under way at most.
+        timeout_s: Longest wait for an answer.
+        token: For a server that asks for one.
+        ca: File with certificates to trust, with TLS.
+        kept: Right answers are kept, to be compared.
+    """
+
+    processes: int = 1
+    connections: int = 256
+    timeout_s: float = 30.0
+    token: str = ""
+    ca: str = ""
+    kept: bool = False
+
+
+_PLAIN = Calling()
+
+
 @contextmanager
 def clients(
     url: str,
@@ -37,12 +62,7 @@ def clients(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     batch: int = 0,
-    processes: int = 1,
-    connections: int = 256,
-    timeout_s: float = 30.0,
-    token: str = "",
-    ca: str = "",
-    kept: bool = False,
+    calling: Calling = _PLAIN,
     sink: Sink = silent,
 ) -> Iterator[Clients]:
     """Make requests for a model on a server, and give what puts load on it.
@@ -54,12 +74,7 @@ def clients(
         shapes: Of made-up inputs.
         ranges: Of made-up inputs.
         batch: Samples stacked into one request; 0 as they come.
-        processes: Client processes, an event loop each.
-        connections: Requests of a client process that are under way at most.
-        timeout_s: Longest wait for an answer.
-        token: For a server that asks for one.
-        ca: File with certificates to trust.
-        kept: Right answers are kept, to be compared.
+        calling: How they call.
         sink: Told what was read or made up.
 
     Raises:
@@ -70,7 +85,7 @@ def clients(
     where = server_url.read(url)
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
-        with closing(connected(where, ca=ca, token=token)) as admin:
+        with closing(connected(where, ca=calling.ca, token=calling.token)) as admin:
             called = _called(
                 admin,
                 model,
@@ -89,16 +104,16 @@ def clients(
                 protocol=where.protocol,
                 host=where.host,
                 port=where.port,
-                requests=_written(root, where, called, token),
+                requests=_written(root, where, called, calling.token),
                 open=False,
-                room=connections,
-                timeout_s=timeout_s,
+                room=calling.connections,
+                timeout_s=calling.timeout_s,
                 tls=where.tls,
-                ca=ca,
-                token=token,
-                kept=kept,
+                ca=calling.ca,
+                token=calling.token,
+                kept=calling.kept,
             )
-            with Clients(setup, called, admin, root, processes) as found:
+            with Clients(setup, called, admin, root, calling.processes) as found:
                 yield found
 
 
@@ -114,7 +129,7 @@ def measure(
     pid: int | None = None,
 ) -> Level:
     """Put one level of load on a server; arguments as for `clients` and `Clients.measure`."""
-    with clients(url, model=model, data=data, batch=batch, processes=processes) as found:
+    with clients(url, model=model, data=data, batch=batch, calling=Calling(processes)) as found:
         return found.measure(load, warm_up_s=warm_up_s, pid=pid)
 
 
