@@ -65,3 +65,11 @@ def dtype(datatype: str) -> np.dtype[Any]:
         return _DTYPES[datatype]
     except (KeyError, TypeError):
         raise Refused(f"invalid datatype '{datatype}'") from None
+
+
+def json_unfit(name: str, datatype: str) -> Refused:
+    """Return the refusal to write an output as JSON."""
+    return Refused(
+        f"sending {datatype} data via JSON is not supported. Please use the binary data format "
+        f"for output {name}"
+    )
