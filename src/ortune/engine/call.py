@@ -32,6 +32,7 @@ class Call:
     Attributes:
         name: The model's name, for messages.
         signature: What it takes and gives.
+        serving: How requests share runs.
         pictures: Its input that takes pictures; None where tensors alone are taken.
     """
 
@@ -60,8 +61,7 @@ class Call:
         self._inputs = wanted(signature.inputs)
         self._golden = golden
         self._joint = Joint(self.name, signature, instances.run, backend)
-        how = serving or Serving()
-        self._most = how.max_batch
+        self.serving = how = serving or Serving()
         self._queue = Batcher(
             self.name,
             self._joint,
@@ -104,7 +104,9 @@ class Call:
             except BadData as error:
                 raise BadData(f"sample {place}: {error.what}", fix=error.fix) from None
         rows = sum(self._joint.form(one)[1] for one in samples)
-        groups = self._joint.groups(samples, min(self._most, -(-rows // len(self._instances))))
+        groups = self._joint.groups(
+            samples, min(self.serving.max_batch, -(-rows // len(self._instances)))
+        )
         found: dict[int, dict[str, NDArray[Any]]] = {}
         for group, answers in zip(groups, self._computed(samples, groups), strict=True):
             for place, answer in zip(group, answers, strict=True):

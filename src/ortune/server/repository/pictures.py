@@ -10,10 +10,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, OrtuneError
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.engine.samples.pictures import PictureInput
 from ortune.protocol.status import Refused, Status
+from ortune.server.repository.room import FULL
 
 FORMATS = ("JPEG", "PNG")
 MOST_PIXELS = 1 << 26
@@ -39,7 +40,7 @@ class Decoder:
             Refused: Too many wait.
         """
         if self._waiting >= self._most:
-            raise Refused("Exceeds maximum queue size", Status.UNAVAILABLE)
+            raise Refused(FULL, Status.UNAVAILABLE)
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
@@ -60,14 +61,15 @@ def _tensors(taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
             "this server reads no pictures", Status.UNSUPPORTED, "pip install 'ortune[images]'"
         ) from None
     try:
-        picture = Image.open(io.BytesIO(body), formats=FORMATS)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        with Image.open(io.BytesIO(body), formats=FORMATS) as picture:
+            wide, high = picture.size
+            if wide * high > MOST_PIXELS:
+                raise BadData(
+                    f"the picture has {wide}x{high} pixels, and {MOST_PIXELS} are the most",
+                    fix="make it smaller before it is sent",
+                )
+            return taker.tensors({taker.taken.spec.name: picture})
+    except OrtuneError:
+        raise
+    except Exception:  # whatever Pillow raises of a broken file
         raise BadData("the body is no JPEG or PNG", fix="send a file of one of these") from None
-    with picture:
-        wide, high = picture.size
-        if wide * high > MOST_PIXELS:
-            raise BadData(
-                f"the picture has {wide}x{high} pixels, and {MOST_PIXELS} are the most",
-                fix="make it smaller before it is sent",
-            )
-        return taker.tensors({taker.taken.spec.name: picture})

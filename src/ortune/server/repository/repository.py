@@ -8,14 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.errors import OrtuneError
 from ortune.engine.engine import Engine
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.repository import sources
+from ortune.server.repository.catalog import Catalog
 from ortune.server.repository.pictures import Decoder
-from ortune.server.repository.served import NOT_READY, Limits, Served
-from ortune.server.repository.slot import OpenFile, Slot, attempt, newest
-from ortune.server.repository.sources import NAME, ModelSource, State
+from ortune.server.repository.room import NOT_READY, Room
+from ortune.server.repository.served import Around, Limits, Served
+from ortune.server.repository.slot import OpenFile, Slot, attempt
+from ortune.server.repository.sources import ModelSource, State
 from ortune.server.repository.tally import Tally
 
 Opener: TypeAlias = Callable[[Path], Engine]
@@ -51,12 +53,16 @@ class Repository:
             note: Is told in one line what changes, and what could not be opened.
         """
         self.limits, self.explicit = limits or Limits(), explicit
-        self._slots = {source.name: Slot(source) for source in given}
+        self._catalog = Catalog(given)
         self._open, self._note = open_, note
-        self._versions: dict[str, dict[str, Served]] = {}
-        self._newest: dict[str, Served] = {}
         self._tallies: dict[tuple[str, str], Tally] = {}
-        self._decoder = Decoder(self.limits.max_queue)
+        self._around = Around(
+            self.limits,
+            Room(self.limits.max_held),
+            Decoder(self.limits.max_queue),
+            self._catalog.model,
+            self._catalog.versions,
+        )
         self._opening = ThreadPoolExecutor(1, "ortune open")
         self._tasks: set[asyncio.Task[None]] = set()
         self._alive: set[OpenFile] = set()
@@ -77,14 +83,11 @@ class Repository:
         Raises:
             Refused: There is none, or not yet, or not any more.
         """
-        found = self._versions.get(name, {}).get(version) if version else self._newest.get(name)
-        if found is None:
-            raise self._unknown(name, version)
-        return found
+        return self._catalog.model(name, version)
 
     def models(self) -> list[Served]:
         """Return all that is served, by name and version."""
-        return [one for versions in self._versions.values() for one in versions.values()]
+        return self._catalog.models()
 
     def index(self, ready: bool = False) -> list[dict[str, str]]:
         """Return name, version and state of all models, as ``repository/index`` tells them.
@@ -92,30 +95,8 @@ class Repository:
         Args:
             ready: Leave out what cannot answer.
         """
-        rows = [row for slot in self._slots.values() for row in slot.rows()]
+        rows = [row for slot in self._catalog.slots.values() for row in slot.rows()]
         return [row for row in rows if not ready or row["state"] == "READY"]
-
-    def _unknown(self, name: str, version: str) -> Refused:
-        if version and not (version.isascii() and version.isdecimal()):
-            return Refused(
-                f"failed to get model version from specified version string '{version}', "
-                "version should be an integral value > 0"
-            )
-        said = f"Request for unknown model: '{name}'"
-        slot = self._slot(name)
-        if slot is None:
-            return Refused(f"{said} is not found", Status.NOT_FOUND)
-        if slot.turn.locked() and not slot.open:
-            place = f" version {version}" if version else ""
-            return Refused(f"{said}{place} is not at ready state", Status.UNAVAILABLE)
-        if version and slot.open:
-            return Refused(f"{said} version {version} is not found", Status.NOT_FOUND)
-        return Refused(f"{said} has no available versions", Status.UNAVAILABLE)
-
-    def _slot(self, name: str) -> Slot | None:
-        """Return where a model comes from, by its name or that of its file."""
-        named = (slot for slot in self._slots.values() if name in slot.names)
-        return self._slots.get(name) or next(named, None)
 
     # --- changing ---------------------------------------------------------------------------
 
@@ -125,8 +106,12 @@ class Repository:
         Raises:
             OrtuneError: One cannot be opened; none is served then.
         """
-        for slot in self._slots.values():
-            await self._exchange(slot)
+        try:
+            for slot in self._catalog.slots.values():
+                await self._exchange(slot)
+        except BaseException:
+            await self.drain(5)
+            raise
         self._started = True
 
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
@@ -154,7 +139,7 @@ class Repository:
             raise
         except Exception as error:
             reason = refused(error).what
-            raise Refused(f"failed to load '{name}': {reason}", Status.INTERNAL) from error
+            raise Refused(f"failed to load '{name}', {reason}", Status.INTERNAL) from error
 
     async def unload(self, name: str) -> None:
         """Take a model out; requests that run are answered.
@@ -173,19 +158,23 @@ class Repository:
         Raises:
             OrtuneError: A new file cannot be opened; what was served is served on.
         """
-        slot = self._slot(name)
+        slot = self._catalog.slot(name)
         if slot is None:
-            raise self._unknown(name, "")
+            raise Refused(f"Request for unknown model: '{name}' is not found", Status.NOT_FOUND)
         await self._apart(self._exchange(slot))
 
     def changed(self) -> dict[str, Mapping[str, State]]:
         """Return what changed on disk since it was last tried: source -> state. It blocks."""
         found = {
             name: sources.states(slot.source)
-            for name, slot in self._slots.items()
+            for name, slot in self._catalog.slots.items()
             if slot.wanted and not slot.turn.locked()
         }
-        return {name: now for name, now in found.items() if now and now != self._slots[name].seen}
+        return {
+            name: now
+            for name, now in found.items()
+            if now and now != self._catalog.slots[name].seen
+        }
 
     async def drain(self, seconds: float) -> int:
         """Let no request in, answer those that run, and close the models.
@@ -194,14 +183,13 @@ class Repository:
             Requests that were not answered in time; their models are not closed.
         """
         self._draining = True
-        for slot in self._slots.values():
-            for file in slot.open.values():
-                file.stop()
-                self._spawn(self._close(file))
+        for file in list(self._alive):
+            file.stop()
+            self._retire(file)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         self._opening.shutdown(wait=False, cancel_futures=True)
-        self._decoder.close()
+        self._around.decoder.close()
         return sum(file.running for file in self._alive)
 
     # --- how --------------------------------------------------------------------------------
@@ -209,7 +197,7 @@ class Repository:
     def _controlled(self, name: str) -> Slot | None:
         if not self.explicit:
             raise Refused(NO_CONTROL, Status.UNAVAILABLE)
-        return self._slot(name)
+        return self._catalog.slot(name)
 
     async def _exchange(self, slot: Slot) -> None:
         """Open what changed beside what answers, put it in its place, and close the old."""
@@ -217,15 +205,16 @@ class Repository:
             slot.wanted, slot.reason = True, ""
             loop = asyncio.get_running_loop()
             tried = await loop.run_in_executor(self._opening, attempt, slot, self._open)
-            fresh: dict[str, OpenFile] = {}
+            held, unfit = dict(slot.open), []
             for version, (engine, state) in tried.engines.items():
                 try:
-                    fresh[version] = self._opened(slot, version, engine, state)
+                    held[version] = self._opened(slot, version, engine, state)
                 except OrtuneError as error:
                     tried.error = error
-                    await asyncio.to_thread(engine.close)
-            held = {**slot.open, **fresh}
+                    unfit.append(engine)
             self._place(slot, {one: held[one] for one in tried.versions if one in held})
+            for engine in unfit:
+                await asyncio.to_thread(engine.close)
             if tried.error is not None:
                 slot.reason = refused(tried.error).text
                 stands = "; what was open answers on" if slot.open else ""
@@ -248,22 +237,14 @@ class Repository:
             raise Refused(NOT_READY, Status.UNAVAILABLE)
         names = {model: slot.name(model) for model in engine.models}
         for name in names.values():
-            if not NAME.fullmatch(name):
-                raise BadSettings(f"a model cannot be served as '{name}'", fix="rename it")
-            if self._slot(name) not in (None, slot):
-                raise BadSettings(
-                    f"two models would be served as '{name}'", fix="give one another name: x=PATH"
-                )
+            self._catalog.demand_free(name, slot)
         made = [
             Served(
                 name,
                 version,
                 engine[model],
-                self.limits,
                 self._tallies.setdefault((name, version), Tally()),
-                versions=lambda name=name: list(self._versions.get(name, ())),  # type: ignore[misc]
-                current=self.model,
-                decoder=self._decoder,
+                self._around,
             )
             for model, name in names.items()
         ]
@@ -273,17 +254,13 @@ class Repository:
 
     def _place(self, slot: Slot, files: dict[str, OpenFile]) -> None:
         """Let these files of a source answer from now on, and close the others behind them."""
-        gone = [file for file in slot.open.values() if file not in files.values()]
-        slot.open = files
-        if files:
-            slot.names = tuple(dict.fromkeys(o.name for f in files.values() for o in f.served))
-        versions: dict[str, dict[str, Served]] = {}
-        for file in (file for one in self._slots.values() for file in one.open.values()):
-            for served in file.served:
-                versions.setdefault(served.name, {})[served.version] = served
-        self._versions = versions
-        self._newest = {name: held[newest(held)] for name, held in versions.items()}
-        for file in gone:
+        for file in self._catalog.place(slot, files):
+            self._retire(file)
+
+    def _retire(self, file: OpenFile) -> None:
+        """Close a file when its last request is answered."""
+        if not file.leaving:
+            file.leaving = True
             self._spawn(self._close(file))
 
     async def _close(self, file: OpenFile) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +22,17 @@ class OpenFile:
     Attributes:
         state: Of the file when it was opened.
         served: In the engine's order.
+        leaving: Whether it is being closed.
     """
 
     engine: Engine
     state: State
     served: tuple[Served, ...]
+    leaving: bool = False
+
+    def __post_init__(self) -> None:
+        for one in self.served:
+            one.tally.follow(one.call)
 
     @property
     def running(self) -> int:
@@ -42,6 +48,7 @@ class OpenFile:
         """Close the engine when all requests are answered."""
         for one in self.served:
             await one.close()
+            one.tally.leave(one.call)
         await asyncio.to_thread(self.engine.close)
 
 
@@ -128,8 +135,3 @@ def _warm(engine: Engine) -> Engine:
         engine.close()
         raise
     return engine
-
-
-def newest(versions: Iterable[str]) -> str:
-    """Return the highest version."""
-    return max(versions, key=int)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from ortune.engine.batching import Batches
 from ortune.engine.call import Call
+from ortune.engine.queue.waiting import Answered
 from ortune.protocol import metadata
 from ortune.protocol.status import Status
 
@@ -56,25 +57,21 @@ class Tally:
     _calls: list[Call] = field(default_factory=list)
     _past: dict[int, Batches] = field(default_factory=dict)
 
-    def count(
-        self, rows: int, began: int, queued: int, started: int, ended: int, now: int
-    ) -> None:
+    def count(self, rows: int, began: int, found: Answered, now: int) -> None:
         """Count an answer.
 
         Args:
             rows: Of the request.
             began: When it arrived, nanoseconds of `time.perf_counter_ns`.
-            queued: When it began to wait.
-            started: When its run began.
-            ended: When its run ended.
+            found: What the engine says of it.
             now: When its answer was ready.
         """
         self.answered += 1
         self.answered_ns += now - began
         self.inferences += rows
-        self.queue_ns += started - queued
-        self.infer_ns += ended - started
-        self.output_ns += now - ended
+        self.queue_ns += found.started_ns - found.queued_ns
+        self.infer_ns += found.ended_ns - found.started_ns
+        self.output_ns += now - found.ended_ns
         self.last_ms = time.time_ns() // 1_000_000
 
     def refuse(self, status: Status, ns: int, *, computed: bool = False) -> None:
