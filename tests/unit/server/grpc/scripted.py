@@ -14,12 +14,12 @@ import uvloop
 
 from ortune.protocol import messages
 from ortune.protocol.datatypes import datatype
-from ortune.protocol.inference import InferRequest, InferResponse, Output
+from ortune.protocol.inference import InferRequest, Output
 from ortune.protocol.status import Refused, Status
 from ortune.server.access import Access
 from ortune.server.grpc.server import GrpcServer, server
 from ortune.server.journal import Answered, Journal
-from ortune.server.repository.served import Limits
+from ortune.server.repository.served import Inferred, Limits
 
 T = TypeVar("T")
 
@@ -45,7 +45,12 @@ class Doubling:
         self.fails: dict[str, Exception] = {}
         self.turns: dict[str, asyncio.Event] = {}
 
-    async def infer(self, request: InferRequest) -> InferResponse:
+    def metadata(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    config = statistics = metadata
+
+    async def infer(self, request: InferRequest) -> Inferred:
         self.seen.append(request)
         try:
             await self.turns.get(request.id, self.go).wait()
@@ -58,7 +63,7 @@ class Doubling:
             Output(f"{name}_out", datatype(array.dtype), _doubled(array))
             for name, array in request.inputs.items()
         ]
-        return InferResponse(self.name, self.version, request.id, outputs)
+        return Inferred(self.name, self.version, request.id, outputs, rows=2, queue_ns=3_000_000)
 
 
 class Models:
@@ -73,6 +78,17 @@ class Models:
         if name != self.only.name:
             raise Refused(f"Request for unknown model: '{name}' is not found", Status.NOT_FOUND)
         return self.only
+
+    def models(self) -> list[Doubling]:
+        return [self.only]
+
+    def index(self, ready: bool = False) -> list[dict[str, str]]:
+        return [{"name": self.only.name, "version": "1", "state": "READY"}]
+
+    async def load(self, name: str, parameters: Any = None) -> None:
+        raise Refused("explicit model load / unload is not allowed", Status.UNAVAILABLE)
+
+    unload = load
 
 
 class Seen:
