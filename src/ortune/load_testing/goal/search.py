@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from ortune.core.event import Progress, Sink, silent
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.outputs import free
 from ortune.core.trial import Interval
-from ortune.data.sources import Source
 from ortune.engine import archive, joining
 from ortune.engine.instances import Serving
 from ortune.engine.load import load
@@ -27,6 +27,7 @@ from ortune.load_testing.goal.descent import Tried, confirmed, descend
 from ortune.load_testing.goal.result import GoalResult, TriedRow
 from ortune.load_testing.goal.servers import WELL, Measures, Scores, Servers
 from ortune.load_testing.goal.space import Space
+from ortune.load_testing.requests import LoadTest
 
 FEWEST_PAIRS, PAIRS = 3, 6
 """Fresh pairs of servers that confirm: the fewest that say anything, and how many are meant."""
@@ -182,79 +183,52 @@ class Search:
         return f"the defaults are best: of {others} the best, {best}, has {said}"
 
 
-def search(
-    bundle: str | Path,
-    text: str,
-    *,
-    out: str | Path | None = None,
-    rate: float = 0.0,
-    seconds: float = 900.0,
-    protocol: str = "grpc",
-    model: str = "",
-    processes: int = 1,
-    data: Source | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    batch: int = 0,
-    options: Sequence[str] = (),
-    force: bool = False,
-    sink: Sink = silent,
-) -> GoalResult:
+def search(asked: LoadTest) -> GoalResult:
     """Choose instances, batch, queue delay and threads for a goal, by measuring real servers.
 
-    Each candidate is measured in turns with the defaults; the best is confirmed in fresh pairs of
-    servers. That the defaults are best is an answer.
-
-    Args:
-        text: Such as ``p99<=20ms``: the highest rate that keeps it is sought.
-        out: Where a copy of the bundle goes that holds the choice.
-        rate: Requests a second at which the lowest percentile is sought instead.
-        seconds: Time for all of it, about.
-        protocol: ``http`` or ``grpc``.
-        model: Which of several in the bundle.
-        processes: Server processes, among which the CPUs are divided.
-        options: More words for `ortune serve`.
+    Sought is the highest rate that keeps the goal, or, where a rate is given, the lowest
+    percentile at it. Each candidate is measured in turns with the defaults; the best is confirmed
+    in fresh pairs of servers. That the defaults are best is an answer.
 
     Raises:
-        BadSettings: The goal cannot be read, or it is no bundle.
+        BadSettings: It is no bundle, or there are several rates.
         OrtuneError: The defaults cannot be served, or the copy cannot be written.
     """
-    path, goal = Path(bundle), slo.read(text)
+    path, goal = Path(asked.target), slo.read(asked.goal)
     if not archive.is_bundle(path):
         raise BadSettings(
             f"{path.name} is a plain model, and a choice is written into a bundle",
             fix="give a file made by pack",
         )
-    if out is not None:
-        free(Path(out), force, path)
-    words = (*options, *(("--processes", str(processes)) if processes > 1 else ()))
+    if len(asked.rate) > 1:
+        raise BadSettings("a goal is sought at one rate", fix="give one --rate, or none")
+    if asked.out is not None:
+        free(asked.out, asked.force, path)
     with TemporaryDirectory(prefix="ortune-goal-") as folder:
-        plain = Path(folder) / path.name
+        plain, servers = Path(folder) / path.name, Servers(asked, Path(folder))
         write(path, plain, Serving())
-        space = _space(plain, model, processes, goal.limit_ns / 1e3, words)
-        servers = Servers(
-            path, Path(folder), protocol, model, data, shapes, ranges, batch, tuple(words)
-        )
-        found = Search(servers, space, Scores(goal, rate), seconds, sink).run()
+        space = _space(asked, plain, goal.limit_ns / 1e3)
+        scores = Scores(goal, *asked.rate)
+        found = Search(servers, space, scores, asked.time, asked.sink).run()
     result = replace(found, bundle=str(path), goal=str(goal))
-    if out is None:
+    if asked.out is None:
         return result
     if signature_of(path).exists():
         result = replace(result, notes=(*result.notes, UNSIGNED))
-    return replace(result, out=str(with_serving(path, out, result.chosen, force=force)))
+    made = with_serving(path, asked.out, result.chosen, force=asked.force)
+    return replace(result, out=str(made))
 
 
-def _space(
-    plain: Path, model: str, processes: int, limit_us: float, options: Sequence[str]
-) -> Space:
+def _space(asked: LoadTest, plain: Path, limit_us: float) -> Space:
     """Return what a bundle can be served with here; it is opened once for that.
 
     Args:
         plain: The bundle as if nobody had chosen anything for it yet.
     """
-    with load(plain, custom_ops="--allow-custom-ops" in options) as engine:
-        name = model.partition("/")[0]
+    code = "--allow-custom-ops" in shlex.split(asked.serve)
+    with load(plain, on=asked.on or None, custom_ops=code) as engine:
+        name = asked.model.partition("/")[0]
         call = engine[name if name in engine.models else engine.models[0]]
         threads = engine.backend.threads or effective_cpus()
         joins = joining.free(call.signature)
-    return Space(max(1, effective_cpus() // processes), threads, joins, limit_us)
+    return Space(max(1, effective_cpus() // asked.processes), threads, joins, limit_us)
