@@ -26,7 +26,7 @@ from ortune.load_testing import slo
 from ortune.load_testing.goal.descent import Tried, confirmed, descend
 from ortune.load_testing.goal.result import GoalResult, TriedRow
 from ortune.load_testing.goal.servers import WELL, Measures, Scores, Servers
-from ortune.load_testing.goal.space import Space
+from ortune.load_testing.goal.space import ServingSpace
 from ortune.load_testing.requests import LoadTest
 
 FEWEST_PAIRS, PAIRS = 3, 6
@@ -36,7 +36,7 @@ _START_S = 4.0
 UNSIGNED = "the signature is of the file as it was: the copy has none (ortune pack --sign)"
 
 
-class Starts(Protocol):
+class _Starts(Protocol):
     """What starts a server of settings."""
 
     def started(self, how: Serving, side: str) -> AbstractContextManager[Measures]:
@@ -53,8 +53,8 @@ class Search:
 
     def __init__(
         self,
-        servers: Starts,
-        space: Space,
+        servers: _Starts,
+        space: ServingSpace,
         scores: Scores,
         seconds: float,
         sink: Sink = silent,
@@ -219,7 +219,7 @@ def search(asked: LoadTest) -> GoalResult:
     return replace(result, out=str(made))
 
 
-def _space(asked: LoadTest, plain: Path, limit_us: float) -> Space:
+def _space(asked: LoadTest, plain: Path, limit_us: float) -> ServingSpace:
     """Return what a bundle can be served with here; it is opened once for that.
 
     Args:
@@ -231,4 +231,4 @@ def _space(asked: LoadTest, plain: Path, limit_us: float) -> Space:
         call = engine[name if name in engine.models else engine.models[0]]
         threads = engine.backend.threads or effective_cpus()
         joins = joining.free(call.signature)
-    return Space(max(1, effective_cpus() // asked.processes), threads, joins, limit_us)
+    return ServingSpace(max(1, effective_cpus() // asked.processes), threads, joins, limit_us)

@@ -112,7 +112,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Servers:
-    """Starts servers of one bundle, as a load test would.
+    """_Starts servers of one bundle, as a load test would.
 
     Attributes:
         folder: For copies of the bundle.

@@ -21,12 +21,12 @@ from ortune.load_testing.goal import search as goal_search
 from ortune.load_testing.goal.result import GoalResult
 from ortune.load_testing.goal.search import Search
 from ortune.load_testing.goal.servers import Scores
-from ortune.load_testing.goal.space import Space
+from ortune.load_testing.goal.space import ServingSpace
 from ortune.load_testing.level import Level
 from ortune.load_testing.load import Load
 from ortune.load_testing.loadtest import loadtest
 
-SPACE = Space(cpus=2, threads=2, joins=True, limit_us=20_000)
+SPACE = ServingSpace(cpus=2, threads=2, joins=True, limit_us=20_000)
 Capacity = Callable[[Serving], float]
 
 
