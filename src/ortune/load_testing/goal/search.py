@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from ortune.engine.signing import signature_of
 from ortune.load_testing import slo
 from ortune.load_testing.goal.descent import Tried, confirmed, descend
 from ortune.load_testing.goal.result import GoalResult, TriedRow
-from ortune.load_testing.goal.servers import WELL, Measures, Scores, Servers
+from ortune.load_testing.goal.servers import ROUGHLY, WELL, Measures, Scores, Servers
 from ortune.load_testing.goal.space import ServingSpace
 from ortune.load_testing.requests import LoadTest
 
@@ -33,6 +34,8 @@ FEWEST_PAIRS, PAIRS = 3, 6
 """Fresh pairs of servers that confirm: the fewest that say anything, and how many are meant."""
 _START_S = 4.0
 """What starting a server takes, about."""
+_LEVELS = 40
+"""Of the shortest search: one turn of the defaults, one pair, and the fewest that confirm it."""
 UNSIGNED = "the signature is of the file as it was: the copy has none (ortune pack --sign)"
 
 
@@ -71,12 +74,14 @@ class Search:
         """Search, confirm, and say what came of it; bundle and goal are left to the caller.
 
         Raises:
+            BadSettings: The time is too short for this percentile of this model.
             OrtuneError: The defaults cannot be served.
         """
         defaults = Serving()
         with self._servers.started(defaults, "defaults") as home:
             self._tell("the defaults")
             self._scores.begin(home)
+            self._demand_time()
             before, took = self._timed(lambda: self._scores.turn([home])[0])
             self._pair_s = 2 * took + _START_S
             tried = self._tried(home, defaults)
@@ -107,6 +112,21 @@ class Search:
             notes=tuple(self._notes),
         )
 
+    def _demand_time(self) -> None:
+        """Refuse a search that could only begin.
+
+        Raises:
+            BadSettings: The time is too short for this percentile of this model.
+        """
+        needed = _LEVELS * self._scores.level_s
+        if self._seconds < needed:
+            tail = self._scores.goal.percentile
+            raise BadSettings(
+                f"p{tail:g} takes {self._scores.level_s:.0f} s for each rate that is asked about "
+                f"here, and {self._seconds:.0f} s are given for all of it",
+                fix=f"give --time {math.ceil(needed / 60)}m, or a goal on a lower percentile",
+            )
+
     @property
     def _left(self) -> float:
         return self._seconds - (self._clock() - self._began)
@@ -117,7 +137,7 @@ class Search:
         try:
             one = next(steps)
             while True:
-                enough = self._left >= (1 + FEWEST_PAIRS) * self._pair_s
+                enough = self._left >= (1 + FEWEST_PAIRS * WELL / ROUGHLY) * self._pair_s
                 one = steps.send(self._pair(home, one) if enough else None)
         except StopIteration as done:
             tried: list[Tried] = done.value
@@ -191,7 +211,7 @@ def search(asked: LoadTest) -> GoalResult:
     in fresh pairs of servers. That the defaults are best is an answer.
 
     Raises:
-        BadSettings: It is no bundle, or there are several rates.
+        BadSettings: It is no bundle, there are several rates, or the time is too short.
         OrtuneError: The defaults cannot be served, or the copy cannot be written.
     """
     path, goal = Path(asked.target), slo.read(asked.goal)

@@ -81,6 +81,11 @@ class Scores:
         self._bounds = least, 10 * max(full.rate, lone.rate, least)
         self._last = _CAUTION * full.rate
 
+    @property
+    def level_s(self) -> float:
+        """Seconds of a level, about."""
+        return requests(self.goal.percentile, self.beyond) / (self.rate or self._last)
+
     def turn(self, servers: Sequence[Measures]) -> list[float]:
         """Score servers one after the other, all by the same arrivals and from the same rate."""
         self._turns += 1
@@ -112,7 +117,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Servers:
-    """_Starts servers of one bundle, as a load test would.
+    """Starts servers of one bundle, as a load test would.
 
     Attributes:
         folder: For copies of the bundle.
