@@ -188,7 +188,7 @@ def _word(value: object) -> str:
 
 
 class Relay(logging.Handler):
-    """What libraries have to say goes into the journal, until `release`.
+    """What libraries have to say goes into the journal, until `detach`.
 
     Args:
         names: Their loggers; they log here alone.
@@ -203,7 +203,7 @@ class Relay(logging.Handler):
         for logger in self._before:
             logger.handlers, logger.propagate = [self], False
 
-    def release(self) -> None:
+    def detach(self) -> None:
         """Have the loggers log where they did before."""
         for logger, (handlers, propagate) in self._before.items():
             logger.handlers, logger.propagate = handlers, propagate

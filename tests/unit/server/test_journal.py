@@ -123,7 +123,7 @@ def test_an_observer_sees_every_request_logged_or_not() -> None:
     assert seen == [Answered("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, "", "00-1-2-01")]
 
 
-def test_libraries_log_here_until_released() -> None:
+def test_libraries_log_here_until_detached() -> None:
     out = io.StringIO()
     journal = Journal(out, as_json=True)
     logger = logging.getLogger("ortune.test.library")
@@ -136,7 +136,7 @@ def test_libraries_log_here_until_released() -> None:
         except ValueError:
             logger.exception("it failed")
     finally:
-        relay.release()
+        relay.detach()
     logger.warning("elsewhere")
     odd, failed = (json.loads(line) for line in lines(journal, out))
     assert odd["level"] == "warning" and odd["event"].startswith("ortune.test.library: odd")
