@@ -26,7 +26,7 @@ LEFT_SOME, BAD, INTERRUPTED = 1, 2, 3
 
 def main() -> int:
     """Do what the line on stdin says; answer in one line of JSON, ready or why not."""
-    job = Job.of(sys.stdin.buffer.readline())
+    job = Job.of(_line())
     answer = partial(_say, _private_stdout())
     orphaned = partial(_end_with_parent, job.asked.drain)
     threading.Thread(target=orphaned, name="ortune parent", daemon=True).start()
@@ -50,6 +50,14 @@ def main() -> int:
     return code
 
 
+def _line() -> bytes:
+    """Read the first line of stdin, byte by byte: a buffer's lock would outlive the thread."""
+    found = b""
+    while not found.endswith(b"\n") and (byte := os.read(0, 1)):
+        found += byte
+    return found
+
+
 def _private_stdout() -> BinaryIO:
     """Return stdout, and lead what libraries print there to the log."""
     kept = os.fdopen(os.dup(1), "wb")
@@ -65,8 +73,8 @@ def _say(out: BinaryIO, told: Any) -> None:
 
 def _end_with_parent(drain_s: float) -> None:
     """Wait for the end of stdin, which is that of the parent, and end too."""
-    with suppress(OSError, ValueError):
-        while sys.stdin.buffer.read(1):
+    with suppress(OSError):
+        while os.read(0, 1):
             pass
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(drain_s + _AFTER_S)
