@@ -1,4 +1,4 @@
-"""One of several processes that serve: ``python -m ortune.server.worker``, told by its parent."""
+"""One of several processes that serve, told what by its parent on stdin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from ortune.core.errors import OrtuneError
 from ortune.server.doors import opened
 from ortune.server.logs import journal_of
-from ortune.server.processes import Job
+from ortune.server.processes import ServingJob
 from ortune.server.run import serve_here
 from ortune.server.signals import end_soon
 
@@ -26,7 +26,7 @@ LEFT_SOME, BAD, INTERRUPTED = 1, 2, 3
 
 def main() -> int:
     """Do what the line on stdin says; answer in one line of JSON, ready or why not."""
-    job = Job.of(_line())
+    job = ServingJob.of(_line())
     answer = partial(_say, _private_stdout())
     orphaned = partial(_end_with_parent, job.asked.drain)
     threading.Thread(target=orphaned, name="ortune parent", daemon=True).start()
