@@ -94,7 +94,7 @@ def test_cost_takes_the_level_within_the_limit_or_none(tmp_path: Path) -> None:
     inside = saved(tmp_path / "a.json", 0.01, concurrency=(1, 2), slo="p50<=9s")
     assert ot.cost(inside, price="1/h").rows[0].figures.fps_machine > 10
     outside = saved(tmp_path / "b.json", 0.01, concurrency=(1,), slo="p50<=1ms")
-    with pytest.raises(BadData, match="no level of .* keeps p50<=1ms"):
+    with pytest.raises(BadData, match=r"no level of .* keeps p50<=1ms"):
         ot.cost(outside, price="1/h")
 
 
@@ -154,10 +154,10 @@ def test_options_that_cannot_be(how: dict[str, object], text: str) -> None:
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(BadData, match="no file gone.ortune"):
+    with pytest.raises(BadData, match=r"no file gone\.ortune"):
         ot.loadtest("gone.ortune")
 
 
 def test_nobody_answers() -> None:
-    with pytest.raises(OrtuneError, match="no server answers at http://127.0.0.1:9"):
+    with pytest.raises(OrtuneError, match="no server answers at http"):
         ot.loadtest("http://127.0.0.1:9")
