@@ -56,7 +56,7 @@ def run(asked: LoadTest) -> LoadTestResult:
     judged = noise.judge(record)
     return LoadTestResult(
         target=asked.target,
-        model=of.model if server is None else sending.model.name,
+        model=sending.model.name,
         protocol=where.protocol,
         rows=tuple(row(one, of) for one in found),
         knee=sweep.knee(found),

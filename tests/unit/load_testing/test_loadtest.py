@@ -12,14 +12,15 @@ from tests.unit.load_testing.toy_servers import Script, over_grpc, over_http
 import ortune as ot
 from ortune.cli.main import root
 from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.result import as_json
 
 
 def saved(path: Path, delay_s: float, **how: object) -> Path:
     with over_http(Script(delay_s=lambda number: delay_s)) as url:
         found = ot.loadtest(url, requests=60, warm_up=0.0, **how)  # type: ignore[arg-type]
-    from ortune.core.result import as_json
-
-    path.write_text(as_json(found))
+    made = json.loads(as_json(found))
+    made["judgement"]["too_noisy"] = False  # as a calm machine says, whatever runs here
+    path.write_text(json.dumps(made))
     return path
 
 
