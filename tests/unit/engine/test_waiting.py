@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.unit.engine.scripted import row
 
-from ortune.engine.queue.waiting import Request, Waiting
+from ortune.engine.queue.waiting import QueuedRequest, WaitingRequests
 
 
 @pytest.fixture
@@ -18,18 +18,18 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     made.close()
 
 
-def request(loop: asyncio.AbstractEventLoop, at: int = 0, rows: int = 1) -> Request:
-    return Request(row(at, rows=rows), rows, loop.create_future(), at)
+def request(loop: asyncio.AbstractEventLoop, at: int = 0, rows: int = 1) -> QueuedRequest:
+    return QueuedRequest(row(at, rows=rows), rows, loop.create_future(), at)
 
 
-def filled(waiting: Waiting, *requests: Request, form: str = "a") -> Waiting:
+def filled(waiting: WaitingRequests, *requests: QueuedRequest, form: str = "a") -> WaitingRequests:
     for one in requests:
         waiting.add(one, form)
     return waiting
 
 
 def test_without_a_delay_everything_goes_at_once(loop: asyncio.AbstractEventLoop) -> None:
-    waiting = Waiting(8)
+    waiting = WaitingRequests(8)
     assert waiting.ready(0) == (None, None)
     one, two = request(loop), request(loop)
     filled(waiting, one, two)
@@ -39,7 +39,7 @@ def test_without_a_delay_everything_goes_at_once(loop: asyncio.AbstractEventLoop
 
 
 def test_a_delay_counts_from_the_first_request(loop: asyncio.AbstractEventLoop) -> None:
-    waiting = filled(Waiting(8, 100), request(loop, 10), request(loop, 90))
+    waiting = filled(WaitingRequests(8, 100), request(loop, 10), request(loop, 90))
     filled(waiting, request(loop, 50), form="b")
     assert waiting.ready(60) == (None, 50)
     assert waiting.ready(110) == ("a", None)
@@ -65,7 +65,7 @@ def test_a_delay_counts_from_the_first_request(loop: asyncio.AbstractEventLoop) 
 def test_the_largest_preferred_size_that_is_there_goes(
     loop: asyncio.AbstractEventLoop, rows: list[int], batches: list[int]
 ) -> None:
-    waiting = Waiting(8, 100, preferred=[4, 2, 16])
+    waiting = WaitingRequests(8, 100, preferred=[4, 2, 16])
     filled(waiting, *(request(loop, rows=one) for one in rows))
     form, _ = waiting.ready(0)
     taken = [sum(one.rows for one in waiting.take(form))] if form is not None else []
@@ -75,21 +75,21 @@ def test_the_largest_preferred_size_that_is_there_goes(
 def test_forms_take_turns_and_a_lone_request_waits_for_nobody(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    waiting = filled(Waiting(1), *(request(loop) for _ in range(2)))
+    waiting = filled(WaitingRequests(1), *(request(loop) for _ in range(2)))
     filled(waiting, request(loop), form="b")
     order = []
     while (form := waiting.ready(0)[0]) is not None:
         order.append(form)
         waiting.take(form)
     assert order == ["a", "b", "a"]
-    delayed = Waiting(8, 100)
+    delayed = WaitingRequests(8, 100)
     delayed.add(request(loop), 77)
     assert delayed.ready(0) == (77, None)
 
 
 def test_what_is_dropped_is_gone(loop: asyncio.AbstractEventLoop) -> None:
     one, two = request(loop, rows=2), request(loop)
-    waiting = filled(Waiting(8), one, two)
+    waiting = filled(WaitingRequests(8), one, two)
     assert waiting.drop(one, "a") and not waiting.drop(one, "a") and not waiting.drop(two, "b")
     assert waiting.depth == 1 and waiting.take("a") == [two]
     assert not waiting.drop(two, "a")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ortune.core.trial import Interval
 from ortune.engine.instances import Serving
-from ortune.load_testing.goal.space import COORDINATES, Space
+from ortune.load_testing.goal.space import COORDINATES, ServingSpace
 from ortune.measurement.timing.stats import student
 
 MARGIN = 1.02
@@ -38,7 +38,7 @@ class Tried:
         return statistics.geometric_mean(self.ratios)
 
 
-def descend(space: Space, start: Serving) -> Generator[Serving, float | None, list[Tried]]:
+def descend(space: ServingSpace, start: Serving) -> Generator[Serving, float | None, list[Tried]]:
     """Walk from the defaults along one coordinate after the other, as long as it gets better.
 
     Yields settings and is sent their score over the defaults', both measured in one pair; None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,6 @@ from ortune.core.event import Progress, Sink, silent
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.outputs import free
 from ortune.core.trial import Interval
-from ortune.data.sources import Source
 from ortune.engine import archive, joining
 from ortune.engine.instances import Serving
 from ortune.engine.load import load
@@ -25,17 +26,20 @@ from ortune.engine.signing import signature_of
 from ortune.load_testing import slo
 from ortune.load_testing.goal.descent import Tried, confirmed, descend
 from ortune.load_testing.goal.result import GoalResult, TriedRow
-from ortune.load_testing.goal.servers import WELL, Measures, Scores, Servers
-from ortune.load_testing.goal.space import Space
+from ortune.load_testing.goal.servers import ROUGHLY, WELL, Measures, Scores, Servers
+from ortune.load_testing.goal.space import ServingSpace
+from ortune.load_testing.requests import LoadTest
 
 FEWEST_PAIRS, PAIRS = 3, 6
 """Fresh pairs of servers that confirm: the fewest that say anything, and how many are meant."""
 _START_S = 4.0
 """What starting a server takes, about."""
+_LEVELS = 40
+"""Of the shortest search: one turn of the defaults, one pair, and the fewest that confirm it."""
 UNSIGNED = "the signature is of the file as it was: the copy has none (ortune pack --sign)"
 
 
-class Starts(Protocol):
+class _Starts(Protocol):
     """What starts a server of settings."""
 
     def started(self, how: Serving, side: str) -> AbstractContextManager[Measures]:
@@ -52,8 +56,8 @@ class Search:
 
     def __init__(
         self,
-        servers: Starts,
-        space: Space,
+        servers: _Starts,
+        space: ServingSpace,
         scores: Scores,
         seconds: float,
         sink: Sink = silent,
@@ -70,12 +74,14 @@ class Search:
         """Search, confirm, and say what came of it; bundle and goal are left to the caller.
 
         Raises:
+            BadSettings: The time is too short for this percentile of this model.
             OrtuneError: The defaults cannot be served.
         """
         defaults = Serving()
         with self._servers.started(defaults, "defaults") as home:
             self._tell("the defaults")
             self._scores.begin(home)
+            self._demand_time()
             before, took = self._timed(lambda: self._scores.turn([home])[0])
             self._pair_s = 2 * took + _START_S
             tried = self._tried(home, defaults)
@@ -106,6 +112,21 @@ class Search:
             notes=tuple(self._notes),
         )
 
+    def _demand_time(self) -> None:
+        """Refuse a search that could only begin.
+
+        Raises:
+            BadSettings: The time is too short for this percentile of this model.
+        """
+        needed = _LEVELS * self._scores.level_s
+        if self._seconds < needed:
+            tail = self._scores.goal.percentile
+            raise BadSettings(
+                f"p{tail:g} takes {self._scores.level_s:.0f} s for each rate that is asked about "
+                f"here, and {self._seconds:.0f} s are given for all of it",
+                fix=f"give --time {math.ceil(needed / 60)}m, or a goal on a lower percentile",
+            )
+
     @property
     def _left(self) -> float:
         return self._seconds - (self._clock() - self._began)
@@ -116,7 +137,7 @@ class Search:
         try:
             one = next(steps)
             while True:
-                enough = self._left >= (1 + FEWEST_PAIRS) * self._pair_s
+                enough = self._left >= (1 + FEWEST_PAIRS * WELL / ROUGHLY) * self._pair_s
                 one = steps.send(self._pair(home, one) if enough else None)
         except StopIteration as done:
             tried: list[Tried] = done.value
@@ -182,79 +203,52 @@ class Search:
         return f"the defaults are best: of {others} the best, {best}, has {said}"
 
 
-def search(
-    bundle: str | Path,
-    text: str,
-    *,
-    out: str | Path | None = None,
-    rate: float = 0.0,
-    seconds: float = 900.0,
-    protocol: str = "grpc",
-    model: str = "",
-    processes: int = 1,
-    data: Source | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    batch: int = 0,
-    options: Sequence[str] = (),
-    force: bool = False,
-    sink: Sink = silent,
-) -> GoalResult:
+def search(asked: LoadTest) -> GoalResult:
     """Choose instances, batch, queue delay and threads for a goal, by measuring real servers.
 
-    Each candidate is measured in turns with the defaults; the best is confirmed in fresh pairs of
-    servers. That the defaults are best is an answer.
-
-    Args:
-        text: Such as ``p99<=20ms``: the highest rate that keeps it is sought.
-        out: Where a copy of the bundle goes that holds the choice.
-        rate: Requests a second at which the lowest percentile is sought instead.
-        seconds: Time for all of it, about.
-        protocol: ``http`` or ``grpc``.
-        model: Which of several in the bundle.
-        processes: Server processes, among which the CPUs are divided.
-        options: More words for `ortune serve`.
+    Sought is the highest rate that keeps the goal, or, where a rate is given, the lowest
+    percentile at it. Each candidate is measured in turns with the defaults; the best is confirmed
+    in fresh pairs of servers. That the defaults are best is an answer.
 
     Raises:
-        BadSettings: The goal cannot be read, or it is no bundle.
+        BadSettings: It is no bundle, there are several rates, or the time is too short.
         OrtuneError: The defaults cannot be served, or the copy cannot be written.
     """
-    path, goal = Path(bundle), slo.read(text)
+    path, goal = Path(asked.target), slo.read(asked.goal)
     if not archive.is_bundle(path):
         raise BadSettings(
             f"{path.name} is a plain model, and a choice is written into a bundle",
             fix="give a file made by pack",
         )
-    if out is not None:
-        free(Path(out), force, path)
-    words = (*options, *(("--processes", str(processes)) if processes > 1 else ()))
+    if len(asked.rate) > 1:
+        raise BadSettings("a goal is sought at one rate", fix="give one --rate, or none")
+    if asked.out is not None:
+        free(asked.out, asked.force, path)
     with TemporaryDirectory(prefix="ortune-goal-") as folder:
-        plain = Path(folder) / path.name
+        plain, servers = Path(folder) / path.name, Servers(asked, Path(folder))
         write(path, plain, Serving())
-        space = _space(plain, model, processes, goal.limit_ns / 1e3, words)
-        servers = Servers(
-            path, Path(folder), protocol, model, data, shapes, ranges, batch, tuple(words)
-        )
-        found = Search(servers, space, Scores(goal, rate), seconds, sink).run()
+        space = _space(asked, plain, goal.limit_ns / 1e3)
+        scores = Scores(goal, *asked.rate)
+        found = Search(servers, space, scores, asked.time, asked.sink).run()
     result = replace(found, bundle=str(path), goal=str(goal))
-    if out is None:
+    if asked.out is None:
         return result
     if signature_of(path).exists():
         result = replace(result, notes=(*result.notes, UNSIGNED))
-    return replace(result, out=str(with_serving(path, out, result.chosen, force=force)))
+    made = with_serving(path, asked.out, result.chosen, force=asked.force)
+    return replace(result, out=str(made))
 
 
-def _space(
-    plain: Path, model: str, processes: int, limit_us: float, options: Sequence[str]
-) -> Space:
+def _space(asked: LoadTest, plain: Path, limit_us: float) -> ServingSpace:
     """Return what a bundle can be served with here; it is opened once for that.
 
     Args:
         plain: The bundle as if nobody had chosen anything for it yet.
     """
-    with load(plain, custom_ops="--allow-custom-ops" in options) as engine:
-        name = model.partition("/")[0]
+    code = "--allow-custom-ops" in shlex.split(asked.serve)
+    with load(plain, on=asked.on or None, custom_ops=code) as engine:
+        name = asked.model.partition("/")[0]
         call = engine[name if name in engine.models else engine.models[0]]
         threads = engine.backend.threads or effective_cpus()
         joins = joining.free(call.signature)
-    return Space(max(1, effective_cpus() // processes), threads, joins, limit_us)
+    return ServingSpace(max(1, effective_cpus() // asked.processes), threads, joins, limit_us)

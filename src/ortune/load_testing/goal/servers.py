@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,12 @@ from typing import Protocol
 import numpy as np
 
 from ortune.bundle.serving import write
-from ortune.data.sources import Source
 from ortune.engine.instances import Serving
 from ortune.load_testing.goal.objective import requests, sustained
 from ortune.load_testing.level import Level
 from ortune.load_testing.load import Load
-from ortune.load_testing.measure import clients
+from ortune.load_testing.measure import Calling, clients
+from ortune.load_testing.requests import LoadTest
 from ortune.load_testing.serving import serving
 from ortune.load_testing.slo import LatencyLimit
 
@@ -80,6 +81,11 @@ class Scores:
         self._bounds = least, 10 * max(full.rate, lone.rate, least)
         self._last = _CAUTION * full.rate
 
+    @property
+    def level_s(self) -> float:
+        """Seconds of a level, about."""
+        return requests(self.goal.percentile, self.beyond) / (self.rate or self._last)
+
     def turn(self, servers: Sequence[Measures]) -> list[float]:
         """Score servers one after the other, all by the same arrivals and from the same rate."""
         self._turns += 1
@@ -111,24 +117,22 @@ class Scores:
 
 @dataclass(frozen=True)
 class Servers:
-    """Starts servers of one bundle.
+    """Starts servers of one bundle, as a load test would.
 
     Attributes:
         folder: For copies of the bundle.
-        protocol: ``http`` or ``grpc``.
-        model: Which of several; not needed where there is one alone.
-        options: More words for `ortune serve`.
     """
 
-    bundle: Path
+    asked: LoadTest
     folder: Path
-    protocol: str = "grpc"
-    model: str = ""
-    data: Source | None = None
-    shapes: Mapping[str, tuple[int, ...]] | None = None
-    ranges: Mapping[str, tuple[float, float]] | None = None
-    batch: int = 0
-    options: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> list[str]:
+        """More words for `ortune serve`."""
+        asked = self.asked
+        on = ["--on", asked.on] if asked.on else []
+        many = ["--processes", str(asked.processes)] if asked.processes > 1 else []
+        return [*shlex.split(asked.serve), *on, *many]
 
     @contextmanager
     def started(self, how: Serving, side: str) -> Iterator[Measures]:
@@ -140,18 +144,20 @@ class Servers:
         Raises:
             OrtuneError: It does not get ready, or gives no answer.
         """
-        copy = self.folder / side / self.bundle.name  # a model is named like its file
+        asked, bundle = self.asked, Path(self.asked.target)
+        copy = self.folder / side / bundle.name  # a model is named like its file
         copy.parent.mkdir(exist_ok=True)
-        write(self.bundle, copy, how)
+        write(bundle, copy, how)
         with (
             serving(copy, options=self.options) as server,
             clients(
-                server.url(self.protocol),
-                model=self.model,
-                data=self.data,
-                shapes=self.shapes,
-                ranges=self.ranges,
-                batch=self.batch,
+                server.url(asked.protocol),
+                model=asked.model,
+                data=asked.data,
+                shapes=asked.shapes,
+                ranges=asked.ranges,
+                batch=asked.batch,
+                calling=Calling(asked.clients, asked.connections, asked.timeout),
             ) as found,
         ):
             yield found

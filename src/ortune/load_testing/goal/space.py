@@ -17,7 +17,7 @@ _DELAYED = 4
 
 
 @dataclass(frozen=True)
-class Space:
+class ServingSpace:
     """What a bundle can be served with on this machine.
 
     Attributes:

@@ -11,14 +11,14 @@ import pytest
 
 from ortune.engine.instances import Serving
 from ortune.load_testing.goal.descent import Tried, confirmed, descend
-from ortune.load_testing.goal.space import Space
+from ortune.load_testing.goal.space import ServingSpace
 
-SPACE = Space(cpus=4, threads=4, joins=True, limit_us=20_000)
+SPACE = ServingSpace(cpus=4, threads=4, joins=True, limit_us=20_000)
 Score = Callable[[Serving], float]
 
 
 def walked(
-    score: Score, space: Space = SPACE, pairs: int = 1000
+    score: Score, space: ServingSpace = SPACE, pairs: int = 1000
 ) -> tuple[list[Tried], list[Serving]]:
     """Return what was tried, the best first, and every pair that was asked for."""
     asked: list[Serving] = []
@@ -50,13 +50,13 @@ class TestSpace:
         assert not list(SPACE.neighbours(Serving(max_batch=1), "max_delay_us", 1))
         two = Serving(instances=2, threads=1)
         assert list(SPACE.neighbours(two, "threads", 1)) == [Serving(instances=2)]
-        narrow = Space(cpus=4, threads=1, joins=True, limit_us=1e6)
+        narrow = ServingSpace(cpus=4, threads=1, joins=True, limit_us=1e6)
         assert [one.threads for one in narrow.neighbours(Serving(), "threads", 1)] == [2, 4]
         wide = replace(Serving(), threads=4)
         assert next(narrow.neighbours(wide, "instances", 1)) == Serving(instances=2, threads=2)
 
     def test_a_model_that_joins_nothing_has_no_batches(self) -> None:
-        space = Space(cpus=2, threads=2, joins=False, limit_us=20_000)
+        space = ServingSpace(cpus=2, threads=2, joins=False, limit_us=20_000)
         for name in ("max_batch", "max_delay_us"):
             assert not list(space.neighbours(Serving(), name, 1))
         assert space.spelled(Serving()) == "1 instance, 2 threads, max_batch 8, delay 0 us"
@@ -102,7 +102,7 @@ class TestDescent:
         assert all(one.ratios for one in tried)
 
     def test_nothing_to_try(self) -> None:
-        assert walked(lambda one: 1.0, Space(1, 1, False, 1e6)) == ([], [])
+        assert walked(lambda one: 1.0, ServingSpace(1, 1, False, 1e6)) == ([], [])
 
 
 class TestConfirmed:
