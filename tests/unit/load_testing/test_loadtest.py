@@ -51,7 +51,7 @@ def test_a_sweep() -> None:
     assert found.processes == 0
     assert "http, concurrency 4" in repr(found)
     assert len(found.records()) == 2
-    assert sum("concurrency" in text for text in told) == 4
+    assert sum("load test" in text for text in told) == 4
 
 
 def test_an_open_loop_over_grpc() -> None:
