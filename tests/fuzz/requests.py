@@ -123,8 +123,9 @@ def message(rng: Random) -> bytes:
         name, datatype, values = one["name"], one["datatype"], one["data"]
         held = made.inputs.add(name=name, datatype=datatype, shape=one["shape"])
         if raw:
-            array = np.array(values, "<f4" if datatype == "FP32" else "<i8")
-            made.raw_input_contents.append(_raw(values if datatype == "BYTES" else array))
+            kinds = {"FP32": "<f4", "INT64": "<i8"}
+            given = np.array(values, kinds[datatype]) if datatype in kinds else values
+            made.raw_input_contents.append(_raw(given))
             continue
         held.contents.SetInParent()
         flat = [word.encode() for word in values] if datatype == "BYTES" else values

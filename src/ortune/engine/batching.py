@@ -240,7 +240,7 @@ def _deliver(
     """Wake every event loop once, however many of its requests are answered."""
     loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
     for request, answer in zip(batch, answers, strict=True):
-        whole = (
+        whole: Answered | Exception = (
             answer
             if isinstance(answer, Exception)
             else Answered(answer, request.queued_ns, start, end, rows)

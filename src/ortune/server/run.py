@@ -1,4 +1,4 @@
-"""One process that serves: models, both front ends in one loop, and an end that loses nothing."""
+"""One process that serves: both front ends in one loop, and an end that loses nothing."""
 
 from __future__ import annotations
 

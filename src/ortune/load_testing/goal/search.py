@@ -228,7 +228,7 @@ def search(asked: LoadTest) -> GoalResult:
         plain, servers = Path(folder) / path.name, Servers(asked, Path(folder))
         write(path, plain, Serving())
         space = _space(asked, plain, goal.limit_ns / 1e3)
-        scores = Scores(goal, *asked.rate)
+        scores = Scores(goal, asked.rate[0] if asked.rate else 0.0)
         found = Search(servers, space, scores, asked.time, asked.sink).run()
     result = replace(found, bundle=str(path), goal=str(goal))
     if asked.out is None:

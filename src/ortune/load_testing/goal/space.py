@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ortune.core import wording
 from ortune.engine.instances import Serving
@@ -41,7 +42,8 @@ class ServingSpace:
         values, here = self._values(at, name), self._value(at, name)
         beyond = [one for one in values if (one - here) * direction > 0]
         for one in sorted(beyond, reverse=direction < 0):
-            yield self._fitting(replace(at, **{name: one}))
+            changed: dict[str, Any] = {name: one}
+            yield self._fitting(replace(at, **changed))
 
     def spelled(self, at: Serving) -> str:
         """Return settings as rows of a table have them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ortune.core.errors import BackendMissing, BadModel, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Tensors
 from ortune.runtimes.in_process import InProcess
+from ortune.runtimes.onnxruntime import bfloat16
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 
 LEVELS = {
@@ -35,9 +37,11 @@ class OrtSession(InProcess):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self._names = [value.name for value in inner.get_outputs()]
+        held = {value.type for value in (*inner.get_inputs(), *inner.get_outputs())}
+        self._run = partial(bfloat16.run, inner) if bfloat16.NAME in held else inner.run
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        return dict(zip(self._names, self.inner.run(self._names, feeds), strict=True))
+        return dict(zip(self._names, self._run(self._names, feeds), strict=True))
 
     def placement(self) -> Mapping[str, int]:
         """Read the runtime's own record of which provider took how many nodes."""

@@ -68,7 +68,7 @@ class TestDescent:
 
         def score(one: Serving) -> float:
             far = abs(math.log2(one.instances / 2)) + abs(math.log2(one.max_batch / 32))
-            far += abs(math.log2(max(100, one.max_delay_us) / 300)) + ((one.threads or 2) - 1)
+            far += abs(math.log2((one.max_delay_us + 100) / 400)) + ((one.threads or 2) - 1)
             return math.exp(-0.1 * far)
 
         tried, asked = walked(score)

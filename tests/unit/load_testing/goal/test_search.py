@@ -39,10 +39,10 @@ class Machine:
         live: Servers that run.
     """
 
-    def __init__(self, capacity: Capacity, noise: float = 0.05) -> None:
+    def __init__(self, capacity: Capacity, noise: float = 0.05, seed: int = 3) -> None:
         self.capacity, self.noise = capacity, noise
         self.now, self.live = 0.0, 0
-        self.rng = np.random.default_rng(3)
+        self.rng = np.random.default_rng(seed)
         self.sides: list[tuple[str, Serving]] = []
 
     @contextmanager
@@ -91,7 +91,7 @@ def test_the_better_settings_are_found_and_confirmed_by_fresh_pairs() -> None:
     machine = Machine(better_with_two)
     found = machine.found(2000)
     assert found.better and found.chosen == Serving(instances=2)
-    assert found.ratio.low > 1.1 and found.ratio.low < 500 / 400 < found.ratio.high + 0.1
+    assert 1.2 < found.ratio.low < found.ratio.high < 1.4, "442 requests/s over 342"
     assert found.verdict.startswith("2 instances, 1 thread, max_batch 8, delay 0 us: 1.")
     assert "requests/s with p99<=20ms" in found.before
     assert found.tried[0].settings == found.choice and found.tried[0].pairs == 2
@@ -109,7 +109,7 @@ def test_the_defaults_may_be_best() -> None:
 
 
 def test_noise_alone_is_no_gain() -> None:
-    chosen = [Machine(lambda one: 400.0, noise=0.1).found(2000) for _ in range(3)]
+    chosen = [Machine(lambda one: 400.0, noise=0.1, seed=n).found(2000) for n in range(3)]
     assert not any(one.better for one in chosen)
 
 
@@ -169,7 +169,7 @@ class TestVerb:
         found = loadtest(str(bundle), goal="p99<=20ms", out=out, time=3000, sink=told.append)
         assert isinstance(found, GoalResult)
         assert found.out == str(out) and found.goal == "p99<=20ms"
-        assert found.chosen == Serving(max_batch=4)
+        assert found.better and found.chosen.max_batch == 4
         assert any("the copy has none" in one for one in found.notes)
         assert bundle.read_bytes() == before
         with load(out) as engine:
@@ -203,5 +203,5 @@ class TestVerb:
         words = ["loadtest", str(bundle), "--goal", "p99<=20ms", "-o", str(out), "--time", "50m"]
         assert main(words) == 0
         said = capsys.readouterr().out
-        assert "the defaults, 1 instance" in said and f"wrote {out}: 1 instance" in said
-        assert "max_batch 4" in said and "fresh pairs" in said
+        assert "the defaults, 1 instance" in said and "fresh pairs" in said
+        assert "max_batch 4" in said.partition(f"wrote {out}: ")[2]

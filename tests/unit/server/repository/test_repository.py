@@ -112,8 +112,9 @@ def test_two_sources_do_not_share_a_name(tmp_path: Path) -> None:
     path = write(tmp_path / "toy.onnx")
 
     def named(file: Path) -> Engine:
-        engine = opened(file)
-        return Engine({"x": engine[""]}, engine.backend, ExitStack())
+        engine, stack = opened(file), ExitStack()
+        stack.callback(engine.close)
+        return Engine({"x": engine[""]}, engine.backend, stack)
 
     async def main() -> None:
         sources = [ModelSource("toy.x", path), ModelSource("toy", path)]
@@ -249,9 +250,9 @@ def test_a_reload_under_load_drops_nothing_and_never_mixes(tmp_path: Path) -> No
         found, stop = Counter[float](), asyncio.Event()
         clients = [asyncio.create_task(client(repository, found, stop)) for _ in range(8)]
         for value in (3, 4, 5):
-            before = sum(found.values())
             write(path, value)
             await repository.reload("toy")
+            before = sum(found.values())
             await settled(lambda before=before: sum(found.values()) > before + 20)
         stop.set()
         await asyncio.gather(*clients)
