@@ -254,7 +254,7 @@ def test_versions_backends_and_a_file_that_changes_under_load(
             thread.start()
         fresh = studies.write_model(tmp_path / "fresh.onnx", studies.MODEL)
         fresh.replace(tmp_path / "models" / "toy" / "2" / "any.onnx")
-        assert until(lambda: np.array_equal(found[-1], first)), running.said
+        assert until(lambda: bool(found) and np.array_equal(found[-1], first)), running.said
         torn = tmp_path / "torn.onnx"
         torn.write_bytes(b"no model")
         torn.replace(tmp_path / "models" / "toy" / "2" / "any.onnx")
