@@ -14,12 +14,12 @@ from ortune.protocol.status import Refused, Status, refused
 from ortune.server.repository import sources
 from ortune.server.repository.catalog import Catalog
 from ortune.server.repository.counters import Counters
-from ortune.server.repository.deadlines import Deadlines
 from ortune.server.repository.pictures import Decoder
 from ortune.server.repository.room import NOT_READY, Room
 from ortune.server.repository.served import Around, Limits, Served
 from ortune.server.repository.slot import OpenFile, Slot, open_changed
 from ortune.server.repository.sources import ModelSource, State
+from ortune.server.repository.timeouts import Timeouts
 
 Opener: TypeAlias = Callable[[Path], Engine]
 """Opens a file; it may block and raise any error."""
@@ -60,7 +60,7 @@ class Repository:
         self._around = Around(
             self.limits,
             Room(self.limits.max_held),
-            Deadlines(self.limits.timeout_s),
+            Timeouts(self.limits.timeout_s),
             Decoder(self.limits.max_queue),
             self._catalog.model,
             self._catalog.versions,

@@ -21,10 +21,10 @@ from ortune.protocol.datatypes import RAW_ONLY, datatype
 from ortune.protocol.inference import Asked, InferRequest, InferResponse, Output
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.repository.counters import Counters
-from ortune.server.repository.deadlines import Deadlines
 from ortune.server.repository.pictures import Decoder
 from ortune.server.repository.room import FULL, LATE, NOT_READY, Room
 from ortune.server.repository.tensors import carried, ranked, texts
+from ortune.server.repository.timeouts import Timeouts
 
 PLATFORM = "onnxruntime_onnx"
 """Triton's word for what computes ONNX files."""
@@ -70,7 +70,7 @@ class Around:
     Attributes:
         limits: What is let in.
         room: Memory for the data of requests.
-        deadlines: Bound what takes long and names no bound itself.
+        timeouts: Bound what takes long and names no bound itself.
         decoder: Reads pictures.
         current: Which model answers to a name and version now.
         versions: Versions of a name that are served now.
@@ -78,7 +78,7 @@ class Around:
 
     limits: Limits
     room: Room
-    deadlines: Deadlines
+    timeouts: Timeouts
     decoder: Decoder
     current: Callable[[str, str], Served]
     versions: Callable[[str], Sequence[str]]
@@ -255,7 +255,7 @@ class Served:
         work = self.call.answered(**feeds)
         try:
             if not seconds:
-                return await self._around.deadlines.within(work)
+                return await self._around.timeouts.within(work)
             async with asyncio.timeout(seconds):
                 return await work
         except QueueFull:

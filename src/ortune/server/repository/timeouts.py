@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Deadlines:
+class Timeouts:
     """Gives up what takes longer than so many seconds. It belongs to one event loop.
 
     As `asyncio.timeout`, whose timer for each request costs as much as all else that is done for a
