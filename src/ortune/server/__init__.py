@@ -1,1 +1,1 @@
-"""Serve models over the Open Inference Protocol."""
+"""Models behind the Open Inference Protocol v2: HTTP and gRPC in one process and loop."""
