@@ -13,14 +13,16 @@ from ortune.server.journal import Journal
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.served import Limits
 from ortune.server.repository.sources import find
-from ortune.server.settings import MAX_BODY, Serve
-
-_MAX_QUEUE = 1024
+from ortune.server.settings import Serve
 
 
 def limits(asked: Serve) -> Limits:
     """Return what a server lets in."""
-    return Limits(asked.max_queue or _MAX_QUEUE, asked.timeout, asked.max_body or MAX_BODY)
+    return Limits(
+        max_queue=asked.max_queue or Limits.max_queue,
+        timeout_s=asked.timeout,
+        max_body=asked.max_body or Limits.max_body,
+    )
 
 
 def opener(asked: Serve) -> Callable[[Path], Engine]:

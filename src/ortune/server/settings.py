@@ -12,8 +12,6 @@ from ortune.core.fields import ByteSize, Counts, Duration, Files, Libraries, Opt
 from ortune.core.request import Request, parameters, request
 
 _PORTS = 65535
-MAX_BODY = 64 << 20
-"""Bytes of a request, where nothing is said: a batch of 32 pictures of 3 x 400 x 400 floats."""
 
 
 @request
