@@ -172,8 +172,9 @@ class _Grpc:
             response_deserializer=answer.FromString,
         )
         request = self._messages.message(f"{method}Request")(**given)
-        found = call(request, timeout=_TIMEOUT_S, metadata=self._metadata)
-        return MessageToDict(found, preserving_proto_field_name=True)
+        answered = call(request, timeout=_TIMEOUT_S, metadata=self._metadata)
+        found: dict[str, Any] = MessageToDict(answered, preserving_proto_field_name=True)
+        return found
 
 
 def path(model: str, version: str) -> str:
