@@ -14,13 +14,12 @@ from tests.packages.conformance.asking import Addresses
 from tests.packages.conformance.differences import DIFFERENCES, Difference, said, unlike
 from tests.serving import serving
 
+Both = tuple[Addresses, Addresses]
 CASES = http_cases.cases() | wrong_http.cases() | grpc_cases.cases() | client_cases.cases()
 
 
 @pytest.fixture(scope="module")
-def both(
-    triton: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Addresses, ...]]:
+def both(triton: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     """Ours and Triton with the same models."""
     assert triton.is_dir() and tritons.NUMPY_1.is_dir()
     folder = tmp_path_factory.mktemp("served")
@@ -33,7 +32,7 @@ def both(
         yield Addresses(ours.http, ours.grpc), Addresses(theirs.http, theirs.grpc)
 
 
-def test_answers_agree_but_for_the_list(both: tuple[Addresses, ...]) -> None:
+def test_answers_agree_but_for_the_list(both: Both) -> None:
     """One after the other in one test: what a request leaves behind shows in the next too."""
     used: Counter[Difference] = Counter()
     wrong = []
@@ -60,17 +59,15 @@ def analyzer() -> list[str]:
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("concurrency", [1, 8, 32])
 def test_perf_analyzer_ends_without_error(
-    both: tuple[Addresses, ...], analyzer: list[str], protocol: str, concurrency: int
+    both: Both, analyzer: list[str], protocol: str, concurrency: int
 ) -> None:
-    found = perf_analyzer.run(
-        analyzer, protocol, getattr(both[0], protocol), "sum", concurrency, shape="a:4"
-    )
+    found = perf_analyzer.run(analyzer, protocol, getattr(both[0], protocol), "sum", concurrency)
     assert found.failed == 0 and found.per_second > 0
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_perf_analyzer_sees_the_queue_and_the_computing(
-    both: tuple[Addresses, ...], analyzer: list[str], protocol: str
+    both: Both, analyzer: list[str], protocol: str
 ) -> None:
     found = perf_analyzer.run(analyzer, protocol, getattr(both[0], protocol), "sum", 4)
     assert "Inference count" in found.said and "queue" in found.said

@@ -11,9 +11,9 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.test_serve_clients import values
 from tests.packages.conformance.asking import Addresses, Answer, Case
 from tests.packages.conformance.models import ECHOES
+from tests.tensors import values
 
 _KINDS: dict[str, ModuleType] = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 _METHODS: dict[str, tuple[Any, ...]] = {

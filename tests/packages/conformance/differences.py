@@ -1,4 +1,4 @@
-"""Where ours answers otherwise than Triton 2.51, each with its reason; everything else is equal."""
+"""Where ours answers otherwise than Triton 2.51, each with its reason; the rest is equal."""
 
 from __future__ import annotations
 

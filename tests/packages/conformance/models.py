@@ -7,17 +7,13 @@ from pathlib import Path
 
 import onnx
 
+from tests.tensors import TYPES
 from tests.unit import studies
 
 BATCH = 8
 """Rows that are joined at most: what ours takes where nothing is said."""
-ECHOES = {
-    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
-    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
-    "FP32": "float", "FP64": "double", "BYTES": "string",
-}  # fmt: skip
-"""Datatype -> type in ONNX text. BF16 has no form in the Python that stands in for Triton's
-backend."""
+ECHOES = {name: kind for name, kind in TYPES.items() if name != "BF16"}
+"""BF16 has no form in the Python that stands in for Triton's backend."""
 _HEAD = '<ir_version: 8, opset_import: ["": 17]>\n'
 MODELS = {
     "sum": """g (float[N,4] a, float[N,4] b) => (float[N,4] sum, float[N,4] difference) {
