@@ -75,6 +75,10 @@ check: dev wheel
 	$(PY) -m benchmarks.simplifiers
 	$(PY) -m benchmarks.main_job
 	$(PY) -m benchmarks.peers
+	$(PY) -m benchmarks.serving.overhead
+	$(PY) -m benchmarks.serving.pinned
+	$(PY) -m benchmarks.serving.peers
+	$(PY) -m benchmarks.serving.soak
 	$(PY) -m benchmarks.tables
 
 # Packages are run by what they are for: a real Triton with a stand-in backend, compilers, browsers;

@@ -9,13 +9,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.packages.tools import PACKAGES
-from tests.serving import ended, free_ports
+from tests.serving import bound, ended, free_ports
 
 INSTALLED = PACKAGES / "triton"
 NUMPY_1 = PACKAGES / "numpy1"
@@ -42,13 +42,16 @@ class Running:
 
 
 @contextmanager
-def running(repository: Path, folder: Path, *, numpy_1: bool = False) -> Iterator[Running]:
+def running(
+    repository: Path, folder: Path, *, numpy_1: bool = False, cpus: Collection[int] = ()
+) -> Iterator[Running]:
     """Serve a repository until the block ends.
 
     Args:
         repository: Models that name the backend ``onnxruntime``.
         folder: Where the server is put together and writes its log.
         numpy_1: Hand tensors over as arrays of NumPy 1.
+        cpus: What the server is bound to; any without it.
 
     Raises:
         AssertionError: It does not get ready; with the end of its log.
@@ -80,7 +83,7 @@ def running(repository: Path, folder: Path, *, numpy_1: bool = False) -> Iterato
     }
     log = folder / "triton.log"
     with log.open("wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, env=variables)
+        process = subprocess.Popen(bound(command, cpus), stdout=said, stderr=said, env=variables)
     made = Running(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}", process, log)
     try:
         _wait(made)
