@@ -24,6 +24,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     reader     Write the reader: one Python file that opens bundles where ortune is not installed.
     recheck    Run a bundle's golden samples and its benchmark again: is it as it was packed?
     report     Write the report as one offline file: HTML, or Markdown where the name ends in .md.
+    serve      Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until told to end.
     timeline   Time MODEL plain, optimized, quantized and both: once, a session, an inference.
     tune       Find the runtime settings that MODEL runs fastest with on one backend.
     verify     Judge whether OTHER answers like REFERENCE, within the budget.
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from ortune.reporting.write import report as report
     from ortune.rewrites.user_rule import rule as rule
     from ortune.search.optimize import optimize as optimize
+    from ortune.server.serve import serve as serve
 
 from ortune.core.version import __version__ as __version__
 
@@ -116,6 +118,7 @@ _HOME = {
     "recheck": "reporting.python.recheck",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
+    "serve": "server.serve",
     "step": "core.reading",
     "suggest": "analysis.profiling.suggestions",
     "timeline": "reporting.python.timeline",

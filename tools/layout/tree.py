@@ -47,7 +47,11 @@ class Limits:
     )
     listings: tuple[str, ...] = ("cli",)
     same_name: Mapping[str, str] = field(
-        default_factory=lambda: {"Target": "a backend of a search, and where a package goes"}
+        default_factory=lambda: {
+            "Target": "a backend of a search, and where a package goes",
+            "Refused": "a step that may do nothing, and a request that is not answered",
+            "Status": "of a trial, and of a request",
+        }
     )
 
 

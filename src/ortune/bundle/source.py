@@ -156,15 +156,41 @@ def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
         raise BadModel(f"{path.name} is not a bundle", fix="give a run or a file made by pack")
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
-        with archive.opened(path) as (file, manifest):
-            consent.demand(path.name, manifest, custom_ops)
-            archive.unpack(file, manifest, folder, manifest.members)
-        tuned = {member for plan in manifest.plans for member in plan.models.values()}
-        for member in (*tuned, *manifest.fallback.values()):
-            demand_inside(folder, member, manifest.members)
+        manifest = unpack(path, folder, custom_ops=custom_ops)
         only = len(manifest.fallback) == 1
         stem = Path(next(iter(manifest.fallback.values()))).stem if only else path.stem
         yield OpenBundle(word(stem), folder, manifest, path)
+
+
+def unpack(
+    path: Path, folder: Path, plan: PackedPlan | None = None, *, custom_ops: bool
+) -> Manifest:
+    """Check a bundle and unpack a plan of it, the original and the libraries into a folder.
+
+    Args:
+        plan: All of the bundle without one.
+        custom_ops: Whether code that it brings may be handed on and run.
+
+    Raises:
+        BadModel: It is no bundle, was changed after packing, or refers outside itself.
+        BadSettings: It brings code that is not allowed.
+    """
+    with archive.opened(path) as (file, manifest):
+        consent.demand(path.name, manifest, custom_ops)
+        plans = manifest.plans if plan is None else (plan,)
+        models = {member for one in plans for member in one.models.values()}
+        models |= {*manifest.fallback.values()}
+        golden = {
+            name
+            for one in plans
+            for pair in one.golden.values()
+            for name in (pair.inputs, pair.outputs)
+        }
+        some = {*models, *golden, *manifest.custom_ops}
+        archive.unpack(file, manifest, folder, manifest.members if plan is None else some)
+    for member in models:
+        demand_inside(folder, member, manifest.members)
+    return manifest
 
 
 def word(text: str) -> str:

@@ -22,6 +22,7 @@ from ortune.engine.manifest import (
     READER,
     RECIPE,
     SBOM,
+    SERVING,
     SETTINGS,
     Manifest,
     own,
@@ -49,6 +50,7 @@ TEXTS = {
     EVIDENCE: 8 << 20,
     SBOM: 4 << 20,
     PREPROCESS: 1 << 16,
+    SERVING: 1 << 16,
     READER: 1 << 20,
 } | {own(place, name): size for place in range(MOST_PLANS) for name, size in _OWN.items()}
 """Member that is read as text, and may be packed -> bytes at most: parsed, JSON may take fifty

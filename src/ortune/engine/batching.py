@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter_ns
 from types import MappingProxyType
-from typing import Any
+from typing import TypeAlias
 
 from ortune.core import wording
 from ortune.core.errors import OrtuneError
 from ortune.core.session import Tensors
-from ortune.engine.instances import MAX_BATCH, closed
-from ortune.engine.joining import Answer, Joint, Outputs
-
-MAX_QUEUE = 1024
-"""Requests that wait at most."""
+from ortune.engine.instances import MAX_BATCH, MAX_QUEUE, closed
+from ortune.engine.joining import Answer, Joint
+from ortune.engine.queue.waiting import Answered, Request, Waiting
 
 
 class QueueFull(OrtuneError):
@@ -62,20 +59,7 @@ class Statistics:
     batches: Mapping[int, Batches]
 
 
-@dataclass(eq=False, slots=True)
-class _Request:
-    feeds: Tensors
-    rows: int
-    future: asyncio.Future[Outputs]
-    queued_ns: int
-
-
-@dataclass(eq=False, slots=True)
-class _Waiting:
-    """Requests of one form, in the order that they came."""
-
-    requests: deque[_Request] = field(default_factory=deque)
-    rows: int = 0
+_Settled: TypeAlias = tuple[asyncio.Future[Answered], Answered | Exception]
 
 
 class Batcher:
@@ -88,10 +72,12 @@ class Batcher:
     Args:
         name: The model's, for messages.
         joint: Computes requests, alone or joined.
-        workers: Threads that compute. They start at once, so that they have the state of the
-            thread that opened the sessions (denormals are flushed by thread).
+        workers: Threads that compute. They start with the first request.
+        at_once: They start now, with the state of the thread that opened the sessions
+            (denormals are flushed by thread).
         max_batch: Rows that are computed together at most.
         max_delay_us: Microseconds that a request waits for others.
+        preferred: Rows that are enough: with them a batch waits no longer.
         max_queue: Requests that wait at most.
     """
 
@@ -101,26 +87,32 @@ class Batcher:
         joint: Joint,
         *,
         workers: int = 1,
+        at_once: bool = False,
         max_batch: int = MAX_BATCH,
         max_delay_us: int = 0,
+        preferred: Collection[int] = (),
         max_queue: int = MAX_QUEUE,
     ) -> None:
         self._name, self._joint = name, joint
-        self._most, self._delay_ns, self._bound = max_batch, 1000 * max_delay_us, max_queue
-        self._waiting: dict[Hashable, _Waiting] = {}
-        self._depth = self._failed = self._cancelled = self._refused = 0
+        self._waiting = Waiting(max_batch, 1000 * max_delay_us, preferred)
+        self._bound = max_queue
+        self._failed = self._cancelled = self._refused = 0
         self._batches: dict[int, Batches] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._work, name=f"ortune {name}", daemon=True)
-            for _ in range(workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._workers = workers
+        self._threads: list[threading.Thread] = []
+        if at_once:
+            self._start()
 
-    async def submit(self, feeds: Tensors) -> Outputs:
-        """Queue one request and return its outputs.
+    def _start(self) -> None:
+        for _ in range(self._workers):
+            thread = threading.Thread(target=self._work, name=f"ortune {self._name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    async def answered(self, feeds: Tensors) -> Answered:
+        """Queue one request and return its outputs with its times.
 
         Raises:
             QueueFull: Too many wait.
@@ -128,8 +120,8 @@ class Batcher:
             OrtuneError: The queue was closed.
         """
         form, rows = self._joint.form(feeds)
-        future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
-        request = _Request(feeds, rows, future, perf_counter_ns())
+        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        request = Request(feeds, rows, future, perf_counter_ns())
         key: Hashable = id(request) if form is None else form  # what is not joined is alone in it
         self._add(request, key)
         try:
@@ -138,40 +130,31 @@ class Batcher:
             self._drop(request, key)
             raise
 
-    def _add(self, request: _Request, form: Hashable) -> None:
+    def _add(self, request: Request, form: Hashable) -> None:
         with self._changed:
             if self._closed:
                 raise closed(self._name)
-            if self._depth >= self._bound:
+            if (depth := self._waiting.depth) >= self._bound:
                 self._refused += 1
                 raise QueueFull(
-                    f"{self._name}: {wording.count(self._depth, 'request')} wait, and no more may",
+                    f"{self._name}: {wording.count(depth, 'request')} wait, and no more may",
                     fix="send fewer at once, or load with more instances",
                 )
-            held = self._waiting.setdefault(form, _Waiting())
-            held.requests.append(request)
-            held.rows += request.rows
-            self._depth += 1
+            if not self._threads:
+                self._start()
+            self._waiting.add(request, form)
             self._changed.notify()
 
-    def _drop(self, request: _Request, form: Hashable) -> None:
+    def _drop(self, request: Request, form: Hashable) -> None:
         """Forget a request that nobody waits for any more, if it was not taken yet."""
         with self._changed:
-            held = self._waiting.get(form)
-            if held is None or request not in held.requests:
-                return
-            held.requests.remove(request)
-            held.rows -= request.rows
-            self._depth -= 1
-            self._cancelled += 1
-            if not held.requests:
-                del self._waiting[form]
+            self._cancelled += self._waiting.drop(request, form)
 
     @property
     def statistics(self) -> Statistics:
         """Counts as they are now."""
         with self._changed:
-            counts = self._depth, self._failed, self._cancelled, self._refused
+            counts = self._waiting.depth, self._failed, self._cancelled, self._refused
             return Statistics(*counts, MappingProxyType(dict(self._batches)))
 
     def close(self) -> None:
@@ -198,51 +181,31 @@ class Batcher:
         if batch:
             start = perf_counter_ns()
             answers = self._computed([one.feeds for one in batch])
-            self._count(batch, answers, start, perf_counter_ns())
-            _deliver(batch, answers)
+            end = perf_counter_ns()
+            rows = sum(one.rows for one in batch)
+            self._count(batch, answers, rows, start, end)
+            _deliver(batch, answers, rows, start, end)
         return bool(batch)
 
-    def _take(self) -> list[_Request]:
+    def _take(self) -> list[Request]:
         """Wait for a batch and return it, nothing when the queue is closed and empty."""
         with self._changed:
             while True:
-                form, wait_ns = self._ready(perf_counter_ns())
+                form, wait_ns = self._waiting.ready(perf_counter_ns(), hurry=self._closed)
                 if form is not None:
-                    if batch := self._pop(form):
+                    if batch := self._alive(self._waiting.take(form)):
                         return batch
-                elif self._closed and not self._waiting:
+                elif self._closed:
                     return []
                 else:
                     self._changed.wait(wait_ns and wait_ns / 1e9)
 
-    def _ready(self, now: int) -> tuple[Hashable | None, int | None]:
-        """Return a form whose requests may go, or how long the first of them still waits."""
-        soonest = None
-        for form, held in self._waiting.items():
-            left = held.requests[0].queued_ns + self._delay_ns - now
-            if left <= 0 or held.rows >= self._most or self._closed or isinstance(form, int):
-                return form, None
-            soonest = left if soonest is None else min(soonest, left)
-        return None, soonest
-
-    def _pop(self, form: Hashable) -> list[_Request]:
-        """Take a batch of a form; what is left of it goes behind the other forms."""
-        held = self._waiting.pop(form)
-        batch: list[_Request] = []
-        rows = 0
-        while held.requests and (not batch or rows + held.requests[0].rows <= self._most):
-            request = held.requests.popleft()
-            held.rows -= request.rows
-            self._depth -= 1
-            if request.future.cancelled():
-                self._cancelled += 1
-            else:
-                batch.append(request)
-                rows += request.rows
-        if held.requests:
-            self._waiting[form] = held
-        if self._waiting:
+    def _alive(self, taken: Sequence[Request]) -> list[Request]:
+        """Return those of a batch that somebody waits for; another worker sees to what is left."""
+        if self._waiting.depth:
             self._changed.notify()
+        batch = [one for one in taken if not one.future.cancelled()]
+        self._cancelled += len(taken) - len(batch)
         return batch
 
     def _computed(self, samples: Sequence[Tensors]) -> Sequence[Answer]:
@@ -253,9 +216,8 @@ class Batcher:
             return [error] * len(samples)
 
     def _count(
-        self, batch: Sequence[_Request], answers: Sequence[Answer], start: int, end: int
+        self, batch: Sequence[Request], answers: Sequence[Answer], rows: int, start: int, end: int
     ) -> None:
-        rows = sum(one.rows for one in batch)
         with self._changed:
             before = self._batches.get(rows, Batches())
             self._batches[rows] = Batches(
@@ -267,17 +229,24 @@ class Batcher:
             self._failed += sum(isinstance(one, Exception) for one in answers)
 
 
-def _deliver(batch: Sequence[_Request], answers: Sequence[Answer]) -> None:
+def _deliver(
+    batch: Sequence[Request], answers: Sequence[Answer], rows: int, start: int, end: int
+) -> None:
     """Wake every event loop once, however many of its requests are answered."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outputs], Answer]]] = {}
+    loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
     for request, answer in zip(batch, answers, strict=True):
-        loops.setdefault(request.future.get_loop(), []).append((request.future, answer))
+        whole = (
+            answer
+            if isinstance(answer, Exception)
+            else Answered(answer, request.queued_ns, start, end, rows)
+        )
+        loops.setdefault(request.future.get_loop(), []).append((request.future, whole))
     for loop, pairs in loops.items():
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(_settle, pairs)
 
 
-def _settle(pairs: Sequence[tuple[asyncio.Future[Any], Answer]]) -> None:
+def _settle(pairs: Sequence[_Settled]) -> None:
     for future, answer in pairs:
         if future.done():
             continue

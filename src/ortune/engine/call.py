@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core.backend import Backend
 from ortune.core.errors import BadData
 from ortune.core.session import Tensors
 from ortune.data import sizes
 from ortune.data.stream import Stream
 from ortune.engine.batching import Batcher, Statistics
-from ortune.engine.instances import Instances, Serving
+from ortune.engine.instances import Instances, Serving, flushes
 from ortune.engine.joining import Answer, Joint
 from ortune.engine.manifest import Signature
+from ortune.engine.queue.waiting import Answered
 from ortune.engine.samples.pictures import PictureInput
 from ortune.engine.signature import check, wanted
 
@@ -30,6 +32,7 @@ class Call:
     Attributes:
         name: The model's name, for messages.
         signature: What it takes and gives.
+        serving: How requests share runs.
         pictures: Its input that takes pictures; None where tensors alone are taken.
     """
 
@@ -42,30 +45,32 @@ class Call:
         serving: Serving | None = None,
         *,
         golden: Path | None = None,
-        compared: Callable[[Tensors, Tensors], Tensors] | None = None,
+        backend: Backend | None = None,
     ) -> None:
-        """Start the threads that serve `submit`.
+        """Be ready for calls. The threads behind `submit` start with the first request.
 
         Args:
             instances: What runs it.
             serving: How requests share runs.
             golden: Stream file of samples to warm up with.
-            compared: What of outputs the backend answers for, given inputs too; all without it.
+            backend: What the instances run on.
         """
         self.name = instances.name
         self.signature = signature
         self._instances = instances
         self._inputs = wanted(signature.inputs)
         self._golden = golden
-        self._joint = Joint(self.name, signature, instances.run, compared)
-        how = serving or Serving()
-        self._most = how.max_batch
+        self._joint = Joint(self.name, signature, instances.run, backend)
+        self.serving = how = serving or Serving()
         self._queue = Batcher(
             self.name,
             self._joint,
             workers=len(instances),
+            at_once=backend is not None and flushes(backend),
             max_batch=how.max_batch,
             max_delay_us=how.max_delay_us,
+            preferred=how.preferred,
+            max_queue=how.max_queue,
         )
 
     def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -75,9 +80,14 @@ class Call:
             BadData: The inputs do not fit the model.
             OrtuneError: The engine was closed.
         """
-        given = self._tensors(inputs)
-        check(given, self._inputs, self.name)
-        return self._instances.run(given)
+        return self.run(inputs)
+
+    def run(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
+        """As a call, with the inputs in a mapping."""
+        if self.pictures is not None:
+            inputs = self.pictures.tensors(inputs)
+        check(inputs, self._inputs, self.name)
+        return self._instances.run(inputs)
 
     def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
         """Run many samples, those of equal shapes together, and return their outputs in order.
@@ -94,7 +104,9 @@ class Call:
             except BadData as error:
                 raise BadData(f"sample {place}: {error.what}", fix=error.fix) from None
         rows = sum(self._joint.form(one)[1] for one in samples)
-        groups = self._joint.groups(samples, min(self._most, -(-rows // len(self._instances))))
+        groups = self._joint.groups(
+            samples, min(self.serving.max_batch, -(-rows // len(self._instances)))
+        )
         found: dict[int, dict[str, NDArray[Any]]] = {}
         for group, answers in zip(groups, self._computed(samples, groups), strict=True):
             for place, answer in zip(group, answers, strict=True):
@@ -124,6 +136,13 @@ class Call:
     async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Queue one request, to be joined with others that wait, and return its outputs.
 
+        As `answered`, without the times.
+        """
+        return (await self.answered(**inputs)).outputs
+
+    async def answered(self, /, **inputs: NDArray[Any]) -> Answered:
+        """Queue one request, to be joined with others that wait; return outputs and times.
+
         The arrays must not change meanwhile. Awaited from any event loop, in any thread.
 
         Raises:
@@ -133,7 +152,7 @@ class Call:
         """
         given = self._tensors(inputs)
         check(given, self._inputs, self.name)
-        return await self._queue.submit(given)
+        return await self._queue.answered(given)
 
     @property
     def statistics(self) -> Statistics:

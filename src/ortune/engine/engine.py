@@ -78,7 +78,7 @@ class Engine:
             BadData: The inputs do not fit the model.
             BadSettings: There are several models.
         """
-        return (self._only or self._single())(**inputs)
+        return (self._only or self._single()).run(inputs)
 
     def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
         """Run many samples of the only model; return every output by name of each, in order.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,9 +13,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BadData, BadSettings, OrtuneError, gist
+from ortune.core.errors import BadData, OrtuneError, gist
 from ortune.core.hardware.cpus import effective_cpus, usable_cpus
 from ortune.core.plugins import stored
 from ortune.core.session import Session, Tensors
@@ -25,8 +23,8 @@ from ortune.runtimes.onnxruntime import affinity
 MAX_BATCH = 8
 """Rows that are computed together where nothing is said: more gain little on a CPU, where the
 activations of convolutions leave the caches."""
-_GROUP = re.compile(r"(\d{1,4})(?:@([a-z]+\d*))?")
-_CPU_NAMES = ("", "cpu", "cpu0")
+MAX_QUEUE = 1024
+"""Requests that wait at most, where nothing is said."""
 _RESERVE = "ENABLE_CPU_RESERVATION"
 """OpenVINO's property; without it all instances compute on the same CPUs, the first ones."""
 
@@ -39,20 +37,28 @@ class Serving:
         instances: Sessions of every model.
         max_batch: Rows that are computed together at most; 1 joins nothing.
         max_delay_us: Microseconds that a request waits for others to be joined with.
+        preferred: Rows that are enough for a batch to wait no longer.
+        max_queue: Requests that wait at most.
+        threads: Of each instance; 0 leaves those of the backend.
     """
 
     instances: int = 1
     max_batch: int = MAX_BATCH
     max_delay_us: int = 0
+    preferred: tuple[int, ...] = ()
+    max_queue: int = MAX_QUEUE
+    threads: int = 0
 
     def share(self, backend: Backend) -> Backend:
         """Return the settings of each instance: all together have one thread for each CPU.
 
         Fewer threads than the share stay as they are: they were measured, or asked for.
         """
+        most = effective_cpus() // self.instances
+        if self.threads not in (0, backend.threads):
+            return _threaded(backend, min(self.threads, most))
         if self.instances == 1:
             return backend
-        most = effective_cpus() // self.instances
         fit, _ = stored.lowered(backend, most)
         return fit if fit.threads else replace(fit, threads=most)
 
@@ -81,47 +87,6 @@ class Serving:
         for index in range(count):
             mine = cpus[index * len(cpus) // count : (index + 1) * len(cpus) // count]
             yield frozenset(mine if binds and count > 1 else ())
-
-
-def serving(
-    instances: int | str = 1,
-    device: str | None = None,
-    max_batch: int = 0,
-    max_delay_us: int = 0,
-) -> Serving:
-    """Read what a caller asks for.
-
-    Args:
-        instances: A number, or text such as ``2`` or ``1@cpu``; groups are separated by commas.
-        device: Of groups that name none.
-        max_batch: 0 takes `MAX_BATCH`.
-
-    Raises:
-        BadSettings: A number is not one, there are more instances than CPUs, or a device is
-            named that sessions cannot be opened on.
-    """
-    for name, value, most in (
-        ("max_batch", max_batch, 1 << 20),
-        ("max_delay_us", max_delay_us, 10_000_000),
-    ):
-        if not isinstance(value, int) or not 0 <= value <= most:
-            raise BadSettings(f"{name}={value!r} is not possible", fix=f"give 0 to {most}")
-    _demand_device(device or "", f"device='{device}'")
-    count = 0
-    for group in str(instances).split(","):
-        found = _GROUP.fullmatch(group.strip())
-        if found is None or not int(found[1]):
-            raise BadSettings(
-                f"instances={instances!r} cannot be read", fix="give a number, such as 2"
-            )
-        _demand_device(found[2] or "", f"instances='{instances}'")
-        count += int(found[1])
-    if count > (cpus := effective_cpus()):
-        raise BadSettings(
-            f"{count} instances need a CPU each, and {wording.count(cpus, 'CPU')} can be used",
-            fix=f"give instances={cpus} or fewer",
-        )
-    return Serving(count, max_batch or MAX_BATCH, max_delay_us)
 
 
 class Instances:
@@ -228,6 +193,23 @@ def bound(cpus: Collection[int]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
+def flushes(backend: Backend) -> bool:
+    """Whether threads that compute with it flush denormals, as the one that opened it does."""
+    inner = getattr(backend, "inner", None)
+    own = bool(getattr(backend, "flush_denormals", False))
+    return own or (isinstance(inner, Backend) and flushes(inner))
+
+
+def _threaded(backend: Backend, count: int) -> Backend:
+    """Return the settings with so many threads, which are bound to no CPUs."""
+    changed: dict[str, Any] = {"threads": count}
+    if hasattr(backend, "affinity"):
+        changed["affinity"] = ""
+    if isinstance(inner := getattr(backend, "inner", None), Backend):
+        changed["inner"] = _threaded(inner, 0)
+    return replace(backend, **changed)
+
+
 def _apart(backend: Backend, cpus: Sequence[int]) -> Backend:
     """Return the settings of one of several instances: its threads keep to CPUs of its own.
 
@@ -244,14 +226,6 @@ def _apart(backend: Backend, cpus: Sequence[int]) -> Backend:
     elif cpus and bool(getattr(backend, "affinity", "")):
         changed["affinity"] = affinity.workers(backend.threads, cpus)
     return replace(backend, **changed) if changed else backend
-
-
-def _demand_device(name: str, given: str) -> None:
-    if name not in _CPU_NAMES:
-        raise BadSettings(
-            f"{given}: this ortune opens sessions on the CPU alone, not on '{name}'",
-            fix="leave the device out",
-        )
 
 
 def _shapes(inputs: Tensors) -> str:

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.backends.bucketed import Bucketed
+from ortune.core.backend import Backend
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.engine.golden import snr_db
@@ -20,7 +22,7 @@ Outputs: TypeAlias = dict[str, NDArray[Any]]
 Answer: TypeAlias = Outputs | Exception
 """Outputs by name, or why there are none."""
 Form: TypeAlias = tuple[tuple[int, ...], ...]
-"""The shape of every input behind its first dimension."""
+"""The shape of every input behind its first dimension, without the padding that is cut."""
 SAME_DB = 60.0
 """Answers that differ by more depend on what they are computed with. Real models in float32 give
 the same bits joined as alone; integers whose range is taken over the batch left 14 to 48 dB."""
@@ -34,10 +36,14 @@ class Joint:
     text, so two samples are computed both ways before the first is joined; where answers disagree,
     samples of this model run one by one.
 
+    A backend with length buckets would cut a run to the longest sample in it. So samples are cut
+    before they are joined, each to its own bucket: those of one bucket have one shape whatever
+    their padding was, and each gets what it gets alone.
+
     Args:
         name: The model's, for messages.
         run: Computes one set of inputs.
-        compared: What of outputs the backend answers for, given inputs too; all without it.
+        backend: What it runs on.
     """
 
     def __init__(
@@ -45,10 +51,11 @@ class Joint:
         name: str,
         signature: Signature,
         run: Callable[[Tensors], Outputs],
-        compared: Callable[[Tensors, Tensors], Tensors] | None = None,
+        backend: Backend | None = None,
     ) -> None:
         self._name, self._run = name, run
-        self._compared = compared or (lambda feeds, outputs: outputs)
+        self._compared = backend.compared if backend else lambda feeds, outputs: outputs
+        self._buckets = backend if isinstance(backend, Bucketed) else None
         self._inputs = [spec.name for spec in signature.inputs]
         self._joins = free(signature)
         self._proved = False
@@ -61,6 +68,7 @@ class Joint:
         """
         if not self._joins:
             return None, 1
+        feeds = self._cut(feeds)
         shapes = [feeds[name].shape for name in self._inputs]
         rows = shapes[0][0]
         if not rows or any(shape[0] != rows for shape in shapes):
@@ -104,12 +112,17 @@ class Joint:
             return self._proved
         with self._proving:
             if self._joins and not self._proved:
-                first = samples[0]
-                others = (*samples[1:], _reversed(first))
+                first = self._cut(samples[0])
+                others = (*map(self._cut, samples[1:]), _reversed(first))
                 other = next((one for one in others if not _equal(one, first)), None)
                 if other is not None:
                     self._compare(first, other)
         return self._proved
+
+    def _cut(self, feeds: Tensors) -> Tensors:
+        """Return a sample as its bucket has it."""
+        length = self._buckets.bucket(feeds) if self._buckets else 0
+        return self._buckets.cut(feeds, length) if self._buckets and length else feeds
 
     def _compare(self, *pair: Tensors) -> None:
         """Join two samples and find out whether each is answered as alone."""
@@ -144,16 +157,24 @@ class Joint:
         rows = [one[self._inputs[0]].shape[0] for one in samples]
         ends = list(accumulate(rows))
         try:
-            feeds = {n: np.concatenate([one[n] for one in samples]) for n in self._inputs}
+            cut = [self._cut(one) for one in samples]
+            feeds = {n: np.concatenate([one[n] for one in cut]) for n in self._inputs}
             outputs = self._run(feeds)
         except Exception:
             return None
         if any(array.shape[:1] != (ends[-1],) for array in outputs.values()):
             return None
-        return [
+        parts = [
             {name: array[end - count : end].copy() for name, array in outputs.items()}
             for count, end in zip(rows, ends, strict=True)
         ]
+        return [self._restored(*one) for one in zip(parts, samples, cut, strict=True)]
+
+    def _restored(self, outputs: Outputs, given: Tensors, cut: Tensors) -> Outputs:
+        """Give the outputs of a sample that was cut the length of its inputs."""
+        if self._buckets is None or cut is given:
+            return outputs
+        return self._buckets.restored(outputs, given[self._buckets.mask].shape[1])
 
 
 def _equal(one: Tensors, other: Tensors) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ortune.backends.cpu import Cpu
@@ -14,9 +15,10 @@ from ortune.core.plugins import spelling
 from ortune.engine import archive, consent, plans
 from ortune.engine.call import Call
 from ortune.engine.engine import Engine
-from ortune.engine.instances import Serving, serving
+from ortune.engine.instances import Serving
 from ortune.engine.manifest import Signature
 from ortune.engine.samples import pictures
+from ortune.engine.settings import packed_serving, serving
 from ortune.engine.signing import verify_signature
 
 
@@ -25,16 +27,19 @@ def load(
     *,
     on: str | Backend | None = None,
     device: str | None = None,
-    instances: int | str = 1,
+    instances: int | str = 0,
     custom_ops: bool | str | Sequence[str] = False,
     max_batch: int = 0,
     max_delay_us: int = 0,
+    preferred: Sequence[int] = (),
+    max_queue: int = 0,
     require_signature: str | Path | None = None,
 ) -> Engine:
     """Open a bundle with exactly the settings it was measured with, or a plain model.
 
     Of several plans in a bundle the first that runs here is taken, in the order that they were
-    measured in.
+    measured in. How it is served is as a goal search wrote into the bundle, where one did; what is
+    given here comes first.
 
     Args:
         path: A bundle, or an ONNX model.
@@ -43,12 +48,15 @@ def load(
             none was measured on it, the model runs there all the same, with a warning.
         device: Where sessions are opened; ``cpu``, which is what there is.
         instances: Sessions of every model, each on CPUs of its own; threads are divided among
-            them. A number, or text such as ``2``.
+            them. A number, or text such as ``2``; 0 takes the bundle's, or 1.
         custom_ops: Libraries of custom operators of a plain model. They are code: those that a
             bundle brings are loaded only when this is True.
-        max_batch: Rows that `batch` and `submit` compute together at most; 0 takes 8, 1 joins
-            nothing.
-        max_delay_us: Microseconds that a request of `submit` waits for others to be joined with.
+        max_batch: Rows that `batch` and `submit` compute together at most; 0 takes the bundle's,
+            or 8; 1 joins nothing.
+        max_delay_us: Microseconds that a request of `submit` waits for others to be joined with;
+            0 takes the bundle's, or does not wait.
+        preferred: Rows that are enough for requests to wait no longer, such as ``(4, 8)``.
+        max_queue: Requests of `submit` that wait at most; 0 takes 1024.
         require_signature: Public key, a PEM file: a bundle that its owner did not sign is not
             opened.
 
@@ -61,7 +69,8 @@ def load(
         BackendMissing: The backend of a plain model, or of the plan that `on` names, cannot run
             here.
     """
-    path, how = Path(path), serving(instances, device, max_batch, max_delay_us)
+    asked = partial(serving, instances, device, max_batch, max_delay_us, preferred, max_queue)
+    path, how = Path(path), asked()
     if not archive.is_bundle(path):
         _demand_unsigned(path, require_signature)
         return _plain(path, on, custom_ops, how)
@@ -76,6 +85,7 @@ def load(
     with ExitStack() as stack:
         with archive.opened(path) as (file, manifest):
             consent.demand(path.name, manifest, custom_ops)
+            how = asked(packed_serving(path.name, file, manifest))
             found = plans.open_plan(stack, plans.Opened(path.name, file, manifest, how), wanted)
             pictures.attach(found.calls, path.name, file, manifest)
         return Engine(found.calls, found.backend, stack.pop_all(), found.fallback, found.plan)
@@ -110,7 +120,7 @@ def _plain(
     backend = how.share(backend)
     with ExitStack() as stack:
         instances = how.open(stack, backend, path, path.name)
-        call = Call(instances, found, how, compared=backend.compared)
+        call = Call(instances, found, how, backend=backend)
         stack.callback(call.close)
         return Engine({"": call}, backend, stack.pop_all())
 

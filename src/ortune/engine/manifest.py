@@ -25,9 +25,11 @@ EVIDENCE = "evidence.json"
 SBOM = "sbom.cdx.json"
 """The parts of the bundle and who made them, as CycloneDX 1.6."""
 PREPROCESS = "preprocess.toml"
-"""How a picture becomes the model's input; optional."""
+"""How a picture becomes the model's input; optional, as are the next two."""
+SERVING = "serving.json"
+"""How an engine shares CPUs among sessions, and runs among requests."""
 READER = "reader.py"
-"""A reader that needs no ortune; optional."""
+"""A reader that needs no ortune."""
 LIBRARIES = "custom_ops"
 """Folder of the libraries of custom operators."""
 PLANS = "plans"
@@ -230,10 +232,8 @@ def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _check(manifest: Manifest, bundle: str) -> None:
     """Refuse a manifest whose parts do not agree."""
     if not 0 < len(manifest.plans) <= MOST_PLANS:
-        plans = wording.count(len(manifest.plans), "plan")
-        raise BadModel(
-            f"{bundle} has {plans}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST
-        )
+        said = f"{bundle} has {wording.count(len(manifest.plans), 'plan')}"
+        raise BadModel(f"{said}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST)
     for member in _models(manifest):
         if not member.endswith(".onnx"):
             raise BadModel(f"{bundle}: '{member}' is no ONNX model", fix=stored.DISTRUST)

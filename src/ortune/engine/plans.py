@@ -265,7 +265,7 @@ def _open(
             opened.manifest.signatures[name],
             opened.how,
             golden=folder / golden[name].inputs if name in golden else None,
-            compared=backend.compared,
+            backend=backend,
         )
         stack.callback(calls[name].close)
     return calls

@@ -1,16 +1,95 @@
-"""The settings that a bundle carries: whether they are allowed, and with how many threads."""
+"""How models are opened and served: what a caller asks for, what a bundle carries."""
 
 from __future__ import annotations
 
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.core.plugins import codec, stored
-from ortune.engine import consent
-from ortune.engine.manifest import Manifest, PackedPlan
+from ortune.core.plugins import allowed, codec, stored
+from ortune.engine import archive, consent
+from ortune.engine.instances import Serving
+from ortune.engine.manifest import SERVING, Manifest, PackedPlan
+
+_GROUP = re.compile(r"(\d{1,4})(?:@([a-z]+\d*))?")
+_CPU_NAMES = ("", "cpu", "cpu0")
+
+
+def serving(
+    instances: int | str = 0,
+    device: str | None = None,
+    max_batch: int = 0,
+    max_delay_us: int = 0,
+    preferred: Sequence[int] = (),
+    max_queue: int = 0,
+    packed: Serving | None = None,
+) -> Serving:
+    """Read what a caller asks for.
+
+    Args:
+        instances: A number, or text such as ``2`` or ``1@cpu``; groups are separated by commas.
+        device: Of groups that name none.
+        packed: What holds in the place of zeros and of nothing; the defaults without it.
+
+    Raises:
+        BadSettings: A number is not one, there are more instances than CPUs, or a device is
+            named that sessions cannot be opened on.
+    """
+    for name, values, least, most in (
+        ("max_batch", (max_batch,), 0, 1 << 20),
+        ("max_delay_us", (max_delay_us,), 0, 10_000_000),
+        ("preferred", preferred, 1, max_batch or 1 << 20),
+        ("max_queue", (max_queue,), 0, 1 << 20),
+    ):
+        for one in values:
+            if not isinstance(one, int) or not least <= one <= most:
+                raise BadSettings(f"{name}={one!r} is not possible", fix=f"give {least} to {most}")
+    _demand_device(device or "", f"device='{device}'")
+    asked = {
+        "instances": 0 if instances == 0 else _count(instances),
+        "max_batch": max_batch,
+        "max_delay_us": max_delay_us,
+        "preferred": tuple(preferred),
+        "max_queue": max_queue,
+    }
+    return replace(packed or Serving(), **{name: one for name, one in asked.items() if one})
+
+
+def _count(instances: int | str) -> int:
+    """Return the number of instances that a text asks for.
+
+    Raises:
+        BadSettings: It is none, names a device that is not here, or is more than there are CPUs.
+    """
+    count = 0
+    for group in str(instances).split(","):
+        found = _GROUP.fullmatch(group.strip())
+        if found is None or not int(found[1]):
+            raise BadSettings(
+                f"instances={instances!r} cannot be read", fix="give a number, such as 2"
+            )
+        _demand_device(found[2] or "", f"instances='{instances}'")
+        count += int(found[1])
+    if count > (cpus := effective_cpus()):
+        raise BadSettings(
+            f"{count} instances need a CPU each, and {wording.count(cpus, 'CPU')} can be used",
+            fix=f"give instances={cpus} or fewer",
+        )
+    return count
+
+
+def _demand_device(name: str, given: str) -> None:
+    if name not in _CPU_NAMES:
+        raise BadSettings(
+            f"{given}: this ortune opens sessions on the CPU alone, not on '{name}'",
+            fix="leave the device out",
+        )
 
 
 def stored_backend(
@@ -37,6 +116,34 @@ def stored_backend(
     except OrtuneError as error:
         return None, reason_of(error)
     return (None, f"fix: {missing}") if missing else (backend, "")
+
+
+def packed_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Serving:
+    """Return how a bundle wants to be served, with no more instances than there are CPUs.
+
+    The defaults where it does not say.
+
+    Args:
+        name: Of the bundle, for errors.
+
+    Raises:
+        BadModel: That was changed, or is out of the bounds that a bundle has.
+    """
+    if SERVING not in manifest.members:
+        return Serving()
+    archive.take(file, manifest, SERVING, None)
+    where = f"{name}: '{SERVING}'"
+    try:
+        data = stored.loads(file.read(SERVING))
+        if not isinstance(data, dict):
+            raise ValueError("it is no mapping")
+        stored.demand_fields(data, allowed.SERVING, where)
+    except ValueError as error:
+        raise BadModel(f"{where} cannot be read: {error}", fix=stored.DISTRUST) from error
+    except BadSettings as error:
+        raise BadModel(error.what, fix=error.fix) from None
+    found: Serving = codec.decode(Serving, data)
+    return replace(found, instances=min(found.instances, effective_cpus()))
 
 
 def demand_settings(data: object, member: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,7 +73,7 @@ def verify_signature(path: str | Path, key: str | Path) -> None:
         config.verify(path.resolve(), place)
     except Exception as error:  # of many kinds: the file is hostile until it holds
         raise BadModel(
-            f"{path.name}: its signature is not one of this file by '{key}': {gist(error)}",
+            f"{path.name}: its signature is not one of this file by '{key}': {_clause(error)}",
             fix=_DISTRUST,
         ) from error
 
@@ -108,11 +109,17 @@ def _usable(key: Path, half: str, fix: str) -> Iterator[None]:
     except OrtuneError:
         raise
     except Exception as error:
-        why = "it is of another kind" if isinstance(error, AttributeError) else gist(error)
+        why = "it is of another kind" if isinstance(error, AttributeError) else _clause(error)
         raise BadSettings(
             f"'{key}' is no {half} key that can be used (PEM; P-256, P-384 or P-521): {why}",
             fix=fix,
         ) from error
+
+
+def _clause(error: Exception) -> str:
+    """Return the reason alone: cryptography goes on for lines about what may have been."""
+    said = getattr(error, "strerror", None) or next(map(str, error.args), "")
+    return re.split(r"[.:]", gist(said), maxsplit=1)[0] or type(error).__name__
 
 
 def _package() -> tuple[Any, Any]:

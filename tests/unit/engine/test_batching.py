@@ -43,6 +43,10 @@ def made(session: Doubling) -> Iterator[Made]:
         batcher.close()
 
 
+async def submit(batcher: Batcher, sample: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return (await batcher.answered(sample)).outputs
+
+
 async def settled(condition: Callable[[], bool]) -> None:
     """Wait until something is so."""
     end = time.monotonic() + 20
@@ -52,15 +56,16 @@ async def settled(condition: Callable[[], bool]) -> None:
 
 
 async def behind_a_busy_worker(
-    batcher: Batcher, session: Doubling, samples: list[dict[str, np.ndarray]]
+    batcher: Batcher, session: Doubling, samples: list[dict[str, np.ndarray]], *, warm: int = 1
 ) -> list[asyncio.Task[dict[str, np.ndarray]]]:
-    """Queue samples in order while the worker computes another."""
+    """Queue samples in order while the worker computes another, of `warm` rows."""
     session.go.clear()
-    first = asyncio.create_task(batcher.submit(row(1000, 7)))
+    session.entered.clear()
+    first = asyncio.create_task(submit(batcher, row(1000, 7, warm)))
     await settled(session.entered.is_set)
     tasks = [first]
     for count, sample in enumerate(samples, 1):
-        tasks.append(asyncio.create_task(batcher.submit(sample)))
+        tasks.append(asyncio.create_task(submit(batcher, sample)))
         await settled(lambda count=count: batcher.statistics.depth == count)
     return tasks
 
@@ -107,7 +112,7 @@ def test_a_delay_waits_for_others_until_the_batch_is_full(made: Made, session: D
 
     async def main() -> None:
         start = time.monotonic()
-        await asyncio.gather(*(batcher.submit(row(n)) for n in range(3)))
+        await asyncio.gather(*(submit(batcher, row(n)) for n in range(3)))
         assert time.monotonic() - start < 5
 
     asyncio.run(main())
@@ -119,7 +124,7 @@ def test_a_delay_ends(made: Made, session: Doubling) -> None:
 
     async def main() -> None:
         start = time.monotonic()
-        await asyncio.gather(batcher.submit(row(1)), batcher.submit(row(2, 5)))
+        await asyncio.gather(submit(batcher, row(1)), submit(batcher, row(2, 5)))
         assert 0.04 < time.monotonic() - start < 5
 
     asyncio.run(main())
@@ -130,7 +135,7 @@ def test_a_delay_does_not_outlive_the_queue(made: Made) -> None:
     batcher = made(max_delay_us=10_000_000)
 
     async def main() -> None:
-        task = asyncio.create_task(batcher.submit(row(1)))
+        task = asyncio.create_task(submit(batcher, row(1)))
         await settled(lambda: batcher.statistics.depth == 1)
         start = time.monotonic()
         await asyncio.to_thread(batcher.close)
@@ -161,11 +166,11 @@ def test_the_queue_is_bounded(made: Made, session: Doubling) -> None:
     async def main() -> None:
         tasks = await behind_a_busy_worker(batcher, session, [row(1), row(2)])
         with pytest.raises(QueueFull, match="2 requests wait") as caught:
-            await batcher.submit(row(3))
+            await submit(batcher, row(3))
         assert len(str(caught.value).splitlines()) == 2
         session.go.set()
         await asyncio.gather(*tasks)
-        assert (await batcher.submit(row(3)))["y"][0, 0] == 6
+        assert (await submit(batcher, row(3)))["y"][0, 0] == 6
 
     asyncio.run(main())
     assert batcher.statistics.refused == 1
@@ -180,7 +185,7 @@ def test_who_is_cancelled_leaves_the_queue(made: Made, session: Doubling) -> Non
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert batcher.statistics.depth == 0
-        more = asyncio.create_task(batcher.submit(row(3)))
+        more = asyncio.create_task(submit(batcher, row(3)))
         await settled(lambda: batcher.statistics.depth == 1)
         session.go.set()
         assert (await more)["y"][0, 0] == 6
@@ -198,7 +203,7 @@ def test_closing_answers_what_waits_and_refuses_what_comes(made: Made, session: 
         closing = asyncio.create_task(asyncio.to_thread(batcher.close))
         await asyncio.sleep(0.05)
         with pytest.raises(OrtuneError, match="the engine of m is closed"):
-            await batcher.submit(row(9))
+            await submit(batcher, row(9))
         assert not closing.done()
         session.go.set()
         found = await asyncio.gather(*tasks)
@@ -213,7 +218,7 @@ def test_closing_in_the_loop_that_waits(made: Made) -> None:
     batcher = made()
 
     async def main() -> None:
-        tasks = [asyncio.create_task(batcher.submit(row(n))) for n in range(20)]
+        tasks = [asyncio.create_task(submit(batcher, row(n))) for n in range(20)]
         await asyncio.sleep(0)
         batcher.close()
         assert [one["y"][0, 0] for one in await asyncio.gather(*tasks)] == list(range(0, 40, 2))
@@ -229,7 +234,7 @@ def test_many_loops_and_callers_get_their_own_answers(made: Made, workers: int) 
     async def caller(number: int) -> None:
         for turn in range(20):
             sample = row(1000 * number + turn, 3 + number % 3, 1 + turn % 2)
-            found = await batcher.submit(sample)
+            found = await submit(batcher, sample)
             if not np.array_equal(found["y"], 2 * sample["x"]):
                 wrong.append(number)
 
@@ -247,7 +252,7 @@ def test_a_loop_that_is_gone_is_nobodys_trouble(made: Made, session: Doubling) -
     batcher = made()
 
     async def impatient() -> None:
-        await asyncio.wait_for(batcher.submit(row(1)), 0.02)
+        await asyncio.wait_for(submit(batcher, row(1)), 0.02)
 
     session.go.clear()
     with pytest.raises(asyncio.TimeoutError):
@@ -257,7 +262,7 @@ def test_a_loop_that_is_gone_is_nobodys_trouble(made: Made, session: Doubling) -
     async def later(call: Awaitable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         return await call
 
-    assert asyncio.run(later(batcher.submit(row(2))))["y"][0, 0] == 4
+    assert asyncio.run(later(submit(batcher, row(2))))["y"][0, 0] == 4
 
 
 def test_a_worker_outlives_whatever_goes_wrong(
@@ -269,14 +274,61 @@ def test_a_worker_outlives_whatever_goes_wrong(
         with monkeypatch.context() as patched:
             patched.setattr(Joint, "answers", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                await batcher.submit(row(1))
-        assert (await batcher.submit(row(2)))["y"][0, 0] == 4
+                await submit(batcher, row(1))
+        assert (await submit(batcher, row(2)))["y"][0, 0] == 4
 
     asyncio.run(main())
 
 
-def test_an_abandoned_queue_ends_its_threads(made: Made) -> None:
+def test_threads_start_with_the_first_request_and_end_with_the_queue(made: Made) -> None:
+    def threads() -> int:
+        return len([one for one in threading.enumerate() if one.name == "ortune m"])
+
     batcher = made(workers=2)
+    assert not threads()
+    asyncio.run(submit(batcher, row(1)))
+    assert threads() == 2
     batcher.stop()
     batcher.close()
-    assert not [one for one in threading.enumerate() if one.name == "ortune m"]
+    assert not threads()
+    unused = made(workers=2)
+    unused.close()
+    with pytest.raises(OrtuneError, match="closed"):
+        asyncio.run(submit(unused, row(1)))
+    made(workers=2, at_once=True)
+    assert threads() == 2
+
+
+def test_an_answer_says_when_it_was_computed_with_how_many(made: Made, session: Doubling) -> None:
+    batcher = made()
+
+    async def main() -> None:
+        session.go.clear()
+        first = asyncio.create_task(batcher.answered(row(1000, 7)))
+        await settled(session.entered.is_set)
+        others = [asyncio.create_task(batcher.answered(row(n))) for n in range(3)]
+        await settled(lambda: batcher.statistics.depth == 3)
+        session.go.set()
+        alone, *joined = await asyncio.gather(first, *others)
+        assert alone.rows == 1 and {one.rows for one in joined} == {3}
+        for one in (alone, *joined):
+            assert one.queued_ns <= one.started_ns < one.ended_ns
+        assert {one.started_ns for one in joined} == {joined[0].started_ns}
+        assert joined[0].started_ns >= alone.ended_ns
+
+    asyncio.run(main())
+
+
+def test_a_preferred_size_waits_for_no_more(made: Made, session: Doubling) -> None:
+    batcher = made(max_batch=8, max_delay_us=10_000_000, preferred=[2, 4, 16])
+
+    async def main() -> None:
+        start = time.monotonic()
+        await asyncio.gather(*(submit(batcher, row(n)) for n in range(2)))
+        tasks = await behind_a_busy_worker(batcher, session, [row(n) for n in range(6)], warm=2)
+        session.go.set()
+        await asyncio.gather(*tasks)
+        assert time.monotonic() - start < 5
+
+    asyncio.run(main())
+    assert [one.shape for one in session.seen] == [(2, 4), (2, 7), (4, 4), (2, 4)]

@@ -196,10 +196,13 @@ class TestClose:
         assert all("the engine of toy.onnx is closed\n  fix: load it again" in one for one in told)
 
     def test_no_thread_is_left(self, model: Path) -> None:
-        with load(model):
+        with load(model) as engine:
+            assert not serving(model.name), "nobody has submitted anything"
+            asyncio.run(engine.submit(**sample(0)))
             assert serving(model.name)
         assert not serving(model.name)
         engine = load(model)
+        asyncio.run(engine.submit(**sample(0)))
         call = engine[""]
         del engine
         gc.collect()
@@ -217,6 +220,12 @@ class TestClose:
         with pytest.raises(OrtuneError, match="golden sample"):
             load(path)
         assert gone("toy")
+
+    def test_a_call_says_when_it_was_answered(self, model: Path) -> None:
+        with load(model) as engine:
+            found = asyncio.run(engine[""].answered(**sample(1)))
+            assert right(sample(1), found.outputs) and found.rows == 2
+            assert found.queued_ns <= found.started_ns < found.ended_ns
 
 
 def serving(name: str) -> list[str]:

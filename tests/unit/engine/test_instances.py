@@ -20,15 +20,17 @@ from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.hardware.cpus import usable_cpus
-from ortune.engine import instances
-from ortune.engine.instances import Instances, Serving, bound, serving
+from ortune.engine import instances, settings
+from ortune.engine.instances import Instances, Serving, bound, flushes
+from ortune.engine.settings import serving
 
 binds = pytest.mark.skipif(len(usable_cpus()) < 2, reason="one CPU, or it cannot be bound")
 
 
 @pytest.fixture
 def eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "effective_cpus", lambda: 8)
+    for module in (instances, settings):
+        monkeypatch.setattr(module, "effective_cpus", lambda: 8)
 
 
 class TestAsked:
@@ -44,9 +46,18 @@ class TestAsked:
     def test_batches(self) -> None:
         assert serving(max_batch=0).max_batch == 8
         assert serving(2, "cpu", 5, 7) == Serving(2, 5, 7)
+        assert serving(0, max_batch=8, preferred=[4, 8], max_queue=9) == Serving(
+            1, 8, preferred=(4, 8), max_queue=9
+        )
 
     @pytest.mark.usefixtures("eight")
-    @pytest.mark.parametrize("given", [0, "0", -1, "", "x", "2,", "1@", 1.5, True, "2@gpu-0"])
+    def test_what_is_said_comes_before_what_a_bundle_says(self) -> None:
+        packed = Serving(4, 16, 500, (8, 16), threads=1)
+        assert serving(packed=packed) == packed
+        assert serving(2, max_batch=1, packed=packed) == replace(packed, instances=2, max_batch=1)
+
+    @pytest.mark.usefixtures("eight")
+    @pytest.mark.parametrize("given", ["0", -1, "", "x", "2,", "1@", 1.5, True, "2@gpu-0"])
     def test_what_is_no_count(self, given: object) -> None:
         with pytest.raises(BadSettings, match=r"instances=.* cannot be read"):
             serving(given)  # type: ignore[arg-type]
@@ -77,6 +88,9 @@ class TestAsked:
         [
             *({"max_batch": value} for value in (-1, 1.5, 1 << 21, "8")),
             *({"max_delay_us": value} for value in (-1, 1e9, 10**8)),
+            *({"max_queue": value} for value in (-1, 1 << 21)),
+            *({"preferred": [value]} for value in (0, -1, 1 << 21, "4")),
+            {"preferred": [9], "max_batch": 8},
         ],
     )
     def test_what_is_no_bound(self, asked: dict[str, int]) -> None:
@@ -103,6 +117,27 @@ class TestShares:
         self, asked: Backend, count: int, shared: Backend
     ) -> None:
         assert Serving(count).share(asked) == shared
+
+    @pytest.mark.parametrize(
+        ("asked", "count", "threads", "shared"),
+        [
+            (Cpu(), 1, 3, Cpu(threads=3)),
+            (Cpu(threads=4), 2, 2, Cpu(threads=2)),
+            (Cpu(threads=2), 4, 6, Cpu(threads=2)),
+            (Cpu(threads=3, affinity="2;3"), 1, 3, Cpu(threads=3, affinity="2;3")),
+            (Cpu(threads=3, affinity="2;3"), 1, 2, Cpu(threads=2)),
+            (
+                Bucketed(threads=3, inner=Cpu(affinity="2;3")),
+                1,
+                4,
+                Bucketed(threads=4, inner=Cpu()),
+            ),
+        ],
+    )
+    def test_threads_that_were_chosen(
+        self, asked: Backend, count: int, threads: int, shared: Backend
+    ) -> None:
+        assert Serving(count, threads=threads).share(asked) == shared
 
     def test_threads_of_parallel_operators_too(self) -> None:
         asked = Cpu(threads=4, parallel=True, inter_threads=8)
@@ -274,3 +309,9 @@ class TestCalls:
         with pytest.raises(BadData, match=r"m: the runtime refused x \(1, 4\): a negative"):
             made.run(row(-9))
         made.wait()
+
+
+def test_denormals_are_flushed_by_threads_of_some_backends() -> None:
+    assert flushes(Cpu(flush_denormals=True))
+    assert flushes(Bucketed(inner=Cpu(flush_denormals=True)))
+    assert not flushes(Cpu()) and not flushes(Bucketed())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ortune.bundle.read import Bundle, BundledPlan, read
+from ortune.bundle.source import unpack
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, gist, shortened
 from ortune.core.hardware.cpus import effective_cpus
@@ -14,8 +15,7 @@ from ortune.core.plugins import codec, stored
 from ortune.core.study import Job
 from ortune.core.trial import Interval, Trial
 from ortune.data.stream import Stream
-from ortune.engine import archive, consent
-from ortune.engine.external import demand_inside
+from ortune.engine import consent
 from ortune.engine.manifest import Manifest
 from ortune.engine.signing import verify_signature
 
@@ -75,15 +75,8 @@ def unpacked(
     if require_signature is not None:
         verify_signature(path, require_signature)
     bundle = read(path)
-    manifest = bundle.manifest
     trial, plan = _plan(bundle, key)
-    with archive.opened(path) as (file, _):
-        consent.demand(path.name, manifest, custom_ops)
-        streams = [m for one in plan.packed.golden.values() for m in (one.inputs, one.outputs)]
-        models = (*plan.packed.models.values(), *manifest.fallback.values())
-        archive.unpack(file, manifest, folder, {*models, *streams, *manifest.custom_ops})
-    for member in models:
-        demand_inside(folder, member, manifest.members)
+    manifest = unpack(path, folder, plan.packed, custom_ops=custom_ops)
     golden = {
         name: (folder / one.inputs, folder / one.outputs)
         for name, one in plan.packed.golden.items()

@@ -226,3 +226,12 @@ PREPROCESS: Mapping[str, Rule] = {
     "dtype": _word("", "float32", "float16", "float64", "uint8", "int8", "int32", "int64"),
 }
 """Keys of a bundle's ``preprocess.toml``: how its engine makes tensors of pictures."""
+
+SERVING: Mapping[str, Rule] = {
+    "instances": {**_integer(1, 1024), "cpus": True},
+    "max_batch": _integer(1, 1 << 20),
+    "max_delay_us": _integer(0, 10_000_000),
+    "preferred": _list(_integer(1, 1 << 20), 64),
+    "threads": _THREADS,
+}
+"""Keys of a bundle's ``serving.json``: how its engine shares CPUs among sessions, and runs."""

@@ -1,0 +1,1 @@
+"""What waits in front of a model."""

@@ -1,0 +1,141 @@
+"""Measure one level of load on one server: what searches and soak tests call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ortune.core.errors import BadData
+from ortune.core.event import Sink, silent
+from ortune.core.workload import spread
+from ortune.data import given
+from ortune.data.sources import Source
+from ortune.data.stream import Stream
+from ortune.load_testing import address as addresses
+from ortune.load_testing import bodies
+from ortune.load_testing.address import Address
+from ortune.load_testing.admin import Admin, connected
+from ortune.load_testing.client.setup import Setup
+from ortune.load_testing.clients import Clients, Model
+from ortune.load_testing.level import Level
+from ortune.load_testing.load import Load
+
+_SAMPLES = 32
+"""Different requests at most; they are sent in turn."""
+
+
+@contextmanager
+def clients(
+    url: str,
+    *,
+    model: str = "",
+    data: Source | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    batch: int = 0,
+    processes: int = 1,
+    connections: int = 256,
+    timeout_s: float = 30.0,
+    token: str = "",
+    ca: str = "",
+    kept: bool = False,
+    sink: Sink = silent,
+) -> Iterator[Clients]:
+    """Make requests for a model on a server, and give what puts load on it.
+
+    Args:
+        url: ``http://HOST:PORT`` or ``grpc://HOST:PORT``; ``https`` and ``grpcs`` with TLS.
+        model: NAME or NAME/VERSION; not needed where the server has one alone.
+        data: Samples; they are made up from what the model says that it takes without any.
+        shapes: Of made-up inputs.
+        ranges: Of made-up inputs.
+        batch: Samples stacked into one request; 0 as they come.
+        processes: Client processes, an event loop each.
+        connections: Requests of a client process that are under way at most.
+        timeout_s: Longest wait for an answer.
+        token: For a server that asks for one.
+        ca: File with certificates to trust.
+        kept: Right answers are kept, to be compared.
+        sink: Told what was read or made up.
+
+    Raises:
+        BadData: The server has no such model, or the samples do not fit it.
+        BadSettings: `url` is no address.
+        OrtuneError: Nobody answers there.
+    """
+    where = addresses.read(url)
+    with TemporaryDirectory(prefix="ortune-") as folder:
+        root = Path(folder)
+        admin = connected(where, ca=ca, token=token)
+        name, _, version = (model or _only(admin)).partition("/")
+        described = admin.metadata(name, version)
+        fed = given.samples(
+            data,
+            bodies.inputs(described),
+            root / "data",
+            batch=batch,
+            shapes=shapes,
+            ranges=ranges,
+            sink=sink,
+        )
+        stream = Stream(fed.stream)
+        each = [stream[at] for at in spread(len(stream), _SAMPLES * max(1, batch))]
+        samples = tuple(bodies.stacked(each, batch))
+        called = Model(name, version, str(described.get("platform", "")), max(1, batch), samples)
+        setup = Setup(
+            protocol=where.protocol,
+            host=where.host,
+            port=where.port,
+            requests=_written(root, where, called, token),
+            open=False,
+            room=connections,
+            timeout_s=timeout_s,
+            tls=where.tls,
+            ca=ca,
+            token=token,
+            kept=kept,
+        )
+        with Clients(setup, called, admin, root, processes) as found:
+            yield found
+
+
+def measure(
+    url: str,
+    load: Load,
+    *,
+    model: str = "",
+    data: Source | None = None,
+    batch: int = 0,
+    processes: int = 1,
+    warm_up_s: float = 0.5,
+    pid: int | None = None,
+) -> Level:
+    """Put one level of load on a server; arguments as for `clients` and `Clients.measure`."""
+    with clients(url, model=model, data=data, batch=batch, processes=processes) as found:
+        return found.measure(load, warm_up_s=warm_up_s, pid=pid)
+
+
+def _only(admin: Admin) -> str:
+    names = admin.models()
+    if len(names) != 1:
+        listed = ", ".join(names)
+        raise BadData(
+            f"the server has several models: {listed}" if names else "the server lists no model",
+            fix="name one with --model",
+        )
+    return names[0]
+
+
+def _written(root: Path, where: Address, model: Model, token: str) -> tuple[str, ...]:
+    """Write a file for every request and return their paths."""
+    made = []
+    for place, sample in enumerate(model.samples):
+        path = root / f"request-{place}"
+        if where.protocol == "http":
+            path.write_bytes(bodies.over_http(where, model.name, model.version, sample, token))
+        else:
+            path.write_bytes(bodies.over_grpc(model.name, model.version, sample))
+        made.append(str(path))
+    return tuple(made)

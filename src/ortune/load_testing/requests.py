@@ -1,0 +1,134 @@
+"""What `loadtest` is asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated, Any, Literal
+
+from ortune.core.errors import BadSettings
+from ortune.core.fields import Counts, Duration, Field, File, Option, Out
+from ortune.core.request import DataRequest, request
+
+
+class Rates(Field[tuple[float, ...], Sequence[float] | str | None]):
+    """Requests a second, or a text such as ``50,100``."""
+
+    metavar = "N/s,..."
+
+    def read(self, value: Any) -> tuple[float, ...]:
+        """Convert to a tuple."""
+        parts = value.split(",") if isinstance(value, str) else value or ()
+        try:
+            found = tuple(float(str(part).strip().removesuffix("/s")) for part in parts)
+        except ValueError:
+            raise BadSettings(f"cannot read the rates '{value}'", fix="write 50,100") from None
+        if not all(0 < one < math.inf for one in found):
+            raise BadSettings(f"a rate of '{value}' is none", fix="give requests a second")
+        return found
+
+    def spell(self, value: tuple[float, ...]) -> str:
+        """Write them with commas."""
+        return ",".join(f"{one:g}" for one in value)
+
+
+@request
+class LoadTest(DataRequest):
+    """Put load on TARGET, a server's address or a model to serve, and say what it answers.
+
+    TARGET is http://HOST:PORT or grpc://HOST:PORT of any server of the Open Inference Protocol,
+    or a bundle or model, which `ortune serve` then serves on this machine meanwhile. Callers that
+    wait for their answers (--concurrency) or arrivals at a rate (--rate), one level after another;
+    a latency counts from the intended start of a request. Without --data the inputs are made up.
+
+    Exit code 1 if no level keeps --slo, an answer is wrong (--check), or none came.
+
+    Example:
+        ortune loadtest model.ortune --data samples/ --concurrency 1,2,4,8
+        ortune loadtest grpc://localhost:8001 --rate 50,100,200 --slo "p99<=20ms"
+        ortune loadtest model.onnx --on "cpu(threads=1)" --processes 2 --json plain.json
+        ortune loadtest model.ortune --data samples/ --goal "p99<=20ms" -o tuned.ortune
+
+    Attributes:
+        target: http://HOST:PORT, grpc://HOST:PORT, or a bundle or model to serve.
+        model: Its name on the server, NAME or NAME/VERSION; not needed where there is one alone.
+        concurrency: Callers of each level, such as 1,2,4,8, if no rate is given.
+        rate: Requests a second of each level: an open loop with Poisson arrivals.
+        requests: Requests a level, in place of --seconds.
+        seconds: Time a level, all its repeats together.
+        repeats: How often every level is measured, in turns; requests and time are divided.
+        warm_up: Load before every measurement that is not counted.
+        batch: Samples stacked into one request; 0 sends them as they come.
+        slo: A limit on the latency, such as "p99<=20ms".
+        check: Compare all answers with those of this bundle or model, run here.
+        protocol: Of a model that is served here.
+        processes: Server processes for a model that is served here.
+        on: Where a plain model that is served here runs, such as "cpu(threads=2)".
+        serve: More words for the `ortune serve` of a model that is served here.
+        clients: Client processes, an event loop each.
+        connections: Requests of a client process that are under way at most.
+        timeout: Longest wait for an answer.
+        token_file: File with the token that the server asks for.
+        ca: File with certificates to trust, for https:// and grpcs://.
+        goal: Choose how many instances, rows, microseconds and threads keep this limit at the
+            highest rate, by measuring.
+        time: Time for that choice.
+        out: Write a copy of the bundle that is served so to this file.
+        force: Overwrite an existing output.
+
+    Raises:
+        OrtuneError: No server answers, it does not start, an option or the data cannot be used.
+    """
+
+    target: Annotated[str, Option("URL|BUNDLE")]
+    _: KW_ONLY
+    model: Annotated[str, Option("NAME")] = ""
+    concurrency: Counts = Counts((), Option("N,...", shown="1,2,4,8", low=1, high=4096))
+    rate: Rates = Rates((), Option("N,...", high=1e6))
+    requests: Annotated[int, Option(low=0, high=10_000_000)] = 0
+    seconds: Annotated[float, Option(low=0.1, high=600)] = 10.0
+    repeats: Annotated[int, Option(low=1, high=100)] = 2
+    warm_up: Annotated[float, Option("SECONDS", low=0, high=600)] = 0.5
+    batch: Annotated[int, Option(low=0, high=4096)] = 0
+    slo: Annotated[str, Option("LIMIT")] = ""
+    check: File | None = None
+    protocol: Literal["http", "grpc"] = "grpc"
+    processes: Annotated[int, Option(low=1, high=256)] = 1
+    on: Annotated[str, Option("SPEC")] = ""
+    serve: Annotated[str, Option("WORDS")] = ""
+    clients: Annotated[int, Option(low=1, per_cpu=2)] = 1
+    connections: Annotated[int, Option(low=1, high=900)] = 256
+    timeout: Duration = Duration("30s")
+    token_file: File | None = None
+    ca: File | None = None
+    goal: Annotated[str, Option("LIMIT")] = ""
+    time: Duration = Duration("5m")
+    out: Out = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from ortune.load_testing import address, slo
+
+        for text in (self.slo, self.goal):
+            if text:
+                slo.read(text)
+        if self.concurrency and self.rate:
+            raise BadSettings(
+                "--concurrency and --rate are two kinds of load", fix="give one of them"
+            )
+        local = [
+            name
+            for name in ("processes", "on", "serve", "goal", "out")
+            if getattr(self, name) not in (None, "", 1)
+        ]
+        if address.is_address(self.target):
+            address.read(self.target)
+            if local:
+                raise BadSettings(
+                    f"--{local[0]} is for a model that is served here, not for {self.target}",
+                    fix="give a bundle or a model, or leave it out",
+                )
+        if bool(self.goal) != (self.out is not None):
+            raise BadSettings("--goal and -o go together", fix="give both or none")

@@ -1,0 +1,187 @@
+"""What a server and its models say of themselves: the protocol's JSON, and gRPC's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf import json_format
+
+from ortune.core.facts import TensorSpec
+from ortune.core.version import __version__
+from ortune.protocol.datatypes import datatype
+from ortune.protocol.messages import message
+from ortune.protocol.status import Refused, Status
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
+_DURATIONS = (
+    "success",
+    "fail",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
+
+
+def server_metadata() -> dict[str, Any]:
+    """Return what the server says of itself."""
+    return {"name": "ortune", "version": __version__, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(
+    name: str,
+    versions: Sequence[str],
+    platform: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+) -> dict[str, Any]:
+    """Return what a model says of itself; free dimensions are -1, the batch too.
+
+    Raises:
+        Refused: An input or output has a type or rank that the protocol cannot say.
+    """
+
+    def told(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+        return [
+            {"name": one.name, "datatype": datatype(one.dtype), "shape": _dims(one)}
+            for one in specs
+        ]
+
+    return {
+        "name": name,
+        "versions": list(versions),
+        "platform": platform,
+        "inputs": told(inputs),
+        "outputs": told(outputs),
+    }
+
+
+def model_config(
+    name: str,
+    platform: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    max_batch: int,
+    instances: int = 1,
+    delay_us: int = 0,
+    preferred: Sequence[int] = (),
+    kind: str = "KIND_CPU",
+) -> dict[str, Any]:
+    """Return a model's configuration as Triton tells it, with the defaults that clients read.
+
+    Args:
+        max_batch: 0 where the first dimension is no batch; else dims are without it.
+        kind: ``KIND_CPU`` or ``KIND_GPU``.
+
+    Raises:
+        Refused: An input or output has a type or rank that the protocol cannot say.
+    """
+
+    def told(one: TensorSpec, **more: Any) -> dict[str, Any]:
+        dims = _dims(one)[1 if max_batch else 0 :]
+        common = {"data_type": _type(one), "dims": dims, "is_shape_tensor": False}
+        return {"name": one.name, **common, **more}
+
+    optional = {"format": "FORMAT_NONE", "allow_ragged_batch": False, "optional": False}
+    group = {"name": f"{name}_0", "kind": kind, "count": instances, "gpus": [], "passive": False}
+    config: dict[str, Any] = {
+        "name": name,
+        "platform": platform,
+        "backend": platform.partition("_")[0],
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": max_batch,
+        "input": [told(one, **optional) for one in inputs],
+        "output": [told(one, label_filename="") for one in outputs],
+        "batch_input": [],
+        "batch_output": [],
+        "instance_group": [group],
+        "default_model_filename": "",
+        "cc_model_filenames": {},
+        "metric_tags": {},
+        "parameters": {},
+        "model_warmup": [],
+        "model_transaction_policy": {"decoupled": False},
+    }
+    if max_batch:
+        config["dynamic_batching"] = {
+            "preferred_batch_size": list(preferred),
+            "max_queue_delay_microseconds": delay_us,
+            "preserve_ordering": False,
+        }
+    return config
+
+
+def statistics(
+    name: str,
+    version: str,
+    *,
+    last_inference_ms: int,
+    inferences: int,
+    executions: int,
+    durations: Mapping[str, tuple[int, int]],
+    batches: Mapping[int, Mapping[str, tuple[int, int]]],
+) -> dict[str, Any]:
+    """Return one entry of ``model_stats``.
+
+    Args:
+        last_inference_ms: Milliseconds since the epoch; 0 before the first.
+        inferences: Rows that were answered.
+        executions: Runs of the model.
+        durations: success, fail, queue, compute_input, compute_infer, compute_output, cache_hit,
+            cache_miss -> count and nanoseconds; those that are absent are zero.
+        batches: Rows -> compute_input, compute_infer, compute_output of runs of so many.
+    """
+
+    def told(held: Mapping[str, tuple[int, int]], names: Sequence[str]) -> dict[str, Any]:
+        found = {one: held.get(one, (0, 0)) for one in names}
+        return {one: {"count": count, "ns": ns} for one, (count, ns) in found.items()}
+
+    return {
+        "name": name,
+        "version": version,
+        "last_inference": last_inference_ms,
+        "inference_count": inferences,
+        "execution_count": executions,
+        "inference_stats": told(durations, _DURATIONS),
+        "batch_stats": [
+            {"batch_size": rows, **told(held, _DURATIONS[3:6])}
+            for rows, held in sorted(batches.items())
+        ],
+        "memory_usage": [],
+        "response_stats": {},
+    }
+
+
+def as_message(name: str, content: Mapping[str, Any]) -> Any:
+    """Return a message of the protocol with a content in its JSON form.
+
+    Args:
+        name: Such as ``ModelMetadataResponse``.
+    """
+    return json_format.ParseDict(dict(content), message(name)())
+
+
+def _type(spec: TensorSpec) -> str:
+    told = datatype(spec.dtype)
+    return f"TYPE_{'STRING' if told == 'BYTES' else told}"
+
+
+def _dims(spec: TensorSpec) -> list[int]:
+    if spec.shape is None:
+        raise Refused(
+            f"the rank of '{spec.name}' is not known, so the protocol cannot tell its shape",
+            Status.UNSUPPORTED,
+            "export the model with the shapes of its inputs and outputs",
+        )
+    return [dim if isinstance(dim, int) else -1 for dim in spec.shape]

@@ -1,0 +1,72 @@
+"""What becomes of a request that is not answered, in the words of HTTP and of gRPC."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from ortune.core.errors import BadData, OrtuneError, gist, shortened
+
+_LONGEST = 500
+"""Characters of an error that go over the wire: names in it are the client's."""
+_PATH = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.+@~ -]+)*[\\/](?=[\w.+@~-]+\.\w+)")
+"""Folders before the name of a file."""
+
+
+class Status(Enum):
+    """A kind of refusal.
+
+    Attributes:
+        http: Status code of the response.
+        grpc: Name of the member of ``grpc.StatusCode``.
+    """
+
+    INVALID = 400, "INVALID_ARGUMENT"
+    UNAUTHENTICATED = 401, "UNAUTHENTICATED"
+    FORBIDDEN = 403, "PERMISSION_DENIED"
+    NOT_FOUND = 404, "NOT_FOUND"
+    TOO_LARGE = 413, "RESOURCE_EXHAUSTED"
+    CANCELLED = 499, "CANCELLED"
+    INTERNAL = 500, "INTERNAL"
+    UNSUPPORTED = 501, "UNIMPLEMENTED"
+    UNAVAILABLE = 503, "UNAVAILABLE"
+    TIMED_OUT = 504, "DEADLINE_EXCEEDED"
+
+    def __init__(self, http: int, grpc: str) -> None:
+        self.http = http
+        self.grpc = grpc
+
+
+class Refused(OrtuneError):
+    """A request that is not answered, and what to do; the fix may be empty.
+
+    Attributes:
+        status: As which kind the client sees it.
+    """
+
+    def __init__(self, what: str, status: Status = Status.INVALID, fix: str = "") -> None:
+        super().__init__(shortened(what[: 2 * _LONGEST], _LONGEST), fix=fix)
+        self.status = status
+
+    @property
+    def text(self) -> str:
+        """One line for the wire."""
+        return f"{self.what.rstrip('.')}. {self.fix}" if self.fix else self.what
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def refused(error: BaseException) -> Refused:
+    """Return what a client is told of an error: its own fault in full, ours in one clean line.
+
+    Folders of this machine are left out.
+    """
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, BadData):
+        return Refused(_PATH.sub("", error.what), fix=_PATH.sub("", error.fix))
+    if isinstance(error, TimeoutError):
+        return Refused("Request timeout expired", Status.TIMED_OUT)
+    reason = error.what if isinstance(error, OrtuneError) else gist(error)
+    return Refused(_PATH.sub("", reason), Status.INTERNAL)

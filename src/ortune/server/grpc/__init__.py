@@ -1,0 +1,1 @@
+"""The gRPC front: the Open Inference Protocol's service on one port."""

@@ -1,0 +1,160 @@
+"""ModelInfer and ModelStreamInfer: requests to the models, answers and refusals back."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError, Queue, Semaphore, Task
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any, TypeAlias
+
+import grpc
+
+from ortune.protocol import messages
+from ortune.protocol.inference import InferRequest
+from ortune.protocol.status import Refused, Status, refused
+from ortune.server.grpc.calls import Caller, caller, inflated, received, refuse
+from ortune.server.journal import Journal
+from ortune.server.repository.repository import Repository
+from ortune.server.repository.served import Limits
+
+IN_FLIGHT = 128
+"""Requests of one stream that wait or are computed at the same time; further ones are not read."""
+_FINAL = "triton_final_response"
+"""Parameter of an answer in a stream: no other one follows to the same request."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What a request got: a serialized answer, or a refusal; with its id to echo."""
+
+    id: str
+    answer: bytes | Refused
+
+
+_Replies: TypeAlias = "Queue[Task[_Reply] | None]"
+"""Replies in the order of their requests; None behind the last."""
+
+
+class Inference:
+    """The two methods that ask a model.
+
+    A call that its client gives up, or whose deadline passes, is cancelled by gRPC: what it waits
+    for leaves the model's queue.
+    """
+
+    def __init__(self, repository: Repository, journal: Journal, limits: Limits) -> None:
+        self._repository, self._journal = repository, journal
+        self._limits = limits
+        self._reading: set[Task[None]] = set()
+
+    async def unary(self, requests: Any, context: Any) -> bytes:
+        """Answer ModelInfer, as a stream of one message: so its arrival can be bounded in time."""
+        call = caller(context)
+        try:
+            body = await received(context)
+        except Refused as error:
+            self._journal.request(
+                "grpc", "", "", call.id, error.status.grpc, 0.0, error=error.text
+            )
+            await refuse(context, error)
+        answer = (await self._reply(body, call)).answer
+        if isinstance(answer, Refused):
+            await refuse(context, answer)
+        return answer
+
+    async def stream(self, requests: Any, context: Any) -> None:
+        """Answer ModelStreamInfer: replies in the order of the requests, errors among them."""
+        call = caller(context)
+        replies: _Replies = Queue()
+        room = Semaphore(IN_FLIGHT)
+        reading = asyncio.create_task(self._read(context, call, replies, room))
+        self._reading.add(reading)
+        try:
+            while (reply := await replies.get()) is not None:
+                await _tell(context, call, await reply)
+                room.release()
+            await asyncio.wait([reading])
+        finally:
+            self._reading.discard(reading)
+            _give_up(reading, replies)
+        if reading.cancelled():
+            await refuse(context, Refused("the server is shutting down", Status.UNAVAILABLE))
+        reading.result()
+
+    def end_streams(self) -> None:
+        """Read no more from streams: they end when what was read is answered."""
+        for reading in self._reading:
+            reading.cancel()
+
+    async def _read(self, context: Any, call: Caller, replies: _Replies, room: Semaphore) -> None:
+        """Ask for every message of a stream; the tasks are in the queue before they end."""
+        try:
+            while True:
+                await room.acquire()
+                body = await context.read()
+                if body is grpc.aio.EOF:
+                    return
+                streamed = self._reply(body, call, streamed=True)
+                replies.put_nowait(asyncio.create_task(streamed))
+        finally:
+            replies.put_nowait(None)
+
+    async def _reply(self, body: bytes, call: Caller, *, streamed: bool = False) -> _Reply:
+        """Answer one request, or say why not; nothing but a cancellation is raised."""
+        began = perf_counter_ns()
+        model = version = id = error = ""
+        status = "OK"
+        answer: bytes | Refused
+        try:
+            asked = messages.deserialized(await inflated(body, self._limits.max_body))
+            model, version, id = asked.model, asked.version, asked.request.id
+            served = self._repository.model(model, version)
+            version = served.version
+            response = await served.infer(self._in_time(asked.request, call))
+            if streamed:
+                final = {**response.parameters, _FINAL: True}
+                response = replace(response, parameters=final)
+            answer = messages.serialized(response, streamed=streamed)
+        except CancelledError:
+            status = Status.CANCELLED.grpc
+            raise
+        except Exception as raised:
+            answer = refused(raised)
+            status, error = answer.status.grpc, answer.text
+        finally:
+            ms = (perf_counter_ns() - began) / 1e6
+            self._journal.request(
+                "grpc", model, version, id or call.id, status, ms, error=error, trace=call.trace
+            )
+        return _Reply(id, answer)
+
+    def _in_time(self, request: InferRequest, call: Caller) -> InferRequest:
+        """Return a request that waits no longer than its call."""
+        if call.seconds is None:
+            return request
+        left = max(1, int(call.seconds * 1e6))
+        allowed = request.timeout_us or self._limits.timeout_s * 1e6 or left + 1
+        return replace(request, timeout_us=left) if left < allowed else request
+
+
+async def _tell(context: Any, call: Caller, reply: _Reply) -> None:
+    """Write one message of a stream."""
+    answer = reply.answer
+    if not isinstance(answer, Refused):
+        await context.write(answer)
+        return
+    if call.ends_on_error:
+        await refuse(context, answer)
+    failed = messages.message("ModelStreamInferResponse")(
+        error_message=answer.text, infer_response={"id": reply.id}
+    )
+    await context.write(failed.SerializeToString())
+
+
+def _give_up(reading: Task[None], replies: _Replies) -> None:
+    """Cancel what a stream that has ended still waits for."""
+    reading.cancel()
+    while not replies.empty():
+        if (left := replies.get_nowait()) is not None:
+            left.cancel()

@@ -1,0 +1,153 @@
+"""uvicorn as this server needs it: clients that hang are cut off, the end loses no request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from ortune.server.tls import Certificate
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+
+HEAD_S = 20.0
+"""Seconds that a client may take for a request's head, and for a part of an answer."""
+_HEAD_BYTES = 64 << 10
+"""Of a request's head at most; httptools itself knows no limit."""
+_KEEP_ALIVE_S = 75
+_LAME_DUCK_S = 1.0
+"""Seconds in which connections that are kept alive learn that they end, each with an answer."""
+_LOOK_S = 0.05
+
+
+class _State(ServerState):
+    """What all connections share.
+
+    Attributes:
+        ending: Every answer is the last one of its connection, and says so.
+    """
+
+    ending = False
+
+
+class _Connection(HttpToolsProtocol):
+    """One client's connection."""
+
+    server_state: _State
+
+    waiting_since: float | None = None
+    """When its head began, or the connection; None once the head is here."""
+    stuck: int | None = None
+    """Bytes that the client did not take when it was last looked at."""
+    _head = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.waiting_since = self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.waiting_since is not None:
+            self._head += len(data)
+            if self._head > _HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too large.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.waiting_since, self._head = self.loop.time(), 0
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self.waiting_since = None
+        if self.server_state.ending:
+            self.end()
+
+    def end(self) -> None:
+        """Let the answer that is being made be the last."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+
+    def look(self, now: float) -> None:
+        """Cut it off where the client sends no head, or takes no answer, for too long."""
+        if self.waiting_since is not None:
+            if now - self.waiting_since > HEAD_S:
+                self.transport.abort()
+            return
+        left = self.transport.get_write_buffer_size()
+        if left and left == self.stuck:
+            self.transport.abort()
+        self.stuck = left or None
+
+
+class HttpServer(uvicorn.Server):
+    """HTTP in somebody else's loop; signals are not its own.
+
+    Args:
+        app: Answers requests.
+        certificate: For TLS.
+        drain_s: Seconds that accepted requests may take when it ends.
+    """
+
+    def __init__(self, app: Application, certificate: Certificate | None, drain_s: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,  # type: ignore[arg-type]
+                http=_Connection,
+                loop="none",
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=max(1, int(drain_s)),
+                ssl_certfile=None if certificate is None else certificate.path,
+                ssl_keyfile=None if certificate is None else certificate.key,
+            )
+        )
+        self.server_state: _State = _State()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+        """Leave signals to whoever runs the loop."""
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after clients that hang, twice in the time that they have."""
+        if counter % int(5 * HEAD_S) == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in self._connections:
+                connection.look(now)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Take no new connections; end those there are with an answer each, then the idle ones.
+
+        A client that keeps its connection may be sending while it is closed, and its request would
+        be lost: so for a moment every answer says that it is the connection's last.
+        """
+        self.server_state.ending = True
+        for connection in self._connections:
+            connection.end()
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LAME_DUCK_S
+        while self.server_state.connections and loop.time() < until:
+            await asyncio.sleep(_LOOK_S)
+        await super().shutdown(sockets)
+
+    @property
+    def _connections(self) -> list[_Connection]:
+        return [one for one in self.server_state.connections if isinstance(one, _Connection)]

@@ -1,0 +1,275 @@
+"""One version of one model: requests in, answers out, each checked, bounded and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ortune.engine.batching import QueueFull
+from ortune.engine.call import Call
+from ortune.engine.joining import free
+from ortune.engine.queue.waiting import Answered
+from ortune.protocol import metadata
+from ortune.protocol.check import check
+from ortune.protocol.classification import classify
+from ortune.protocol.datatypes import datatype
+from ortune.protocol.inference import Asked, InferRequest, InferResponse, Output
+from ortune.protocol.status import Refused, Status, refused
+from ortune.server.repository.pictures import Decoder
+from ortune.server.repository.room import FULL, LATE, NOT_READY, Room
+from ortune.server.repository.tally import Tally
+from ortune.server.repository.tensors import carried, ranked, texts
+
+PLATFORM = "onnxruntime_onnx"
+"""Triton's word for what computes ONNX files."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server lets in.
+
+    Attributes:
+        max_queue: Requests that wait for one model at most.
+        timeout_s: Seconds after which a request that names no time-out of its own is given up; 0
+            for none.
+        max_body: Bytes of a request at most, also when they are unpacked.
+        max_held: Bytes of all requests that are not answered yet at most; one alone may have more.
+    """
+
+    max_queue: int = 1024
+    timeout_s: float = 60.0
+    max_body: int = 64 << 20
+    max_held: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred(InferResponse):
+    """An answer with what it took.
+
+    Attributes:
+        rows: Of the request.
+        queue_ns: What it waited.
+        infer_ns: What its run took.
+    """
+
+    rows: int = 1
+    queue_ns: int = 0
+    infer_ns: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """What the models of a server share.
+
+    Attributes:
+        limits: What is let in.
+        room: Memory for the data of requests.
+        decoder: Reads pictures.
+        current: Which model answers to a name and version now.
+        versions: Versions of a name that are served now.
+    """
+
+    limits: Limits
+    room: Room
+    decoder: Decoder
+    current: Callable[[str, str], Served]
+    versions: Callable[[str], Sequence[str]]
+
+
+class Served:
+    """One version of one model, behind the protocol. All of it belongs to one event loop.
+
+    Attributes:
+        name: Of the model.
+        version: A number in digits.
+        inputs: What the model takes.
+        outputs: Those of what it gives that the protocol can carry.
+        max_batch: Rows of a request at most; 0 where the first dimension is no batch, or the
+            engine joins nothing: then requests have as many rows as they like.
+        tally: What became of its requests.
+        call: The engine's model.
+    """
+
+    def __init__(self, name: str, version: str, call: Call, tally: Tally, around: Around) -> None:
+        """Serve an engine's model.
+
+        Raises:
+            BadModel: It has an input, or nothing but outputs, that the protocol cannot carry.
+        """
+        self.name, self.version, self.call, self.tally = name, version, call, tally
+        self.inputs = call.signature.inputs
+        self.outputs = carried(name, call.signature.inputs, call.signature.outputs)
+        joined = free(call.signature) and call.serving.max_batch > 1
+        self.max_batch = call.serving.max_batch if joined else 0
+        self._around = around
+        self._all = tuple(Asked(spec.name) for spec in self.outputs)
+        self._datatypes = {spec.name: datatype(spec.dtype) for spec in self.outputs}
+        self._told = ranked(self.inputs), ranked(self.outputs)
+        self._texts = tuple(spec.name for spec in self.inputs if spec.dtype == "str")
+        self._running = 0
+        self._stopped = self._closed = False
+        self._idle = asyncio.Event()
+
+    @property
+    def takes_pictures(self) -> bool:
+        """Whether a JPEG or PNG may be posted in the place of tensors."""
+        return self.call.pictures is not None
+
+    @property
+    def running(self) -> int:
+        """Requests that are not answered yet."""
+        return self._running
+
+    async def infer(self, request: InferRequest) -> Inferred:
+        """Answer one request.
+
+        Raises:
+            Refused: It does not fit the model, too many wait, it ran out of time, the server
+                stops, or the model failed.
+        """
+        if (other := self._successor()) is not None:
+            return await other.infer(request)
+        began, computing, size = perf_counter_ns(), False, 0
+        self._running += 1
+        try:
+            self._admit(request)
+            self._around.room.take(arrived := sum(one.nbytes for one in request.inputs.values()))
+            size = arrived
+            feeds = self._feeds(request.inputs)
+            computing = True
+            found = await self._answered(feeds, request.timeout_us / 1e6)
+            chosen = request.outputs or self._all
+            outputs = [await self._output(one, found.outputs[one.name]) for one in chosen]
+        except CancelledError:
+            self.tally.refuse(Status.CANCELLED, perf_counter_ns() - began)
+            raise
+        except Exception as error:
+            told = refused(error)
+            failed = computing and not isinstance(error, Refused)
+            self.tally.refuse(told.status, perf_counter_ns() - began, computed=failed)
+            raise told from error
+        else:
+            rows = len(feeds[self.inputs[0].name]) if self.max_batch else 1
+            self.tally.count(rows, began, found, perf_counter_ns())
+            waited, took = found.started_ns - found.queued_ns, found.ended_ns - found.started_ns
+            return Inferred(self.name, self.version, request.id, outputs, {}, rows, waited, took)
+        finally:
+            self._around.room.held -= size
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    async def infer_picture(self, body: bytes, id: str = "") -> Inferred:
+        """Answer one JPEG or PNG, prepared as the model's bundle says.
+
+        Raises:
+            Refused: The model takes no pictures, it is none, or as for `infer`.
+        """
+        if (other := self._successor()) is not None:
+            return await other.infer_picture(body, id)
+        taker = self.call.pictures
+        if taker is None:
+            raise Refused(
+                f"model '{self.name}' does not know how pictures become its input",
+                Status.UNSUPPORTED,
+                "send tensors, or pack the bundle with --preprocess",
+            )
+        began = perf_counter_ns()
+        try:
+            inputs = await self._around.decoder.tensors(taker, body)
+        except CancelledError:
+            self.tally.refuse(Status.CANCELLED, perf_counter_ns() - began)
+            raise
+        except Exception as error:
+            told = refused(error)
+            self.tally.refuse(told.status, perf_counter_ns() - began)
+            raise told from error
+        return await self.infer(InferRequest(inputs, id=id))
+
+    # --- what it says of itself -------------------------------------------------------------
+
+    def metadata(self) -> dict[str, Any]:
+        """Return name, versions, inputs and outputs."""
+        versions = self._around.versions(self.name)
+        return metadata.model_metadata(self.name, versions, PLATFORM, *self._told)
+
+    def config(self) -> dict[str, Any]:
+        """Return how it is served."""
+        how = self.call.serving
+        return metadata.model_config(
+            self.name,
+            PLATFORM,
+            *self._told,
+            max_batch=self.max_batch,
+            instances=how.instances,
+            delay_us=how.max_delay_us,
+            preferred=how.preferred,
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        """Return its entry of ``model_stats``."""
+        return self.tally.told(self.name, self.version)
+
+    # --- its end ----------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Refuse requests from now on; those that run are answered."""
+        self._stopped = True
+
+    async def close(self) -> None:
+        """Return when no request runs; those that come later are another one's."""
+        while self._running:
+            self._idle.clear()
+            await self._idle.wait()
+        self._closed = True
+
+    # --- one request ------------------------------------------------------------------------
+
+    def _successor(self) -> Served | None:
+        """Return what answers in the place of a model that is closed."""
+        if not self._closed:
+            return None
+        found = self._around.current(self.name, self.version)
+        return None if found is self else found
+
+    def _admit(self, request: InferRequest) -> None:
+        """Refuse what the model cannot take, before it waits."""
+        if self._stopped or self._closed:
+            raise Refused(NOT_READY, Status.UNAVAILABLE)
+        check(
+            request,
+            self.inputs,
+            max_batch=self.max_batch,
+            model=self.name,
+            outputs=self.outputs,
+        )
+
+    def _feeds(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Return the inputs with texts in the place of bytes, which the runtimes take."""
+        if not self._texts:
+            return inputs
+        return {**inputs, **{name: texts(name, inputs[name]) for name in self._texts}}
+
+    async def _answered(self, feeds: Mapping[str, NDArray[Any]], seconds: float) -> Answered:
+        """Have a request computed, within its time or not at all: then it leaves the queue."""
+        try:
+            async with asyncio.timeout(seconds or self._around.limits.timeout_s or None):
+                return await self.call.answered(**feeds)
+        except QueueFull:
+            raise Refused(FULL, Status.UNAVAILABLE) from None
+        except TimeoutError:
+            raise Refused(LATE, Status.TIMED_OUT) from None
+
+    async def _output(self, asked: Asked, array: NDArray[Any]) -> Output:
+        """Return an output as it is, or its classes: sorting them must not hold up the loop."""
+        if not asked.classes:
+            return Output(asked.name, self._datatypes[asked.name], array)
+        batched = self.max_batch > 0
+        found = await asyncio.to_thread(classify, array, asked.classes, batched=batched)
+        return Output(asked.name, "BYTES", found)

@@ -1,0 +1,75 @@
+"""Serve models, in this process or in several: the verb."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from importlib.util import find_spec
+
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.request import verb
+from ortune.server.settings import Listening, Ready, Serve
+
+_NEEDED = ("uvicorn", "httptools", "grpc", "google.protobuf", "orjson")
+
+
+def run(asked: Serve) -> None:
+    """Serve until told to end; what there is to say goes to stderr."""
+    carry_out(asked, None)
+
+
+def carry_out(asked: Serve, ready: Ready | None) -> int:
+    """Serve until told to end.
+
+    Args:
+        ready: Is told when requests are taken; the log is without it.
+
+    Returns:
+        How many did not get an answer in time: requests, or processes that had such.
+
+    Raises:
+        OrtuneError: A package, a port or a model is not to be had.
+        KeyboardInterrupt: It was told to end twice.
+    """
+    demand_installed()
+    if asked.explicit and asked.processes > 1:
+        raise BadSettings(
+            "--explicit with --processes: what a client loads would be in one process alone",
+            fix="leave one of both out; --watch loads changed files in all of them",
+        )
+    from ortune.server.doors import taken
+    from ortune.server.logs import journal_of
+
+    several = asked.processes > 1
+    with ExitStack() as stack:
+        journal = stack.enter_context(journal_of(asked, traced=not several))
+
+        def log(listening: Listening) -> None:
+            journal.event("info", str(listening))
+
+        doors = taken(asked, lambda text: journal.event("warning", text), stack)
+        if several:
+            from ortune.server.processes import serve_in_processes as work
+        else:
+            from ortune.server.run import serve_here as work
+        return work(asked, doors, journal, ready or log)
+
+
+def demand_installed() -> None:
+    """Refuse to begin without the packages of extra ``serve``.
+
+    Raises:
+        OrtuneError: One is missing.
+    """
+    missing = [name for name in _NEEDED if not _is_there(name)]
+    if missing:
+        raise OrtuneError(f"serving needs {', '.join(missing)}", fix="pip install 'ortune[serve]'")
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
+
+
+serve = verb(Serve, run)

@@ -1,0 +1,139 @@
+"""What `ortune serve` is asked, and what it says when it is ready."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from ortune.core.fields import ByteSize, Counts, Duration, Files, Libraries, Option
+from ortune.core.request import Request, parameters, request
+
+_PORTS = 65535
+
+
+@request
+class Serve(Request):
+    """Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until told to end.
+
+    Bundles, plain models, or folders of versions (NAME/1/FILE, NAME/2/FILE), by the file's name or
+    as NAME=PATH. Clients of Triton and KServe work as they are. A bundle runs with the settings
+    that it was measured with. SIGTERM or Ctrl-C: what was accepted is answered, then it ends; a
+    second Ctrl-C ends at once.
+
+    Example:
+        ortune serve model.ortune
+        ortune serve detector.onnx labels.onnx --on "cpu(threads=1)" --instances 2
+        ortune serve model.ortune --token-file tokens.txt --tls-cert cert.pem --tls-key key.pem
+
+    Attributes:
+        models: Bundles, models, or folders of versions; NAME=PATH names one.
+        on: Of plain models; of a bundle the plan to take, by its backend.
+        host: Address to listen on; another than this machine's own lets others in.
+        http_port: Of HTTP; 0 takes any free one, -1 none.
+        grpc_port: Of gRPC; 0 takes any free one, -1 none.
+        instances: Sessions of every model, each on CPUs of its own.
+        max_batch: Rows that are computed together at most; 1 joins nothing.
+        max_delay_us: Microseconds that a request waits for others to be joined with.
+        preferred: Rows at which a batch no longer waits, such as 4,8.
+        max_queue: Requests of a model that wait at most; the next is refused.
+        timeout: How long a request may wait and compute, unless it asks for less.
+        max_body: Bytes of a request at most, inflated.
+        processes: Processes that share the ports, each with CPUs of its own.
+        explicit: Clients may load and unload models by name; else they may not.
+        watch: Load a file again when it changes; nothing is dropped meanwhile.
+        token_file: Tokens that requests must bring, one a line.
+        tls_cert: Certificate, a PEM file with those that issued it.
+        tls_key: Its private key, a PEM file.
+        drain: How long accepted requests may take when the server ends.
+        log_json: Log JSON, one object a line.
+        log_requests: Log every request, not those alone that failed.
+        trace: Send OpenTelemetry spans to this OTLP endpoint, such as http://127.0.0.1:4318.
+        custom_ops: Custom operators of plain models: a shared library, or a Python module that
+            gives one. It is run.
+        allow_custom_ops: Run the custom operators that bundles bring.
+        require_signature: Open no bundle that the owner of this public key did not sign.
+
+    Raises:
+        BadModel: A file is damaged, or no model.
+        BadSettings: A port is taken, the certificate or the tokens cannot be used, or a setting
+            of a model is wrong.
+        OrtuneError: What it needs is not installed: extra ``serve``.
+    """
+
+    models: Files
+    _: KW_ONLY
+    on: Annotated[str | None, Option("BACKEND")] = None
+    host: Annotated[str, Option("ADDRESS")] = "127.0.0.1"
+    http_port: Annotated[int, Option("PORT", low=-1, high=_PORTS)] = 8000
+    grpc_port: Annotated[int, Option("PORT", low=-1, high=_PORTS)] = 8001
+    instances: Annotated[int, Option("N", shown="as in the bundle, else 1", per_cpu=1)] = 0
+    max_batch: Annotated[int, Option("ROWS", shown="as in the bundle, else 8")] = 0
+    max_delay_us: Annotated[int, Option("US", shown="as in the bundle, else none")] = 0
+    preferred: Counts = Counts(None)
+    max_queue: Annotated[int, Option("N", shown="1024")] = 0
+    timeout: Duration = Duration("60s")
+    max_body: ByteSize = ByteSize("64M")
+    processes: Annotated[int, Option("N", low=1, per_cpu=1)] = 1
+    explicit: bool = False
+    watch: bool = False
+    token_file: Annotated[str | Path | None, Option("FILE")] = None
+    tls_cert: Annotated[str | Path | None, Option("CERT.pem")] = None
+    tls_key: Annotated[str | Path | None, Option("KEY.pem")] = None
+    drain: Duration = Duration("30s")
+    log_json: bool = False
+    log_requests: bool = False
+    trace: Annotated[str | None, Option("URL")] = None
+    custom_ops: Libraries = Libraries(())
+    allow_custom_ops: bool = False
+    require_signature: Annotated[str | Path | None, Option("PUBLIC.pem")] = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models, one or several, as texts: ``PATH``, or ``NAME=PATH``."""
+        given = self.models
+        return tuple(map(str, [given] if isinstance(given, (str, Path)) else given))
+
+
+def spelled(asked: Serve) -> str:
+    """Return a request as JSON, for another process of it."""
+    held = {one.name: getattr(asked, one.name) for one in parameters(Serve)}
+    return json.dumps(held | {"models": asked.names}, default=str)
+
+
+def read(text: str) -> Serve:
+    """Return the request that `spelled` wrote."""
+    given: dict[str, Any] = json.loads(text)
+    return Serve(**given)
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where a server that is ready can be asked.
+
+    Attributes:
+        http: Such as ``http://127.0.0.1:8000``; None where HTTP is off.
+        grpc: Such as ``127.0.0.1:8001``; None where gRPC is off.
+        models: Names, as requests spell them.
+        pids: Processes that answer.
+    """
+
+    http: str | None
+    grpc: str | None
+    models: Sequence[str]
+    pids: Sequence[int]
+
+    def __str__(self) -> str:
+        names = ", ".join(self.models) or "no model"
+        where = [self.http, f"grpc {self.grpc}" if self.grpc else None]
+        return f"serving {names} on {' and '.join(filter(None, where))}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a mapping."""
+        return asdict(self)
+
+
+Ready: TypeAlias = Callable[[Listening], None]
+"""Is told once, when requests are taken."""

@@ -1,0 +1,48 @@
+"""SIGTERM and Ctrl-C: the first asks for the end, the second demands it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SOON_S = 3.0
+
+
+@contextmanager
+def told(first: Callable[[], None]) -> Iterator[None]:
+    """Have the first signal call `first`, and the second one cancel the present task.
+
+    Nothing is done in threads and on systems where a loop sees no signals.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    seen = 0
+
+    def tell() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 1:
+            first()
+        elif task is not None:
+            task.cancel()
+
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, tell)
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+def end_soon(code: int) -> None:
+    """End this process in a moment, whatever its threads still do: only one of our own."""
+    timer = threading.Timer(_SOON_S, os._exit, (code,))
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,522 @@
+"""A real server at two in the morning: faults are said, what was accepted is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import psutil
+import pytest
+from tests.certificates import pair
+from tests.unit import studies
+
+import ortune as ot
+
+httpclient = pytest.importorskip("tritonclient.http")
+grpcclient = pytest.importorskip("tritonclient.grpc")
+http_aio = pytest.importorskip("tritonclient.http.aio")
+grpc_aio = pytest.importorskip("tritonclient.grpc.aio")
+
+TOKEN = "c0ffee" * 6
+X = np.array([[1, -2, 3, -4], [5, 6, -7, 8]], np.float32)
+SLOW = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,4] x) => (float[N,4] y)
+<int64[2] shape = {700, 700}, int64[1] all = {0}> {
+  one = ReduceMax<keepdims: int = 0>(x)
+  w = Expand(one, shape)
+  a = MatMul(w, w)
+  b = MatMul(a, w)
+  c = MatMul(b, w)
+  top = ReduceMin<keepdims: int = 0>(c)
+  zero = Sub(top, top)
+  y = Add(x, zero)
+}"""
+"""Some 50 ms of work; the answer is the input."""
+TENSOR = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
+JSON = json.dumps({"inputs": [TENSOR]})
+BODY = (
+    f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(JSON)}\r\n\r\n{JSON}"
+).encode()
+READY_S, END_S = 90.0, 40.0
+
+
+@dataclass
+class Server:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def http(self) -> str:
+        """Host and port."""
+        return str(self.told["http"]).partition("://")[2]
+
+    @property
+    def grpc(self) -> str:
+        return str(self.told["grpc"])
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(END_S)
+
+
+@contextmanager
+def serving(folder: Path, *words: str | Path) -> Iterator[Server]:
+    """Serve until the block ends, on free ports."""
+    ready, log = folder / "ready.json", folder / "log.txt"
+    ready.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "ortune.cli.main", "serve", *map(str, words)]
+    command += ["--http-port", "0", "--grpc-port", "0", "--json", str(ready)]
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    server = Server(process, log)
+    try:
+        until = time.monotonic() + READY_S
+        while not ready.is_file():
+            assert process.poll() is None and time.monotonic() < until, server.said
+            time.sleep(0.05)
+        server.told = json.loads(ready.read_text())
+        yield server
+    finally:
+        children = descendants(process.pid)
+        for one in (process, *children):
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.wait()
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return list(psutil.Process(pid).children(recursive=True))
+    return []
+
+
+def gone(processes: Sequence[psutil.Process], seconds: float = END_S) -> bool:
+    return not psutil.wait_procs(processes, timeout=seconds)[1]
+
+
+def failed(*words: str | Path, **env: str) -> list[str]:
+    """Return the two lines of a server that does not begin."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ortune.cli.main", "serve", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=READY_S,
+        env={**os.environ, **env},
+    )
+    assert done.returncode == 2, done.stderr
+    assert not done.stdout
+    lines = done.stderr.splitlines()[-2:]
+    assert lines[0].startswith("ortune serve: ") and lines[1].startswith("  fix: "), done.stderr
+    return lines
+
+
+def infer(server: Server, model: str = "toy", front: str = "http", x: Any = X) -> Any:
+    made = (httpclient if front == "http" else grpcclient).InferInput("x", x.shape, "FP32")
+    made.set_data_from_numpy(x)
+    module = httpclient if front == "http" else grpcclient
+    client = module.InferenceServerClient(server.http if front == "http" else server.grpc)
+    with client:
+        return client.infer(model, [made]).as_numpy("y")
+
+
+def status(url: str, **headers: str) -> int:
+    asked = urllib.request.Request(
+        url, headers={k.replace("_", "-"): v for k, v in headers.items()}
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return int(error.code)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("models")
+    studies.write_model(made / "toy.onnx", studies.MODEL)
+    studies.write_model(made / "slow.onnx", SLOW)
+    ot.pack(studies.study(made / "study"), made / "packed.ortune")
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    models = (folder / "toy.onnx", folder / "packed.ortune", f"other={folder / 'toy.onnx'}")
+    with serving(tmp_path_factory.mktemp("server"), *models) as running:
+        yield running
+
+
+# --- it answers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("front", ["http", "grpc"])
+@pytest.mark.parametrize("model", ["toy", "packed", "other"])
+def test_several_models_answer_as_the_engine_does(
+    server: Server, folder: Path, front: str, model: str
+) -> None:
+    name = "packed.ortune" if model == "packed" else "toy.onnx"
+    with ot.load(folder / name) as engine:
+        np.testing.assert_array_equal(infer(server, model, front), engine(x=X)["y"])
+
+
+@pytest.mark.parametrize("front", ["http", "grpc"])
+def test_asyncio_clients(server: Server, front: str) -> None:
+    module = http_aio if front == "http" else grpc_aio
+    plain = httpclient if front == "http" else grpcclient
+
+    async def ask() -> list[Any]:
+        given = plain.InferInput("x", X.shape, "FP32")
+        given.set_data_from_numpy(X)
+        address = server.http if front == "http" else server.grpc
+        async with module.InferenceServerClient(address) as client:
+            assert await client.is_server_ready()
+            answers = await asyncio.gather(*(client.infer("toy", [given]) for _ in range(20)))
+            return [one.as_numpy("y") for one in answers]
+
+    for found in asyncio.run(ask()):
+        np.testing.assert_array_equal(found, np.maximum(X + np.float32([1, 2, 3, 4]), 0))
+
+
+def test_what_it_says_when_it_is_ready(server: Server) -> None:
+    assert sorted(server.told["models"]) == ["other", "packed", "toy"]
+    assert server.told["pids"] == [server.process.pid]
+    assert f"serving toy, packed, other on {server.told['http']} and grpc" in server.said
+
+
+def test_version_6_of_the_protocol(folder: Path, tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no ::1")
+    with serving(tmp_path, folder / "toy.onnx", "--host", "::1") as running:
+        assert running.told["http"].startswith("http://[::1]:")
+        for front in ("http", "grpc"):
+            assert infer(running, "toy", front).shape == X.shape
+
+
+# --- what cannot begin ------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        for option in ("--http-port", "--grpc-port"):
+            what, fix = failed(folder / "toy.onnx", "--http-port", "0", option, port)
+            assert f"port {port} of 127.0.0.1 is taken" in what and option in fix
+
+
+def test_models_that_are_none(folder: Path, tmp_path: Path) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    hostile = tmp_path / "hostile.onnx"
+    hostile.write_bytes(b"\x08\x08" + os.urandom(2000))
+    torn = tmp_path / "torn.ortune"
+    torn.write_bytes((folder / "packed.ortune").read_bytes()[:-900])
+    ports = ("--http-port", "0", "--grpc-port", "0")
+    for model in (tmp_path / "none.onnx", hostile, torn, tmp_path):
+        failed(folder / "packed.ortune", model, *ports, TMPDIR=str(room))
+        assert not list(room.iterdir()), "nothing is left behind"
+    failed(hostile, *ports, "--processes", "2", TMPDIR=str(room))
+    assert not list(room.iterdir())
+
+
+def test_certificates_and_tokens_that_cannot_be_used(folder: Path, tmp_path: Path) -> None:
+    old, good = pair(tmp_path, "old", begins=-9, ends=-1), pair(tmp_path)
+    empty = tmp_path / "tokens"
+    empty.write_text("")
+    model = folder / "toy.onnx"
+    for words, said in (
+        (("--tls-cert", old.certificate, "--tls-key", old.key), "has expired"),
+        (("--tls-cert", good.certificate, "--tls-key", old.key), "is not the key of"),
+        (("--token-file", empty), "has no token"),
+        (("--explicit", "--processes", "2"), "--explicit with --processes"),
+        (("--http-port", "-1", "--grpc-port", "-1"), "both ports are -1"),
+    ):
+        assert said in failed(model, *words)[0]
+
+
+# --- who may ask ------------------------------------------------------------------------------
+
+
+def test_tokens_and_tls(folder: Path, tmp_path: Path) -> None:
+    good, tokens = pair(tmp_path), tmp_path / "tokens"
+    tokens.write_text(f"{TOKEN}\n")
+    tokens.chmod(0o644)
+    words = ("--token-file", tokens, "--tls-cert", good.certificate, "--tls-key", good.key)
+    with serving(tmp_path, folder / "toy.onnx", *words, "--log-requests", "--log-json") as running:
+        assert running.told["http"].startswith("https://")
+        assert "may be read or written by everybody" in running.said
+        trusted = ssl.create_default_context(cafile=str(good.certificate))
+        client = httpclient.InferenceServerClient(
+            running.http, ssl=True, ssl_context_factory=lambda: trusted
+        )
+        given = httpclient.InferInput("x", X.shape, "FP32")
+        given.set_data_from_numpy(X)
+        right, wrong = {"Authorization": f"Bearer {TOKEN}"}, {"Authorization": f"Bearer {TOKEN}0"}
+        assert client.is_server_live()
+        assert client.infer("toy", [given], headers=right).as_numpy("y").shape == X.shape
+        for headers in (wrong, None):
+            with pytest.raises(Exception, match=r"401|[Uu]nauth|token"):
+                client.infer("toy", [given], headers=headers)
+        remote = grpcclient.InferenceServerClient(
+            running.grpc, ssl=True, root_certificates=str(good.certificate)
+        )
+        given = grpcclient.InferInput("x", X.shape, "FP32")
+        given.set_data_from_numpy(X)
+        bearer = {"authorization": f"Bearer {TOKEN}"}
+        assert remote.infer("toy", [given], headers=bearer).as_numpy("y").shape == X.shape
+        with pytest.raises(Exception, match=r"UNAUTHENTICATED|token"):
+            remote.infer("toy", [given])
+        remote.close()
+        assert running.end() == 0
+        lines = [json.loads(line) for line in running.said.splitlines() if line[:1] == "{"]
+        assert any(line["event"] == "request" and line["status"] == 200 for line in lines)
+        assert TOKEN not in running.said and "Bearer" not in running.said
+
+
+def test_others_are_let_in_with_a_warning_alone(folder: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, folder / "toy.onnx", "--host", "0.0.0.0") as running:
+        assert running.said.count("WARNING whoever reaches 0.0.0.0 may ask") == 1
+    with serving(tmp_path, folder / "toy.onnx") as running:
+        assert running.said.count("may ask") == 1, "nothing new"
+
+
+# --- its end ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Load:
+    """Clients that ask again and again, each on one connection, until they are refused."""
+
+    server: Server
+    answered: int = 0
+    lost: list[str] = field(default_factory=list)
+
+    def http(self) -> None:
+        """What is sent over a connection that answered before is accepted: it may not be lost."""
+        host, _, port = self.server.http.rpartition(":")
+        while True:
+            try:
+                link = socket.create_connection((host, int(port)), 30)
+            except OSError:
+                return
+            with link, link.makefile("rb") as answers, suppress(ConnectionError):
+                before = 0
+                while self._ask(link, answers, before):
+                    before += 1
+
+    def _ask(self, link: socket.socket, answers: BinaryIO, before: int) -> bool:
+        """Ask once; return whether the connection goes on."""
+        sent = False
+        try:
+            link.sendall(BODY)
+            sent = True
+            first = answers.readline()
+        except ConnectionError:
+            first = b""
+        if not first:
+            if sent and before:
+                self.lost.append(f"http: closed after {before}")
+            return False
+        headers = dict[bytes, bytes]()
+        while (line := answers.readline()) not in (b"\r\n", b""):
+            name, _, value = line.partition(b":")
+            headers[name.lower()] = value.strip()
+        size = int(headers.get(b"content-length", b"0"))
+        if b" 200 " in first and len(answers.read(size)) == size:
+            self.answered += 1
+        else:
+            self.lost.append(f"http {first!r}")
+        return headers.get(b"connection") != b"close"
+
+    def grpc(self) -> None:
+        given = grpcclient.InferInput("x", [1, 4], "FP32")
+        given.set_data_from_numpy(X[:1])
+        client = grpcclient.InferenceServerClient(self.server.grpc)
+        while True:
+            try:
+                client.infer("slow", [given], client_timeout=30)
+                self.answered += 1
+            except grpcclient.InferenceServerException as error:
+                if "UNAVAILABLE" not in str(error.status()):
+                    self.lost.append(f"grpc {error}")
+                return
+
+
+def test_sigterm_under_load_loses_nothing(folder: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, folder / "slow.onnx", "--log-requests") as running:
+        load = Load(running)
+        threads = [threading.Thread(target=one) for one in [load.http] * 4 + [load.grpc] * 4]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.5)
+        assert load.answered > 8, running.said
+        children = descendants(running.process.pid)
+        assert running.end() == 0, running.said
+        for thread in threads:
+            thread.join(END_S)
+        assert not load.lost
+        assert gone(children)
+        assert "every accepted request was answered" in running.said
+        assert "CANCELLED" not in running.said and " 499 " not in running.said
+
+
+@pytest.mark.parametrize("front", ["http", "grpc"])
+def test_a_request_that_runs_when_the_end_comes_is_answered(
+    folder: Path, tmp_path: Path, front: str
+) -> None:
+    big = np.ones((8, 4), np.float32)
+    with serving(tmp_path, folder / "slow.onnx", "--max-batch", "1") as running:
+        found, here = list[Any](), threading.Barrier(13)
+        module = httpclient if front == "http" else grpcclient
+        given = module.InferInput("x", big.shape, "FP32")
+        given.set_data_from_numpy(big)
+
+        def ask() -> None:
+            address = running.http if front == "http" else running.grpc
+            client = module.InferenceServerClient(address)
+            assert client.is_server_live()
+            here.wait()
+            found.append(client.infer("slow", [given]).as_numpy("y"))
+
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        here.wait()
+        time.sleep(0.25)
+        running.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(END_S)
+        assert running.process.wait(END_S) == 0
+        assert len(found) == 12, running.said
+        for one in found:
+            np.testing.assert_array_equal(one, big)
+
+
+def test_ctrl_c_once_drains_and_twice_ends(folder: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, folder / "toy.onnx") as running:
+        assert running.end(signal.SIGINT) == 0
+    with serving(tmp_path, folder / "toy.onnx", "--drain", "60s") as running:
+        host, _, port = running.http.rpartition(":")
+        with socket.create_connection((host, int(port)), 10) as link:
+            link.sendall(
+                b"POST /v2/models/toy/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"
+            )
+            time.sleep(0.5)
+            running.process.send_signal(signal.SIGINT)
+            time.sleep(1)
+            assert running.process.poll() is None, "it waits for the rest"
+            began = time.monotonic()
+            assert running.end(signal.SIGINT) == 3
+            assert time.monotonic() - began < 10
+
+
+# --- several processes ------------------------------------------------------------------------
+
+several = pytest.mark.skipif(
+    len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2, reason="one CPU"
+)
+
+
+def until(true: Callable[[], bool], seconds: float = END_S) -> bool:
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+@several
+def test_one_of_several_processes_is_killed_and_comes_back(folder: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, folder / "toy.onnx", "--processes", "2") as running:
+        first, second = (psutil.Process(pid) for pid in running.told["pids"])
+        assert not set(first.cpu_affinity()) & set(second.cpu_affinity())
+        assert all(infer(running, front=front).shape == X.shape for front in ("http", "grpc"))
+        first.kill()
+        assert until(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
+        for _ in range(10):
+            assert infer(running).shape == X.shape, "the other one answers"
+        assert until(lambda: "another one takes its place" in running.said)
+        assert until(lambda: running.said.count("serves") >= 1, READY_S), running.said
+        assert "SIGKILL" in running.said and second.is_running()
+        children = descendants(running.process.pid)
+        assert len(children) == 2
+        assert running.end() == 0, running.said
+        assert gone(children)
+
+
+@several
+def test_children_do_not_outlive_their_parent(folder: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, folder / "toy.onnx", "--processes", "2") as running:
+        children = descendants(running.process.pid)
+        assert len(children) == 2
+        running.process.kill()
+        assert gone(children), "they end when their parent is gone"
+
+
+@several
+def test_several_processes_lose_nothing_either(folder: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, folder / "slow.onnx", "--processes", "2") as running:
+        load = Load(running)
+        threads = [threading.Thread(target=one) for one in [load.http] * 4 + [load.grpc] * 4]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.5)
+        children = descendants(running.process.pid)
+        assert running.end() == 0, running.said
+        for thread in threads:
+            thread.join(END_S)
+        assert load.answered > 8 and not load.lost
+        assert gone(children)
+
+
+# --- clients that misbehave -------------------------------------------------------------------
+
+
+def test_a_head_without_end_is_cut(server: Server) -> None:
+    host, _, port = server.http.rpartition(":")
+    with socket.create_connection((host, int(port)), 20) as link:
+        with suppress(OSError):
+            link.sendall(b"GET /v2 HTTP/1.1\r\nHost: a\r\nX: ")
+            for _ in range(400):
+                link.sendall(b"y" * 1024)
+        with suppress(ConnectionError):
+            assert b" 400 " in link.recv(100)
+    assert infer(server).shape == X.shape
+
+
+def test_clients_that_say_nothing_do_not_hold_others_up(server: Server) -> None:
+    host, _, port = server.http.rpartition(":")
+    links = [socket.create_connection((host, int(port)), 20) for _ in range(300)]
+    try:
+        began = time.monotonic()
+        assert infer(server).shape == X.shape
+        assert time.monotonic() - began < 10
+    finally:
+        for link in links:
+            link.close()
+    assert status(f"http://{server.http}/v2/health/ready") == 200

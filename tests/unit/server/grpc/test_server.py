@@ -1,0 +1,203 @@
+"""Ports, TLS, the number of calls, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import io
+import socket
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as aio_client
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.unit.server.grpc.scripted import (
+    Doubling,
+    Models,
+    answer,
+    body,
+    path,
+    refusal,
+    run,
+    serving,
+    settled,
+)
+
+from ortune.core.errors import BadSettings
+from ortune.server.access import Access
+from ortune.server.grpc.server import GrpcServer, server
+from ortune.server.journal import Journal
+from ortune.server.repository.served import Limits
+
+
+def made(address: str, *, shared: bool = True) -> GrpcServer:
+    journal = Journal(io.StringIO())
+    return server(
+        Models(),  # type: ignore[arg-type]
+        Access(),
+        journal,
+        Limits(),
+        None,
+        address,
+        shared=shared,
+    )
+
+
+@pytest.mark.parametrize("taken_by", ["a socket", "a server that shares"])
+def test_a_port_that_is_taken_is_refused_in_two_lines(
+    taken_by: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        if taken_by == "a socket":
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                refused(other.getsockname()[1])
+            return
+        async with serving() as (_, address):
+            refused(int(address.rpartition(":")[2]))
+
+    def refused(port: int) -> None:
+        with pytest.raises(BadSettings) as caught:
+            made(f"127.0.0.1:{port}", shared=False)
+        assert f"127.0.0.1:{port}: address already in use" in caught.value.what
+        assert "--grpc-port" in caught.value.fix
+
+    run(scenario)
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:0", "no.such.host.invalid:0", "127.0.0.1:x"])
+def test_an_address_of_another_machine_is_refused(address: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(BadSettings, match=r"gRPC cannot listen on .+: .+"):
+            made(address)
+
+    run(scenario)
+
+
+def test_several_servers_share_a_port_that_is_kept_for_them() -> None:
+    async def scenario() -> None:
+        with socket.socket() as kept:
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            kept.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{kept.getsockname()[1]}"
+            both = [made(address), made(address)]
+            for one in both:
+                await one.start()
+            for _ in range(8):
+                async with grpc.aio.insecure_channel(
+                    address, options=[("grpc.use_local_subchannel_pool", 1)]
+                ) as channel:
+                    await channel.unary_unary(path("ModelInfer"))(body(), timeout=10)
+            for one in both:
+                await one.stop(1)
+
+    run(scenario)
+
+
+def certificate(folder: Path) -> tuple[bytes, bytes]:
+    """Return key and certificate for localhost."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    found = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "cert.pem").write_bytes(found.public_bytes(pem))
+    return private, found.public_bytes(pem)
+
+
+def test_tls_with_the_public_client(tmp_path: Path) -> None:
+    pair = certificate(tmp_path)
+
+    async def scenario() -> None:
+        credentials = grpc.ssl_server_credentials([pair])
+        async with serving(credentials=credentials) as (_, address):
+            port = address.rpartition(":")[2]
+            client = aio_client.InferenceServerClient(
+                f"localhost:{port}", ssl=True, root_certificates=str(tmp_path / "cert.pem")
+            )
+            async with client:
+                x = aio_client.InferInput("x", [1], "FP32")
+                x.set_data_from_numpy(np.ones(1, np.float32))
+                assert (await client.infer("m", [x])).as_numpy("x_out")[0] == 2
+            async with grpc.aio.insecure_channel(address) as channel:
+                call = channel.unary_unary(path("ModelInfer"))(body(), timeout=10)
+                assert (await refusal(call))[0] == "UNAVAILABLE"
+
+    run(scenario)
+
+
+def test_more_calls_than_may_be_open_are_refused() -> None:
+    async def scenario() -> None:
+        model = Doubling()
+        model.go.clear()
+        async with serving(Models(model), limits=Limits(max_queue=0)) as (_, address):
+            apart = [("grpc.use_local_subchannel_pool", 1)]
+            async with (
+                grpc.aio.insecure_channel(address, options=apart) as one,
+                grpc.aio.insecure_channel(address, options=apart) as other,
+            ):
+                first = [one.unary_unary(path("ModelInfer"))(body()) for _ in range(64)]
+                await settled(lambda: len(model.seen) == 64)
+                status, _ = await refusal(other.unary_unary(path("ModelInfer"))(body()))
+                assert status == "RESOURCE_EXHAUSTED"
+                model.go.set()
+                assert len(await asyncio.gather(*first)) == 64
+                assert await other.unary_unary(path("ModelInfer"))(body())
+
+    run(scenario)
+
+
+def test_the_end_waits_for_calls_that_run_and_takes_no_others() -> None:
+    async def scenario() -> None:
+        model = Doubling()
+        model.go.clear()
+        async with (
+            serving(Models(model)) as (front, address),
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            infer = channel.unary_unary(path("ModelInfer"))
+            running = [infer(body(id=str(n))) for n in range(6)]
+            await settled(lambda: len(model.seen) == 6)
+            ending = asyncio.create_task(front.stop(20))
+            await asyncio.sleep(0.1)
+            assert (await refusal(infer(body(), timeout=10)))[0] == "UNAVAILABLE"
+            model.go.set()
+            found = [answer(one).id for one in await asyncio.gather(*running)]
+            assert found == list("012345")
+            await asyncio.wait_for(ending, 5)
+
+    run(scenario)
+
+
+def test_the_end_gives_up_what_takes_too_long() -> None:
+    async def scenario() -> None:
+        model = Doubling()
+        model.go.clear()
+        async with (
+            serving(Models(model)) as (front, address),
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            call = channel.unary_unary(path("ModelInfer"))(body(id="slow"))
+            await settled(lambda: model.seen)
+            await asyncio.wait_for(front.stop(0.2), 5)
+            assert (await refusal(call))[0] in ("UNAVAILABLE", "CANCELLED")
+            assert model.given_up == ["slow"]
+
+    run(scenario)

@@ -1,0 +1,145 @@
+"""The log: one line an event, bounded, and nobody waits for whoever reads it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from ortune.server.journal import Answered, Journal, Relay
+
+HOSTILE = 'a\nb\r\x1b[31m"\u2028\u202e x=y'
+
+
+def lines(journal: Journal, out: io.StringIO) -> list[str]:
+    journal.close()
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_a_client_chose_cannot_begin_a_line(as_json: bool) -> None:
+    out = io.StringIO()
+    journal = Journal(out, as_json=as_json)
+    journal.request("http", HOSTILE, "1", HOSTILE, 404, 1.25, error=HOSTILE)
+    journal.event("warning", HOSTILE, path=HOSTILE)
+    found = lines(journal, out)
+    assert len(found) == 2
+    assert all(line.isprintable() and line.isascii() for line in found)
+
+
+def test_json_has_the_fields() -> None:
+    out = io.StringIO()
+    journal = Journal(out, as_json=True, every=True)
+    journal.request("grpc", "toy", "2", "id-7", "OK", 1.23456, 0.5, 4)
+    (line,) = lines(journal, out)
+    found = json.loads(line)
+    assert found.pop("time").endswith("Z") and found.pop("pid")
+    assert found == {
+        "level": "info",
+        "event": "request",
+        "front": "grpc",
+        "model": "toy/2",
+        "id": "id-7",
+        "status": "OK",
+        "ms": 1.235,
+        "queue_ms": 0.5,
+        "rows": 4,
+    }
+
+
+def test_text_reads_as_words() -> None:
+    out = io.StringIO()
+    journal = Journal(out)
+    journal.request("http", "toy", "", "", 400, 1.0, error="no input 'z'")
+    (line,) = lines(journal, out)
+    assert line.endswith(
+        "WARNING request front=http model=toy status=400 ms=1.0 error=\"no input 'z'\""
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "level"),
+    [(400, "warning"), (503, "warning"), (500, "error"), ("INTERNAL", "error")],
+)
+def test_failures_alone_are_logged_unless_asked(status: int | str, level: str) -> None:
+    out = io.StringIO()
+    journal = Journal(out, as_json=True)
+    journal.request("http", "toy", "1", "", 200, 1.0)
+    journal.request("http", "toy", "1", "", status, 1.0)
+    (line,) = lines(journal, out)
+    assert json.loads(line)["level"] == level
+
+
+def test_a_flood_is_cut_and_counted() -> None:
+    out = io.StringIO()
+    journal = Journal(out, as_json=True)
+    for _ in range(5000):
+        journal.request("http", "toy", "1", "", 400, 1.0)
+    found = [json.loads(line) for line in lines(journal, out)]
+    told = [one for one in found if one["event"] == "request"]
+    assert 100 <= len(told) <= 300, "a hundred a second, and a second may pass"
+    assert sum(one["count"] for one in found if "count" in one) == 5000 - len(told)
+
+
+def test_whoever_does_not_read_holds_nobody_up() -> None:
+    free = threading.Event()
+
+    class Stuck(io.StringIO):
+        def write(self, text: str) -> int:
+            free.wait(20)
+            return super().write(text)
+
+    journal = Journal(Stuck())
+    began = time.monotonic()
+    for number in range(1000):
+        journal.event("info", "line", number=number)
+    journal.close()
+    assert time.monotonic() - began < 10
+    free.set()
+
+
+def test_long_words_are_cut() -> None:
+    out = io.StringIO()
+    journal = Journal(out)
+    journal.request("http", "m" * 9000, "1", "i" * 9000, 404, 1.0, error="e" * 9000)
+    (line,) = lines(journal, out)
+    assert len(line) < 1200
+
+
+def test_an_observer_sees_every_request_logged_or_not() -> None:
+    class Seen(list[Any]):
+        def observe(self, answered: Answered) -> None:
+            self.append(answered)
+
+    out, seen = io.StringIO(), Seen()
+    journal = Journal(out, observer=seen)
+    journal.request("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, trace="00-1-2-01")
+    assert lines(journal, out) == []
+    assert seen == [Answered("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, "", "00-1-2-01")]
+
+
+def test_libraries_log_here_until_released() -> None:
+    out = io.StringIO()
+    journal = Journal(out, as_json=True)
+    logger = logging.getLogger("ortune.test.library")
+    relay = Relay(journal, logger.name)
+    try:
+        logger.info("chatter")
+        logger.warning("odd %s", HOSTILE)
+        try:
+            raise ValueError("broken")
+        except ValueError:
+            logger.exception("it failed")
+    finally:
+        relay.release()
+    logger.warning("elsewhere")
+    odd, failed = (json.loads(line) for line in lines(journal, out))
+    assert odd["level"] == "warning" and odd["event"].startswith("ortune.test.library: odd")
+    assert failed["level"] == "error" and failed["error"] == "ValueError: broken"
+    assert "test_journal.py" in failed["at"]
+    assert logger.propagate and not logger.handlers

@@ -1,0 +1,78 @@
+"""What a server is asked travels to its processes as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ortune.core.errors import BadSettings
+from ortune.server.addresses import Address
+from ortune.server.processes import Job, shares
+from ortune.server.settings import Listening, Serve, read, spelled
+
+
+def test_a_request_survives_the_way_to_a_process() -> None:
+    asked = Serve(
+        ["a.onnx", "net=b.ortune"],
+        on="cpu(threads=1)",
+        preferred="4,8",
+        max_body="1M",
+        timeout="250s",
+        token_file=Path("tokens"),
+        custom_ops=["lib.so"],
+    )
+    found = read(spelled(asked))
+    assert found.names == asked.names == ("a.onnx", "net=b.ortune")
+    assert (found.preferred, found.max_body, found.timeout) == ((4, 8), 1 << 20, 250)
+    assert str(found.token_file) == "tokens" and found.custom_ops == asked.custom_ops
+    assert spelled(found) == spelled(asked)
+
+
+@pytest.mark.parametrize("models", ["a.onnx", Path("a.onnx"), ["a.onnx"], ("a.onnx",)])
+def test_one_model_or_several(models: object) -> None:
+    assert Serve(models).names == ("a.onnx",)  # type: ignore[arg-type]
+
+
+def test_a_job_survives_it_too() -> None:
+    job = Job(Serve("a.onnx"), Address("::1", 8000), None, (0, 2))
+    found = Job.of(job.line())
+    assert (found.http, found.grpc, list(found.cpus)) == (job.http, None, [0, 2])
+    assert job.line().count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"http_port": 65536},
+        {"grpc_port": -2},
+        {"processes": 0},
+        {"processes": 10_000},
+        {"max_queue": -1},
+        {"timeout": "0s"},
+        {"max_body": 0},
+    ],
+)
+def test_numbers_have_bounds(given: dict[str, object]) -> None:
+    with pytest.raises(BadSettings):
+        Serve("a.onnx", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "processes", "wanted"),
+    [
+        ((0, 1), 2, [(0,), (1,)]),
+        ((0, 1, 2, 5, 7), 2, [(0, 1), (2, 5, 7)]),
+        ((), 2, [(), ()]),
+    ],
+)
+def test_processes_share_no_cpu(
+    cpus: tuple[int, ...], processes: int, wanted: list[tuple[int, ...]]
+) -> None:
+    assert [tuple(one) for one in shares(cpus, processes)] == wanted
+
+
+def test_what_is_said_when_it_is_ready() -> None:
+    both = Listening("http://127.0.0.1:8000", "127.0.0.1:8001", ["toy"], [7])
+    assert str(both) == "serving toy on http://127.0.0.1:8000 and grpc 127.0.0.1:8001"
+    assert str(Listening(None, "[::1]:1", [], [7])) == "serving no model on grpc [::1]:1"
