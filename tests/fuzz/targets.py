@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from tests.fuzz import bundles, commands, feeds, models, settings, words
+from tests.fuzz import bundles, commands, feeds, models, requests, settings, words
 
 READERS = {
     one.name: one
-    for one in (models.TARGET, bundles.TARGET, feeds.TARGET, settings.TARGET, words.TARGET)
+    for one in (
+        models.TARGET,
+        bundles.TARGET,
+        feeds.TARGET,
+        settings.TARGET,
+        words.TARGET,
+        requests.TARGET,
+    )
 }
 """In this process."""
 TARGETS = READERS | {commands.TARGET.name: commands.TARGET}

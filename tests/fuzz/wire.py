@@ -102,9 +102,13 @@ def write(message: Message) -> bytes:
     return bytes(out)
 
 
-def change(rng: Random, data: bytes) -> bytes:
-    """Return a model's bytes with a few fields changed, moved, left out or told twice."""
-    message = parse(data)
+def change(rng: Random, data: bytes, kind: Any = None) -> bytes:
+    """Return a message's bytes with a few fields changed, moved, left out or told twice.
+
+    Args:
+        kind: As for `parse`.
+    """
+    message = parse(data, kind)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
         _one(rng, message)
     return write(message)

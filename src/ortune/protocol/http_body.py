@@ -14,7 +14,7 @@ from ortune.protocol.datatypes import RAW_ONLY, dtype, json_unfit
 from ortune.protocol.inference import Asked, InferRequest, InferResponse, Output
 from ortune.protocol.parameters import classes, no_shared_memory, plain, timeout
 from ortune.protocol.status import Refused
-from ortune.protocol.tensors import decoded, elements, from_raw, to_raw
+from ortune.protocol.tensors import MOST_TENSORS, decoded, elements, from_raw, to_raw
 
 _MOST_CONTAINERS = 1_000_000
 """Lists and objects of a body's JSON: each takes 56 bytes and more for its two characters."""
@@ -130,12 +130,10 @@ def _inputs(
     given: Any, data: memoryview, model: str
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Read the inputs, whose binary data lies in a row."""
-    if not isinstance(given, list):
-        raise Refused("Unable to parse 'inputs': a list is wanted")
     inputs: dict[str, NDArray[Any]] = {}
     datatypes: dict[str, str] = {}
     at = 0
-    for one in given:
+    for one in _tensors(given, "inputs"):
         name = _text(_object(one, "an input").get("name"), "name")
         if name in inputs:
             raise Refused(f"input '{name}' already exists in request")
@@ -195,9 +193,7 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray
             f"'{name}' has {len(data)} elements for {shape}"
         )
     if kind.kind == "O":
-        made = np.empty(count, object)
-        made[:] = [one.encode() for one in data]
-        return made.reshape(shape)
+        return np.array([one.encode() for one in data], object).reshape(shape)
     try:
         with np.errstate(over="ignore"):
             return np.array(data, kind).reshape(shape)
@@ -208,10 +204,8 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray
 
 
 def _outputs(given: Any, binary: bool) -> tuple[Asked, ...]:
-    if not isinstance(given, list):
-        raise Refused("Unable to parse 'outputs': a list is wanted")
     asked: dict[str, Asked] = {}
-    for one in given:
+    for one in _tensors(given, "outputs"):
         name = _text(_object(one, "an output").get("name"), "name")
         parameters = _object(one.get("parameters", {}), "'parameters'")
         no_shared_memory(parameters, f"output '{name}'")
@@ -228,6 +222,12 @@ def _data(output: Output) -> Any:
     if output.datatype in RAW_ONLY:
         raise json_unfit(output.name, output.datatype)
     return np.ascontiguousarray(output.array).reshape(-1)
+
+
+def _tensors(given: Any, key: str) -> list[Any]:
+    if not isinstance(given, list) or len(given) > MOST_TENSORS:
+        raise Refused(f"Unable to parse '{key}': a list of {MOST_TENSORS} at most is wanted")
+    return given
 
 
 def _object(given: Any, what: str) -> Mapping[str, Any]:

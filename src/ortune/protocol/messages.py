@@ -176,9 +176,9 @@ def _parsed(given: Any, raw: Sequence[bytes | memoryview]) -> InferRequest:
                     "contents field must not be specified when using raw_input_contents for "
                     f"'{name}' for model '{model}'"
                 )
-            inputs[name] = _typed(name, datatype, tuple(one.shape), one.contents, model)
+            inputs[name] = _typed(name, datatype, one.shape, one.contents, model)
         elif place < len(raw):
-            inputs[name] = from_raw(name, datatype, tuple(one.shape), raw[place], model)
+            inputs[name] = from_raw(name, datatype, one.shape, raw[place], model)
         else:
             raise Refused(
                 f"unable to find data for input tensor '{name}' for model '{model}' in request."
@@ -218,7 +218,7 @@ def _outputs(given: Any) -> tuple[Asked, ...]:
 
 
 def _typed(
-    name: str, datatype: str, shape: tuple[int, ...], contents: Any, model: str
+    name: str, datatype: str, shape: Sequence[int], contents: Any, model: str
 ) -> NDArray[Any]:
     """Read an input from the typed field of its datatype."""
     kind, count = dtype(datatype), elements(name, shape)
@@ -235,9 +235,7 @@ def _typed(
             f"unexpected number of elements {len(values)} for inference input '{name}' for model "
             f"'{model}', expecting {count}"
         )
-    made = np.empty(count, kind)
     try:
-        made[:] = list(values)
+        return np.array(list(values), kind).reshape(tuple(shape))
     except OverflowError:
         raise Refused(f"a number of input '{name}' is out of the range of {datatype}") from None
-    return made.reshape(shape)

@@ -57,8 +57,8 @@ def no_shared_memory(parameters: Mapping[str, Any], tensor: str) -> None:
     Raises:
         Refused: It does.
     """
-    if region := parameters.get("shared_memory_region"):
+    if "shared_memory_region" in parameters:
         raise Refused(
-            f"Unable to find shared memory region: '{region}', of {tensor}",
+            f"Unable to find shared memory region of {tensor}",
             fix="send the data in the request: shared memory is not served",
         )

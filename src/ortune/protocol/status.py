@@ -9,8 +9,8 @@ from ortune.core.errors import BadData, OrtuneError, gist, shortened
 
 _LONGEST = 500
 """Characters of an error that go over the wire: names in it are the client's."""
-_PATH = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.+@~ -]+)*[\\/](?=[\w.+@~-]+\.\w+)")
-"""Folders before the name of a file."""
+_FOLDERS = re.compile(r"""(?<![^\s'"(=:])(?:[A-Za-z]:)?[\\/](?:[\w.+@~-]+[\\/])*(?=[\w.+@~-])""")
+"""What stands before the last part of an absolute path."""
 
 
 class Status(Enum):
@@ -65,8 +65,8 @@ def refused(error: BaseException) -> Refused:
     if isinstance(error, Refused):
         return error
     if isinstance(error, BadData):
-        return Refused(_PATH.sub("", error.what), fix=_PATH.sub("", error.fix))
+        return Refused(error.what, fix=error.fix)
     if isinstance(error, TimeoutError):
         return Refused("Request timeout expired", Status.TIMED_OUT)
     reason = error.what if isinstance(error, OrtuneError) else gist(error)
-    return Refused(_PATH.sub("", reason), Status.INTERNAL)
+    return Refused(_FOLDERS.sub("", reason), Status.INTERNAL)

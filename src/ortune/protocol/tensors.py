@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,13 +12,15 @@ from numpy.typing import NDArray
 from ortune.protocol.datatypes import dtype
 from ortune.protocol.status import Refused
 
+MOST_TENSORS = 4096
+"""Inputs of one request, and outputs that it asks for."""
 _MOST_DIMS = 32
 _MOST_ELEMENTS = 1 << 56
 """Where a dimension is 0: NumPy multiplies the others all the same."""
 _LENGTH = struct.Struct("<I")
 
 
-def elements(name: str, shape: Sequence[int]) -> int:
+def elements(name: str, shape: Sequence[Any]) -> int:
     """Return the number of elements of an input's shape.
 
     Raises:
@@ -27,14 +28,17 @@ def elements(name: str, shape: Sequence[int]) -> int:
     """
     if len(shape) > _MOST_DIMS:
         raise Refused(f"input '{name}' has {len(shape)} dimensions, at most {_MOST_DIMS} may be")
+    count = all_but_zero = 1
     for size in shape:
         if type(size) is not int or size < 0:
             raise Refused(
-                f"Unable to parse 'shape' of input '{name}': {size!r} is no size of a dimension"
+                f"Unable to parse 'shape' of input '{name}': a dimension is no whole number from 0"
             )
-    if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
+        count *= size
+        all_but_zero *= size or 1
+    if all_but_zero > _MOST_ELEMENTS:
         raise Refused(f"input '{name}' has more elements than can be: {list(shape)}")
-    return math.prod(shape)
+    return count
 
 
 def from_raw(
@@ -50,7 +54,7 @@ def from_raw(
     Raises:
         Refused: Datatype, shape and data do not fit each other.
     """
-    kind, count = dtype(datatype), elements(name, shape)
+    kind, count, shape = dtype(datatype), elements(name, shape), tuple(shape)
     if kind.kind == "O":
         return _strings(name, count, data, model).reshape(shape)
     expected = count * kind.itemsize
@@ -98,9 +102,8 @@ def strings(name: str, array: NDArray[Any]) -> NDArray[Any]:
     Raises:
         Refused: An element is no UTF-8.
     """
-    made = np.empty(array.size, object)
-    made[:] = decoded(array, f"input '{name}'", "encode text as UTF-8: models take no other")
-    return made.reshape(array.shape)
+    found = decoded(array, f"input '{name}'", "encode text as UTF-8: models take no other")
+    return np.array(found, object).reshape(array.shape)
 
 
 def _joined(items: Iterable[bytes | str]) -> bytes:
@@ -130,9 +133,7 @@ def _strings(name: str, count: int, data: bytes | memoryview, model: str) -> NDA
             f"unexpected number of string elements {got} for inference input '{name}' "
             f"for model '{model}', expecting {count}"
         )
-    made = np.empty(count, object)
-    made[:] = found
-    return made
+    return np.array(found, object)
 
 
 def _cut(name: str, model: str) -> Refused:

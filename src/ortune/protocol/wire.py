@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ortune.protocol.status import Refused
+from ortune.protocol.tensors import MOST_TENSORS
 
 _RAW_INPUT = 7 << 3 | 2
 """Key of ``ModelInferRequest.raw_input_contents``."""
-_MOST_FIELDS = 4096
-"""Of one request: inputs, outputs and parameters make some each. An empty one of two bytes makes
-protobuf allocate a hundred."""
+_MOST_FIELDS = 4 * MOST_TENSORS
+"""Of one request. An empty one of two bytes makes protobuf allocate a hundred."""
 _FIXED = {1: 8, 5: 4}
 """Wire type -> bytes."""
 

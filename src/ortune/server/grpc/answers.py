@@ -19,7 +19,7 @@ _TRACE = {
     "trace_count": ["-1"],
     "log_frequency": ["0"],
     "trace_file": [""],
-    "trace_mode": ["opentelemetry"],
+    "trace_mode": ["triton"],
 }
 _LOG = {
     "log_file": {"string_param": ""},
@@ -27,7 +27,7 @@ _LOG = {
     "log_warning": {"bool_param": True},
     "log_error": {"bool_param": True},
     "log_verbose_level": {"uint32_param": 0},
-    "log_format": {"string_param": "ISO8601"},
+    "log_format": {"string_param": "default"},
 }
 
 
@@ -122,7 +122,7 @@ class Answers:
         for name, value in request.settings.items():
             asked = list(value.value)
             if name not in _TRACE or asked not in ([], _TRACE[name]):
-                _fixed(name, asked, "start the server with --trace ENDPOINT")
+                _fixed(name, "spans are sent by `ortune serve --trace`")
         return {"settings": {name: {"value": value} for name, value in _TRACE.items()}}
 
 
@@ -154,16 +154,12 @@ async def _log(request: Any) -> Mapping[str, Any]:
     for name, value in request.settings.items():
         kind = value.WhichOneof("parameter_choice")
         if name not in _LOG or (kind and {kind: getattr(value, kind)} != _LOG[name]):
-            _fixed(name, getattr(value, kind) if kind else None, "start the server anew")
+            _fixed(name, "the log is chosen by `ortune serve --log-json`")
     return {"settings": _LOG}
 
 
-def _fixed(name: str, asked: object, fix: str) -> NoReturn:
-    raise Refused(
-        f"setting '{name}' of this server cannot be changed to {asked!r} while it runs",
-        Status.UNSUPPORTED,
-        fix,
-    )
+def _fixed(name: str, fix: str) -> NoReturn:
+    raise Refused(f"settings of a running server do not change: '{name}'", Status.UNSUPPORTED, fix)
 
 
 def _demand_one_repository(request: Any) -> None:

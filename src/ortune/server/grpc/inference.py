@@ -104,7 +104,7 @@ class Inference:
         """Answer one request, or say why not; nothing but a cancellation is raised."""
         began = perf_counter_ns()
         model = version = id = error = ""
-        status = "OK"
+        status, queue_ms, rows = "OK", 0.0, 0
         answer: bytes | Refused
         try:
             asked = messages.deserialized(await inflated(body, self._limits.max_body))
@@ -112,6 +112,7 @@ class Inference:
             served = self._repository.model(model, version)
             version = served.version
             response = await served.infer(self._in_time(asked.request, call))
+            queue_ms, rows = response.queue_ns / 1e6, response.rows
             if streamed:
                 final = {**response.parameters, _FINAL: True}
                 response = replace(response, parameters=final)
@@ -124,8 +125,9 @@ class Inference:
             status, error = answer.status.grpc, answer.text
         finally:
             ms = (perf_counter_ns() - began) / 1e6
+            told = id or call.id
             self._journal.request(
-                "grpc", model, version, id or call.id, status, ms, error=error, trace=call.trace
+                "grpc", model, version, told, status, ms, queue_ms, rows, error, call.trace
             )
         return _Reply(id, answer)
 

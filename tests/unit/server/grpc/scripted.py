@@ -14,12 +14,12 @@ import uvloop
 
 from ortune.protocol import messages
 from ortune.protocol.datatypes import datatype
-from ortune.protocol.inference import InferRequest, InferResponse, Output
+from ortune.protocol.inference import InferRequest, Output
 from ortune.protocol.status import Refused, Status
 from ortune.server.access import Access
 from ortune.server.grpc.server import GrpcServer, server
 from ortune.server.journal import Answered, Journal
-from ortune.server.repository.served import Limits
+from ortune.server.repository.served import Inferred, Limits
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Doubling:
         self.fails: dict[str, Exception] = {}
         self.turns: dict[str, asyncio.Event] = {}
 
-    async def infer(self, request: InferRequest) -> InferResponse:
+    async def infer(self, request: InferRequest) -> Inferred:
         self.seen.append(request)
         try:
             await self.turns.get(request.id, self.go).wait()
@@ -58,7 +58,7 @@ class Doubling:
             Output(f"{name}_out", datatype(array.dtype), _doubled(array))
             for name, array in request.inputs.items()
         ]
-        return InferResponse(self.name, self.version, request.id, outputs)
+        return Inferred(self.name, self.version, request.id, outputs, rows=2, queue_ns=3_000_000)
 
 
 class Models:

@@ -305,6 +305,7 @@ def test_a_log_line_has_the_ids_of_the_caller() -> None:
         assert {one.trace for one in seen.requests} == {"00-abc-def-01"}
         assert {one.status for one in seen.requests} == {"OK"}
         assert all(one.ms > 0 for one in seen.requests)
+        assert {(one.queue_ms, one.rows) for one in seen.requests} == {(3.0, 2)}
 
     run(scenario)
 
