@@ -13,7 +13,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     calibrate  Find the ranges that static quantization needs, and whether the data is enough.
     compare    Compare each of FILES with the first, row by row; exit code 1 if one regressed.
     convert    Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
-    cost       Price what RUN measured: an `optimize -o` folder, or a file of `bench --json`.
+    cost       Price what RUN measured: an `optimize -o` folder, a file of `bench` or `loadtest`.
     diff       Say which nodes and weights of A are matched, fused, split, changed or gone in B.
     extract    Cut the part of MODEL between named tensors out into a model of its own.
     inspect    Say what MODEL is made of, what is odd about it, and who would run it.
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from ortune.engine.reader.generate import reader as reader
     from ortune.engine.signing import verify_signature as verify_signature
     from ortune.experiment.ledger import read_study as read_study
+    from ortune.load_testing.loadtest import loadtest as loadtest
     from ortune.recipe.build import build as build
     from ortune.reporting.python.compare import compare as compare
     from ortune.reporting.python.profile import profile as profile
@@ -110,6 +111,7 @@ _HOME = {
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
     "load": "engine.load",
+    "loadtest": "load_testing.loadtest",
     "optimize": "search.optimize",
     "pack": "bundle.pack",
     "profile": "reporting.python.profile",

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from ortune.core.errors import BadData, OrtuneError
-from ortune.load_testing.address import Address
+from ortune.load_testing.url import ServerUrl
 
 _TIMEOUT_S = 30.0
 
@@ -39,7 +39,7 @@ class Admin(Protocol):
         ...
 
 
-def connected(address: Address, *, ca: str = "", token: str = "") -> Admin:
+def connected(address: ServerUrl, *, ca: str = "", token: str = "") -> Admin:
     """Return a connection to a server.
 
     Raises:
@@ -50,7 +50,7 @@ def connected(address: Address, *, ca: str = "", token: str = "") -> Admin:
     return _Grpc(address, ca, token)
 
 
-def _silent(address: Address, why: object) -> OrtuneError:
+def _silent(address: ServerUrl, why: object) -> OrtuneError:
     return OrtuneError(
         f"no server answers at {address}: {why}", fix="start it, or check host and port"
     )
@@ -64,7 +64,7 @@ def _refused(model: str, why: str, names: list[str]) -> BadData:
 class _Http:
     """Over HTTP/REST."""
 
-    def __init__(self, address: Address, ca: str, token: str) -> None:
+    def __init__(self, address: ServerUrl, ca: str, token: str) -> None:
         self._address = address
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         host, port = address.host, address.port
@@ -120,7 +120,7 @@ class _Http:
 class _Grpc:
     """Over gRPC."""
 
-    def __init__(self, address: Address, ca: str, token: str) -> None:
+    def __init__(self, address: ServerUrl, ca: str, token: str) -> None:
         import grpc
 
         from ortune.load_testing.client.grpc import OPTIONS, credentials

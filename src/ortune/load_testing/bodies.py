@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
-from ortune.load_testing.address import Address
 from ortune.load_testing.admin import path
+from ortune.load_testing.url import ServerUrl
 from ortune.protocol import datatypes, messages
 
 
@@ -54,7 +54,7 @@ def stacked(samples: Sequence[Tensors], batch: int) -> list[Tensors]:
 
 
 def over_http(
-    address: Address, model: str, version: str, sample: Tensors, token: str = ""
+    address: ServerUrl, model: str, version: str, sample: Tensors, token: str = ""
 ) -> bytes:
     """Return a whole request with its tensors in binary."""
     entries, raw = [], []

@@ -30,7 +30,7 @@ _AHEAD_NS = 100_000_000
 
 
 @dataclass(frozen=True)
-class Model:
+class CalledModel:
     """What is called on a server.
 
     Attributes:
@@ -56,7 +56,7 @@ class Clients:
     """
 
     def __init__(
-        self, setup: Setup, model: Model, admin: Admin, folder: Path, processes: int
+        self, setup: Setup, model: CalledModel, admin: Admin, folder: Path, processes: int
     ) -> None:
         """Start nothing yet.
 
@@ -134,7 +134,6 @@ class Clients:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-        self.admin.close()
 
 
 class _Process:

@@ -13,12 +13,13 @@ from ortune.core.event import Progress
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.request import verb
 from ortune.engine.load import load as opened
-from ortune.load_testing import address, slo, sweep
+from ortune.load_testing import slo, sweep
+from ortune.load_testing import url as server_url
 from ortune.load_testing.check import CheckedAnswers, check
 from ortune.load_testing.clients import Clients
 from ortune.load_testing.level import CLOCK, Level
 from ortune.load_testing.load import Load
-from ortune.load_testing.measure import clients
+from ortune.load_testing.measure import Calling, clients
 from ortune.load_testing.requests import LoadTest
 from ortune.load_testing.result import LoadTestResult, RowOf, row
 from ortune.load_testing.serving import RunningServer, serving
@@ -35,7 +36,7 @@ def run(asked: LoadTest) -> LoadTestResult:
     with ExitStack() as stack:
         server = _server(stack, asked)
         url = server.url(asked.protocol) if server else asked.target
-        where = address.read(url)
+        where = server_url.read(url)
         sending = stack.enter_context(_clients(asked, url))
         before = noise.snapshot()
         found = sweep.run(
@@ -90,7 +91,7 @@ def _loads(asked: LoadTest) -> list[Load]:
 
 def _server(stack: ExitStack, asked: LoadTest) -> RunningServer | None:
     """Start a server where a file is given; None for one that runs."""
-    if address.is_address(asked.target):
+    if server_url.is_url(asked.target):
         return None
     if not Path(asked.target).exists():
         raise BadData(
@@ -104,6 +105,7 @@ def _server(stack: ExitStack, asked: LoadTest) -> RunningServer | None:
 
 
 def _clients(asked: LoadTest, url: str) -> AbstractContextManager[Clients]:
+    token = Path(asked.token_file).read_text(encoding="utf-8") if asked.token_file else ""
     return clients(
         url,
         model=asked.model,
@@ -111,14 +113,14 @@ def _clients(asked: LoadTest, url: str) -> AbstractContextManager[Clients]:
         shapes=asked.shapes,
         ranges=asked.ranges,
         batch=asked.batch,
-        processes=asked.clients,
-        connections=asked.connections,
-        timeout_s=asked.timeout,
-        token=Path(asked.token_file).read_text(encoding="utf-8").strip()
-        if asked.token_file
-        else "",
-        ca=str(asked.ca or ""),
-        kept=asked.check is not None,
+        calling=Calling(
+            processes=asked.clients,
+            connections=asked.connections,
+            timeout_s=asked.timeout,
+            token=token.strip(),
+            ca=str(asked.ca or ""),
+            kept=asked.check is not None,
+        ),
         sink=asked.sink,
     )
 
@@ -138,7 +140,7 @@ def _checked(
 def _row_of(asked: LoadTest, sending: Clients, protocol: str) -> RowOf:
     model, path = sending.model, Path(asked.target)
     backend = asked.on or model.platform
-    if address.is_address(asked.target) or not path.is_file():
+    if server_url.is_url(asked.target) or not path.is_file():
         return RowOf(model.name, backend, protocol, model.batch)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.core.errors import BadData
 from ortune.core.event import Sink, silent
+from ortune.core.facts import TensorSpec
 from ortune.core.workload import spread
 from ortune.data import given
+from ortune.data.feeds import Feeds
 from ortune.data.sources import Source
 from ortune.data.stream import Stream
-from ortune.load_testing import address as addresses
 from ortune.load_testing import bodies
-from ortune.load_testing.address import Address
+from ortune.load_testing import url as server_url
 from ortune.load_testing.admin import Admin, connected
 from ortune.load_testing.client.setup import Setup
-from ortune.load_testing.clients import Clients, Model
+from ortune.load_testing.clients import CalledModel, Clients
 from ortune.load_testing.level import Level
 from ortune.load_testing.load import Load
+from ortune.load_testing.url import ServerUrl
 
 _SAMPLES = 32
 """Different requests at most; they are sent in turn."""
+
+
+@dataclass(frozen=True)
+class Calling:
+    """How clients call a server.
+
+    Attributes:
+        processes: Client processes, an event loop each.
+        connections: Requests of a client process that are under way at most.
+        timeout_s: Longest wait for an answer.
+        token: For a server that asks for one.
+        ca: File with certificates to trust, with TLS.
+        kept: Right answers are kept, to be compared.
+    """
+
+    processes: int = 1
+    connections: int = 256
+    timeout_s: float = 30.0
+    token: str = ""
+    ca: str = ""
+    kept: bool = False
+
+
+_PLAIN = Calling()
 
 
 @contextmanager
@@ -35,12 +62,7 @@ def clients(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     batch: int = 0,
-    processes: int = 1,
-    connections: int = 256,
-    timeout_s: float = 30.0,
-    token: str = "",
-    ca: str = "",
-    kept: bool = False,
+    calling: Calling = _PLAIN,
     sink: Sink = silent,
 ) -> Iterator[Clients]:
     """Make requests for a model on a server, and give what puts load on it.
@@ -52,12 +74,7 @@ def clients(
         shapes: Of made-up inputs.
         ranges: Of made-up inputs.
         batch: Samples stacked into one request; 0 as they come.
-        processes: Client processes, an event loop each.
-        connections: Requests of a client process that are under way at most.
-        timeout_s: Longest wait for an answer.
-        token: For a server that asks for one.
-        ca: File with certificates to trust.
-        kept: Right answers are kept, to be compared.
+        calling: How they call.
         sink: Told what was read or made up.
 
     Raises:
@@ -65,40 +82,39 @@ def clients(
         BadSettings: `url` is no address.
         OrtuneError: Nobody answers there.
     """
-    where = addresses.read(url)
+    where = server_url.read(url)
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
-        admin = connected(where, ca=ca, token=token)
-        name, _, version = (model or _only(admin)).partition("/")
-        described = admin.metadata(name, version)
-        fed = given.samples(
-            data,
-            bodies.inputs(described),
-            root / "data",
-            batch=batch,
-            shapes=shapes,
-            ranges=ranges,
-            sink=sink,
-        )
-        stream = Stream(fed.stream)
-        each = [stream[at] for at in spread(len(stream), _SAMPLES * max(1, batch))]
-        samples = tuple(bodies.stacked(each, batch))
-        called = Model(name, version, str(described.get("platform", "")), max(1, batch), samples)
-        setup = Setup(
-            protocol=where.protocol,
-            host=where.host,
-            port=where.port,
-            requests=_written(root, where, called, token),
-            open=False,
-            room=connections,
-            timeout_s=timeout_s,
-            tls=where.tls,
-            ca=ca,
-            token=token,
-            kept=kept,
-        )
-        with Clients(setup, called, admin, root, processes) as found:
-            yield found
+        with closing(connected(where, ca=calling.ca, token=calling.token)) as admin:
+            called = _called(
+                admin,
+                model,
+                lambda inputs: given.samples(
+                    data,
+                    inputs,
+                    root / "data",
+                    batch=batch,
+                    shapes=shapes,
+                    ranges=ranges,
+                    sink=sink,
+                ),
+                batch,
+            )
+            setup = Setup(
+                protocol=where.protocol,
+                host=where.host,
+                port=where.port,
+                requests=_written(root, where, called, calling.token),
+                open=False,
+                room=calling.connections,
+                timeout_s=calling.timeout_s,
+                tls=where.tls,
+                ca=calling.ca,
+                token=calling.token,
+                kept=calling.kept,
+            )
+            with Clients(setup, called, admin, root, calling.processes) as found:
+                yield found
 
 
 def measure(
@@ -113,8 +129,22 @@ def measure(
     pid: int | None = None,
 ) -> Level:
     """Put one level of load on a server; arguments as for `clients` and `Clients.measure`."""
-    with clients(url, model=model, data=data, batch=batch, processes=processes) as found:
+    with clients(url, model=model, data=data, batch=batch, calling=Calling(processes)) as found:
         return found.measure(load, warm_up_s=warm_up_s, pid=pid)
+
+
+def _called(
+    admin: Admin, model: str, made: Callable[[Sequence[TensorSpec]], Feeds], batch: int
+) -> CalledModel:
+    """Ask for what a model takes, and have its samples made."""
+    name, _, version = (model or _only(admin)).partition("/")
+    described = admin.metadata(name, version)
+    stream = Stream(made(bodies.inputs(described)).stream)
+    samples = [stream[at] for at in spread(len(stream), _SAMPLES * max(1, batch))]
+    platform = str(described.get("platform", ""))
+    return CalledModel(
+        name, version, platform, max(1, batch), tuple(bodies.stacked(samples, batch))
+    )
 
 
 def _only(admin: Admin) -> str:
@@ -128,7 +158,7 @@ def _only(admin: Admin) -> str:
     return names[0]
 
 
-def _written(root: Path, where: Address, model: Model, token: str) -> tuple[str, ...]:
+def _written(root: Path, where: ServerUrl, model: CalledModel, token: str) -> tuple[str, ...]:
     """Write a file for every request and return their paths."""
     made = []
     for place, sample in enumerate(model.samples):

@@ -109,7 +109,8 @@ class LoadTest(DataRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from ortune.load_testing import address, slo
+        from ortune.load_testing import slo
+        from ortune.load_testing import url as server_url
 
         for text in (self.slo, self.goal):
             if text:
@@ -123,8 +124,8 @@ class LoadTest(DataRequest):
             for name in ("processes", "on", "serve", "goal", "out")
             if getattr(self, name) not in (None, "", 1)
         ]
-        if address.is_address(self.target):
-            address.read(self.target)
+        if server_url.is_url(self.target):
+            server_url.read(self.target)
             if local:
                 raise BadSettings(
                     f"--{local[0]} is for a model that is served here, not for {self.target}",

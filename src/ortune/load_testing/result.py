@@ -124,7 +124,7 @@ class LoadTestResult(TableResult):
     """A server under one level of load after another.
 
     Attributes:
-        target: Address, or the file that was served.
+        target: ServerUrl, or the file that was served.
         model: What was called, on the server.
         protocol: ``http`` or ``grpc``.
         rows: A level each, raw nanoseconds included; see ``docs/loadtest.md``.

@@ -125,7 +125,7 @@ def read(path: Path) -> SavedRun:
     Raises:
         BadData: It is no such file.
     """
-    fix = "give a file that `ortune bench --json FILE.json` wrote"
+    fix = "give a file that `ortune bench --json FILE.json` or `ortune loadtest` wrote"
     try:
         text = path.read_text(encoding="utf-8")
         found = codec.decode(_File, json.loads(text), known_only=True)

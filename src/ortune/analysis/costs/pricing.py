@@ -1,4 +1,4 @@
-"""Price a run's folder or a file of `ortune bench --json`."""
+"""Price a run's folder, or a file of `ortune bench` or `ortune loadtest --json`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ortune.core.request import DataRequest, WorkerRequest, request
 
 @request
 class Cost(WorkerRequest):
-    """Price what RUN measured: an `optimize -o` folder, or a file of `bench --json`.
+    """Price what RUN measured: an `optimize -o` folder, a file of `bench` or `loadtest`.
 
     The first row is what is paid today. Money is in the price's own unit.
 

@@ -1,4 +1,4 @@
-"""Read what is to be priced from a run's folder or from saved answers of `ortune bench`."""
+"""Read what is to be priced: a run's folder, saved answers of `bench` and `loadtest`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from ortune.core.trial import Interval
 from ortune.experiment.ledger import read_study
 
 _LATENCY = "latency"
+_SERVED = "latency from the intended start"
+"""What rows of a load test measure."""
 _ONE = Interval(1.0, 1.0, 1.0)
 _NOISY = "{} was measured on a machine too noisy for a verdict: its figures are shown, not claimed"
 
@@ -61,9 +63,11 @@ def read(source: Path) -> Priced:
         raise BadData(f"no file or folder {source}", fix="check the path") from None
     if not isinstance(found, Mapping) or not isinstance(found.get("rows"), list):
         raise BadData(
-            f"{source} is not a result of `ortune bench`",
+            f"{source} is not a result of `ortune bench` or `ortune loadtest`",
             fix="give the -o folder of `ortune optimize`, or a file of `ortune bench --json`",
         )
+    if any(isinstance(row, Mapping) and row.get("measure") == _SERVED for row in found["rows"]):
+        return of_load_test(found, source)
     return of_bench(found, source)
 
 
@@ -178,6 +182,33 @@ def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
         (Path(first["model"]).name, str(first["backend"])),
         notes=(_NOISY.format(source),) if noisy else (),
     )
+
+
+def of_load_test(found: Mapping[str, Any], source: Path) -> Priced:
+    """Offer the level that answers most: of those within the limit where there is one, else of
+    those without an error. One run takes the time in which the whole server answers one.
+    """
+    try:
+        rows = [row for row in found["rows"] if row["keeps_up"] and row["per_second"]]
+        if found.get("slo"):
+            rows = [] if found["kept"] is None else [found["rows"][found["kept"]]]
+        best = max(rows, key=lambda row: float(row["per_second"]), default=None)
+        if best is None:
+            limit = f"keeps {found['slo']}" if found.get("slo") else "is without errors"
+            raise BadData(f"no level of {source} {limit}", fix="load test it at lower levels")
+        samples = max(1, int(best["batch"] or 1))
+        name = f"{Path(best['model']).name} @ {best['backend']}, {best['workload']}"
+        option = ServingOption(name, samples / float(best["per_second"]), None, samples)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise BadData(
+            f"{source} cannot be read as levels of a load test: {type(error).__name__} {error}",
+            fix="write it again with `ortune loadtest --json FILE.json`",
+        ) from None
+    note = (
+        f"{source}: what its server as a whole answers at '{best['workload']}'; --processes "
+        "counts such servers"
+    )
+    return Priced((option,), (None,), (str(source), _SERVED), notes=(note,))
 
 
 def _row(

@@ -11,7 +11,7 @@ _PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 443}
 
 
 @dataclass(frozen=True)
-class Address:
+class ServerUrl:
     """One port of a server.
 
     Attributes:
@@ -34,12 +34,12 @@ class Address:
         return f"{self.protocol}{'s' if self.tls else ''}://{self.netloc}"
 
 
-def is_address(text: str) -> bool:
+def is_url(text: str) -> bool:
     """Whether a text is meant as a server's address, not as a file."""
     return "://" in text
 
 
-def read(text: str) -> Address:
+def read(text: str) -> ServerUrl:
     """Read an address.
 
     Raises:
@@ -56,4 +56,4 @@ def read(text: str) -> Address:
             fix="write http://HOST:PORT or grpc://HOST:PORT; https and grpcs for TLS",
         )
     name = found.scheme
-    return Address(name[:4], found.hostname, port or _PORTS[name], tls=len(name) == 5)
+    return ServerUrl(name[:4], found.hostname, port or _PORTS[name], tls=len(name) == 5)
