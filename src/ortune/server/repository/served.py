@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -146,14 +145,8 @@ class Served:
             found = await self._answered(feeds, request.timeout_us / 1e6)
             chosen = request.outputs or self._all
             outputs = [await self._output(one, found.outputs[one.name]) for one in chosen]
-        except CancelledError:
-            self.tally.refuse(Status.CANCELLED, perf_counter_ns() - began)
-            raise
-        except Exception as error:
-            told = refused(error)
-            failed = computing and not isinstance(error, Refused)
-            self.tally.refuse(told.status, perf_counter_ns() - began, computed=failed)
-            raise told from error
+        except BaseException as error:
+            self._refuse(error, began, computing=computing)
         else:
             rows = len(feeds[self.inputs[0].name]) if self.max_batch else 1
             self.tally.count(rows, began, found, perf_counter_ns())
@@ -183,13 +176,8 @@ class Served:
         began = perf_counter_ns()
         try:
             inputs = await self._around.decoder.tensors(taker, body)
-        except CancelledError:
-            self.tally.refuse(Status.CANCELLED, perf_counter_ns() - began)
-            raise
-        except Exception as error:
-            told = refused(error)
-            self.tally.refuse(told.status, perf_counter_ns() - began)
-            raise told from error
+        except BaseException as error:
+            self._refuse(error, began)
         return await self.infer(InferRequest(inputs, id=id))
 
     # --- what it says of itself -------------------------------------------------------------
@@ -265,6 +253,24 @@ class Served:
             raise Refused(FULL, Status.UNAVAILABLE) from None
         except TimeoutError:
             raise Refused(LATE, Status.TIMED_OUT) from None
+
+    def _refuse(self, error: BaseException, began: int, *, computing: bool = False) -> NoReturn:
+        """Count a request without an answer, and raise what its client is told.
+
+        Args:
+            began: When it arrived.
+            computing: It was let in: what is raised then is the model's.
+        """
+        took = perf_counter_ns() - began
+        if isinstance(error, Refused):
+            self.tally.refuse(error.status, took)
+            raise error
+        if not isinstance(error, Exception):
+            self.tally.refuse(Status.CANCELLED, took)
+            raise error
+        told = refused(error)
+        self.tally.refuse(told.status, took, computed=computing)
+        raise told from error
 
     async def _output(self, asked: Asked, array: NDArray[Any]) -> Output:
         """Return an output as it is, or its classes: sorting them must not hold up the loop."""

@@ -90,9 +90,7 @@ def expected(model: Served) -> dict[tuple[str, str], float]:
     told = model.statistics()
     stats = told["inference_stats"]
     names = ("queue", "compute_input", "compute_infer", "compute_output")
-    reasons = {
-        why: model.tally.failed[why] for why in ("REJECTED", "CANCELED", "BACKEND", "OTHER")
-    }
+    reasons = {why: model.tally.failed[why] for why in REASONS}
     assert sum(reasons.values()) == stats["fail"]["count"]
     assert all(stats[name]["count"] == stats["success"]["count"] for name in names)
     assert (
