@@ -37,43 +37,25 @@ class Connection(Protocol):
         """Send one request and return its status; empty is a good answer."""
 
 
-class _Http(asyncio.Protocol):
-    """One connection that is kept; opened again when the server ends it."""
+class _Wire(asyncio.Protocol):
+    """One connection, until one side ends it."""
 
-    def __init__(self, spec: Spec) -> None:
-        body = Path(spec.body).read_bytes()
-        host, _, port = spec.address.rpartition(":")
-        lines = [f"POST {spec.path} HTTP/1.1", f"Host: {spec.address}"]
-        lines += [f"{k}: {v}" for k, v in spec.headers.items()]
-        lines.append(f"Content-Length: {len(body)}")
-        self._bytes = "\r\n".join([*lines, "", ""]).encode() + body
-        self._where, self._limit = (host, int(port)), spec.limit_s
-        self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[str] | None = None
+    def __init__(self) -> None:
+        self.ended = False
+        self._transport: Any = None
         self._parser: Any = None
+        self._answer: asyncio.Future[str] | None = None
 
-    async def ask(self) -> str:
-        loop = asyncio.get_running_loop()
-        if self._transport is None or self._transport.is_closing():
-            try:
-                await loop.create_connection(lambda: self, *self._where)
-            except OSError:
-                return "refused"
+    def send(self, data: bytes) -> asyncio.Future[str]:
+        """Send a request and return what will be its status."""
         self._parser = httptools.HttpResponseParser(self)
-        try:
-            self._answer = loop.create_future()
-            assert self._transport is not None
-            self._transport.write(self._bytes)
-            async with asyncio.timeout(self._limit):
-                return await self._answer
-        except (OSError, TimeoutError):
-            self.close()
-            return "lost"
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(data)
+        return self._answer
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-            self._transport = None
+        self.ended = True
+        self._transport.abort()
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -86,7 +68,7 @@ class _Http(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+        self.ended = True
         self._settle("lost")
 
     def on_message_complete(self) -> None:
@@ -98,6 +80,34 @@ class _Http(asyncio.Protocol):
     def _settle(self, status: str) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(status)
+
+
+class _Http:
+    """A caller with a connection that is kept; opened again when the server ends it."""
+
+    def __init__(self, spec: Spec) -> None:
+        body = Path(spec.body).read_bytes()
+        host, _, port = spec.address.rpartition(":")
+        lines = [f"POST {spec.path} HTTP/1.1", f"Host: {spec.address}"]
+        lines += [f"{k}: {v}" for k, v in spec.headers.items()]
+        lines.append(f"Content-Length: {len(body)}")
+        self._bytes = "\r\n".join([*lines, "", ""]).encode() + body
+        self._where, self._limit = (host, int(port)), spec.limit_s
+        self._wire: _Wire | None = None
+
+    async def ask(self) -> str:
+        if self._wire is None or self._wire.ended:
+            loop = asyncio.get_running_loop()
+            try:
+                _, self._wire = await loop.create_connection(_Wire, *self._where)
+            except OSError:
+                return "refused"
+        try:
+            async with asyncio.timeout(self._limit):
+                return await self._wire.send(self._bytes)
+        except TimeoutError:
+            self._wire.close()
+            return "lost"
 
 
 class _Grpc:
