@@ -154,8 +154,8 @@ def _right() -> dict[str, Case]:
         "unknown parameters": json_case(sums(parameters={"mine": "x", "also": 1, "b": True})),
         "a priority and a time": json_case(sums(parameters={"priority": 1, "timeout": 5_000_000})),
         "unknown keys": json_case({**sums(), "mine": {"x": [1]}}),
-        "one tensor alone": http_case(
-            "POST", "/v2/models/echo-FP32/infer", RAW[:12], {"Inference-Header-Content-Length": "0"}
+        "one tensor alone": json_case(
+            RAW[:12], model="echo-FP32", Inference_Header_Content_Length="0"
         ),
         "spaces around": json_case(b" \n" + compressed + b"\n "),
     }  # fmt: skip
