@@ -8,7 +8,7 @@ The knee is the highest rate of a sweep of closed loops (1 to 32 at once). Phase
 `overload`: 200 % of it with a queue of 32: refusals alone, admitted requests within the limit,
 afterwards as before.
 `end`: SIGTERM under load: every accepted request answered, exit 0, no process left.
-`reload`: the file is replaced ten times under load: no error.
+`reload`: the file is replaced ten times under load by one that answers otherwise: no error.
 `bad clients`: 200 that hang and 8 that flood; `fuzzed`: 10,000 broken bodies. Another client's
 latency is watched meanwhile, beside what it was alone.
 
@@ -33,14 +33,14 @@ import numpy as np
 from tests.serving import Serving, serving
 
 from benchmarks.neighbour import to_itself
-from benchmarks.serving import usage
+from benchmarks.serving import answers, usage
 from benchmarks.serving.hostile import flooding, hanging, throw
 from benchmarks.serving.load import Load, client, loaded
 from benchmarks.serving.models import MILLISECOND, SMALL, binary, message
 from benchmarks.serving.recorded import about, write
 
 THREADS = "cpu(threads=1)"
-QUEUE, FLAT, EVERY_S = 32, 0.02, 2.0
+QUEUE, FLAT, EVERY_S, RELOADS = 32, 0.02, 2.0, 10
 FUZZED, HANGING, FLOODING = 10_000, 200, 8
 SLOWER = 2.0
 """What another client's median may grow by while bad clients are at it: they take CPU time too."""
@@ -134,18 +134,44 @@ def end(models: Sequence[Path], minutes: float) -> Row:
 
 
 def reload(models: Sequence[Path], minutes: float) -> Row:
+    """Exchange the file between two that answer otherwise, and wait until each is served."""
+    served = models[0]
+    files = [shutil.copy(served, served.with_suffix(".one")), _other(served)]
+    right = [answers.expected(Path(one), MILLISECOND.array()) for one in files]
     with started(models, "--watch") as server, ExitStack() as stack:
-        loads = _both(stack, server, concurrency=8, seconds=25.0)
+        loads = _both(stack, server, concurrency=8, seconds=6.0 * RELOADS)
         with ThreadPoolExecutor() as pool:
             waiting = [pool.submit(one) for one in loads]
-            for _ in range(10):
-                time.sleep(2)
-                other = Path(shutil.copy(models[0], models[0].with_suffix(".new")))
-                other.replace(models[0])
+            seen = 0
+            for turn in range(1, RELOADS + 1):
+                draft = Path(shutil.copy(files[turn % 2], served.with_suffix(".draft")))
+                draft.replace(served)
+                seen += _serves(server, right[turn % 2])
             found = [one.result() for one in waiting]
         said = server.said
-    row = {**_seen(found), "files": 10, "Traceback": "Traceback" in said}
-    return row | {"within": not row["errors"] and not row["Traceback"]}
+    row = {**_seen(found), "files": RELOADS, "served": seen, "Traceback": "Traceback" in said}
+    return row | {"within": not row["errors"] and seen == RELOADS and not row["Traceback"]}
+
+
+def _other(model: Path) -> Path:
+    """Write the same model with halved weights."""
+    proto, path = onnx.load(model), model.with_suffix(".two")
+    for one in proto.graph.initializer:
+        halved = onnx.numpy_helper.to_array(one) / 2
+        one.CopyFrom(onnx.numpy_helper.from_array(halved, one.name))
+    onnx.save(proto, path)
+    return path
+
+
+def _serves(server: Serving, expected: NDArray[Any]) -> bool:
+    """Wait until the server answers so."""
+    request = message(MILLISECOND.name, {"x": MILLISECOND.array()})
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if np.allclose(answers.ask(request, server.grpc), expected.ravel(), 1e-3, 1e-3):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def bad_clients(models: Sequence[Path], minutes: float) -> Row:
