@@ -30,6 +30,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 from tests.serving import Serving, serving
 
 from benchmarks.neighbour import to_itself
