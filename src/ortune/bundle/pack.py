@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zipfile
 from collections.abc import Generator, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ortune.bundle import entries
 from ortune.bundle.choose import chosen, confirmed, find
 from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
@@ -26,14 +26,11 @@ from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.engine import archive
-from ortune.engine.manifest import EVIDENCE, LICENCE, MANIFEST, SBOM, Member
+from ortune.engine.manifest import EVIDENCE, LICENCE, MANIFEST, SBOM
 from ortune.engine.signing import signature_of, signer
 from ortune.experiment.ledger import read_study
 
-_CHUNK = 1 << 20
 _ANOTHER = "pack another trial"
-_DATE = (1980, 1, 1, 0, 0, 0)
-"""A fixed date: the same trials pack to the same bytes."""
 
 
 def pack(
@@ -205,12 +202,12 @@ def _evidence(study: Study, trials: Sequence[Trial]) -> bytes:
 def _write(draft: Path, parts: Content, texts: Mapping[str, bytes]) -> None:
     """Write the zip: texts, files, then what tells of them."""
     with zipfile.ZipFile(draft, "w") as bundle:
-        members = {name: _text(bundle, name, data) for name, data in texts.items()}
+        members = {name: entries.text(bundle, name, data) for name, data in texts.items()}
         for name, source in parts.files.items():
-            members[name] = _file(bundle, name, source)
+            members[name] = entries.file(bundle, name, source)
         manifest = replace(parts.manifest, members=members)
-        members[SBOM] = _text(bundle, SBOM, sbom(manifest, parts.plugins))
-        _text(bundle, MANIFEST, replace(manifest, members=members).write())
+        members[SBOM] = entries.text(bundle, SBOM, sbom(manifest, parts.plugins))
+        entries.text(bundle, MANIFEST, replace(manifest, members=members).write())
 
 
 def _demand_licence(text: str) -> None:
@@ -243,28 +240,3 @@ def _demand_portable(*backends: Backend) -> None:
 
 def _json(value: object, indent: int | None = 1) -> bytes:
     return json.dumps(codec.encode(value), indent=indent).encode()
-
-
-def _text(bundle: zipfile.ZipFile, name: str, text: bytes) -> Member:
-    bundle.writestr(_entry(name, zipfile.ZIP_DEFLATED), text)
-    return Member(hashlib.sha256(text).hexdigest(), len(text))
-
-
-def _file(bundle: zipfile.ZipFile, name: str, source: Path) -> Member:
-    """Copy and digest in one pass; what is digested is what is in the zip."""
-    digest, size = hashlib.sha256(), 0
-    entry = _entry(name, zipfile.ZIP_STORED)
-    entry.file_size = source.stat().st_size
-    with source.open("rb") as stream, bundle.open(entry, "w", force_zip64=True) as out:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-            out.write(chunk)
-    return Member(digest.hexdigest(), size)
-
-
-def _entry(name: str, how: int) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(name, _DATE)
-    entry.compress_type = how
-    entry.external_attr = 0o644 << 16
-    return entry

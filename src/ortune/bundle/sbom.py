@@ -43,6 +43,25 @@ def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
     return json.dumps(bill, indent=1).encode()
 
 
+def extended(bill: dict[str, Any], name: str, member: Member) -> bytes:
+    """Return a bill with one more file of data, in the place of one of that name.
+
+    Raises:
+        KeyError, TypeError, AttributeError: It is none that was written here.
+    """
+    component = {
+        "type": "data",
+        "bom-ref": name,
+        "name": name,
+        "hashes": [{"alg": "SHA-256", "content": member.sha256}],
+    }
+    others = [one for one in bill["components"] if one.get("bom-ref") != name]
+    for one in bill["dependencies"]:
+        if one["ref"] == _BUNDLE and name not in one["dependsOn"]:
+            one["dependsOn"].append(name)
+    return json.dumps({**bill, "components": [*others, component]}, indent=1).encode()
+
+
 def _whole(manifest: Manifest) -> dict[str, Any]:
     name = ", ".join(PurePosixPath(member).stem for member in manifest.fallback.values())
     return {

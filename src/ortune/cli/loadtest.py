@@ -12,6 +12,7 @@ from ortune.cli.terminal.output import answer, say, show, table
 from ortune.load_testing.requests import LoadTest
 
 if TYPE_CHECKING:
+    from ortune.load_testing.goal.result import GoalResult
     from ortune.load_testing.result import LoadTestResult
 
 Row: TypeAlias = Mapping[str, Any]
@@ -35,9 +36,13 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 @verb(LoadTest)
 def command(asked: LoadTest) -> int:
     """Show a row a level; exit code 1 where the limit is not kept or answers are not right."""
+    from ortune.load_testing.goal.result import GoalResult
     from ortune.load_testing.loadtest import run
 
     found = run(asked)
+    if isinstance(found, GoalResult):
+        answer(found, lambda: _show_goal(found))
+        return DONE
     answer(found, lambda: _show(found))
     broken = found.checked is not None and found.checked.wrong
     return NO if broken or found.most is None or (found.slo and found.kept is None) else DONE
@@ -70,6 +75,18 @@ def _show(found: LoadTestResult) -> None:
     if found.slo:
         kept_by = "no level" if found.kept is None else _named(found, found.kept)
         say(f"within {found.slo}: {kept_by}")
+
+
+def _show_goal(found: GoalResult) -> None:
+    rows = [[one.settings, figure(one.ratio), str(one.pairs)] for one in found.tried]
+    say(f"the defaults, {found.defaults}: {found.before}")
+    if rows:
+        table(["settings", "over the defaults>", "pairs>"], rows)
+    for text in found.notes:
+        say(f"note: {text}")
+    say(found.verdict)
+    if found.out:
+        say(f"wrote {found.out}: {found.choice}")
 
 
 def _named(found: LoadTestResult, place: int) -> str:

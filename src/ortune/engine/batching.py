@@ -16,7 +16,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.session import Tensors
 from ortune.engine.instances import MAX_BATCH, MAX_QUEUE, closed
 from ortune.engine.joining import Answer, Joint
-from ortune.engine.queue.waiting import Answered, Request, Waiting
+from ortune.engine.queue.waiting import Answered, QueuedRequest, WaitingRequests
 
 
 class QueueFull(OrtuneError):
@@ -94,7 +94,7 @@ class Batcher:
         max_queue: int = MAX_QUEUE,
     ) -> None:
         self._name, self._joint = name, joint
-        self._waiting = Waiting(max_batch, 1000 * max_delay_us, preferred)
+        self._waiting = WaitingRequests(max_batch, 1000 * max_delay_us, preferred)
         self._bound = max_queue
         self._failed = self._cancelled = self._refused = 0
         self._batches: dict[int, Batches] = {}
@@ -121,7 +121,7 @@ class Batcher:
         """
         form, rows = self._joint.form(feeds)
         future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        request = Request(feeds, rows, future, perf_counter_ns())
+        request = QueuedRequest(feeds, rows, future, perf_counter_ns())
         key: Hashable = id(request) if form is None else form  # what is not joined is alone in it
         self._add(request, key)
         try:
@@ -130,7 +130,7 @@ class Batcher:
             self._drop(request, key)
             raise
 
-    def _add(self, request: Request, form: Hashable) -> None:
+    def _add(self, request: QueuedRequest, form: Hashable) -> None:
         with self._changed:
             if self._closed:
                 raise closed(self._name)
@@ -145,7 +145,7 @@ class Batcher:
             self._waiting.add(request, form)
             self._changed.notify()
 
-    def _drop(self, request: Request, form: Hashable) -> None:
+    def _drop(self, request: QueuedRequest, form: Hashable) -> None:
         """Forget a request that nobody waits for any more, if it was not taken yet."""
         with self._changed:
             self._cancelled += self._waiting.drop(request, form)
@@ -187,7 +187,7 @@ class Batcher:
             _deliver(batch, answers, rows, start, end)
         return bool(batch)
 
-    def _take(self) -> list[Request]:
+    def _take(self) -> list[QueuedRequest]:
         """Wait for a batch and return it, nothing when the queue is closed and empty."""
         with self._changed:
             while True:
@@ -200,7 +200,7 @@ class Batcher:
                 else:
                     self._changed.wait(wait_ns and wait_ns / 1e9)
 
-    def _alive(self, taken: Sequence[Request]) -> list[Request]:
+    def _alive(self, taken: Sequence[QueuedRequest]) -> list[QueuedRequest]:
         """Return those of a batch that somebody waits for; another worker sees to what is left."""
         if self._waiting.depth:
             self._changed.notify()
@@ -216,7 +216,12 @@ class Batcher:
             return [error] * len(samples)
 
     def _count(
-        self, batch: Sequence[Request], answers: Sequence[Answer], rows: int, start: int, end: int
+        self,
+        batch: Sequence[QueuedRequest],
+        answers: Sequence[Answer],
+        rows: int,
+        start: int,
+        end: int,
     ) -> None:
         with self._changed:
             before = self._batches.get(rows, Batches())
@@ -230,12 +235,12 @@ class Batcher:
 
 
 def _deliver(
-    batch: Sequence[Request], answers: Sequence[Answer], rows: int, start: int, end: int
+    batch: Sequence[QueuedRequest], answers: Sequence[Answer], rows: int, start: int, end: int
 ) -> None:
     """Wake every event loop once, however many of its requests are answered."""
     loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
     for request, answer in zip(batch, answers, strict=True):
-        whole = (
+        whole: Answered | Exception = (
             answer
             if isinstance(answer, Exception)
             else Answered(answer, request.queued_ns, start, end, rows)

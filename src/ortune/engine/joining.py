@@ -54,7 +54,9 @@ class Joint:
         backend: Backend | None = None,
     ) -> None:
         self._name, self._run = name, run
-        self._compared = backend.compared if backend else lambda feeds, outputs: outputs
+        self._compared: Callable[[Tensors, Tensors], Tensors] = (
+            backend.compared if backend else lambda feeds, outputs: outputs
+        )
         self._buckets = backend if isinstance(backend, Bucketed) else None
         self._inputs = [spec.name for spec in signature.inputs]
         self._joins = free(signature)

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ortune.core import wording
 from ortune.core.backend import Backend
@@ -51,7 +52,7 @@ def serving(
             if not isinstance(one, int) or not least <= one <= most:
                 raise BadSettings(f"{name}={one!r} is not possible", fix=f"give {least} to {most}")
     _demand_device(device or "", f"device='{device}'")
-    asked = {
+    asked: dict[str, Any] = {
         "instances": 0 if instances == 0 else _count(instances),
         "max_batch": max_batch,
         "max_delay_us": max_delay_us,

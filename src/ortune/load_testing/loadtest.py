@@ -17,6 +17,8 @@ from ortune.load_testing import slo, sweep
 from ortune.load_testing import url as server_url
 from ortune.load_testing.check import CheckedAnswers, check
 from ortune.load_testing.clients import Clients
+from ortune.load_testing.goal import search as goal
+from ortune.load_testing.goal.result import GoalResult
 from ortune.load_testing.level import CLOCK, Level
 from ortune.load_testing.load import Load
 from ortune.load_testing.measure import Calling, clients
@@ -31,8 +33,15 @@ _CONCURRENCY = (1, 2, 4, 8)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def run(asked: LoadTest) -> LoadTestResult:
-    """Put a server under one level of load after another, and say what came of it."""
+def run(asked: LoadTest) -> LoadTestResult | GoalResult:
+    """Put a server under one level of load after another, and say what came of it.
+
+    With a goal, choose how a bundle is served instead.
+    """
+    return goal.search(asked) if asked.goal else _measured(asked)
+
+
+def _measured(asked: LoadTest) -> LoadTestResult:
     with ExitStack() as stack:
         server = _server(stack, asked)
         url = server.url(asked.protocol) if server else asked.target

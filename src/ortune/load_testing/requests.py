@@ -72,8 +72,8 @@ class LoadTest(DataRequest):
         token_file: File with the token that the server asks for.
         ca: File with certificates to trust, for https:// and grpcs://.
         goal: Choose how many instances, rows, microseconds and threads keep this limit at the
-            highest rate, by measuring.
-        time: Time for that choice.
+            highest rate, or with --rate have the lowest percentile at it, by measuring.
+        time: Time for that choice, about.
         out: Write a copy of the bundle that is served so to this file.
         force: Overwrite an existing output.
 
@@ -103,7 +103,7 @@ class LoadTest(DataRequest):
     token_file: File | None = None
     ca: File | None = None
     goal: Annotated[str, Option("LIMIT")] = ""
-    time: Duration = Duration("5m")
+    time: Duration = Duration("10m")
     out: Out = None
     force: bool = False
 

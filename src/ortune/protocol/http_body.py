@@ -44,8 +44,7 @@ def parse(
         header_length = len(view)
     if not 0 < header_length <= len(view):
         raise Refused(
-            f"inference header size should be in range (0, {len(view)}), got: {header_length}",
-            fix=f"give the length of the JSON as {_HEADER}; data alone, without it, is not taken",
+            f"inference header size should be in range (0, {len(view)}), got: {header_length}"
         )
     said = _object(_loaded(view[:header_length]), "the request")
     parameters = dict(_object(said.get("parameters", {}), "'parameters'"))

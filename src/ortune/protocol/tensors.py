@@ -96,16 +96,6 @@ def decoded(array: NDArray[Any], what: str, fix: str) -> list[str]:
         raise Refused(f"{what} holds bytes that are no UTF-8", fix=fix) from None
 
 
-def strings(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return an input with ``str`` in the place of ``bytes``, as the runtimes take it.
-
-    Raises:
-        Refused: An element is no UTF-8.
-    """
-    found = decoded(array, f"input '{name}'", "encode text as UTF-8: models take no other")
-    return np.array(found, object).reshape(array.shape)
-
-
 def _joined(items: Iterable[bytes | str]) -> bytes:
     parts = []
     for item in items:

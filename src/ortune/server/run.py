@@ -67,12 +67,13 @@ class _OneProcess:
             with told(self._stop.set):
                 return await self._serve(repository)
         except asyncio.CancelledError:
-            await repository.drain(0)
             return None
+        finally:
+            await repository.drain(_GRACE_S)
 
     async def _serve(self, repository: Repository) -> int:
         if not await self._unless_stopped(repository.start()):
-            return await repository.drain(_GRACE_S)
+            return 0
         gc.collect()
         gc.freeze()  # what is loaded stays: later collections pass it over
         ends = await self._open(repository)
@@ -91,13 +92,14 @@ class _OneProcess:
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do some work unless the end comes first; return whether it was done."""
-        task, told = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
-        await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        task, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
         if task.done():
             await task
             return True
         task.cancel()
+        await asyncio.wait({task})
         return False
 
     async def _open(self, repository: Repository) -> list[End]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.unit.engine.scripted import DOUBLING, Doubling, row
 
+from ortune.backends.bucketed import Bucketed
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
@@ -199,3 +200,68 @@ def test_a_closed_session_is_everybodys_error() -> None:
         raise BadData("closed", fix="open it")
 
     assert all(isinstance(one, BadData) for one in joint(closed).answers([row(1), row(2)]))
+
+
+TOKENS = Signature(
+    tuple(TensorSpec(name, "int64", ("N", "T")) for name in ("ids", "mask")),
+    (TensorSpec("states", "int64", ("N", "T")), TensorSpec("pooled", "int64", ("N",))),
+)
+
+
+def text(width: int, *lengths: int) -> dict[str, np.ndarray]:
+    """Return texts of some lengths, padded to a width."""
+    mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
+    return {"ids": (np.arange(width) + 10 * np.array(lengths)[:, None]) * mask, "mask": mask}
+
+
+class Encoder(Doubling):
+    """Gives twice the ids, 1 at padded positions, and their sum over real ones."""
+
+    def run(self, feeds: Tensors) -> dict[str, np.ndarray]:
+        self.seen.append(feeds["ids"])
+        states = np.where(feeds["mask"] > 0, 2 * feeds["ids"], 1)
+        return {"states": states, "pooled": (feeds["ids"] * feeds["mask"]).sum(axis=1)}
+
+
+class TestBuckets:
+    how = Bucketed(mask="mask", inputs=("ids",), outputs=("states",), lengths=(4, 8))
+
+    def made(self, encoder: Encoder) -> tuple[Joint, Callable[[Tensors], dict[str, np.ndarray]]]:
+        """Return what joins, and what computes one sample as the backend does."""
+
+        def run(feeds: Tensors) -> dict[str, np.ndarray]:
+            length = self.how.bucket(feeds)
+            if not length:
+                return encoder.run(feeds)
+            found = encoder.run(self.how.cut(feeds, length))
+            return self.how.restored(found, feeds["mask"].shape[1])
+
+        return Joint("m", TOKENS, run, self.how), run
+
+    def test_requests_of_one_bucket_share_a_run_whatever_their_padding(self) -> None:
+        encoder = Encoder()
+        made, run = self.made(encoder)
+        samples = [text(16, 3), text(12, 2, 4), text(4, 1), text(16, 7), text(8, 6)]
+        forms = [made.form(one) for one in samples]
+        assert [rows for _, rows in forms] == [1, 2, 1, 1, 1]
+        assert len({form for form, _ in forms[:3]}) == len({form for form, _ in forms[3:]}) == 1
+        assert made.groups(samples, 8) == [[0, 1, 2], [3, 4]]
+        for group in made.groups(samples, 8):
+            own = [samples[place] for place in group]
+            made.answers(own)
+            encoder.seen.clear()
+            answers = made.answers(own)
+            assert len(encoder.seen) == 1, "one run"
+            for sample, answer in zip(own, answers, strict=True):
+                alone = run(sample)
+                assert isinstance(answer, dict)
+                for name in alone:
+                    np.testing.assert_array_equal(answer[name], alone[name])
+
+    def test_what_fits_no_bucket_goes_by_its_shape(self) -> None:
+        made, _ = self.made(Encoder())
+        long, other, gap = text(16, 9), text(12, 9), text(16, 3)
+        gap["mask"][:, 0] = 0
+        forms = [made.form(one)[0] for one in (long, other, gap)]
+        assert forms[0] == forms[2] != forms[1], "the mask of the last cannot be told"
+        assert made.groups([long, gap, other], 8) == [[0, 1], [2]]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ortune.protocol import datatypes
 from ortune.protocol.status import Refused, Status
-from ortune.protocol.tensors import elements, from_raw, strings, to_raw
+from ortune.protocol.tensors import elements, from_raw, to_raw
 
 KINDS = ("bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 
@@ -104,13 +104,6 @@ def test_what_does_not_fit_is_refused(
 def test_nothing_times_much_is_nothing() -> None:
     assert elements("x", [0, 1 << 40]) == 0
     assert from_raw("x", "FP32", [0, 1 << 40], b"").shape == (0, 1 << 40)
-
-
-def test_strings_for_the_runtimes() -> None:
-    given = np.array([["é".encode(), b""]], object)
-    assert strings("x", given).tolist() == [["é", ""]]
-    with pytest.raises(Refused, match="input 'x' holds bytes that are no UTF-8"):
-        strings("x", np.array([b"\xff"], object))
 
 
 def test_datatypes_both_ways() -> None:

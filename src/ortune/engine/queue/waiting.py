@@ -31,7 +31,7 @@ class Answered(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Request:
+class QueuedRequest:
     """What one caller waits for."""
 
     feeds: Tensors
@@ -44,11 +44,11 @@ class Request:
 class _Line:
     """Requests of one form, in the order that they came."""
 
-    requests: deque[Request] = field(default_factory=deque)
+    requests: deque[QueuedRequest] = field(default_factory=deque)
     rows: int = 0
 
 
-class Waiting:
+class WaitingRequests:
     """Requests by form; forms take turns. Not safe for threads: its owner holds a lock.
 
     A form that is an int holds one request, which goes at once and alone.
@@ -66,14 +66,14 @@ class Waiting:
         self._lines: dict[Hashable, _Line] = {}
         self.depth = 0
 
-    def add(self, request: Request, form: Hashable) -> None:
+    def add(self, request: QueuedRequest, form: Hashable) -> None:
         """Put a request behind those of its form."""
         line = self._lines.setdefault(form, _Line())
         line.requests.append(request)
         line.rows += request.rows
         self.depth += 1
 
-    def drop(self, request: Request, form: Hashable) -> bool:
+    def drop(self, request: QueuedRequest, form: Hashable) -> bool:
         """Forget a request, and say whether it still waited."""
         line = self._lines.get(form)
         if line is None or request not in line.requests:
@@ -100,12 +100,12 @@ class Waiting:
             soonest = left if soonest is None else min(soonest, left)
         return None, soonest
 
-    def take(self, form: Hashable) -> list[Request]:
+    def take(self, form: Hashable) -> list[QueuedRequest]:
         """Take a batch of a form; what is left of it goes behind the other forms."""
         line = self._lines.pop(form)
         fitting = (size for size in reversed(self._sizes) if size <= line.rows)
         most, rows = next(fitting, self._sizes[-1]), 0
-        batch: list[Request] = []
+        batch: list[QueuedRequest] = []
         while line.requests and (not batch or rows + line.requests[0].rows <= most):
             request = line.requests.popleft()
             line.rows -= request.rows

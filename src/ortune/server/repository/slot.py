@@ -74,15 +74,16 @@ class Slot:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def rows(self) -> Iterator[dict[str, str]]:
-        """Yield its rows of the index."""
+        """Yield its rows of the index; what answers says too why its newest file does not."""
         for version, file in self.open.items():
             for one in file.served:
-                yield {"name": one.name, "version": version, "state": "READY", "reason": ""}
+                yield self._row(one.name, version, "READY")
         if not self.open:
-            busy = self.turn.locked()
-            state = {"state": "LOADING" if busy else "UNAVAILABLE", "reason": self.reason}
             for name in self.names or (self.source.name,):
-                yield {"name": name, "version": "", **state}
+                yield self._row(name, "", "LOADING" if self.turn.locked() else "UNAVAILABLE")
+
+    def _row(self, name: str, version: str, state: str) -> dict[str, str]:
+        return {"name": name, "version": version, "state": state, "reason": self.reason}
 
     def name(self, model: str) -> str:
         """Return what a model of an engine is called; one alone has the name of its file."""

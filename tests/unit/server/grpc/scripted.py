@@ -45,6 +45,11 @@ class Doubling:
         self.fails: dict[str, Exception] = {}
         self.turns: dict[str, asyncio.Event] = {}
 
+    def metadata(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    config = statistics = metadata
+
     async def infer(self, request: InferRequest) -> Inferred:
         self.seen.append(request)
         try:
@@ -73,6 +78,17 @@ class Models:
         if name != self.only.name:
             raise Refused(f"Request for unknown model: '{name}' is not found", Status.NOT_FOUND)
         return self.only
+
+    def models(self) -> list[Doubling]:
+        return [self.only]
+
+    def index(self, ready: bool = False) -> list[dict[str, str]]:
+        return [{"name": self.only.name, "version": "1", "state": "READY"}]
+
+    async def load(self, name: str, parameters: Any = None) -> None:
+        raise Refused("explicit model load / unload is not allowed", Status.UNAVAILABLE)
+
+    unload = load
 
 
 class Seen:

@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from PIL import Image
@@ -19,12 +20,17 @@ from ortune.core.preprocess import Preprocess
 from ortune.engine.load import load
 from ortune.engine.samples.pictures import PictureInput
 from ortune.engine.signature import wanted
+from ortune.protocol.datatypes import datatype
 from ortune.protocol.inference import Asked, InferRequest
 from ortune.protocol.status import Refused, Status
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.served import Limits, Served
 from ortune.server.repository.sources import ModelSource
 
+SIZES = (8, 16, 32, 64)
+SAME = """<ir_version: 10, opset_import: ["": 19]>
+g (KIND[N,3] x) => (KIND[N,3] y) { y = Identity(x) }
+"""
 PICTURES = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N,3,4,6] image) => (float[N,3] mean) {
   mean = ReduceMean<axes = [2, 3], keepdims = 0>(image)
@@ -81,6 +87,30 @@ def test_classes_in_the_place_of_scores(path: Path) -> None:
         (found,) = (await (await served(path)).infer(request)).outputs
         assert (found.name, found.datatype) == ("y", "BYTES")
         assert found.array.tolist() == [[b"12.000000:3", b"9.000000:2"]] * 2
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("told", "dtype"),
+    [
+        *((name, np.dtype(name)) for name in ("bool", "float16", "float32", "float64")),
+        *((f"{u}int{bits}", np.dtype(f"{u}int{bits}")) for u in ("u", "") for bits in SIZES),
+        ("bfloat16", np.dtype(ml_dtypes.bfloat16)),
+    ],
+)
+def test_every_number_comes_back_as_it_went(tmp_path: Path, told: str, dtype: Any) -> None:
+    kind = {"float32": "float", "float64": "double"}.get(told, told)
+    path = toys.write(tmp_path / "toy.onnx", text=SAME.replace("KIND", kind))
+
+    async def main() -> None:
+        model = await served(path)
+        given = np.arange(6).reshape(2, 3).astype(dtype)
+        request = InferRequest({"x": given}, (Asked("y", binary=True),))
+        (found,) = (await model.infer(request)).outputs
+        assert found.array.dtype == given.dtype
+        assert found.datatype == datatype(given.dtype)
+        np.testing.assert_array_equal(found.array, given)
 
     run(main)
 

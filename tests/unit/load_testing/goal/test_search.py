@@ -1,0 +1,207 @@
+"""The search on servers that are scripted: their capacity is known, and their clock is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit import studies
+
+from ortune.bundle.pack import pack
+from ortune.cli.main import main
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.event import Event, Progress
+from ortune.engine.instances import Serving
+from ortune.engine.load import load
+from ortune.load_testing import slo
+from ortune.load_testing.goal import search as goal_search
+from ortune.load_testing.goal.result import GoalResult
+from ortune.load_testing.goal.search import Search
+from ortune.load_testing.goal.servers import Scores
+from ortune.load_testing.goal.space import ServingSpace
+from ortune.load_testing.level import Level
+from ortune.load_testing.load import Load
+from ortune.load_testing.loadtest import loadtest
+
+SPACE = ServingSpace(cpus=2, threads=2, joins=True, limit_us=20_000)
+Capacity = Callable[[Serving], float]
+
+
+class Machine:
+    """Servers whose latency at a rate follows from their capacity, with noise.
+
+    Attributes:
+        now: Seconds.
+        started: Sides and settings, in order.
+        live: Servers that run.
+    """
+
+    def __init__(self, capacity: Capacity, noise: float = 0.05, seed: int = 3) -> None:
+        self.capacity, self.noise = capacity, noise
+        self.now, self.live = 0.0, 0
+        self.rng = np.random.default_rng(seed)
+        self.sides: list[tuple[str, Serving]] = []
+
+    @contextmanager
+    def started(self, how: Serving, side: str) -> Iterator[Scripted]:
+        self.sides.append((side, how))
+        self.now += 3
+        self.live += 1
+        assert self.live <= 2, "a machine has room for two"
+        try:
+            yield Scripted(self, self.capacity(how))
+        finally:
+            self.live -= 1
+
+    def found(self, seconds: float, **more: object) -> object:
+        limit = slo.read("p99<=20ms")
+        return Search(
+            self,
+            SPACE,
+            Scores(limit, **more),
+            seconds,
+            clock=lambda: self.now,  # type: ignore[arg-type]
+        ).run()
+
+
+class Scripted:
+    def __init__(self, machine: Machine, capacity: float) -> None:
+        self.machine, self.capacity = machine, capacity
+        if not capacity:
+            raise OrtuneError("the server did not get ready", fix="look")
+
+    def measure(self, load: Load, *, warm_up_s: float = 0.5) -> Level:
+        rate = load.rate or self.capacity
+        count = load.requests or round(load.seconds * rate)
+        self.machine.now += count / rate + warm_up_s
+        busy = min(load.rate / self.capacity, 0.999)
+        mean = 1e9 / self.capacity / (1 - busy) * self.machine.rng.lognormal(0, self.machine.noise)
+        latency = self.machine.rng.exponential(mean / 4, count).astype(int)
+        return Level(load, tuple(latency.tolist()), (), {}, {}, count / rate, 0.1, 0.1)
+
+
+def better_with_two(one: Serving) -> float:
+    return 500.0 if one.instances == 2 else 400.0
+
+
+def test_the_better_settings_are_found_and_confirmed_by_fresh_pairs() -> None:
+    machine = Machine(better_with_two)
+    found = machine.found(2000)
+    assert found.better and found.chosen == Serving(instances=2)
+    assert 1.2 < found.ratio.low < found.ratio.high < 1.4, "442 requests/s over 342"
+    assert found.verdict.startswith("2 instances, 1 thread, max_batch 8, delay 0 us: 1.")
+    assert "requests/s with p99<=20ms" in found.before
+    assert found.tried[0].settings == found.choice and found.tried[0].pairs == 2
+    fresh = [how for side, how in machine.sides if side == "defaults"]
+    assert len(fresh) == 1 + found.pairs == 7, "once for the search, then anew for each pair"
+    assert machine.live == 0
+
+
+def test_the_defaults_may_be_best() -> None:
+    found = Machine(lambda one: 400.0 if one == Serving() else 330.0).found(3000)
+    assert not found.better and found.chosen == Serving()
+    assert found.ratio.high < 1
+    assert "the defaults are best: of 5 other settings the best, " in found.verdict
+    assert found.choice == found.defaults == "1 instance, 2 threads, max_batch 8, delay 0 us"
+
+
+def test_noise_alone_is_no_gain() -> None:
+    chosen = [Machine(lambda one: 400.0, noise=0.1, seed=n).found(2000) for n in range(3)]
+    assert not any(one.better for one in chosen)
+
+
+def test_the_lowest_percentile_at_a_rate() -> None:
+    found = Machine(better_with_two).found(2000, rate=200.0)
+    assert found.chosen == Serving(instances=2) and found.better
+    assert found.before.startswith("p99 of ") and found.before.endswith("ms at 200 requests/s")
+
+
+@pytest.mark.parametrize("seconds", [90.0, 150.0, 400.0, 900.0])
+def test_the_time_is_kept(seconds: float) -> None:
+    machine = Machine(better_with_two)
+    found = machine.found(seconds)
+    assert found.seconds == machine.now < seconds * 1.35
+    if not found.tried:
+        assert found.verdict.startswith("the defaults stay") and found.ratio is None
+    else:
+        assert found.pairs >= 3
+
+
+def test_a_search_that_could_only_begin_is_refused() -> None:
+    with pytest.raises(BadSettings, match=r"p99 takes \d+ s for each rate") as no:
+        Machine(lambda one: 4.0).found(600)
+    assert no.value.fix.startswith("give --time 1") and "lower percentile" in no.value.fix
+
+
+def test_settings_that_cannot_be_served_are_passed_over() -> None:
+    found = Machine(lambda one: 0.0 if one.instances == 2 else 400.0).found(2000)
+    assert found.tried[-1].ratio == 0 and found.chosen == Serving()
+    assert any("the server did not get ready" in one for one in found.notes)
+
+
+def test_defaults_that_cannot_be_served_end_it() -> None:
+    with pytest.raises(OrtuneError, match="did not get ready"):
+        Machine(lambda one: 0.0).found(100)
+
+
+def test_a_goal_that_nothing_keeps() -> None:
+    found = Machine(lambda one: 5.0).found(50_000)
+    assert "no rate with p99<=20ms" in found.before and not found.better
+
+
+class TestVerb:
+    @pytest.fixture
+    def bundle(self, tmp_path: Path) -> Path:
+        return pack(studies.study(tmp_path), tmp_path / "toy.ortune")
+
+    @pytest.fixture(autouse=True)
+    def machine(self, monkeypatch: pytest.MonkeyPatch) -> Machine:
+        made = Machine(lambda one: 500.0 if one.max_batch == 4 else 400.0)
+        monkeypatch.setattr(goal_search, "Servers", lambda *_: made)
+        return made
+
+    def test_the_choice_is_written_into_a_copy(self, bundle: Path, tmp_path: Path) -> None:
+        before, out, told = bundle.read_bytes(), tmp_path / "tuned.ortune", list[Event]()
+        bundle.with_name("toy.ortune.sig").write_text("{}")
+        found = loadtest(str(bundle), goal="p99<=20ms", out=out, time=3000, sink=told.append)
+        assert isinstance(found, GoalResult)
+        assert found.out == str(out) and found.goal == "p99<=20ms"
+        assert found.better and found.chosen.max_batch == 4
+        assert any("the copy has none" in one for one in found.notes)
+        assert bundle.read_bytes() == before
+        with load(out) as engine:
+            x = np.array([[-5, 0, 1, 2]], np.float32)
+            np.testing.assert_array_equal(engine(x=x)["y"], [[0, 2, 4, 6]])
+        steps = [one for one in told if isinstance(one, Progress)]
+        assert steps[0].work == "serving the defaults" and steps[-1].total == 3000
+        assert "toy.ortune" in repr(found) and found.records()[0]["pairs"] == 2
+
+    def test_what_is_refused_before_anything_is_measured(
+        self, bundle: Path, tmp_path: Path, machine: Machine
+    ) -> None:
+        plain = studies.write_model(tmp_path / "plain.onnx", studies.MODEL)
+        out = tmp_path / "tuned.ortune"
+        for target, more, said in (
+            (plain, {}, "plain model"),
+            (bundle, {"goal": "fast"}, "cannot read the limit"),
+            (bundle, {"rate": (10, 20)}, "one rate"),
+            (bundle, {"out": bundle, "force": True}, "the source itself"),
+            (bundle, {"out": None}, "go together"),
+            ("http://localhost:8000", {}, "served here"),
+        ):
+            with pytest.raises(OrtuneError, match=said):
+                loadtest(str(target), **{"goal": "p99<=20ms", "out": out} | more)
+        assert not machine.sides and not out.exists()
+
+    def test_the_command_says_it(
+        self, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = tmp_path / "tuned.ortune"
+        words = ["loadtest", str(bundle), "--goal", "p99<=20ms", "-o", str(out), "--time", "50m"]
+        assert main(words) == 0
+        said = capsys.readouterr().out
+        assert "the defaults, 1 instance" in said and "fresh pairs" in said
+        assert "max_batch 4" in said.partition(f"wrote {out}: ")[2]
