@@ -222,6 +222,53 @@ def test_version_6_of_the_protocol(folder: Path, tmp_path: Path) -> None:
             assert infer(running, "toy", front).shape == X.shape
 
 
+def test_versions_backends_and_a_file_that_changes_under_load(
+    folder: Path, tmp_path: Path
+) -> None:
+    for version, weights in (("1", "{1,2,3,4}"), ("2", "{10,20,30,40}")):
+        place = tmp_path / "models" / "toy" / version / "any.onnx"
+        studies.write_model(place, studies.MODEL.replace("{1,2,3,4}", weights))
+    first, second = (np.maximum(X + np.float32([1, 2, 3, 4]) * by, 0) for by in (1, 10))
+    words = ("--on", "cpu(threads=1)", "--watch", "--instances", "1", "--max-batch", "16")
+    with (
+        serving(tmp_path, tmp_path / "models" / "toy", *words) as running,
+        httpclient.InferenceServerClient(running.http) as client,
+    ):
+        assert client.get_model_metadata("toy")["versions"] == ["1", "2"]
+        assert client.get_model_config("toy")["max_batch_size"] == 16
+        given = httpclient.InferInput("x", X.shape, "FP32")
+        given.set_data_from_numpy(X)
+        old = client.infer("toy", [given], model_version="1").as_numpy("y")
+        np.testing.assert_array_equal(old, first)
+        np.testing.assert_array_equal(client.infer("toy", [given]).as_numpy("y"), second)
+        found = list[Any]()
+        done = threading.Event()
+
+        def ask() -> None:
+            with httpclient.InferenceServerClient(running.http) as own:
+                while not done.is_set():
+                    found.append(own.infer("toy", [given]).as_numpy("y"))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        fresh = studies.write_model(tmp_path / "fresh.onnx", studies.MODEL)
+        fresh.replace(tmp_path / "models" / "toy" / "2" / "any.onnx")
+        assert until(lambda: np.array_equal(found[-1], first)), running.said
+        torn = tmp_path / "torn.onnx"
+        torn.write_bytes(b"no model")
+        torn.replace(tmp_path / "models" / "toy" / "2" / "any.onnx")
+        assert until(lambda: "WARNING toy: " in running.said), running.said
+        asked = len(found)
+        assert until(lambda: len(found) > asked + 20)
+        done.set()
+        for thread in threads:
+            thread.join(END_S)
+        for one in found:
+            assert np.array_equal(one, first) or np.array_equal(one, second)
+        assert np.array_equal(found[-1], first), "the last good one answers"
+
+
 # --- what cannot begin ------------------------------------------------------------------------
 
 

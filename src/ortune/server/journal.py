@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal, Protocol, TextIO
 
@@ -87,7 +88,8 @@ class Journal:
         every: bool = False,
         observer: RequestObserver | None = None,
     ) -> None:
-        self._stream = stream or sys.stderr
+        # A process may have been started without stderr.
+        self._stream = stream or sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
         self._json, self._every, self._observer = as_json, every, observer
         self._most = _ALL_A_SECOND if every else _FAILED_A_SECOND
         self._second = self._told = self._left_out = 0

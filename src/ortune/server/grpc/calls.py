@@ -48,7 +48,7 @@ def caller(context: Any) -> Caller:
     )
 
 
-async def received(context: Any, seconds: float = RECEIVE_S) -> bytes:
+async def received(context: Any) -> bytes:
     """Return the message of a call that has one.
 
     Raises:
@@ -56,11 +56,11 @@ async def received(context: Any, seconds: float = RECEIVE_S) -> bytes:
         CancelledError: The call was given up, or its message is larger than the limit.
     """
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(RECEIVE_S):
             body: bytes = await context.read()
     except TimeoutError:
         raise Refused(
-            f"the message did not arrive within {seconds:g} s", Status.TIMED_OUT
+            f"the message did not arrive within {RECEIVE_S:g} s", Status.TIMED_OUT
         ) from None
     if body is grpc.aio.EOF:
         await asyncio.sleep(_ENDED_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from typing import Any
 
@@ -15,6 +14,7 @@ from ortune.server.grpc.service import Service
 from ortune.server.journal import Journal
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.served import Limits
+from ortune.server.tls import Certificate
 
 _INT = 2**31 - 1
 """gRPC's options are C ints."""
@@ -69,7 +69,7 @@ def server(
     """Take a port, inside the event loop that will serve.
 
     Args:
-        credentials: For TLS; None for clear text.
+        credentials: For TLS, see `credentials`; None for clear text.
         address: ``127.0.0.1:8001`` or ``[::1]:8001``; port 0 takes any free one.
         shared: Other processes may listen on the same port (SO_REUSEPORT), and share its
             connections. Else whoever listens there already is in the way.
@@ -77,8 +77,7 @@ def server(
     Raises:
         BadSettings: The port is not to be had.
     """
-    # What gRPC writes to stderr itself, such as every handshake that fails, is no log of ours.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _demand_free(address, shared)
     service = Service(repository, access, journal, limits)
     inner = grpc.aio.server(
         handlers=(service,),
@@ -86,6 +85,13 @@ def server(
         maximum_concurrent_rpcs=_calls(limits),
     )
     return GrpcServer(inner, service, _listen(inner, address, credentials))
+
+
+def credentials(given: Certificate | None) -> grpc.ServerCredentials | None:
+    """Return what `server` needs for TLS; None for clear text."""
+    if given is None:
+        return None
+    return grpc.ssl_server_credentials([(given.key.read_bytes(), given.path.read_bytes())])
 
 
 def _options(limits: Limits, shared: bool) -> list[tuple[str, int]]:
@@ -114,23 +120,33 @@ def _listen(server: Any, address: str, credentials: grpc.ServerCredentials | Non
             return int(server.add_insecure_port(address))
         return int(server.add_secure_port(address, credentials))
     except RuntimeError:
-        raise BadSettings(
-            f"gRPC cannot listen on {address}: {_in_the_way(address)}",
-            fix="give another --grpc-port (0 takes any free one), or end what listens there",
-        ) from None
+        raise _not_listening(address, "it was taken meanwhile") from None
 
 
-def _in_the_way(address: str) -> str:
-    """Say why an address is not to be had, which gRPC keeps to itself."""
+def _demand_free(address: str, shared: bool) -> None:
+    """Take an address for a moment: gRPC keeps to itself, or to stderr, why it cannot.
+
+    Raises:
+        BadSettings: It is not to be had.
+    """
     host, _, port = address.rpartition(":")
     try:
         family, kind, _, _, where = socket.getaddrinfo(
             host.strip("[]"), int(port), type=socket.SOCK_STREAM
         )[0]
         with socket.socket(family, kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared and hasattr(socket, "SO_REUSEPORT"):
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             tried.bind(where)
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        raise _not_listening(address, (error.strerror or str(error)).lower()) from None
     except ValueError:
-        return "it is no address"
-    return "it is taken"
+        raise _not_listening(address, "it is no address") from None
+
+
+def _not_listening(address: str, why: str) -> BadSettings:
+    return BadSettings(
+        f"gRPC cannot listen on {address}: {why}",
+        fix="give another --grpc-port (0 takes any free one), or end what listens there",
+    )
