@@ -154,8 +154,9 @@ def test_an_unknown_model_is_refused_with_those_there_are() -> None:
 def test_a_token_is_sent() -> None:
     script = Script(token="secret")
     with over_http(script) as url:
-        with pytest.raises(BadData), clients(url, model="double"):
-            pass
+        for model in ("double", ""):
+            with pytest.raises(BadData, match="lets nobody in: no token"):
+                clients(url, model=model).__enter__()
         with clients(url, calling=Calling(token="secret")) as found:
             assert found.measure(Load(1, requests=3), warm_up_s=0).errors == {}
 
