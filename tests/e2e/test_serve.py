@@ -305,7 +305,7 @@ def test_certificates_and_tokens_that_cannot_be_used(folder: Path, tmp_path: Pat
         (("--tls-cert", good.certificate, "--tls-key", old.key), "is not the key of"),
         (("--token-file", empty), "has no token"),
         (("--explicit", "--processes", "2"), "--explicit with --processes"),
-        (("--http-port", "-1", "--grpc-port", "-1"), "both ports are -1"),
+        (("--no-http", "--no-grpc"), "leave nothing"),
     ):
         assert said in failed(model, *words)[0]
 

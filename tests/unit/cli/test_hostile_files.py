@@ -27,6 +27,9 @@ VERBS: dict[str, Words] = {
     "optimize": lambda model, good, data, out: [model, "-o", out, "--time", "1s", "--quiet"],
     "profile": lambda model, good, data, out: [model],
     "run": lambda model, good, data, out: [model, data, "-o", out],
+    "serve": lambda model, good, data, out: [
+        *(good, f"other={model}", "--http-port", "0", "--grpc-port", "0")
+    ],
     "timeline": lambda model, good, data, out: [
         *(model, "--inferences-per-session", "5", "-o", f"{out}.html")
     ],
