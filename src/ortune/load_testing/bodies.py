@@ -14,7 +14,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.load_testing.admin import path
 from ortune.load_testing.url import ServerUrl
-from ortune.protocol import datatypes, messages
+from ortune.protocol import datatypes
 
 
 def inputs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
@@ -86,6 +86,8 @@ def over_http(
 
 def over_grpc(model: str, version: str, sample: Tensors) -> bytes:
     """Return a serialized ``ModelInferRequest`` with raw contents."""
+    from ortune.protocol import messages  # protobuf is an extra
+
     kind = messages.message("ModelInferRequest")
     made = kind(model_name=model, model_version=version)
     for name, array in sample.items():
@@ -130,6 +132,8 @@ def answer_over_grpc(body: bytes) -> dict[str, NDArray[Any]]:
     Raises:
         BadData: Its contents do not fit its outputs.
     """
+    from ortune.protocol import messages
+
     answer = messages.message("ModelInferResponse").FromString(body)
     try:
         pairs = zip(answer.outputs, answer.raw_output_contents, strict=True)

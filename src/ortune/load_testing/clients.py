@@ -166,9 +166,7 @@ class _Process:
             said = self._said.read_text(errors="replace").strip().splitlines()
             raise OrtuneError(
                 f"a client process failed: {gist(said[-1]) if said else 'without a word'}",
-                fix="install what it needs: pip install 'ortune[serve]'"
-                if "ModuleNotFoundError" in " ".join(said[-1:])
-                else "give fewer --connections, or report it",
+                fix="give fewer --connections, or report it",
             )
         return line
 

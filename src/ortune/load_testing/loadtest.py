@@ -54,7 +54,7 @@ def _measured(asked: LoadTest) -> LoadTestResult:
             lambda load: sending.measure(
                 load, warm_up_s=asked.warm_up, pid=server.pid if server else None
             ),
-            lambda work, done, total: asked.sink(Progress(work, done, total)),
+            lambda done, total: asked.sink(Progress("load test", done, total)),
         )
         record = noise.between(before, noise.snapshot())
         checked = _checked(asked, found, sending, where.protocol)
@@ -65,7 +65,7 @@ def _measured(asked: LoadTest) -> LoadTestResult:
     judged = noise.judge(record)
     return LoadTestResult(
         target=asked.target,
-        model=of.model if server is None else sending.model.name,
+        model=sending.model.name,
         protocol=where.protocol,
         rows=tuple(row(one, of) for one in found),
         knee=sweep.knee(found),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Sink, silent
 from ortune.core.facts import TensorSpec
 from ortune.core.workload import spread
@@ -51,6 +53,7 @@ class Calling:
 
 
 _PLAIN = Calling()
+_NEEDED = {"http": ("httptools",), "grpc": ("grpc", "google.protobuf")}
 
 
 @contextmanager
@@ -80,41 +83,32 @@ def clients(
     Raises:
         BadData: The server has no such model, or the samples do not fit it.
         BadSettings: `url` is no address.
-        OrtuneError: Nobody answers there.
+        OrtuneError: Nobody answers there, or a package of extra ``serve`` is missing.
     """
     where = server_url.read(url)
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    _demand_installed(where.protocol)
+    with (
+        TemporaryDirectory(prefix="ortune-") as folder,
+        closing(connected(where, ca=calling.ca, token=calling.token)) as admin,
+    ):
         root = Path(folder)
-        with closing(connected(where, ca=calling.ca, token=calling.token)) as admin:
-            called = _called(
-                admin,
-                model,
-                lambda inputs: given.samples(
-                    data,
-                    inputs,
-                    root / "data",
-                    batch=batch,
-                    shapes=shapes,
-                    ranges=ranges,
-                    sink=sink,
-                ),
-                batch,
-            )
-            setup = Setup(
-                protocol=where.protocol,
-                host=where.host,
-                port=where.port,
-                requests=_written(root, where, called, calling.token),
-                open=False,
-                room=calling.connections,
-                timeout_s=calling.timeout_s,
-                tls=where.tls,
-                ca=calling.ca,
-                token=calling.token,
-                kept=calling.kept,
-            )
-            with Clients(setup, called, admin, root, calling.processes) as found:
-                yield found
+        fed = partial(given.samples, data, out=root / "data", batch=batch, sink=sink)
+        called = _called(admin, model, partial(fed, shapes=shapes, ranges=ranges), batch)
+        setup = Setup(
+            protocol=where.protocol,
+            host=where.host,
+            port=where.port,
+            requests=_written(root, where, called, calling.token),
+            open=False,
+            room=calling.connections,
+            timeout_s=calling.timeout_s,
+            tls=where.tls,
+            ca=calling.ca,
+            token=calling.token,
+            kept=calling.kept,
+        )
+        with Clients(setup, called, admin, root, calling.processes) as found:
+            yield found
 
 
 def measure(
@@ -131,6 +125,20 @@ def measure(
     """Put one level of load on a server; arguments as for `clients` and `Clients.measure`."""
     with clients(url, model=model, data=data, batch=batch, calling=Calling(processes)) as found:
         return found.measure(load, warm_up_s=warm_up_s, pid=pid)
+
+
+def _demand_installed(protocol: str) -> None:
+    missing = []
+    for name in _NEEDED[protocol]:
+        try:
+            import_module(name)
+        except ImportError:
+            missing.append(name)
+    if missing:
+        raise OrtuneError(
+            f"a load test over {protocol} needs {', '.join(missing)}",
+            fix="pip install 'ortune[serve]'",
+        )
 
 
 def _called(

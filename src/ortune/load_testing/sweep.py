@@ -104,7 +104,7 @@ def run(
     loads: Sequence[Load],
     repeats: int,
     measure: Callable[[Load], Level],
-    tell: Callable[[str, float, float], None],
+    tell: Callable[[int, int], None],
 ) -> list[Repeated]:
     """Measure every level as often as asked and return them in the order given.
 
@@ -112,13 +112,13 @@ def run(
     shows as levels that disagree. A repeat has its share of the requests or the time.
 
     Args:
-        tell: Given what is done next, how much was, and of how much.
+        tell: Given how many measurements are done, and of how many, before each.
     """
     order = list(turns(len(loads), repeats))
     found: dict[int, list[Level]] = {place: [] for place in range(len(loads))}
     for done, (place, repeat) in enumerate(order):
         load = loads[place]
-        tell(str(load), done, len(order))
+        tell(done, len(order))
         share = replace(
             load,
             seconds=load.seconds / repeats,

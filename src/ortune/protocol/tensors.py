@@ -66,8 +66,8 @@ def from_raw(
     if not expected:
         return np.empty(shape, kind)
     if kind.kind == "b":
-        return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
-    array = np.frombuffer(data, kind)
+        return np.not_equal(np.frombuffer(data, np.uint8), 0).reshape(shape)
+    array: NDArray[Any] = np.frombuffer(data, kind)
     return (array if array.flags.aligned else array.copy()).reshape(shape)
 
 

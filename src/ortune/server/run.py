@@ -1,4 +1,4 @@
-"""One process that serves: models, both front ends in one loop, and an end that loses nothing."""
+"""One process that serves: both front ends in one loop, and an end that loses nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-import grpc
-
 from ortune.core.wording import count
 from ortune.server import loading
 from ortune.server.addresses import listener
 from ortune.server.doors import Doors
+from ortune.server.grpc.server import credentials
 from ortune.server.grpc.server import server as grpc_server
 from ortune.server.http.app import App
 from ortune.server.http_server import HttpServer
@@ -23,7 +22,6 @@ from ortune.server.repository.repository import Repository
 from ortune.server.repository.watch import watch
 from ortune.server.settings import Listening, Ready, Serve
 from ortune.server.signals import told
-from ortune.server.tls import Certificate
 
 End: TypeAlias = Callable[[], Awaitable[Any]]
 
@@ -111,7 +109,7 @@ class _OneProcess:
                 doors.access,
                 self._journal,
                 limits,
-                _credentials(doors.certificate),
+                credentials(doors.certificate),
                 str(doors.grpc),
             )
             await made.start()
@@ -146,12 +144,6 @@ class _OneProcess:
         else:
             self._journal.event("info", "ended: every accepted request was answered")
         return left
-
-
-def _credentials(given: Certificate | None) -> grpc.ServerCredentials | None:
-    if given is None:
-        return None
-    return grpc.ssl_server_credentials([(given.key.read_bytes(), given.path.read_bytes())])
 
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

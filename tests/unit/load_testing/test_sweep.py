@@ -59,7 +59,7 @@ def test_levels_go_up_and_then_down() -> None:
 
 def test_repeats_share_requests_and_time_and_have_their_own_arrivals() -> None:
     asked: list[Load] = []
-    told: list[tuple[str, float, float]] = []
+    told: list[tuple[int, int]] = []
 
     def measure(load: Load) -> Level:
         asked.append(load)
@@ -75,13 +75,12 @@ def test_repeats_share_requests_and_time_and_have_their_own_arrivals() -> None:
     ]
     assert [str(one.load) for one in found] == ["50 requests/s", "100 requests/s"]
     assert [len(one.levels) for one in found] == [2, 2]
-    assert told[0] == ("50 requests/s", 0, 4)
-    assert told[-1][1] == 3
+    assert told == [(0, 4), (1, 4), (2, 4), (3, 4)]
 
 
 def test_the_knee_is_the_level_with_most_power() -> None:
     """Batching answers more up to eight callers; beyond, only latency grows."""
-    curve = [(1, 10.0), (2, 12.0), (4, 14.0), (8, 20.0), (16, 40.0), (32, 80.0)]
+    curve = [(1, 10.0), (2, 12.0), (4, 14.0), (8, 18.0), (16, 40.0), (32, 80.0)]
     found = [once(callers(count), ms) for count, ms in curve]
     assert sweep.knee(found) == 3
     assert sweep.most(found) == 3
@@ -103,7 +102,7 @@ def test_levels_with_errors_or_a_growing_queue_are_beyond_the_knee() -> None:
     behind = [once(rates[0], 10.0, rate=50.0), once(rates[1], 10.0, rate=200.0)]
     assert [one.keeps_up for one in behind] == [True, False]
     assert sweep.knee(behind) == 0
-    assert "falls behind: 2" in " ".join(sweep.remarks(behind, processes=1, shared=0))
+    assert "falls behind: 199.8 of" in " ".join(sweep.remarks(behind, processes=1, shared=0))
 
 
 def test_no_answer_is_no_level() -> None:
@@ -195,6 +194,7 @@ def test_a_load_has_one_kind_and_an_end() -> None:
 def test_client_processes_keep_one_schedule_together() -> None:
     schedule = Load(rate=100, seconds=2).schedule()
     assert len(schedule) == 200
+    assert schedule[-1] == 2_000_000_000
     assert schedule == Load(rate=100, seconds=2).schedule()
     assert schedule != Load(rate=100, seconds=2, seed=1).schedule()
     assert sorted(moment for part in dealt(schedule, 3) for moment in part) == schedule

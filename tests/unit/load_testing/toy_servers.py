@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,33 +95,38 @@ class Script:
 def over_http(script: Script) -> Iterator[str]:
     """Serve until the block ends; gives the address."""
     loop = asyncio.new_event_loop()
-    ready, found = threading.Event(), list[int]()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
 
     async def start() -> asyncio.Server:
-        server = await asyncio.start_server(lambda r, w: _talk(script, r, w), "127.0.0.1", 0)
-        found.append(server.sockets[0].getsockname()[1])
-        ready.set()
-        return server
+        return await asyncio.start_server(lambda r, w: _talk(script, r, w), "127.0.0.1", 0)
 
-    def work() -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(start())
-        loop.run_forever()
+    async def end() -> None:
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    assert ready.wait(10)
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
     try:
-        yield f"http://127.0.0.1:{found[0]}"
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+        loop.close()
 
 
 async def _talk(
     script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     script.connections += 1
+    with suppress(OSError, EOFError):
+        await _answers(script, reader, writer)
+
+
+async def _answers(
+    script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     while line := await reader.readline():
         method, path, _ = line.decode().split()
         headers: dict[str, str] = {}
@@ -161,6 +166,7 @@ async def _reply(
         "/v2/models/double": METADATA,
         "/v2/models/double/stats": script.statistics(),
     }
+    path = path.replace("/versions/1", "")
     if path in plain:
         return 200, "", json.dumps(plain[path]).encode()
     return 404, "", b'{"error": "not found"}'

@@ -61,6 +61,8 @@ async def _carry_out(
     setup: Setup, order: Stretch, sender: drive.Sender, answers: KeptAnswers | None
 ) -> Done:
     log, clock = drive.Log(), time.perf_counter_ns
+    if answers is not None:
+        answers.left = 0
     await sender.prepare(order.callers or min(setup.room, _OPENED))
     began, spent = clock(), time.process_time()
     if order.due:

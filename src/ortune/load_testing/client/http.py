@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import httptools
 
@@ -137,8 +138,7 @@ class _Connection(asyncio.Protocol):
             self._waiting.set_exception(error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = exc if isinstance(exc, OSError) else ConnectionResetError("closed by the server")

@@ -15,6 +15,7 @@ from ortune.core.errors import BackendMissing, BadModel, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Tensors
 from ortune.runtimes.in_process import InProcess
+from ortune.runtimes.onnxruntime import bfloat16
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 
 LEVELS = {
@@ -35,9 +36,15 @@ class OrtSession(InProcess):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self._names = [value.name for value in inner.get_outputs()]
+        held = {value.type for value in (*inner.get_inputs(), *inner.get_outputs())}
+        self._bfloat16 = bfloat16.NAME in held
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        return dict(zip(self._names, self.inner.run(self._names, feeds), strict=True))
+        if self._bfloat16:
+            found = bfloat16.run(self.inner, self._names, feeds)
+        else:
+            found = self.inner.run(self._names, feeds)
+        return dict(zip(self._names, found, strict=True))
 
     def placement(self) -> Mapping[str, int]:
         """Read the runtime's own record of which provider took how many nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import Any
 
@@ -9,7 +10,6 @@ import grpc
 
 from ortune.core.errors import BadSettings
 from ortune.server.access import Access
-from ortune.server.grpc.inference import Inference
 from ortune.server.grpc.service import Service
 from ortune.server.journal import Journal
 from ortune.server.repository.repository import Repository
@@ -24,6 +24,8 @@ _PING_MS = 5_000
 """Clients may ask so often themselves; gRPC's own limit of 5 minutes ends their connections."""
 _HANDSHAKE_MS = 10_000
 """For TLS and the first frames: who connects and says nothing is cut."""
+_LAME_DUCK_S = 0.5
+"""Seconds in which clients that go on asking learn that they should not."""
 _BESIDE = 64
 """Calls beside those that a model's queue can hold: metadata, health, statistics."""
 
@@ -35,8 +37,8 @@ class GrpcServer:
         port: It listens there from the beginning on, and answers from `start` on.
     """
 
-    def __init__(self, inner: Any, inference: Inference, port: int) -> None:
-        self._inner, self._inference, self.port = inner, inference, port
+    def __init__(self, inner: Any, service: Service, port: int) -> None:
+        self._inner, self._service, self.port = inner, service, port
 
     async def start(self) -> None:
         """Answer."""
@@ -45,9 +47,12 @@ class GrpcServer:
     async def stop(self, seconds: float) -> None:
         """Take no more calls; return when those that run are answered, or time is up.
 
-        Streams are answered as far as they were read, and then end.
+        Streams are answered as far as they were read, and then end. gRPC itself drops calls that
+        arrive while it stops, as if they had been cancelled: before that, they are told.
         """
-        self._inference.end_streams()
+        self._service.ending = True
+        self._service.inference.end_streams()
+        await asyncio.sleep(_LAME_DUCK_S)
         await self._inner.stop(seconds)
 
 
@@ -79,7 +84,7 @@ def server(
         options=_options(limits, shared),
         maximum_concurrent_rpcs=_calls(limits),
     )
-    return GrpcServer(inner, service.inference, _listen(inner, address, credentials))
+    return GrpcServer(inner, service, _listen(inner, address, credentials))
 
 
 def credentials(given: Certificate | None) -> grpc.ServerCredentials | None:

@@ -56,10 +56,10 @@ def test_a_large_body_is_inflated_whole(tmp_path: Path) -> None:
     [
         b"",
         b"no gzip",
-        gzip.compress(b"{}")[:-3],
-        gzip.compress(b"{}") + b"more",
-        gzip.compress(b"{}") + gzip.compress(b"{}"),
-        gzip.compress(b"{}")[:-8] + bytes(8),
+        gzip.compress(b"{}", mtime=0)[:-3],
+        gzip.compress(b"{}", mtime=0) + b"more",
+        gzip.compress(b"{}", mtime=0) + gzip.compress(b"{}", mtime=0),
+        gzip.compress(b"{}", mtime=0)[:-8] + bytes(8),
     ],
 )
 def test_damaged_gzip(tmp_path: Path, damaged: bytes) -> None:
@@ -91,8 +91,8 @@ def test_too_large_in_every_way(tmp_path: Path) -> None:
             (b"{", {}, CAP + 1),
             (pad + b"{}", {}, None),
             ([pad[:30_000], pad[:30_000], pad[:30_000]], {}, None),
-            (gzip.compress(pad + b"{}"), {"Content-Encoding": "gzip"}, None),
-            ([gzip.compress(pad + b"{}")], {"Content-Encoding": "gzip"}, None),
+            (gzip.compress(pad + b"{}", mtime=0), {"Content-Encoding": "gzip"}, None),
+            ([gzip.compress(pad + b"{}", mtime=0)], {"Content-Encoding": "gzip"}, None),
         ]
         for body, headers, length in ways:
             found = await ask("POST", URL, body, headers, length=length)  # type: ignore[arg-type]
