@@ -149,7 +149,7 @@ def _joined(parts: Sequence[bytes], size: int, head: int) -> memoryview:
     """Return the parts in one piece, in which byte `head` is aligned."""
     room = np.empty(size + _ALIGNED, np.uint8)
     start = -(room.ctypes.data + head) % _ALIGNED
-    whole = memoryview(room)[start : start + size]
+    whole = room.data[start : start + size]
     at = 0
     for part in parts:
         whole[at : at + len(part)] = part

@@ -99,7 +99,7 @@ class Exchange:
         """Return a header as text, empty without it."""
         return self.headers.get(name, b"").decode("latin-1")
 
-    def watch(self, task: asyncio.Task[Any]) -> None:
+    def watch(self, task: asyncio.Task[Any] | None) -> None:
         """Cancel a task when the client goes away; for requests that were read to their end."""
         self._watcher = asyncio.ensure_future(self._cancel_when_gone(task))
 
@@ -108,11 +108,12 @@ class Exchange:
         if self._watcher is not None:
             self._watcher.cancel()
 
-    async def _cancel_when_gone(self, task: asyncio.Task[Any]) -> None:
+    async def _cancel_when_gone(self, task: asyncio.Task[Any] | None) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
-        task.cancel()
+        if task is not None:
+            self.gone = True
+            task.cancel()
 
 
 def json_reply(value: Any, status: int = 200, *headers: Header) -> Reply:
