@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.unit.server.http.asking import GATE, Client, request, run
 
-from ortune.server.http import bodies
+from ortune.server.http import watch
 
 CAP = 1 << 16
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -156,13 +156,13 @@ def test_not_everybodys_largest_at_once(tmp_path: Path) -> None:
 
 
 def test_a_body_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "PERIOD_S", 0.05)
+    monkeypatch.setattr(watch, "PERIOD_S", 0.05)
 
     async def main(ask: Client) -> None:
         for parts in ([b""], [b"{"], [b"{", b" ", b" "]):
             found = await ask("POST", URL, parts, hangs=True)
             assert found.status == 408
-            assert found.error == "the body did not come in time"
+            assert found.error == "the body of the request did not come in time"
             assert found.headers["connection"] == "close"
         admin = await ask("POST", "/v2/repository/index", [b"{"], hangs=True)
         assert admin.status == 408
@@ -174,8 +174,8 @@ def test_a_slow_body_that_goes_on_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So much in a period as the rate says is enough, and less is not."""
-    monkeypatch.setattr(bodies, "PERIOD_S", 0.2)
-    monkeypatch.setattr(bodies, "RATE", 1000)
+    monkeypatch.setattr(watch, "PERIOD_S", 0.2)
+    monkeypatch.setattr(watch, "RATE", 1000)
 
     async def sent(ask: Client, piece: int) -> int:
         body = request({"x": X})[0].ljust(4000)
@@ -222,7 +222,7 @@ def test_what_is_refused_early_is_heard_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of a body is read before the connection ends: else the answer would be lost."""
-    monkeypatch.setattr("ortune.server.http.app.PERIOD_S", 0.05)
+    monkeypatch.setattr(watch, "PERIOD_S", 0.05)
 
     async def main(ask: Client) -> None:
         for path, status in (("/v2/models/none/infer", 404), ("/nowhere", 404), ("/v2", 405)):
