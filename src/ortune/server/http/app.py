@@ -60,7 +60,7 @@ class App:
             raise NotImplementedError(f"no {scope['type']}")
         began = perf_counter_ns()
         exchange = Exchange(scope, receive)
-        watching = watch.Watch(exchange)
+        watching = watch.ClientWatch(exchange)
         try:
             reply, error = await self._replied(exchange)
         finally:
