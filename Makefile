@@ -75,6 +75,10 @@ check: dev wheel
 	$(PY) -m benchmarks.simplifiers
 	$(PY) -m benchmarks.main_job
 	$(PY) -m benchmarks.peers
+	$(PY) -m benchmarks.serving.overhead
+	$(PY) -m benchmarks.serving.pinned
+	$(PY) -m benchmarks.serving.peers
+	$(PY) -m benchmarks.serving.soak
 	$(PY) -m benchmarks.tables
 
 # Packages are run by what they are for: a real Triton with a stand-in backend, compilers, browsers;
@@ -124,9 +128,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed-core requirements/dev.lock requiremen
 	$(PIP) --no-deps -r requirements/real.txt
 	@touch $@
 
-# What the tests of packages start is nothing that ortune imports, so it lies apart.
+# What the tests of packages start is nothing that ortune imports, so it lies apart. Triton's Python
+# side is built for NumPy 1: text reaches it in no other way.
 build/packages/.installed: requirements/packages.txt | $(PY)
 	$(PIP) --no-deps --upgrade --target build/packages/triton -r requirements/packages.txt
+	$(PIP) --no-deps --upgrade --target build/packages/numpy1 numpy==1.26.4
 	if command -v npm > /dev/null; then npm install --silent --ignore-scripts --prefix \
 		build/packages onnxruntime-node@1.30.0 onnxruntime-web@1.30.0; \
 		else echo "no npm: packages for JavaScript are not run"; fi

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.tables_of_accuracy import coverage, power
 from benchmarks.tables_of_first_minutes import demos, installed, pythons
+from benchmarks.tables_of_serving import overhead, peers, pinned, soak
 from benchmarks.tables_of_speed import aa_cells, aa_summary, again, main_job, readme, uninterrupted
 from benchmarks.tables_of_the_rest import (
     buckets,
@@ -50,6 +51,10 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "gains": ("gains", gains),
     "buckets": ("buckets", buckets),
     "replay": ("replay", replayed),
+    "serving peers": ("serving_peers", peers),
+    "serving overhead": ("serving_overhead", overhead),
+    "serving pinned": ("serving_pinned", pinned),
+    "serving soak": ("serving_soak", soak),
 }
 """Name of a table -> the results that it is written from, and its writer."""
 PAGES = (

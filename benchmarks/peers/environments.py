@@ -40,23 +40,27 @@ class Environment:
         return CACHE / self.tool / "env" / "bin" / "python"
 
 
-def environment(tool: str) -> Environment:
-    """Return a tool's environment, installed now if it is not there as pinned."""
-    requirements = HERE / "requirements" / f"{tool}.txt"
+def environment(tool: str, folder: Path = HERE / "requirements") -> Environment:
+    """Return a tool's environment, installed now if it is not there as pinned.
+
+    Args:
+        folder: Where its requirements lie.
+    """
+    requirements = folder / f"{tool}.txt"
     key = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
-    folder = CACHE / tool / "env"
-    stamp = folder / _STAMP
+    place = CACHE / tool / "env"
+    stamp = place / _STAMP
     if stamp.is_file():
         known = Environment(**json.loads(stamp.read_text()))
         if known.key == key:
             return known
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(place, ignore_errors=True)
     start = time.monotonic()
-    error = _install(folder, requirements)
+    error = _install(place, requirements)
     if error:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
         return Environment(tool, key, time.monotonic() - start, 0, error)
-    size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+    size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file() and not p.is_symlink())
     made = Environment(tool, key, round(time.monotonic() - start, 1), size)
     stamp.write_text(json.dumps(asdict(made)))
     return made

@@ -211,6 +211,21 @@ def test_what_it_says_when_it_is_ready(server: Server) -> None:
     assert f"serving toy, packed, other on {server.told['http']} and grpc" in server.said
 
 
+def test_from_python_without_grpc(folder: Path) -> None:
+    model = str(folder / "toy.onnx")
+    text = f"import ortune as ot; print(ot.serve({model!r}, http_port=0, grpc=False))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "INFO serving toy on http://127.0.0.1:" in line and "grpc" not in line
+    assert status(line.split()[-1] + "/v2/models/toy/ready") == 200
+    process.terminate()
+    out, said = process.communicate(timeout=END_S)
+    assert (process.returncode, out) == (0, "None\n"), said
+
+
 def test_version_6_of_the_protocol(folder: Path, tmp_path: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -254,7 +269,7 @@ def test_versions_backends_and_a_file_that_changes_under_load(
             thread.start()
         fresh = studies.write_model(tmp_path / "fresh.onnx", studies.MODEL)
         fresh.replace(tmp_path / "models" / "toy" / "2" / "any.onnx")
-        assert until(lambda: np.array_equal(found[-1], first)), running.said
+        assert until(lambda: bool(found) and np.array_equal(found[-1], first)), running.said
         torn = tmp_path / "torn.onnx"
         torn.write_bytes(b"no model")
         torn.replace(tmp_path / "models" / "toy" / "2" / "any.onnx")
@@ -305,7 +320,7 @@ def test_certificates_and_tokens_that_cannot_be_used(folder: Path, tmp_path: Pat
         (("--tls-cert", good.certificate, "--tls-key", old.key), "is not the key of"),
         (("--token-file", empty), "has no token"),
         (("--explicit", "--processes", "2"), "--explicit with --processes"),
-        (("--http-port", "-1", "--grpc-port", "-1"), "both ports are -1"),
+        (("--no-http", "--no-grpc"), "leave nothing"),
     ):
         assert said in failed(model, *words)[0]
 
@@ -509,10 +524,9 @@ def test_one_of_several_processes_is_killed_and_comes_back(folder: Path, tmp_pat
         assert not set(first.cpu_affinity()) & set(second.cpu_affinity())
         assert all(infer(running, front=front).shape == X.shape for front in ("http", "grpc"))
         first.kill()
-        assert until(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
+        assert until(lambda: "another one takes its place" in running.said)
         for _ in range(10):
             assert infer(running).shape == X.shape, "the other one answers"
-        assert until(lambda: "another one takes its place" in running.said)
         assert until(lambda: running.said.count("serves") >= 1, READY_S), running.said
         assert "SIGKILL" in running.said and second.is_running()
         children = descendants(running.process.pid)

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +20,10 @@ from typing import Any
 import pytest
 
 from ortune.deployment import replay
-from tests.packages.tools import PACKAGES
+from tests.packages import tritons
+from tests.packages.tritons import INSTALLED
 
 PLACE = os.environ.get("ORTUNE_PACKAGES", "")
-INSTALLED = PACKAGES / "triton"
-_WAIT_S = 60
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -110,66 +106,7 @@ def serve(triton: Path, tmp_path: Path) -> Callable[[Path], Any]:
 
     @contextmanager
     def started(repository: Path) -> Iterator[Server]:
-        home = triton / "pytriton" / "tritonserver"
-        backends = tmp_path / "backends"
-        shutil.copytree(home / "backends", backends, dirs_exist_ok=True)
-        shutil.copytree(Path(__file__).parent / "backend", backends, dirs_exist_ok=True)
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        stub = backends / "python" / "triton_python_backend_stub"
-        shutil.copy(home / "python_backend_stubs" / version / stub.name, stub)
-        server = tmp_path / "tritonserver"
-        shutil.copy(home / "bin" / "tritonserver", server)
-        for program in (stub, server):
-            program.chmod(0o755)
-        ports = _free_ports(3)
-        log = tmp_path / "triton.log"
-        site = next(path for path in sys.path if path.endswith("site-packages"))
-        command = [
-            str(server),
-            f"--model-repository={repository}",
-            f"--backend-directory={backends}",
-            *(f"--{name}-port={port}" for name, port in zip(_PORTS, ports, strict=True)),
-        ]
-        variables = {
-            **os.environ,
-            "PYTHONPATH": site,
-            "LD_LIBRARY_PATH": str(triton / "nvidia_pytriton.libs"),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        }
-        with log.open("wb") as said:
-            process = subprocess.Popen(command, stdout=said, stderr=said, env=variables)
-        made = Server(f"http://127.0.0.1:{ports[0]}", log)
-        try:
-            _wait(made, process)
-            yield made
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-            process.kill()
-            process.wait()
+        with tritons.running(repository, tmp_path) as server:
+            yield Server(f"http://{server.http}", server.log)
 
     return started
-
-
-_PORTS = ("http", "grpc", "metrics")
-
-
-def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + _WAIT_S
-    while time.monotonic() < until and process.poll() is None:
-        with suppress(urllib.error.URLError, OSError, AssertionError):
-            server.post("health/ready")
-            return
-        time.sleep(0.3)
-    pytest.fail(f"Triton did not get ready:\n{server.log.read_text(errors='replace')[-4000:]}")
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports

@@ -16,8 +16,8 @@ from ortune.core.request import WorkerRequest, carried_out, parameters
 
 _CTX = click.Context(root)
 VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
-WITHOUT_WORKERS = {"compare", "diff", "pack", "reader", "report", "verify-signature"}
-"""Verbs that read files of results, or write them, in this process alone."""
+WITHOUT_WORKERS = {"compare", "diff", "pack", "reader", "report", "serve", "verify-signature"}
+"""Verbs that read files of results, or write them, in this process alone; and the server."""
 _GIVEN = {"action": "list", "price": "1/h", "bisect": True, "on": "cpu"}
 WRITING = [
     name

@@ -152,6 +152,24 @@ def test_an_unknown_model_is_refused_with_those_there_are() -> None:
     assert "double" in error.value.fix
 
 
+def test_a_server_that_says_less() -> None:
+    """KServe's has no list of models and no statistics."""
+    told = {"/v2/repository/index": None, "/v2/models/double/stats": None}
+    with over_http(Script(told=told)) as url:
+        with pytest.raises(BadData, match="lists no model"):
+            clients(url).__enter__()
+        with clients(url, model="double") as found:
+            level = found.measure(Load(2, requests=10), warm_up_s=0)
+    assert (level.answered, level.server) == (10, None)
+
+
+@pytest.mark.parametrize("inputs", [3, [{"name": "x"}], [{"name": "x", "datatype": 5}], [[]]])
+def test_a_server_that_says_something_else(inputs: object) -> None:
+    script = Script(told={"/v2/models/double": {"inputs": inputs}})
+    with over_http(script) as url, pytest.raises(OrtuneError, match=r"cannot be read|datatype"):
+        clients(url, model="double").__enter__()
+
+
 def test_a_token_is_sent() -> None:
     script = Script(token="secret")
     with over_http(script) as url:

@@ -148,7 +148,7 @@ def test_the_client_says_when_it_is_the_limit() -> None:
 def test_requests_that_were_sent_late_are_told() -> None:
     load = Load(rate=100, seconds=10)
     (said,) = sweep.remarks([once(load, 10.0, rate=100.0, late_ms=5.0)], processes=1, shared=0)
-    assert "sent 5 ms or more after" in said
+    assert "sent 5.0 ms or more after" in said
     assert not sweep.remarks([once(load, 100.0, rate=100.0, late_ms=5.0)], processes=1, shared=0)
 
 

@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,6 +40,7 @@ class Script:
         factor: Of the output: 2 is right.
         models: Names that are listed.
         closes: Every answer closes its connection.
+        told: Path -> what is said there, in place of the usual.
         token: What the header must say.
         seen: Requests so far.
     """
@@ -49,6 +50,7 @@ class Script:
     factor: float = 2.0
     models: tuple[str, ...] = ("double",)
     closes: bool = False
+    told: Mapping[str, Any] = field(default_factory=dict)
     token: str = ""
     seen: int = 0
     connections: int = 0
@@ -173,9 +175,10 @@ async def _reply(
         "/v2/repository/index": [{"name": one, "state": "READY"} for one in script.models],
         "/v2/models/double": METADATA,
         "/v2/models/double/stats": script.statistics(),
+        **script.told,
     }
     path = path.replace("/versions/1", "")
-    if path in plain:
+    if plain.get(path) is not None:
         return 200, "", json.dumps(plain[path]).encode()
     return 404, "", b'{"error": "not found"}'
 

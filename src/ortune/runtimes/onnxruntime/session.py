@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,10 +37,14 @@ class OrtSession(InProcess):
         self.inner = inner
         self._names = [value.name for value in inner.get_outputs()]
         held = {value.type for value in (*inner.get_inputs(), *inner.get_outputs())}
-        self._run = partial(bfloat16.run, inner) if bfloat16.NAME in held else inner.run
+        self._bfloat16 = bfloat16.NAME in held
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        return dict(zip(self._names, self._run(self._names, feeds), strict=True))
+        if self._bfloat16:
+            found = bfloat16.run(self.inner, self._names, feeds)
+        else:
+            found = self.inner.run(self._names, feeds)
+        return dict(zip(self._names, found, strict=True))
 
     def placement(self) -> Mapping[str, int]:
         """Read the runtime's own record of which provider took how many nodes."""

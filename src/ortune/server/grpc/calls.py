@@ -98,6 +98,6 @@ def _inflated(body: bytes, most: int) -> bytes:
 
 
 async def refuse(context: Any, error: Refused) -> NoReturn:
-    """End a call with an error's status and text."""
-    await context.abort(grpc.StatusCode[error.status.grpc], error.text)
+    """End a call with an error's status and text, in one line: names in it are the client's."""
+    await context.abort(grpc.StatusCode[error.status.grpc], " ".join(error.text.split()))
     raise AssertionError("a call that was aborted goes on")

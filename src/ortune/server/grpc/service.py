@@ -11,9 +11,9 @@ from google.protobuf.message import DecodeError
 from ortune.protocol import messages, metadata
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.access import Access
-from ortune.server.grpc.answers import Answering, Answers
 from ortune.server.grpc.calls import caller, inflated, received, refuse
 from ortune.server.grpc.inference import Inference
+from ortune.server.grpc.methods import Answering, ServerMethods
 from ortune.server.journal import Journal
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.served import Limits
@@ -51,7 +51,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.inference = Inference(repository, journal, limits)
         self._repository, self._access = repository, access
         self._journal, self._limits = journal, limits
-        self._handlers = self._made(Answers(repository).by_method())
+        self._handlers = self._made(ServerMethods(repository).by_name())
         self._deny = grpc.stream_stream_rpc_method_handler(self._denied)
         self._end = grpc.stream_stream_rpc_method_handler(self._ended)
         self.ending = False

@@ -4,6 +4,8 @@ The server takes the very config.pbtxt that is meant for the C++ backend, batche
 and hands the calls to this.
 """
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 import triton_python_backend_utils as triton
 
+NUMPY_1 = np.__version__.startswith("1.")
 LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 
 
@@ -22,9 +25,9 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         said = {key: value["string_value"] for key, value in config["parameters"].items()}
         options = ort.SessionOptions()
-        options.intra_op_num_threads = int(said["intra_op_thread_count"])
-        options.enable_cpu_mem_arena = said["enable_mem_arena"] == "1"
-        options.enable_mem_pattern = said["enable_mem_pattern"] == "1"
+        options.intra_op_num_threads = int(said.get("intra_op_thread_count", 1))
+        options.enable_cpu_mem_arena = said.get("enable_mem_arena", "1") == "1"
+        options.enable_mem_pattern = said.get("enable_mem_pattern", "1") == "1"
         level = config["optimization"].get("graph", {}).get("level", 0)
         if level in LEVELS:
             options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
@@ -34,17 +37,29 @@ class TritonPythonModel:
         self.outputs = [one.name for one in self.session.get_outputs()]
 
     def execute(self, requests: list) -> list:
-        """Run each call; stacked calls come together.
-
-        DLPack, as the server is built for NumPy 1: arrays of NumPy 2 have no strides for it.
-        """
+        """Run each call; stacked calls come together."""
         answers = []
         for request in requests:
             feeds = {
-                name: np.asarray(np.from_dlpack(triton.get_input_tensor_by_name(request, name)))
+                name: _array(triton.get_input_tensor_by_name(request, name))
                 for name in self.inputs
             }
             found = zip(self.outputs, self.session.run(self.outputs, feeds), strict=True)
-            tensors = [triton.Tensor.from_dlpack(name, value) for name, value in found]
+            tensors = [_tensor(name, value) for name, value in found]
             answers.append(triton.InferenceResponse(output_tensors=tensors))
         return answers
+
+
+def _array(tensor: triton.Tensor) -> np.ndarray:
+    """Return the array of an input.
+
+    DLPack, as the server is built for NumPy 1: arrays of NumPy 2 have no strides for it.
+    """
+    if not NUMPY_1:
+        return np.asarray(np.from_dlpack(tensor))
+    array = tensor.as_numpy()
+    return np.frompyfunc(bytes.decode, 1, 1)(array) if array.dtype == object else array
+
+
+def _tensor(name: str, value: np.ndarray) -> triton.Tensor:
+    return triton.Tensor(name, value) if NUMPY_1 else triton.Tensor.from_dlpack(name, value)

@@ -181,7 +181,7 @@ def test_unloaded_and_loaded_again(tmp_path: Path) -> None:
         assert not repository.changed(), "what is not wanted is not watched"
         await repository.load("toy")
         assert await factor(repository) == 4
-        assert repository.model("toy").tally.answered == 2, "counts go on"
+        assert repository.model("toy").counters.answered == 2, "counts go on"
 
     run(main)
 
@@ -257,9 +257,9 @@ def test_a_reload_under_load_drops_nothing_and_never_mixes(tmp_path: Path) -> No
         stop.set()
         await asyncio.gather(*clients)
         assert max(found) == 5
-        tally = repository.model("toy").tally
-        assert (tally.answered, tally.failed.total()) == (sum(found.values()), 0)
-        assert sum(one.requests for one in tally.runs.values()) == tally.answered
+        counters = repository.model("toy").counters
+        assert (counters.answered, counters.failed.total()) == (sum(found.values()), 0)
+        assert sum(one.requests for one in counters.runs.values()) == counters.answered
 
     run(main)
 
@@ -381,7 +381,7 @@ def test_drained_it_answers_what_runs_and_refuses_the_rest(
         repository, model = await holding(session, tmp_path)
         first = await behind(model, session)
         waiting = [asyncio.create_task(model.infer(asks(n))) for n in range(5)]
-        await settled(lambda: model.tally.waiting == 5)
+        await settled(lambda: model.counters.waiting == 5)
         draining = asyncio.create_task(repository.drain(30))
         await asyncio.sleep(0)
         assert not repository.ready

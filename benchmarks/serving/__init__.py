@@ -1,0 +1,1 @@
+"""What serving costs: beside the peers' servers, over the engine, under overload and for long."""

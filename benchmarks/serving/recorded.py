@@ -1,0 +1,45 @@
+"""Where results of serving go, and what is said of the machine beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.environments import CACHE
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.machine import machine, versions
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+_SERVING = ("uvicorn", "httptools", "uvloop", "grpcio", "protobuf", "orjson", "tritonclient")
+_PEERS = {"kserve": "kserve", "mlserver": "mlserver", "litserve": "litserve", "ray": "ray"}
+
+
+def about() -> dict[str, Any]:
+    """Return the machine, its load and the versions: ours, and the peers' where they are there."""
+    found = dict(versions())
+    for name in _SERVING:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    for peer, package in _PEERS.items():
+        if known := _installed(peer, package):
+            found[package] = known
+    said = {"machine": machine(), "versions": found, "noise": noise.now()}
+    return said | {"load average": os.getloadavg()}
+
+
+def write(name: str, found: dict[str, Any]) -> None:
+    """Write results as JSON, and print where."""
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"written: {path.name}")
+
+
+def _installed(peer: str, package: str) -> str:
+    """Return the version of a package in a peer's environment, from the name of its folder."""
+    folders = (CACHE / peer / "env").glob(f"lib/python*/site-packages/{package}-*.dist-info")
+    return next((path.name.split("-")[1].removesuffix(".dist") for path in folders), "")

@@ -1,0 +1,216 @@
+"""The public clients, unmodified: every dtype, every way to ask, batches of 1 to 32."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.serving import Serving, serving
+from tests.tensors import TYPES, values
+from tests.unit import studies
+
+import ortune as ot
+
+httpclient = pytest.importorskip("tritonclient.http")
+grpcclient = pytest.importorskip("tritonclient.grpc")
+http_aio = pytest.importorskip("tritonclient.http.aio")
+grpc_aio = pytest.importorskip("tritonclient.grpc.aio")
+
+Arrays = Mapping[str, NDArray[Any]]
+BATCHES = range(1, 33)
+ONLY_RAW = ("FP16", "BF16")
+"""JSON has no form for them."""
+OUTPUTS = ("same", "twice")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model a datatype with two outputs: the input, and it beside itself."""
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        name: studies.write_model(
+            folder / f"{name}.onnx",
+            f"""<ir_version: 8, opset_import: ["": 17]>
+            g ({kind}[N,3] x) => ({kind}[N,3] same, {kind}[N,6] twice) {{
+                same = Identity(x)
+                twice = Concat<axis: int = 1>(x, x)
+            }}""",
+        )
+        for name, kind in TYPES.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def server(models: dict[str, Path]) -> Iterator[Serving]:
+    with serving(*models.values(), options=["--max-batch", "32"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(models: dict[str, Path]) -> dict[str, list[Arrays]]:
+    """What the engine itself answers, a batch after the other."""
+    found = {}
+    for name, path in models.items():
+        with ot.load(path, max_batch=32) as engine:
+            found[name] = [engine(x=given(name, rows)) for rows in BATCHES]
+    return found
+
+
+def given(datatype: str, rows: int) -> NDArray[Any]:
+    """Return the input as the engine takes it: text in the place of bytes."""
+    array = values(datatype, rows)
+    return np.frompyfunc(bytes.decode, 1, 1)(array) if datatype == "BYTES" else array
+
+
+def raw(found: NDArray[Any]) -> NDArray[Any]:
+    """Return an output with bytes in the place of text: JSON and the engine give text."""
+    return np.frompyfunc(_encoded, 1, 1)(found) if found.dtype == object else found
+
+
+def _encoded(one: str | bytes) -> bytes:
+    return one if isinstance(one, bytes) else one.encode()
+
+
+def same(found: Any, expected: Arrays, names: tuple[str, ...] = OUTPUTS) -> None:
+    for name in names:
+        array = found.as_numpy(name)
+        assert array is not None, f"no output '{name}'"
+        array, right = raw(array), raw(expected[name])
+        assert array.dtype == right.dtype and array.shape == right.shape
+        assert np.array_equal(array, right)
+
+
+def asked(client: Any, datatype: str, rows: int, binary: bool | None) -> list[Any]:
+    """Return the input as a client wants it; `binary` is said where the protocol has both."""
+    array = values(datatype, rows)
+    one = client.InferInput("x", array.shape, datatype)
+    one.set_data_from_numpy(array, **({} if binary is None else {"binary_data": binary}))
+    return [one]
+
+
+def outputs(client: Any, binary: bool | None) -> list[Any]:
+    more = {} if binary is None else {"binary_data": binary}
+    return [client.InferRequestedOutput(name, **more) for name in OUTPUTS]
+
+
+def ways(datatype: str) -> tuple[bool, ...]:
+    return (True,) if datatype in ONLY_RAW else (True, False)
+
+
+@pytest.mark.parametrize("datatype", TYPES)
+def test_http(server: Serving, expected: dict[str, list[Arrays]], datatype: str) -> None:
+    with httpclient.InferenceServerClient(server.http) as client:
+        for binary in ways(datatype):
+            for rows in BATCHES:
+                found = client.infer(
+                    datatype,
+                    asked(httpclient, datatype, rows, binary),
+                    outputs=outputs(httpclient, binary),
+                )
+                same(found, expected[datatype][rows - 1])
+
+
+@pytest.mark.parametrize("datatype", TYPES)
+def test_grpc(server: Serving, expected: dict[str, list[Arrays]], datatype: str) -> None:
+    with grpcclient.InferenceServerClient(server.grpc) as client:
+        for rows in BATCHES:
+            found = client.infer(datatype, asked(grpcclient, datatype, rows, None))
+            same(found, expected[datatype][rows - 1])
+
+
+def test_both_async_clients_all_at_once(
+    server: Serving, expected: dict[str, list[Arrays]]
+) -> None:
+    """Requests of every kind in flight together: each gets its own answer."""
+
+    async def every() -> None:
+        async with (
+            http_aio.InferenceServerClient(server.http) as over_http,
+            grpc_aio.InferenceServerClient(server.grpc) as over_grpc,
+        ):
+            await asyncio.gather(
+                *(
+                    one(over_http, httpclient, datatype, rows, binary)
+                    for datatype in TYPES
+                    for binary in ways(datatype)
+                    for rows in BATCHES
+                ),
+                *(
+                    one(over_grpc, grpcclient, datatype, rows, None)
+                    for datatype in TYPES
+                    for rows in BATCHES
+                ),
+            )
+
+    async def one(client: Any, kind: Any, datatype: str, rows: int, binary: bool | None) -> None:
+        found = await client.infer(
+            datatype, asked(kind, datatype, rows, binary), outputs=outputs(kind, binary)
+        )
+        same(found, expected[datatype][rows - 1])
+
+    asyncio.run(every())
+
+
+def test_a_stream_answers_each_request_by_its_id(
+    server: Serving, expected: dict[str, list[Arrays]]
+) -> None:
+    arrived: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with grpcclient.InferenceServerClient(server.grpc) as client:
+        client.start_stream(lambda result, error: arrived.put((result, error)))
+        for rows in BATCHES:
+            client.async_stream_infer(
+                "FP32", asked(grpcclient, "FP32", rows, None), request_id=str(rows)
+            )
+        for _ in BATCHES:
+            found, error = arrived.get(timeout=20)
+            assert error is None
+            same(found, expected["FP32"][int(found.get_response().id) - 1])
+        client.stop_stream()
+
+
+@pytest.mark.parametrize("kind", [httpclient, grpcclient], ids=["http", "grpc"])
+def test_one_output_of_two(server: Serving, expected: dict[str, list[Arrays]], kind: Any) -> None:
+    with kind.InferenceServerClient(getattr(server, kind.__name__.rpartition(".")[2])) as client:
+        names = [kind.InferRequestedOutput("twice")]
+        found = client.infer("INT64", asked(kind, "INT64", 2, None), outputs=names)
+        same(found, expected["INT64"][1], ("twice",))
+        assert found.as_numpy("same") is None
+
+
+def _refusals() -> dict[str, Callable[[Any], Any]]:
+    """Return what clients may do wrong."""
+
+    def shaped(client: Any, shape: tuple[int, ...], datatype: str = "FP32") -> Any:
+        one = client.InferInput("x", shape, datatype)
+        one.set_data_from_numpy(np.ones(shape, np.int32 if datatype == "INT32" else np.float32))
+        return [one]
+
+    return {
+        "batch 33 of 32": lambda client: ("FP32", shaped(client, (33, 3))),
+        "a dimension": lambda client: ("FP32", shaped(client, (1, 4))),
+        "the rank": lambda client: ("FP32", shaped(client, (3,))),
+        "the datatype": lambda client: ("FP32", shaped(client, (1, 3), "INT32")),
+        "the model": lambda client: ("none", shaped(client, (1, 3))),
+    }
+
+
+@pytest.mark.parametrize("wrong", _refusals())
+@pytest.mark.parametrize("kind", [httpclient, grpcclient], ids=["http", "grpc"])
+def test_what_is_wrong_is_refused_and_the_next_is_served(
+    server: Serving, expected: dict[str, list[Arrays]], kind: Any, wrong: str
+) -> None:
+    from tritonclient.utils import InferenceServerException
+
+    address = getattr(server, kind.__name__.rpartition(".")[2])
+    with kind.InferenceServerClient(address) as client:
+        model, inputs = _refusals()[wrong](kind)
+        with pytest.raises(InferenceServerException) as refused:
+            client.infer(model, inputs)
+        assert refused.value.message() and "Traceback" not in refused.value.message()
+        same(client.infer("FP32", asked(kind, "FP32", 1, None)), expected["FP32"][0])
