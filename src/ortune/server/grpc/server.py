@@ -10,7 +10,6 @@ import grpc
 
 from ortune.core.errors import BadSettings
 from ortune.server.access import Access
-from ortune.server.allocator import keep_freed_memory
 from ortune.server.grpc.service import Service
 from ortune.server.journal import Journal
 from ortune.server.repository.repository import Repository
@@ -78,7 +77,6 @@ def server(
     Raises:
         BadSettings: The port is not to be had.
     """
-    keep_freed_memory()
     _demand_free(address, shared)
     service = Service(repository, access, journal, limits)
     inner = grpc.aio.server(

@@ -73,7 +73,8 @@ class App:
                 exchange.id,
                 reply.status,
                 (perf_counter_ns() - began) / 1e6,
-                rows=exchange.rows,
+                exchange.queue_ms,
+                exchange.rows,
                 error=error,
                 trace=exchange.header(b"traceparent"),
             )
