@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from ortune.core.wording import count
 from ortune.server import loading
 from ortune.server.addresses import listener
+from ortune.server.allocator import keep_freed_memory
 from ortune.server.doors import Doors
 from ortune.server.grpc.server import credentials
 from ortune.server.grpc.server import server as grpc_server
@@ -43,6 +44,7 @@ def serve_here(asked: Serve, doors: Doors, journal: Journal, ready: Ready) -> in
         KeyboardInterrupt: It was told to end twice.
     """
     _raise_limit_of_files()
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop()) as runner:
         left = runner.run(_OneProcess(asked, doors, journal, ready).serve())
     if left is None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.protocol.kit import ARRAYS, http_answer, http_inputs, http_request, response, same
 
@@ -235,6 +235,7 @@ documents = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(documents, st.binary(max_size=40), st.none() | st.integers(-2, 60))
 def test_nothing_but_a_refusal_escapes(document: Any, tail: bytes, length: int | None) -> None:
     try:
@@ -244,6 +245,7 @@ def test_nothing_but_a_refusal_escapes(document: Any, tail: bytes, length: int |
     assert isinstance(found, InferRequest)
 
 
+@settings(deadline=None)
 @given(
     st.fixed_dictionaries(
         {

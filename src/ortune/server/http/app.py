@@ -60,7 +60,7 @@ class App:
             raise NotImplementedError(f"no {scope['type']}")
         began = perf_counter_ns()
         exchange = Exchange(scope, receive)
-        watching = watch.Watch(exchange)
+        watching = watch.ClientWatch(exchange)
         try:
             reply, error = await self._replied(exchange)
         finally:
@@ -73,7 +73,8 @@ class App:
                 exchange.id,
                 reply.status,
                 (perf_counter_ns() - began) / 1e6,
-                rows=exchange.rows,
+                exchange.queue_ms,
+                exchange.rows,
                 error=error,
                 trace=exchange.header(b"traceparent"),
             )

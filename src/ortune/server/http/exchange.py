@@ -54,6 +54,7 @@ class Exchange:
         version: Its version, where it names one.
         echo: ``x-request-id``, where it may stand in a log and a header.
         id: That or, if it has one of its own, the body's.
+        queue_ms: Milliseconds that it waited, once it is answered.
         rows: Of its batch, as far as it was read.
         told: Whether the journal hears of it where all goes well.
         received: Bytes of its body.
@@ -71,6 +72,7 @@ class Exchange:
         "model",
         "path",
         "pending",
+        "queue_ms",
         "receive",
         "received",
         "rows",
@@ -94,6 +96,7 @@ class Exchange:
         self.echo = _harmless(self.headers.get(b"x-request-id", b""))
         self.id = self.echo.decode()
         self.rows = self.received = 0
+        self.queue_ms = 0.0
         self.told = self.gone = self.late = False
 
     def header(self, name: bytes) -> str:

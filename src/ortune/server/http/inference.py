@@ -59,6 +59,7 @@ async def _answer(
     if kind in PICTURES:
         exchange.rows = 1
         response = await served.infer_picture(bytes(body), exchange.id)
+        exchange.queue_ms = response.queue_ns / 1e6
         return _reply(response, InferRequest({}))
     if head == 0:
         asked = raw_request(body, served.inputs, batched=served.max_batch > 0)
@@ -67,7 +68,9 @@ async def _answer(
     exchange.id = asked.id or exchange.id
     if served.max_batch:
         exchange.rows = _rows(asked)
-    return _reply(await served.infer(asked), asked)
+    response = await served.infer(asked)
+    exchange.queue_ms = response.queue_ns / 1e6
+    return _reply(response, asked)
 
 
 def _reply(response: InferResponse, asked: InferRequest) -> Reply:

@@ -14,7 +14,7 @@ RATE = 1 << 14
 """Bytes a second that a client sends at least, where its body takes longer."""
 
 
-class Watch:
+class ClientWatch:
     """Cancels the task that answers a request when nobody will get its answer.
 
     A body has to come, and go on coming, in time. Once it is here, its client has to stay.

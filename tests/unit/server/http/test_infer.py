@@ -40,7 +40,7 @@ def test_json_in_json_out(tmp_path: Path) -> None:
         assert versioned.json["outputs"] == found.json["outputs"]
 
     log = run(tmp_path, main)
-    assert re.search(r"front=http model=toy/1 id=seven status=200 ms=\S+ rows=2", log)
+    assert re.search(r"front=http model=toy/1 id=seven status=200 ms=\S+ queue_ms=\S+ rows=2", log)
 
 
 def test_binary_in_binary_out(tmp_path: Path) -> None:
