@@ -15,6 +15,7 @@ from ortune.core.errors import BackendMissing, BadModel, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Tensors
 from ortune.runtimes.in_process import InProcess
+from ortune.runtimes.onnxruntime import bfloat16
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 
 LEVELS = {
@@ -35,9 +36,10 @@ class OrtSession(InProcess):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self._names = [value.name for value in inner.get_outputs()]
+        self._run = bfloat16.runner(inner) or inner.run
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        return dict(zip(self._names, self.inner.run(self._names, feeds), strict=True))
+        return dict(zip(self._names, self._run(self._names, feeds), strict=True))
 
     def placement(self) -> Mapping[str, int]:
         """Read the runtime's own record of which provider took how many nodes."""
