@@ -78,7 +78,7 @@ for path in sorted(Path(FOLDER).resolve().glob("*.onnx")):
     serve.run(application, name=path.stem, route_prefix=f"/{path.stem}")
 for path in sorted(Path(FOLDER).resolve().glob("*.onnx")):
     routed(path.stem)
-print("ready", flush=True)
+print("ROUTED", flush=True)
 signal.sigwait({signal.SIGTERM, signal.SIGINT})
 serve.shutdown()
 ray.shutdown()
