@@ -130,9 +130,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed-core requirements/dev.lock requiremen
 
 # What the tests of packages start is nothing that ortune imports, so it lies apart. Triton's Python
 # side is built for NumPy 1: text reaches it in no other way.
-build/packages/.installed: requirements/packages.txt | $(PY)
+build/packages/.installed: requirements/packages.txt requirements/triton-python.txt | $(PY)
 	$(PIP) --no-deps --upgrade --target build/packages/triton -r requirements/packages.txt
-	$(PIP) --no-deps --upgrade --target build/packages/numpy1 numpy==1.26.4
+	$(PYTHON) -m venv build/packages/numpy1
+	build/packages/numpy1/bin/pip install -q -r requirements/triton-python.txt
 	if command -v npm > /dev/null; then npm install --silent --ignore-scripts --prefix \
 		build/packages onnxruntime-node@1.30.0 onnxruntime-web@1.30.0; \
 		else echo "no npm: packages for JavaScript are not run"; fi

@@ -35,7 +35,7 @@ def peers(results: Results) -> str:
 def overhead(results: Results) -> str:
     """Return what a request costs over the engine's own call."""
     rows = [
-        [row["form"], _SIZES[row["size"]], f"{row['first_ns'] / 1e6:.3f}",
+        [row["form"], _SIZES[row["size"]], f"{row['engine_ns'] / 1e6:.3f}",
          interval([row["extra_ns"][k] / 1e6 for k in ("value", "low", "high")]),
          f"{row['limit_ns'] / 1e6:g}" if row["limit_ns"] else ""]
         for row in results["rows"]

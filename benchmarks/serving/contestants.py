@@ -87,7 +87,7 @@ def _app(name: str, ready: str, more: Mapping[str, str] | None = None) -> Start:
     """Return how an app of `apps` is started.
 
     Args:
-        ready: Path that answers 200 when it is ready; empty: it prints ``ready``.
+        ready: Path that answers 200 when it is ready; empty: it prints ``ROUTED``.
         more: Environment variables.
     """
 
@@ -131,7 +131,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path, url: str) -> None:
     until = time.monotonic() + _READY_S
     while time.monotonic() < until and process.poll() is None:
         if not url:
-            if b"ready" in log.read_bytes().split():
+            if b"ROUTED" in log.read_bytes():
                 return
         else:
             with suppress(urllib.error.URLError, OSError):

@@ -11,7 +11,13 @@ import pytest
 from tests.packages import perf_analyzer, tritons
 from tests.packages.conformance import client_cases, grpc_cases, http_cases, models, wrong_http
 from tests.packages.conformance.asking import Addresses
-from tests.packages.conformance.differences import DIFFERENCES, Difference, said, unlike
+from tests.packages.conformance.differences import (
+    DIFFERENCES,
+    Difference,
+    error_of,
+    said,
+    unlike,
+)
 from tests.serving import serving
 
 Both = tuple[Addresses, Addresses]
@@ -38,8 +44,8 @@ def test_answers_agree_but_for_the_list(both: Both) -> None:
     wrong = []
     for name, ask in CASES.items():
         ours, theirs = (ask(where) for where in both)
-        if "error" in ours and not said(ours["error"]):
-            wrong.append(f"{name}: no clean error: {ours['error']!r}")
+        if (error := error_of(ours)) is not None and not said(error):
+            wrong.append(f"{name}: no clean error: {error!r}")
         for one in unlike(name, ours, theirs):
             if (entry := one.listed()) is None:
                 wrong.append(f"{name}: {one.field}: ours {one.ours!r}, Triton's {one.theirs!r}")
@@ -48,6 +54,12 @@ def test_answers_agree_but_for_the_list(both: Both) -> None:
     assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong)
     stale = [one for one in DIFFERENCES if not used[one]]
     assert not stale, f"nothing differs there any more: {stale}"
+
+
+@pytest.mark.parametrize("name", wrong_http.fatal())
+def test_what_triton_ends_at_is_refused(both: Both, name: str) -> None:
+    found = wrong_http.fatal()[name](both[0])
+    assert found["status"] == 400 and said(error_of(found))
 
 
 @pytest.fixture(scope="module")

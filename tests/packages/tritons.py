@@ -19,8 +19,9 @@ from tests.serving import bound, ended, free_ports
 
 INSTALLED = PACKAGES / "triton"
 NUMPY_1 = PACKAGES / "numpy1"
-"""What the server's Python side was built for: only with it tensors come as NumPy's arrays, and
-text at all. Without it they come by DLPack."""
+"""An environment with what the server's Python side was built for: only with it tensors come as
+NumPy's arrays, and text at all. Without it they come by DLPack. The server takes the packages of
+the Python that is first on the path."""
 _WAIT_S = 60
 _PORTS = ("http", "grpc", "metrics")
 
@@ -74,12 +75,11 @@ def running(
         f"--backend-directory={backends}",
         *(f"--{name}-port={port}" for name, port in zip(_PORTS, ports, strict=True)),
     ]
-    site = [next(path for path in sys.path if path.endswith("site-packages"))]
+    python = NUMPY_1 / "bin" if numpy_1 else Path(sys.executable).parent
     variables = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(NUMPY_1)] * numpy_1 + site),
         "LD_LIBRARY_PATH": str(INSTALLED / "nvidia_pytriton.libs"),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(python), os.environ["PATH"]]),
     }
     log = folder / "triton.log"
     with log.open("wb") as said:

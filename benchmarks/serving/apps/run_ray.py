@@ -7,6 +7,9 @@ of the replicas; its gRPC is its own proxy.
 import os
 import signal
 import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,6 +50,20 @@ class Served:
         return answer
 
 
+def routed(name, seconds=30):
+    """Wait until the front end knows a route: `serve.run` returns before."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{HTTP}/{name}", b"", timeout=5)
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                return
+        except OSError:
+            pass
+        time.sleep(0.2)
+
+
 ray.init(
     num_cpus=2,
     include_dashboard=False,
@@ -59,7 +76,9 @@ serve.start(http_options={"host": "127.0.0.1", "port": int(HTTP)}, grpc_options=
 for path in sorted(Path(FOLDER).resolve().glob("*.onnx")):
     application = Served.bind(str(path))
     serve.run(application, name=path.stem, route_prefix=f"/{path.stem}")
-print("ready", flush=True)
+for path in sorted(Path(FOLDER).resolve().glob("*.onnx")):
+    routed(path.stem)
+print("ROUTED", flush=True)
 signal.sigwait({signal.SIGTERM, signal.SIGINT})
 serve.shutdown()
 ray.shutdown()

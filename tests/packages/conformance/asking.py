@@ -56,6 +56,8 @@ def http_case(
             else:
                 connection.request(method, path, data, more)
             return _read(connection.getresponse(), method)
+        except (OSError, http.client.HTTPException) as error:
+            return {"status": "no answer", "error": repr(error)}
         finally:
             connection.close()
 
@@ -133,10 +135,16 @@ def fields(answer: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         for key, value in answer.items():
             yield from fields(value, f"{name}.{key}" if name else str(key))
     elif isinstance(answer, list) and answer:
-        for place, value in enumerate(answer):
+        for place, value in enumerate(_ordered(name, answer)):
             yield from fields(value, f"{name}.{place}")
     else:
         yield name, answer
+
+
+def _ordered(name: str, values: list[Any]) -> list[Any]:
+    """Return a list in its order where that says something: extensions and models are sets."""
+    models = all(isinstance(one, Mapping) and "state" in one for one in values)
+    return sorted(values, key=str) if models or name.endswith("extensions") else values
 
 
 def _streamed(found: Any) -> Answer:
@@ -163,8 +171,8 @@ def _read(response: http.client.HTTPResponse, method: str) -> Answer:
         return found
     length = response.getheader(HEADER)
     kind = (response.getheader("Content-Type") or "").partition(";")[0]
-    found["type"] = kind
     text = body if length is None else body[: int(length)]
+    found["type" if response.status == 200 and text else "type of no answer"] = kind
     try:
         found["json"] = json.loads(text) if text else ""
     except ValueError:

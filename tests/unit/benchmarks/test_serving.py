@@ -74,7 +74,7 @@ def test_tables_of_serving() -> None:
     assert "| KServe | HTTP, binary | 602 kB | 2,000 | 0.05 | 10 | 100 |" in found
     assert "Ray Serve, gRPC did not run: way" in found
     extra = {"value": 250_000, "low": 200_000, "high": 300_000}
-    row = {"form": "gRPC", "size": "small", "first_ns": 5000, "extra_ns": extra}
+    row = {"form": "gRPC", "size": "small", "engine_ns": 5000, "extra_ns": extra}
     shown = overhead({**ABOUT, "rows": [{**row, "limit_ns": 400_000}]})
     assert "| gRPC | 1 kB | 0.005 | 0.250 [0.200, 0.300] | 0.4 |" in shown
     share = {"value": 0.95, "low": 0.94, "high": 0.96}

@@ -58,8 +58,15 @@ def _array(tensor: triton.Tensor) -> np.ndarray:
     if not NUMPY_1:
         return np.asarray(np.from_dlpack(tensor))
     array = tensor.as_numpy()
-    return np.frompyfunc(bytes.decode, 1, 1)(array) if array.dtype == object else array
+    if array.dtype != object:
+        return array
+    return np.array([one.decode() for one in array.ravel()], object).reshape(array.shape)
 
 
 def _tensor(name: str, value: np.ndarray) -> triton.Tensor:
-    return triton.Tensor(name, value) if NUMPY_1 else triton.Tensor.from_dlpack(name, value)
+    if not NUMPY_1:
+        return triton.Tensor.from_dlpack(name, value)
+    if value.dtype != object:
+        return triton.Tensor(name, value)
+    raw = np.array([one.encode() for one in value.ravel()], np.object_)
+    return triton.Tensor(name, raw.reshape(value.shape))
