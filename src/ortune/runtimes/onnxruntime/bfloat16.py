@@ -1,4 +1,4 @@
-"""Runs of models with bfloat16 inputs or outputs, which onnxruntime's `run` takes from nobody."""
+"""Runs of models with bfloat16 tensors, which onnxruntime's own `run` does not take."""
 
 from __future__ import annotations
 
