@@ -21,7 +21,9 @@ Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 HEAD_S = 20.0
 """Seconds that a client may take for a request's head, and for a part of an answer."""
 _HEAD_BYTES = 64 << 10
-"""Of a request's head at most; httptools itself knows no limit."""
+"""Of a request's head at most, and of what is no data in its body; httptools knows no limit."""
+_FRAMED = 8
+"""Bytes that one byte of a chunked body may take: a chunk of it alone takes six."""
 _KEEP_ALIVE_S = 75
 _LAME_DUCK_S = 1.0
 """Seconds in which connections that are kept alive learn that they end, each with an answer."""
@@ -54,11 +56,18 @@ class _Connection(HttpToolsProtocol):
         self.waiting_since = self.loop.time()
 
     def data_received(self, data: bytes) -> None:
+        self._head += len(data)
         super().data_received(data)
-        if self.waiting_since is not None:
-            self._head += len(data)
-            if self._head > _HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response("The head of the request is too large.")
+        if self._head > _HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._head = max(0, self._head - _FRAMED * len(body))
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._head = 0
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
