@@ -127,18 +127,8 @@ class Inference:
             status, error = answer.status.grpc, answer.text
         finally:
             ms = (perf_counter_ns() - began) / 1e6
-            self._journal.request(
-                "grpc",
-                model[:_MOST_NAME],
-                version[:_MOST_NAME],
-                (id or call.id)[:_MOST_NAME],
-                status,
-                ms,
-                queue_ms,
-                rows,
-                error,
-                call.trace,
-            )
+            told = model[:_MOST_NAME], version[:_MOST_NAME], (id or call.id)[:_MOST_NAME]
+            self._journal.request("grpc", *told, status, ms, queue_ms, rows, error, call.trace)
         return _Reply(id, answer)
 
     def _in_time(self, request: InferRequest, call: Caller) -> InferRequest:
