@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ HEAD_S = 20.0
 """Seconds that a client may take for a request's head, and for a part of an answer."""
 _HEAD_BYTES = 64 << 10
 """Of a request's head at most, and of what is no data in its body; httptools knows no limit."""
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _FRAMED = 8
 """Bytes that one byte of a chunked body may take: a chunk of it alone takes six."""
 _KEEP_ALIVE_S = 75
@@ -57,9 +59,13 @@ class _Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._head += len(data)
-        super().data_received(data)
+        super().data_received(data if self._in_body else _not_upgraded(data))
         if self._head > _HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too large.")
+
+    @property
+    def _in_body(self) -> bool:
+        return self.cycle is not None and self.cycle.more_body
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
@@ -94,6 +100,18 @@ class _Connection(HttpToolsProtocol):
         if left and left == self.stuck:
             self.transport.abort()
         self.stuck = left or None
+
+
+def _not_upgraded(data: bytes) -> bytes:
+    """Return what begins with a request's head, without its wish for another protocol.
+
+    Java's client wishes for HTTP/2 with every first request, and httptools would skip its body.
+    """
+    end = data.find(b"\r\n\r\n")
+    head = data if end < 0 else data[:end]
+    if b"upgrade:" not in head.lower():
+        return data
+    return _UPGRADE.sub(b"\r\nx-grade:", head) + data[len(head) :]
 
 
 class HttpServer(uvicorn.Server):
