@@ -18,6 +18,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     extract    Cut the part of MODEL between named tensors out into a model of its own.
     inspect    Say what MODEL is made of, what is odd about it, and who would run it.
     load       Open a bundle with exactly the settings it was measured with, or a plain model.
+    loadtest   Put load on TARGET, a server's address or a model to serve, and say what it answers.
     optimize   Find the fastest version of MODEL that keeps the answers, and prove it.
     pack       Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
     profile    Say where the time of a run of MODEL goes: by operator, by node and by region.

@@ -133,6 +133,11 @@ def failed(*words: str | Path, **env: str) -> list[str]:
     return lines
 
 
+def left(room: Path) -> list[Path]:
+    """Return what lies in a folder for temporary files, but for what onnxruntime keeps there."""
+    return [one for one in room.iterdir() if one.name != ".ses"]
+
+
 def infer(server: Server, model: str = "toy", front: str = "http", x: Any = X) -> Any:
     made = (httpclient if front == "http" else grpcclient).InferInput("x", x.shape, "FP32")
     made.set_data_from_numpy(x)
@@ -206,6 +211,21 @@ def test_what_it_says_when_it_is_ready(server: Server) -> None:
     assert f"serving toy, packed, other on {server.told['http']} and grpc" in server.said
 
 
+def test_from_python_without_grpc(folder: Path) -> None:
+    model = str(folder / "toy.onnx")
+    text = f"import ortune as ot; print(ot.serve({model!r}, http_port=0, grpc=False))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "INFO serving toy on http://127.0.0.1:" in line and "grpc" not in line
+    assert status(line.split()[-1] + "/v2/models/toy/ready") == 200
+    process.terminate()
+    out, said = process.communicate(timeout=END_S)
+    assert (process.returncode, out) == (0, "None\n"), said
+
+
 def test_version_6_of_the_protocol(folder: Path, tmp_path: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -215,6 +235,53 @@ def test_version_6_of_the_protocol(folder: Path, tmp_path: Path) -> None:
         assert running.told["http"].startswith("http://[::1]:")
         for front in ("http", "grpc"):
             assert infer(running, "toy", front).shape == X.shape
+
+
+def test_versions_backends_and_a_file_that_changes_under_load(
+    folder: Path, tmp_path: Path
+) -> None:
+    for version, weights in (("1", "{1,2,3,4}"), ("2", "{10,20,30,40}")):
+        place = tmp_path / "models" / "toy" / version / "any.onnx"
+        studies.write_model(place, studies.MODEL.replace("{1,2,3,4}", weights))
+    first, second = (np.maximum(X + np.float32([1, 2, 3, 4]) * by, 0) for by in (1, 10))
+    words = ("--on", "cpu(threads=1)", "--watch", "--instances", "1", "--max-batch", "16")
+    with (
+        serving(tmp_path, tmp_path / "models" / "toy", *words) as running,
+        httpclient.InferenceServerClient(running.http) as client,
+    ):
+        assert client.get_model_metadata("toy")["versions"] == ["1", "2"]
+        assert client.get_model_config("toy")["max_batch_size"] == 16
+        given = httpclient.InferInput("x", X.shape, "FP32")
+        given.set_data_from_numpy(X)
+        old = client.infer("toy", [given], model_version="1").as_numpy("y")
+        np.testing.assert_array_equal(old, first)
+        np.testing.assert_array_equal(client.infer("toy", [given]).as_numpy("y"), second)
+        found = list[Any]()
+        done = threading.Event()
+
+        def ask() -> None:
+            with httpclient.InferenceServerClient(running.http) as own:
+                while not done.is_set():
+                    found.append(own.infer("toy", [given]).as_numpy("y"))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        fresh = studies.write_model(tmp_path / "fresh.onnx", studies.MODEL)
+        fresh.replace(tmp_path / "models" / "toy" / "2" / "any.onnx")
+        assert until(lambda: bool(found) and np.array_equal(found[-1], first)), running.said
+        torn = tmp_path / "torn.onnx"
+        torn.write_bytes(b"no model")
+        torn.replace(tmp_path / "models" / "toy" / "2" / "any.onnx")
+        assert until(lambda: "WARNING toy: " in running.said), running.said
+        asked = len(found)
+        assert until(lambda: len(found) > asked + 20)
+        done.set()
+        for thread in threads:
+            thread.join(END_S)
+        for one in found:
+            assert np.array_equal(one, first) or np.array_equal(one, second)
+        assert np.array_equal(found[-1], first), "the last good one answers"
 
 
 # --- what cannot begin ------------------------------------------------------------------------
@@ -238,9 +305,9 @@ def test_models_that_are_none(folder: Path, tmp_path: Path) -> None:
     ports = ("--http-port", "0", "--grpc-port", "0")
     for model in (tmp_path / "none.onnx", hostile, torn, tmp_path):
         failed(folder / "packed.ortune", model, *ports, TMPDIR=str(room))
-        assert not list(room.iterdir()), "nothing is left behind"
+        assert left(room) == []
     failed(hostile, *ports, "--processes", "2", TMPDIR=str(room))
-    assert not list(room.iterdir())
+    assert left(room) == []
 
 
 def test_certificates_and_tokens_that_cannot_be_used(folder: Path, tmp_path: Path) -> None:
@@ -253,7 +320,7 @@ def test_certificates_and_tokens_that_cannot_be_used(folder: Path, tmp_path: Pat
         (("--tls-cert", good.certificate, "--tls-key", old.key), "is not the key of"),
         (("--token-file", empty), "has no token"),
         (("--explicit", "--processes", "2"), "--explicit with --processes"),
-        (("--http-port", "-1", "--grpc-port", "-1"), "both ports are -1"),
+        (("--no-http", "--no-grpc"), "leave nothing"),
     ):
         assert said in failed(model, *words)[0]
 
@@ -294,7 +361,7 @@ def test_tokens_and_tls(folder: Path, tmp_path: Path) -> None:
         assert running.end() == 0
         lines = [json.loads(line) for line in running.said.splitlines() if line[:1] == "{"]
         assert any(line["event"] == "request" and line["status"] == 200 for line in lines)
-        assert TOKEN not in running.said and "Bearer" not in running.said
+        assert TOKEN not in running.said
 
 
 def test_others_are_let_in_with_a_warning_alone(folder: Path, tmp_path: Path) -> None:
@@ -457,10 +524,9 @@ def test_one_of_several_processes_is_killed_and_comes_back(folder: Path, tmp_pat
         assert not set(first.cpu_affinity()) & set(second.cpu_affinity())
         assert all(infer(running, front=front).shape == X.shape for front in ("http", "grpc"))
         first.kill()
-        assert until(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
+        assert until(lambda: "another one takes its place" in running.said)
         for _ in range(10):
             assert infer(running).shape == X.shape, "the other one answers"
-        assert until(lambda: "another one takes its place" in running.said)
         assert until(lambda: running.said.count("serves") >= 1, READY_S), running.said
         assert "SIGKILL" in running.said and second.is_running()
         children = descendants(running.process.pid)

@@ -41,6 +41,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 FOREIGN = re.compile(r"benchmarks\.|tests\.fuzz|pip |--fresh")
 """Lines with the options of other programs."""
 
+HARDWARE_OR_SERVED = re.compile(r"cpu|gpu|\w+://\S+|\S+\.(ortune|onnx)")
 SPELLED: dict[str, Callable[[str], object]] = {
     "augment": lambda text: parse_list(Augmentation, text),
     "baseline": lambda text: parse(Backend, text),
@@ -51,7 +52,7 @@ SPELLED: dict[str, Callable[[str], object]] = {
     "quantizer": lambda text: parse(Quantizer, text),
     "step": step,
     "steps": step,
-    "target": lambda text: text in ("cpu", "gpu") or parse(Target, text),
+    "target": lambda text: bool(HARDWARE_OR_SERVED.fullmatch(text)) or parse(Target, text),
     "workload": lambda text: parse(Workload, text),
 }
 """Parameter of a verb -> what reads the spelling."""

@@ -51,6 +51,7 @@ class Limits:
             "Target": "a backend of a search, and where a package goes",
             "Refused": "a step that may do nothing, and a request that is not answered",
             "Status": "of a trial, and of a request",
+            "LatencyLimit": "an option of a search, and what a load test demands of a percentile",
         }
     )
 

@@ -60,6 +60,8 @@ def _show(found: LoadTestResult) -> None:
             say(f"{row['workload']}: {number:,} times {word}{f': {said}' if said else ''}")
     for text in found.notes:
         say(f"note: {text}")
+    for one in found.judgement.advice:
+        say(f"note: {one.what}; to change that: {one.change}")
     if missing := [row for row in found.rows if row["answered"] and row.get("p99_ns") is None]:
         least = min(row["answered"] for row in missing)
         say(f"a percentile needs 10 answers beyond it: p99 takes 1,000; the fewest are {least:,}")

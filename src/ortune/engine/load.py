@@ -38,8 +38,7 @@ def load(
     """Open a bundle with exactly the settings it was measured with, or a plain model.
 
     Of several plans in a bundle the first that runs here is taken, in the order that they were
-    measured in. How it is served is as a goal search wrote into the bundle, where one did; what is
-    given here comes first.
+    measured in. It is served as a goal search wrote into it, but for what is given here.
 
     Args:
         path: A bundle, or an ONNX model.
@@ -51,10 +50,8 @@ def load(
             them. A number, or text such as ``2``; 0 takes the bundle's, or 1.
         custom_ops: Libraries of custom operators of a plain model. They are code: those that a
             bundle brings are loaded only when this is True.
-        max_batch: Rows that `batch` and `submit` compute together at most; 0 takes the bundle's,
-            or 8; 1 joins nothing.
-        max_delay_us: Microseconds that a request of `submit` waits for others to be joined with;
-            0 takes the bundle's, or does not wait.
+        max_batch: Rows that are computed together at most; 0 takes the bundle's, or 8.
+        max_delay_us: Microseconds that a request waits for others; 0 takes the bundle's, or none.
         preferred: Rows that are enough for requests to wait no longer, such as ``(4, 8)``.
         max_queue: Requests of `submit` that wait at most; 0 takes 1024.
         require_signature: Public key, a PEM file: a bundle that its owner did not sign is not
@@ -76,15 +73,11 @@ def load(
         return _plain(path, on, custom_ops, how)
     if require_signature is not None:
         verify_signature(path, require_signature)
-    if not isinstance(custom_ops, bool):
-        raise BadSettings(
-            f"{path.name} brings its own libraries, so '{custom_ops}' does not apply",
-            fix="say custom_ops=True (--allow-custom-ops) if you trust where it comes from",
-        )
+    allowed = _allowed(path, custom_ops)
     wanted = None if on is None else _backend(on)
     with ExitStack() as stack:
         with archive.opened(path) as (file, manifest):
-            consent.demand(path.name, manifest, custom_ops)
+            consent.demand(path.name, manifest, allowed)
             how = asked(packed_serving(path.name, file, manifest))
             found = plans.open_plan(stack, plans.Opened(path.name, file, manifest, how), wanted)
             pictures.attach(found.calls, path.name, file, manifest)
@@ -97,6 +90,20 @@ def _demand_unsigned(path: Path, key: str | Path | None) -> None:
             f"{path.name} is a plain model, and only bundles are signed",
             fix="give a bundle, or leave the key out",
         )
+
+
+def _allowed(path: Path, custom_ops: bool | str | Sequence[str]) -> bool:
+    """Return whether a bundle's code may run.
+
+    Raises:
+        BadSettings: Libraries are named: it brings its own.
+    """
+    if isinstance(custom_ops, bool):
+        return custom_ops
+    raise BadSettings(
+        f"{path.name} brings its own libraries, so '{custom_ops}' does not apply",
+        fix="say custom_ops=True (--allow-custom-ops) if you trust where it comes from",
+    )
 
 
 def _plain(

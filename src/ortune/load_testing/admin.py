@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -19,7 +20,11 @@ class Admin(Protocol):
     """One connection to a server: of several processes behind a port always to the same."""
 
     def models(self) -> list[str]:
-        """Return the names of models that are ready; empty where the server has no such list."""
+        """Return the names of models that are ready; empty where the server has no such list.
+
+        Raises:
+            BadData: It asks for a token.
+        """
         ...
 
     def metadata(self, model: str, version: str) -> Mapping[str, Any]:
@@ -51,9 +56,14 @@ def connected(address: ServerUrl, *, ca: str = "", token: str = "") -> Admin:
 
 
 def _silent(address: ServerUrl, why: object) -> OrtuneError:
+    trust = ", and name who issued its certificate with --ca" if address.tls else ""
     return OrtuneError(
-        f"no server answers at {address}: {why}", fix="start it, or check host and port"
+        f"no server answers at {address}: {why}", fix=f"start it, check host and port{trust}"
     )
+
+
+def _locked(why: str) -> BadData:
+    return BadData(f"the server lets nobody in: {why}", fix="give the token with --token-file")
 
 
 def _refused(model: str, why: str, names: list[str]) -> BadData:
@@ -80,14 +90,15 @@ class _Http:
 
     def models(self) -> list[str]:
         status, found = self._ask("POST", "/v2/repository/index", b'{"ready": true}')
+        if status in (401, 403):
+            raise _locked(_said(found) or f"status {status}")
         listed = found if status == 200 and isinstance(found, list) else []
         return sorted({str(one.get("name")) for one in listed if isinstance(one, dict)})
 
     def metadata(self, model: str, version: str) -> Mapping[str, Any]:
         status, found = self._ask("GET", path(model, version))
         if status != 200 or not isinstance(found, dict):
-            said = found.get("error", "") if isinstance(found, dict) else ""
-            raise _refused(model, str(said) or f"status {status}", self.models())
+            raise _refused(model, _said(found) or f"status {status}", self.models())
         return found
 
     def statistics(self, model: str, version: str) -> Mapping[str, Any] | None:
@@ -121,6 +132,7 @@ class _Grpc:
     """Over gRPC."""
 
     def __init__(self, address: ServerUrl, ca: str, token: str) -> None:
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it logs every failed handshake
         import grpc
 
         from ortune.load_testing.client.grpc import OPTIONS, credentials
@@ -140,10 +152,13 @@ class _Grpc:
             raise _silent(address, "no connection") from None
 
     def models(self) -> list[str]:
-        with suppress(self._errors):
+        try:
             found = self._ask("RepositoryIndex", ready=True)
-            return sorted({str(one["name"]) for one in found.get("models", ())})
-        return []
+        except self._errors as error:
+            if error.code().name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+                raise _locked(error.details()) from None
+            return []
+        return sorted({str(one["name"]) for one in found.get("models", ())})
 
     def metadata(self, model: str, version: str) -> Mapping[str, Any]:
         try:
@@ -172,13 +187,18 @@ class _Grpc:
             response_deserializer=answer.FromString,
         )
         request = self._messages.message(f"{method}Request")(**given)
-        found = call(request, timeout=_TIMEOUT_S, metadata=self._metadata)
-        return MessageToDict(found, preserving_proto_field_name=True)
+        answered = call(request, timeout=_TIMEOUT_S, metadata=self._metadata)
+        found: dict[str, Any] = MessageToDict(answered, preserving_proto_field_name=True)
+        return found
 
 
 def path(model: str, version: str) -> str:
     """Return where a model is in a server's URLs."""
     return f"/v2/models/{quote(model, safe='')}" + (f"/versions/{version}" if version else "")
+
+
+def _said(found: Any) -> str:
+    return str(found.get("error", "")) if isinstance(found, dict) else ""
 
 
 def _first(found: Any) -> Mapping[str, Any] | None:

@@ -18,15 +18,25 @@ from ortune.protocol import datatypes
 
 
 def inputs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
-    """Return what a model takes, from what it says of itself; free dimensions are None."""
-    return tuple(
-        TensorSpec(
-            one["name"],
-            _spelled(datatypes.dtype(one["datatype"])),
-            tuple(None if int(dim) < 0 else int(dim) for dim in one.get("shape", ())),
+    """Return what a model takes, from what it says of itself; free dimensions are None.
+
+    Raises:
+        BadData: It says nothing of the kind.
+    """
+    try:
+        return tuple(
+            TensorSpec(
+                str(one["name"]),
+                _spelled(datatypes.dtype(one["datatype"])),
+                tuple(None if int(dim) < 0 else int(dim) for dim in one["shape"]),
+            )
+            for one in metadata["inputs"]
         )
-        for one in metadata.get("inputs", ())
-    )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadData(
+            f"what the server says of the model cannot be read: {type(error).__name__} {error}",
+            fix="give the address of a server of the Open Inference Protocol v2",
+        ) from None
 
 
 def _spelled(dtype: np.dtype[Any]) -> str:

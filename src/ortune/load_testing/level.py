@@ -112,8 +112,7 @@ class Level:
     @property
     def offered(self) -> float:
         """Requests a second that were due."""
-        due = self.load.schedule() if self.load.open else []
-        return 1e9 * len(due) / due[-1] if due else self.rate
+        return self.load.rate if self.load.open else self.rate
 
     @property
     def client_limits(self) -> bool:

@@ -52,9 +52,15 @@ class Load:
         return 0.0 if self.requests else self.seconds
 
     def schedule(self) -> list[int]:
-        """Return the intended starts of an open loop, nanoseconds from its beginning."""
+        """Return the intended starts of an open loop, nanoseconds from its beginning.
+
+        The gaps are drawn and then stretched so that the arrivals come at the rate exactly: a
+        Poisson process of which the number in a given time is known.
+        """
         seconds = self.requests / self.rate if self.requests else self.seconds
-        return Arrivals(rate=self.rate, seconds=seconds, seed=self.seed).schedule(0)
+        drawn = Arrivals(rate=self.rate, seconds=seconds, seed=self.seed).schedule(0)
+        stretch = 1e9 * len(drawn) / self.rate / drawn[-1]
+        return [round(moment * stretch) for moment in drawn]
 
     def shares(self, parts: int) -> list[Load]:
         """Divide a closed loop among client processes; each has a caller at least."""

@@ -12,6 +12,7 @@ from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.request import verb
+from ortune.core.wording import count
 from ortune.engine.load import load as opened
 from ortune.load_testing import slo, sweep
 from ortune.load_testing import url as server_url
@@ -163,8 +164,8 @@ def _notes(
     made = sweep.remarks(found, processes=asked.clients, shared=shared)
     if asked.processes > 1:
         made.append(
-            "queue, compute and batch are those of one of the "
-            f"{asked.processes} server processes: each counts its own requests"
+            "queue, compute and rows a run are those of one of "
+            f"{count(asked.processes, 'server process', 'server processes')}: each counts its own"
         )
     for one in found:
         if limit and limit.holds(one) is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,38 +87,28 @@ def clients(
     """
     where = server_url.read(url)
     _demand_installed(where.protocol)
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with (
+        TemporaryDirectory(prefix="ortune-") as folder,
+        closing(connected(where, ca=calling.ca, token=calling.token)) as admin,
+    ):
         root = Path(folder)
-        with closing(connected(where, ca=calling.ca, token=calling.token)) as admin:
-            called = _called(
-                admin,
-                model,
-                lambda inputs: given.samples(
-                    data,
-                    inputs,
-                    root / "data",
-                    batch=batch,
-                    shapes=shapes,
-                    ranges=ranges,
-                    sink=sink,
-                ),
-                batch,
-            )
-            setup = Setup(
-                protocol=where.protocol,
-                host=where.host,
-                port=where.port,
-                requests=_written(root, where, called, calling.token),
-                open=False,
-                room=calling.connections,
-                timeout_s=calling.timeout_s,
-                tls=where.tls,
-                ca=calling.ca,
-                token=calling.token,
-                kept=calling.kept,
-            )
-            with Clients(setup, called, admin, root, calling.processes) as found:
-                yield found
+        fed = partial(given.samples, data, out=root / "data", batch=batch, sink=sink)
+        called = _called(admin, model, partial(fed, shapes=shapes, ranges=ranges), batch)
+        setup = Setup(
+            protocol=where.protocol,
+            host=where.host,
+            port=where.port,
+            requests=_written(root, where, called, calling.token),
+            open=False,
+            room=calling.connections,
+            timeout_s=calling.timeout_s,
+            tls=where.tls,
+            ca=calling.ca,
+            token=calling.token,
+            kept=calling.kept,
+        )
+        with Clients(setup, called, admin, root, calling.processes) as found:
+            yield found
 
 
 def measure(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -46,6 +48,8 @@ class RunningServer:
 def serving(*models: str | Path, options: Sequence[str] = ()) -> Iterator[RunningServer]:
     """Serve models until the block ends: then the server is asked to, after 30 s killed.
 
+    SIGTERM is a KeyboardInterrupt meanwhile: no server outlives what started it.
+
     Args:
         models: Bundles, plain models, folders of versions.
         options: More words for `ortune serve`, such as ``("--instances", "2")``.
@@ -56,7 +60,7 @@ def serving(*models: str | Path, options: Sequence[str] = ()) -> Iterator[Runnin
     http, grpc = _free_ports()
     command = [sys.executable, "-m", "ortune.cli.main", "serve", *map(str, models)]
     command += ["--http-port", str(http), "--grpc-port", str(grpc), *options]
-    with TemporaryDirectory(prefix="ortune-serving-") as folder:
+    with TemporaryDirectory(prefix="ortune-serving-") as folder, _ended_in_order():
         log = Path(folder) / "log"
         with log.open("wb") as said:
             process = subprocess.Popen(
@@ -69,6 +73,19 @@ def serving(*models: str | Path, options: Sequence[str] = ()) -> Iterator[Runnin
             )
         finally:
             _end(process)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM unwind the main thread; other threads get no signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _free_ports() -> tuple[int, int]:

@@ -183,7 +183,7 @@ def remarks(found: Sequence[Repeated], *, processes: int, shared: int) -> list[s
         late = percentile([ns for level in one.levels for ns in level.late_ns], 99)
         if late is not None and one.answered and late > 0.1 * one.mean_ns and late > 1e6:
             made.append(
-                f"{name}: 1 % of the requests were sent {late / 1e6:.3g} ms or more after their "
+                f"{name}: 1 % of the requests were sent {late / 1e6:,.1f} ms or more after their "
                 "intended start, which is part of their latency: the client had no CPU, or no "
                 "connection left (--connections)"
             )

@@ -37,6 +37,12 @@ def between(
     """Return what happened between two statistics of a model; None where there are none."""
     if before is None or after is None:
         return None
+    with suppress(AttributeError, TypeError, ValueError):  # another server's may hold anything
+        return _grown(before, after)
+    return None
+
+
+def _grown(before: Mapping[str, Any], after: Mapping[str, Any]) -> ServerTimes:
 
     def grown(name: str, field: str) -> int:
         new, old = (one.get("inference_stats", {}).get(name, {}) for one in (after, before))

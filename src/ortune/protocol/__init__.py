@@ -1,1 +1,1 @@
-"""The Open Inference Protocol v2 as bytes and messages: parsed, checked, written; no sockets."""
+"""The Open Inference Protocol as bytes and messages: parsed, checked, written; no sockets."""

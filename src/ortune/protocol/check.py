@@ -10,6 +10,9 @@ from ortune.protocol.datatypes import RAW_ONLY, datatype, json_unfit
 from ortune.protocol.inference import Asked, InferRequest
 from ortune.protocol.status import Refused
 
+_WRONG_NUMBER = "expected {} inputs but got {} inputs for model '{}'."
+"""Triton's words, plurals and all."""
+
 
 def check(
     request: InferRequest,
@@ -102,7 +105,7 @@ def _outputs(request: InferRequest, outputs: dict[str, TensorSpec], model: str) 
 def _number(request: InferRequest, inputs: Sequence[TensorSpec], model: str) -> NoReturn:
     missing = [spec.name for spec in inputs if spec.name not in request.inputs]
     raise Refused(
-        f"expected {len(inputs)} inputs but got {len(request.inputs)} inputs for model '{model}'. "
+        f"{_WRONG_NUMBER.format(len(inputs), len(request.inputs), model)} "
         f"Got input(s) {_quoted(request.inputs)}, but missing required input(s) "
         f"{_quoted(missing)}. Please provide all required input(s)."
     )

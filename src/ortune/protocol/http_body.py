@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.protocol.datatypes import RAW_ONLY, dtype, json_unfit
 from ortune.protocol.inference import Asked, InferRequest, InferResponse, Output
 from ortune.protocol.parameters import classes, no_shared_memory, plain, timeout
@@ -189,7 +190,7 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray
     if len(data) != count:
         raise Refused(
             f"Unable to parse 'data': Shape does not match true shape of 'data' field: input "
-            f"'{name}' has {len(data)} elements for {shape}"
+            f"'{name}' has {wording.count(len(data), 'element')} for {shape}"
         )
     if kind.kind == "O":
         return np.array([one.encode() for one in data], object).reshape(shape)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.protocol.datatypes import dtype
 from ortune.protocol.status import Refused
 
@@ -27,7 +28,8 @@ def elements(name: str, shape: Sequence[Any]) -> int:
         Refused: It is no shape, or none that fits into memory.
     """
     if len(shape) > _MOST_DIMS:
-        raise Refused(f"input '{name}' has {len(shape)} dimensions, at most {_MOST_DIMS} may be")
+        found = wording.count(len(shape), "dimension")
+        raise Refused(f"input '{name}' has {found}, at most {_MOST_DIMS} may be")
     count = all_but_zero = 1
     for size in shape:
         if type(size) is not int or size < 0:
@@ -66,8 +68,8 @@ def from_raw(
     if not expected:
         return np.empty(shape, kind)
     if kind.kind == "b":
-        return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
-    array = np.frombuffer(data, kind)
+        return np.not_equal(np.frombuffer(data, np.uint8), 0).reshape(shape)
+    array: NDArray[Any] = np.frombuffer(data, kind)
     return (array if array.flags.aligned else array.copy()).reshape(shape)
 
 

@@ -58,11 +58,11 @@ def taken(asked: Serve, warn: Callable[[str], None], stack: ExitStack) -> Doors:
     Raises:
         BadSettings: One is not to be had, or cannot be used.
     """
-    if asked.http_port < 0 and asked.grpc_port < 0:
-        raise BadSettings("both ports are -1", fix="leave --http-port or --grpc-port out")
+    if not asked.http and not asked.grpc:
+        raise BadSettings("--no-http and --no-grpc leave nothing", fix="leave one of both out")
 
-    def address(port: int, option: str) -> Address | None:
-        if port < 0:
+    def address(wanted: bool, port: int, option: str) -> Address | None:
+        if not wanted:
             return None
         found = reserve(asked.host, port, option)
         stack.callback(found.close)
@@ -71,8 +71,8 @@ def taken(asked: Serve, warn: Callable[[str], None], stack: ExitStack) -> Doors:
     found = opened(
         asked,
         warn,
-        address(asked.http_port, "--http-port"),
-        address(asked.grpc_port, "--grpc-port"),
+        address(asked.http, asked.http_port, "--http-port"),
+        address(asked.grpc, asked.grpc_port, "--grpc-port"),
     )
     listening = found.http or found.grpc
     if listening is not None and not is_loopback(listening.host):

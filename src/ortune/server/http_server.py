@@ -99,7 +99,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, app: Application, certificate: Certificate | None, drain_s: float) -> None:
         super().__init__(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
+                app,
                 http=_Connection,
                 loop="none",
                 ws="none",
@@ -119,7 +119,7 @@ class HttpServer(uvicorn.Server):
         self.server_state: _State = _State()
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """Leave signals to whoever runs the loop."""
         yield
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal, Protocol, TextIO
 
@@ -32,7 +33,7 @@ _CLOSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class LoggedRequest:
     """A request that got its answer.
 
     Attributes:
@@ -58,10 +59,10 @@ class Answered:
     trace: str = ""
 
 
-class Observer(Protocol):
+class RequestObserver(Protocol):
     """Sees every request."""
 
-    def observe(self, answered: Answered) -> None:
+    def observe(self, answered: LoggedRequest) -> None:
         """Take note of it."""
 
 
@@ -85,9 +86,10 @@ class Journal:
         *,
         as_json: bool = False,
         every: bool = False,
-        observer: Observer | None = None,
+        observer: RequestObserver | None = None,
     ) -> None:
-        self._stream = stream or sys.stderr
+        # A process may have been started without stderr.
+        self._stream = stream or sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
         self._json, self._every, self._observer = as_json, every, observer
         self._most = _ALL_A_SECOND if every else _FAILED_A_SECOND
         self._second = self._told = self._left_out = 0
@@ -108,11 +110,11 @@ class Journal:
         error: str = "",
         trace: str = "",
     ) -> None:
-        """Log a request that was answered; see `Answered`."""
+        """Log a request that was answered; see `LoggedRequest`."""
         well = status in _OK
         if well and not self._every and self._observer is None:
             return
-        found = Answered(front, model, version, id, status, ms, queue_ms, rows, error, trace)
+        found = LoggedRequest(front, model, version, id, status, ms, queue_ms, rows, error, trace)
         if self._observer is not None:
             self._observer.observe(found)
         if (well and not self._every) or not self._may():
@@ -188,7 +190,7 @@ def _word(value: object) -> str:
 
 
 class Relay(logging.Handler):
-    """What libraries have to say goes into the journal, until `release`.
+    """What libraries have to say goes into the journal, until `detach`.
 
     Args:
         names: Their loggers; they log here alone.
@@ -203,7 +205,7 @@ class Relay(logging.Handler):
         for logger in self._before:
             logger.handlers, logger.propagate = [self], False
 
-    def release(self) -> None:
+    def detach(self) -> None:
         """Have the loggers log where they did before."""
         for logger, (handlers, propagate) in self._before.items():
             logger.handlers, logger.propagate = handlers, propagate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from ortune.engine import archive
@@ -51,10 +50,16 @@ def repository(asked: Serve, journal: Journal) -> Repository:
     Raises:
         BadSettings: A path is none, or two models have one name.
     """
-    return Repository(
+
+    def note(text: str) -> None:
+        if made.ready:  # before that, what is wrong is raised
+            journal.event("warning", text)
+
+    made = Repository(
         find(asked.names),
         opener(asked),
         explicit=asked.explicit,
         limits=limits(asked),
-        note=partial(journal.event, "warning"),
+        note=note,
     )
+    return made

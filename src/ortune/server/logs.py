@@ -29,7 +29,7 @@ def journal_of(asked: Serve, *, traced: bool = True) -> Iterator[Journal]:
             warnings.showwarning = lambda message, *_: journal.event("warning", str(message))
             yield journal
     finally:
-        relay.release()
+        relay.detach()
         if observer is not None:
             observer.close()
         journal.close()

@@ -31,7 +31,7 @@ _LINE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Job:
+class ServingJob:
     """What one of the processes is told; it comes as a line of JSON on stdin.
 
     Its stdin stays open as long as its parent lives: the end of it is the end of the process.
@@ -49,7 +49,7 @@ class Job:
         return json.dumps(written).encode() + b"\n"
 
     @classmethod
-    def of(cls, line: bytes) -> Job:
+    def of(cls, line: bytes) -> ServingJob:
         """Return what `line` wrote."""
         given = json.loads(line)
         http, grpc = (None if one is None else Address(*one) for one in given["places"])
@@ -86,7 +86,7 @@ class _Supervisor:
     async def run(self) -> int | None:
         """Return how many ended with requests unanswered; None where it was told twice."""
         jobs = [
-            Job(self._asked, self._doors.http, self._doors.grpc, cpus)
+            ServingJob(self._asked, self._doors.http, self._doors.grpc, cpus)
             for cpus in shares(usable_cpus(), self._asked.processes)
         ]
         keeping = [asyncio.create_task(self._keep(place, job)) for place, job in enumerate(jobs)]
@@ -105,7 +105,7 @@ class _Supervisor:
         for process in self._live.values():
             _send(process, signal.SIGTERM)
 
-    async def _keep(self, place: int, job: Job) -> int:
+    async def _keep(self, place: int, job: ServingJob) -> int:
         """Run one process, again and again until the end; return its last exit code."""
         loop, pause, begun = asyncio.get_running_loop(), _FIRST_S, False
         while not self._ending.is_set():
@@ -142,7 +142,7 @@ class _Supervisor:
             pause = min(2 * pause, _LONGEST_S)
         return 0
 
-    async def _begun(self, process: Process, job: Job) -> Listening | OrtuneError:
+    async def _begun(self, process: Process, job: ServingJob) -> Listening | OrtuneError:
         """Tell a process what to do and return what it says when it is ready, or why it is not."""
         assert process.stdin is not None and process.stdout is not None
         with suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""One process that serves: models, both front ends in one loop, and an end that loses nothing."""
+"""One process that serves: both front ends in one loop, and an end that loses nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-import grpc
-
 from ortune.core.wording import count
 from ortune.server import loading
 from ortune.server.addresses import listener
+from ortune.server.allocator import keep_freed_memory
 from ortune.server.doors import Doors
+from ortune.server.grpc.server import credentials
 from ortune.server.grpc.server import server as grpc_server
 from ortune.server.http.app import App
 from ortune.server.http_server import HttpServer
@@ -23,7 +23,6 @@ from ortune.server.repository.repository import Repository
 from ortune.server.repository.watch import watch
 from ortune.server.settings import Listening, Ready, Serve
 from ortune.server.signals import told
-from ortune.server.tls import Certificate
 
 End: TypeAlias = Callable[[], Awaitable[Any]]
 
@@ -45,6 +44,7 @@ def serve_here(asked: Serve, doors: Doors, journal: Journal, ready: Ready) -> in
         KeyboardInterrupt: It was told to end twice.
     """
     _raise_limit_of_files()
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop()) as runner:
         left = runner.run(_OneProcess(asked, doors, journal, ready).serve())
     if left is None:
@@ -111,7 +111,7 @@ class _OneProcess:
                 doors.access,
                 self._journal,
                 limits,
-                _credentials(doors.certificate),
+                credentials(doors.certificate),
                 str(doors.grpc),
             )
             await made.start()
@@ -146,12 +146,6 @@ class _OneProcess:
         else:
             self._journal.event("info", "ended: every accepted request was answered")
         return left
-
-
-def _credentials(given: Certificate | None) -> grpc.ServerCredentials | None:
-    if given is None:
-        return None
-    return grpc.ssl_server_credentials([(given.key.read_bytes(), given.path.read_bytes())])
 
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -32,8 +32,10 @@ class Serve(Request):
         models: Bundles, models, or folders of versions; NAME=PATH names one.
         on: Of plain models; of a bundle the plan to take, by its backend.
         host: Address to listen on; another than this machine's own lets others in.
-        http_port: Of HTTP; 0 takes any free one, -1 none.
-        grpc_port: Of gRPC; 0 takes any free one, -1 none.
+        http_port: Of HTTP; 0 takes any free one.
+        grpc_port: Of gRPC; 0 takes any free one.
+        http: Answer HTTP.
+        grpc: Answer gRPC.
         instances: Sessions of every model, each on CPUs of its own.
         max_batch: Rows that are computed together at most; 1 joins nothing.
         max_delay_us: Microseconds that a request waits for others to be joined with.
@@ -67,8 +69,10 @@ class Serve(Request):
     _: KW_ONLY
     on: Annotated[str | None, Option("BACKEND")] = None
     host: Annotated[str, Option("ADDRESS")] = "127.0.0.1"
-    http_port: Annotated[int, Option("PORT", low=-1, high=_PORTS)] = 8000
-    grpc_port: Annotated[int, Option("PORT", low=-1, high=_PORTS)] = 8001
+    http_port: Annotated[int, Option("PORT", high=_PORTS)] = 8000
+    grpc_port: Annotated[int, Option("PORT", high=_PORTS)] = 8001
+    http: bool = True
+    grpc: bool = True
     instances: Annotated[int, Option("N", shown="as in the bundle, else 1", per_cpu=1)] = 0
     max_batch: Annotated[int, Option("ROWS", shown="as in the bundle, else 8")] = 0
     max_delay_us: Annotated[int, Option("US", shown="as in the bundle, else none")] = 0

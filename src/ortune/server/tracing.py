@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.server.journal import Answered
+from ortune.server.journal import LoggedRequest
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -48,7 +48,7 @@ class Spans:
         self._tracer = self._provider.get_tracer("ortune.server")
         self._context = tracecontext.TraceContextTextMapPropagator()
 
-    def observe(self, answered: Answered) -> None:
+    def observe(self, answered: LoggedRequest) -> None:
         """Make the spans of one request, below the caller's where it has sent its own."""
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 

@@ -1,4 +1,4 @@
-"""One of several processes that serve: ``python -m ortune.server.worker``, told by its parent."""
+"""One of several processes that serve, told what by its parent on stdin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from ortune.core.errors import OrtuneError
 from ortune.server.doors import opened
 from ortune.server.logs import journal_of
-from ortune.server.processes import Job
+from ortune.server.processes import ServingJob
 from ortune.server.run import serve_here
 from ortune.server.signals import end_soon
 
@@ -26,7 +26,7 @@ LEFT_SOME, BAD, INTERRUPTED = 1, 2, 3
 
 def main() -> int:
     """Do what the line on stdin says; answer in one line of JSON, ready or why not."""
-    job = Job.of(sys.stdin.buffer.readline())
+    job = ServingJob.of(_line())
     answer = partial(_say, _private_stdout())
     orphaned = partial(_end_with_parent, job.asked.drain)
     threading.Thread(target=orphaned, name="ortune parent", daemon=True).start()
@@ -50,6 +50,14 @@ def main() -> int:
     return code
 
 
+def _line() -> bytes:
+    """Read the first line of stdin, byte by byte: a buffer's lock would outlive the thread."""
+    found = b""
+    while not found.endswith(b"\n") and (byte := os.read(0, 1)):
+        found += byte
+    return found
+
+
 def _private_stdout() -> BinaryIO:
     """Return stdout, and lead what libraries print there to the log."""
     kept = os.fdopen(os.dup(1), "wb")
@@ -65,8 +73,8 @@ def _say(out: BinaryIO, told: Any) -> None:
 
 def _end_with_parent(drain_s: float) -> None:
     """Wait for the end of stdin, which is that of the parent, and end too."""
-    with suppress(OSError, ValueError):
-        while sys.stdin.buffer.read(1):
+    with suppress(OSError):
+        while os.read(0, 1):
             pass
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(drain_s + _AFTER_S)

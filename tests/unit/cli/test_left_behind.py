@@ -16,8 +16,11 @@ from ortune.core.request import WorkerRequest, carried_out, parameters
 
 _CTX = click.Context(root)
 VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
-WITHOUT_WORKERS = {"compare", "diff", "pack", "reader", "report", "verify-signature"}
-"""Verbs that read files of results, or write them, in this process alone."""
+WITHOUT_WORKERS = {"compare", "diff", "pack", "reader", "report", "verify-signature"} | {
+    "loadtest",
+    "serve",
+}
+"""Verbs that read files of results, or write them, in this process alone; servers."""
 _GIVEN = {"action": "list", "price": "1/h", "bisect": True, "on": "cpu"}
 WRITING = [
     name
@@ -37,6 +40,7 @@ def asked(verb: str, folder: Path, out: Path):
     names = {one.name for one in parameters(kind)}
     fields |= {"out": out} if "out" in names else {}
     fields |= {"bisect": True} if "bisect" in names else {}
+    fields |= {"goal": "p99<=20ms"} if "goal" in names else {}
     return kind(**fields)
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.engine.scripted import DOUBLING, Doubling, row
 
 from ortune.backends.bucketed import Bucketed
+from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
@@ -176,10 +177,11 @@ def test_positions_that_mean_nothing_do_not_count() -> None:
         found[:, -1] = len(found)
         return {"y": found}
 
-    def real(feeds: Tensors, outputs: Tensors) -> Tensors:
-        return {"y": outputs["y"][:, :-1]}
+    class Real(Cpu):
+        def compared(self, feeds: Tensors, outputs: Tensors) -> Tensors:
+            return {"y": outputs["y"][:, :-1]}
 
-    assert Joint("m", DOUBLING, odd, real).prove([row(1)])
+    assert Joint("m", DOUBLING, odd, Real()).prove([row(1)])
     with pytest.warns(RuntimeWarning, match="otherwise than alone"):
         assert not Joint("m", DOUBLING, odd).prove([row(1)])
 

@@ -188,7 +188,7 @@ class TestKeys:
             (text, "Unable to load PEM file"),
             (tmp_path / "none.pem", "No such file or directory"),
             (tmp_path, "Is a directory"),
-            (keys[0], r"[\w ]+"),
+            (keys[0], r"[^.:\n]{1,80}"),
         ):
             said = rf"is no public key that can be used \(PEM; P-256, P-384 or P-521\): {why}\n"
             refused(signed, key, said, BadSettings)

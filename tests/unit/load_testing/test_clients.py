@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from tests.certificates import pair
 from tests.unit.load_testing.toy_servers import Script, over_grpc, over_http
 
 from ortune.core.errors import BadData, OrtuneError
@@ -151,13 +152,44 @@ def test_an_unknown_model_is_refused_with_those_there_are() -> None:
     assert "double" in error.value.fix
 
 
+def test_a_server_that_says_less() -> None:
+    """KServe's has no list of models and no statistics."""
+    told = {"/v2/repository/index": None, "/v2/models/double/stats": None}
+    with over_http(Script(told=told)) as url:
+        with pytest.raises(BadData, match="lists no model"):
+            clients(url).__enter__()
+        with clients(url, model="double") as found:
+            level = found.measure(Load(2, requests=10), warm_up_s=0)
+    assert (level.answered, level.server) == (10, None)
+
+
+@pytest.mark.parametrize("inputs", [3, [{"name": "x"}], [{"name": "x", "datatype": 5}], [[]]])
+def test_a_server_that_says_something_else(inputs: object) -> None:
+    script = Script(told={"/v2/models/double": {"inputs": inputs}})
+    with over_http(script) as url, pytest.raises(OrtuneError, match=r"cannot be read|datatype"):
+        clients(url, model="double").__enter__()
+
+
 def test_a_token_is_sent() -> None:
     script = Script(token="secret")
     with over_http(script) as url:
-        with pytest.raises(BadData), clients(url, model="double"):
-            pass
+        for model in ("double", ""):
+            with pytest.raises(BadData, match="lets nobody in: no token"):
+                clients(url, model=model).__enter__()
         with clients(url, calling=Calling(token="secret")) as found:
             assert found.measure(Load(1, requests=3), warm_up_s=0).errors == {}
+
+
+@BOTH
+def test_over_tls(serving: Serving, tmp_path: Path) -> None:
+    one, other = pair(tmp_path, "one"), pair(tmp_path, "other")
+    with serving(Script(), one) as url:  # type: ignore[call-arg]
+        with clients(url, calling=Calling(ca=str(one.certificate))) as found:
+            assert found.measure(Load(2, requests=10), warm_up_s=0).answered == 10
+        if serving is over_http:  # gRPC tries again and again for some seconds
+            with pytest.raises(OrtuneError, match="no server answers") as error:
+                clients(url, calling=Calling(ca=str(other.certificate))).__enter__()
+            assert "--ca" in error.value.fix
 
 
 def test_measure_alone() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
+
 from ortune.load_testing.usage import between, of_process
 
 
@@ -47,6 +49,11 @@ def test_a_server_without_a_history() -> None:
     found = between({}, statistics(10, 1.0, 2.0, 10))
     assert found is not None
     assert found.answered == 10
+
+
+@pytest.mark.parametrize("odd", [{"inference_stats": []}, {"inference_count": "many"}])
+def test_statistics_that_are_none(odd: dict[str, Any]) -> None:
+    assert between(odd, odd) is None
 
 
 def test_a_process_and_one_that_is_gone() -> None:

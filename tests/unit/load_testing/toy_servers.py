@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 import grpc
 import numpy as np
 from google.protobuf.json_format import ParseDict
+from tests.certificates import Pair
 
 from ortune.protocol import http_body, messages
 from ortune.protocol.inference import InferRequest, InferResponse, Output
@@ -38,6 +40,7 @@ class Script:
         factor: Of the output: 2 is right.
         models: Names that are listed.
         closes: Every answer closes its connection.
+        told: Path -> what is said there, in place of the usual.
         token: What the header must say.
         seen: Requests so far.
     """
@@ -47,6 +50,7 @@ class Script:
     factor: float = 2.0
     models: tuple[str, ...] = ("double",)
     closes: bool = False
+    told: Mapping[str, Any] = field(default_factory=dict)
     token: str = ""
     seen: int = 0
     connections: int = 0
@@ -92,14 +96,20 @@ class Script:
 
 
 @contextmanager
-def over_http(script: Script) -> Iterator[str]:
-    """Serve until the block ends; gives the address."""
+def over_http(script: Script, trusted: Pair | None = None) -> Iterator[str]:
+    """Serve until the block ends, with a certificate over TLS; gives the address."""
+    tls = None
+    if trusted is not None:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(trusted.certificate, trusted.key)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
     async def start() -> asyncio.Server:
-        return await asyncio.start_server(lambda r, w: _talk(script, r, w), "127.0.0.1", 0)
+        return await asyncio.start_server(
+            lambda r, w: _talk(script, r, w), "127.0.0.1", 0, ssl=tls
+        )
 
     async def end() -> None:
         server.close()
@@ -108,7 +118,7 @@ def over_http(script: Script) -> Iterator[str]:
 
     server = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         asyncio.run_coroutine_threadsafe(end(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
@@ -165,15 +175,17 @@ async def _reply(
         "/v2/repository/index": [{"name": one, "state": "READY"} for one in script.models],
         "/v2/models/double": METADATA,
         "/v2/models/double/stats": script.statistics(),
+        **script.told,
     }
-    if path in plain:
+    path = path.replace("/versions/1", "")
+    if plain.get(path) is not None:
         return 200, "", json.dumps(plain[path]).encode()
     return 404, "", b'{"error": "not found"}'
 
 
 @contextmanager
-def over_grpc(script: Script) -> Iterator[str]:
-    """Serve until the block ends; gives the address."""
+def over_grpc(script: Script, trusted: Pair | None = None) -> Iterator[str]:
+    """Serve until the block ends, with a certificate over TLS; gives the address."""
 
     def infer(body: bytes, context: grpc.ServicerContext) -> bytes:
         number = script.next()
@@ -203,9 +215,13 @@ def over_grpc(script: Script) -> Iterator[str]:
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(messages.SERVICE, handlers),)
     )
-    port = server.add_insecure_port("127.0.0.1:0")
+    if trusted is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        held = (trusted.key.read_bytes(), trusted.certificate.read_bytes())
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([held]))
     server.start()
     try:
-        yield f"grpc://127.0.0.1:{port}"
+        yield f"grpc{'s' if trusted else ''}://127.0.0.1:{port}"
     finally:
         server.stop(None).wait(10)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.protocol.kit import ARRAYS, http_answer, http_inputs, http_request, response, same
 
@@ -135,7 +135,8 @@ def test_numbers_beyond_float32_are_infinite() -> None:
         (body({**X, "shape": 4}), "Unable to parse 'shape'"),
         (body({**X, "shape": [[1], 2]}), "Unable to parse 'shape'"),
         (body({**X, "shape": [-1, 2]}), "Unable to parse 'shape'"),
-        (body({**X, "shape": [2**70, 2]}), "more elements"),
+        (body({**X, "shape": [2**70, 2]}), "Unable to parse 'shape'"),
+        (body({**X, "shape": [2**60, 2]}), "more elements"),
         (body({**X, "shape": [2**40]}), "Shape does not match true shape"),
         (body({**X, "data": [1]}), "Shape does not match true shape"),
         (body({**X, "data": [[1, 2], 3]}), "an element is no FP32"),
@@ -234,6 +235,7 @@ documents = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(documents, st.binary(max_size=40), st.none() | st.integers(-2, 60))
 def test_nothing_but_a_refusal_escapes(document: Any, tail: bytes, length: int | None) -> None:
     try:
@@ -243,6 +245,7 @@ def test_nothing_but_a_refusal_escapes(document: Any, tail: bytes, length: int |
     assert isinstance(found, InferRequest)
 
 
+@settings(deadline=None)
 @given(
     st.fixed_dictionaries(
         {

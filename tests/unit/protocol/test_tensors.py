@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from ortune.protocol.tensors import elements, from_raw, to_raw
 KINDS = ("bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(KINDS).flatmap(
         lambda kind: arrays.arrays(kind, arrays.array_shapes(min_dims=0, min_side=0))
@@ -31,6 +32,7 @@ def test_numbers_come_back(array: NDArray[Any]) -> None:
     assert back.tobytes() == array.tobytes()
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300)))
 def test_bytes_come_back(items: list[bytes]) -> None:
     array = np.array([*items, None], object)[:-1]

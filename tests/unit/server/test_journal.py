@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ortune.server.journal import Answered, Journal, Relay
+from ortune.server.journal import Journal, LoggedRequest, Relay
 
 HOSTILE = 'a\nb\r\x1b[31m"\u2028\u202e x=y'
 
@@ -113,17 +113,17 @@ def test_long_words_are_cut() -> None:
 
 def test_an_observer_sees_every_request_logged_or_not() -> None:
     class Seen(list[Any]):
-        def observe(self, answered: Answered) -> None:
+        def observe(self, answered: LoggedRequest) -> None:
             self.append(answered)
 
     out, seen = io.StringIO(), Seen()
     journal = Journal(out, observer=seen)
     journal.request("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, trace="00-1-2-01")
     assert lines(journal, out) == []
-    assert seen == [Answered("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, "", "00-1-2-01")]
+    assert seen == [LoggedRequest("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, "", "00-1-2-01")]
 
 
-def test_libraries_log_here_until_released() -> None:
+def test_libraries_log_here_until_detached() -> None:
     out = io.StringIO()
     journal = Journal(out, as_json=True)
     logger = logging.getLogger("ortune.test.library")
@@ -136,7 +136,7 @@ def test_libraries_log_here_until_released() -> None:
         except ValueError:
             logger.exception("it failed")
     finally:
-        relay.release()
+        relay.detach()
     logger.warning("elsewhere")
     odd, failed = (json.loads(line) for line in lines(journal, out))
     assert odd["level"] == "warning" and odd["event"].startswith("ortune.test.library: odd")

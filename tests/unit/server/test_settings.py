@@ -8,7 +8,7 @@ import pytest
 
 from ortune.core.errors import BadSettings
 from ortune.server.addresses import Address
-from ortune.server.processes import Job, shares
+from ortune.server.processes import ServingJob, shares
 from ortune.server.settings import Listening, Serve, read, spelled
 
 
@@ -35,8 +35,8 @@ def test_one_model_or_several(models: object) -> None:
 
 
 def test_a_job_survives_it_too() -> None:
-    job = Job(Serve("a.onnx"), Address("::1", 8000), None, (0, 2))
-    found = Job.of(job.line())
+    job = ServingJob(Serve("a.onnx"), Address("::1", 8000), None, (0, 2))
+    found = ServingJob.of(job.line())
     assert (found.http, found.grpc, list(found.cpus)) == (job.http, None, [0, 2])
     assert job.line().count(b"\n") == 1
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.server.journal import Answered
+from ortune.server.journal import LoggedRequest
 from ortune.server.tracing import Spans, spans
 
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def made(*requests: Answered) -> list[Any]:
+def made(*requests: LoggedRequest) -> list[Any]:
     exporter = memory.InMemorySpanExporter()
     tracer = Spans(exporter)
     for one in requests:
@@ -25,7 +25,7 @@ def made(*requests: Answered) -> list[Any]:
 
 
 def test_a_request_is_a_span_with_its_wait_and_its_work_inside() -> None:
-    queue, compute, whole = made(Answered("grpc", "toy", "1", "id-7", "OK", 8.0, 2.0, 4))
+    queue, compute, whole = made(LoggedRequest("grpc", "toy", "1", "id-7", "OK", 8.0, 2.0, 4))
     assert whole.name == "infer toy" and whole.parent is None
     assert whole.attributes["ortune.rows"] == 4
     assert whole.attributes["ortune.request_id"] == "id-7"
@@ -39,18 +39,18 @@ def test_a_request_is_a_span_with_its_wait_and_its_work_inside() -> None:
 
 
 def test_it_hangs_below_the_callers_own() -> None:
-    whole = made(Answered("http", "toy", "1", "", 200, 1.0, trace=PARENT))[-1]
+    whole = made(LoggedRequest("http", "toy", "1", "", 200, 1.0, trace=PARENT))[-1]
     assert f"{whole.context.trace_id:032x}" == PARENT.split("-")[1]
     assert f"{whole.parent.span_id:016x}" == PARENT.split("-")[2]
 
 
 @pytest.mark.parametrize("trace", ["nonsense", "00-0-0-00", "é" * 99])
 def test_a_header_that_is_none_is_passed_over(trace: str) -> None:
-    assert made(Answered("http", "toy", "1", "", 200, 1.0, trace=trace))[-1].parent is None
+    assert made(LoggedRequest("http", "toy", "1", "", 200, 1.0, trace=trace))[-1].parent is None
 
 
 def test_a_refusal_is_an_error() -> None:
-    (whole,) = made(Answered("http", "toy", "1", "", 400, 1.0, error="no input 'z'"))
+    (whole,) = made(LoggedRequest("http", "toy", "1", "", 400, 1.0, error="no input 'z'"))
     assert not whole.status.is_ok and whole.status.description == "no input 'z'"
 
 

@@ -1,1 +1,1 @@
-"""Choose by measuring how a bundle is served: sessions, batches, delay and threads for a goal."""
+"""Choose by measuring how a bundle is served: sessions, batches, delay, threads."""

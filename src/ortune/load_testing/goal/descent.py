@@ -12,7 +12,7 @@ from ortune.engine.instances import Serving
 from ortune.load_testing.goal.space import COORDINATES, ServingSpace
 from ortune.measurement.timing.stats import student
 
-MARGIN = 1.02
+MARGIN = 1.03
 """What settings must bring over those that they start from; less is noise more often than not."""
 CONFIDENCE = 0.95
 _LEAST_SD = 0.01
@@ -60,13 +60,13 @@ def descend(space: ServingSpace, start: Serving) -> Generator[Serving, float | N
                         break
                     tried[one] = Tried(one)
                     if not (yield from _paired(tried[one], best.ratio)):
-                        return _ranked(tried, start)
+                        return _ranked(tried, start, best)
                     if tried[one].ratio <= best.ratio * MARGIN:
                         break
                     best, moved, walked = tried[one], True, True
                 if walked:  # what lies behind was worse on the way here
                     break
-    return _ranked(tried, start)
+    return _ranked(tried, start, best)
 
 
 def _paired(one: Tried, to_beat: float) -> Generator[Serving, float | None, bool]:
@@ -81,9 +81,10 @@ def _paired(one: Tried, to_beat: float) -> Generator[Serving, float | None, bool
     return True
 
 
-def _ranked(tried: dict[Serving, Tried], start: Serving) -> list[Tried]:
+def _ranked(tried: dict[Serving, Tried], start: Serving, best: Tried) -> list[Tried]:
+    """Return where the walk ended, then the rest: a lone pair's luck is no rank."""
     others = [one for one in tried.values() if one.settings != start and one.ratios]
-    return sorted(others, key=lambda one: -one.ratio)
+    return sorted(others, key=lambda one: (one is not best, -one.ratio))
 
 
 def confirmed(ratios: Sequence[float]) -> Interval | None:

@@ -14,7 +14,7 @@ STEP = 1.08
 
 def requests(percentile: float, beyond: int) -> int:
     """Return how many requests tell a percentile by so many answers beyond it."""
-    return max(_FEWEST, math.ceil(_SPARE * beyond / (1 - percentile / 100)))
+    return max(_FEWEST, math.ceil(round(_SPARE * beyond / (1 - percentile / 100), 6)))
 
 
 def sustained(

@@ -24,18 +24,22 @@ from ortune.engine.instances import Serving
 from ortune.engine.load import load
 from ortune.engine.signing import signature_of
 from ortune.load_testing import slo
-from ortune.load_testing.goal.descent import Tried, confirmed, descend
+from ortune.load_testing.goal.descent import MARGIN, Tried, confirmed, descend
 from ortune.load_testing.goal.result import GoalResult, TriedRow
 from ortune.load_testing.goal.servers import ROUGHLY, WELL, Measures, Scores, Servers
 from ortune.load_testing.goal.space import ServingSpace
 from ortune.load_testing.requests import LoadTest
+from ortune.measurement.machine import noise
 
 FEWEST_PAIRS, PAIRS = 3, 6
 """Fresh pairs of servers that confirm: the fewest that say anything, and how many are meant."""
 _START_S = 4.0
 """What starting a server takes, about."""
+_PAIR_LEVELS = 6
+"""Of a pair, about: the first turn has more, as nothing is known then."""
 _LEVELS = 40
 """Of the shortest search: one turn of the defaults, one pair, and the fewest that confirm it."""
+NOISY = "this machine is too noisy for a verdict on these times"
 UNSIGNED = "the signature is of the file as it was: the copy has none (ortune pack --sign)"
 
 
@@ -79,11 +83,11 @@ class Search:
         """
         defaults = Serving()
         with self._servers.started(defaults, "defaults") as home:
-            self._tell("the defaults")
+            self._tell("serving the defaults")
             self._scores.begin(home)
             self._demand_time()
-            before, took = self._timed(lambda: self._scores.turn([home])[0])
-            self._pair_s = 2 * took + _START_S
+            before = self._scores.turn([home])[0]
+            self._pair_s = _PAIR_LEVELS * (self._scores.level_s(ROUGHLY) + 1) + _START_S
             tried = self._tried(home, defaults)
         fresh = self._fresh(tried[0].settings) if tried else []
         ratio = confirmed(fresh)
@@ -118,11 +122,12 @@ class Search:
         Raises:
             BadSettings: The time is too short for this percentile of this model.
         """
-        needed = _LEVELS * self._scores.level_s
+        level_s = self._scores.level_s(ROUGHLY)
+        needed = _LEVELS * level_s
         if self._seconds < needed:
             tail = self._scores.goal.percentile
             raise BadSettings(
-                f"p{tail:g} takes {self._scores.level_s:.0f} s for each rate that is asked about "
+                f"p{tail:g} takes {level_s:.0f} s for each rate that is asked about "
                 f"here, and {self._seconds:.0f} s are given for all of it",
                 fix=f"give --time {math.ceil(needed / 60)}m, or a goal on a lower percentile",
             )
@@ -134,10 +139,11 @@ class Search:
     def _tried(self, home: Measures, defaults: Serving) -> list[Tried]:
         """Walk through the settings while there is time for that and for what confirms."""
         steps = descend(self._space, defaults)
+        dearer = self._scores.level_s(WELL) / self._scores.level_s(ROUGHLY)
         try:
             one = next(steps)
             while True:
-                enough = self._left >= (1 + FEWEST_PAIRS * WELL / ROUGHLY) * self._pair_s
+                enough = self._left >= (1 + FEWEST_PAIRS * dearer) * self._pair_s
                 one = steps.send(self._pair(home, one) if enough else None)
         except StopIteration as done:
             tried: list[Tried] = done.value
@@ -145,7 +151,7 @@ class Search:
 
     def _pair(self, home: Measures, how: Serving) -> float:
         """Return the score of settings over the defaults', 0 where they cannot be served."""
-        self._tell(self._space.spelled(how))
+        self._tell(f"serving {self._space.spelled(how)}")
         try:
             with self._servers.started(how, "candidate") as other:
                 found, took = self._timed(lambda: self._ratio(home, other))
@@ -187,7 +193,7 @@ class Search:
         return call(), self._clock() - start
 
     def _tell(self, what: str) -> None:
-        self._sink(Progress(f"serving {what}", self._seconds - self._left, self._seconds))
+        self._sink(Progress(what, self._seconds - self._left, self._seconds))
 
     def _verdict(self, tried: Sequence[Tried], ratio: Interval | None, pairs: int) -> str:
         if not tried:
@@ -200,7 +206,9 @@ class Search:
         if ratio.low > 1:
             return f"{best}: {said}"
         others = wording.count(len(tried), "other setting")
-        return f"the defaults are best: of {others} the best, {best}, has {said}"
+        if ratio.high <= MARGIN:
+            return f"the defaults are best: of {others} the best, {best}, has {said}"
+        return f"the defaults stay: of {others} none is known to be better; {best} has {said}"
 
 
 def search(asked: LoadTest) -> GoalResult:
@@ -229,8 +237,11 @@ def search(asked: LoadTest) -> GoalResult:
         write(path, plain, Serving())
         space = _space(asked, plain, goal.limit_ns / 1e3)
         scores = Scores(goal, asked.rate[0] if asked.rate else 0.0)
+        before = noise.snapshot()
         found = Search(servers, space, scores, asked.time, asked.sink).run()
-    result = replace(found, bundle=str(path), goal=str(goal))
+        judged = noise.judge(noise.between(before, noise.snapshot()))
+    notes = (*found.notes, *([NOISY, *judged.advice] if judged.too_noisy else ()))
+    result = replace(found, bundle=str(path), goal=str(goal), notes=notes)
     if asked.out is None:
         return result
     if signature_of(path).exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ from ortune.load_testing.slo import LatencyLimit
 
 ROUGHLY, WELL = 4, 10
 """Answers beyond the percentile while settings are looked for, and when they are confirmed."""
+LEVEL_S = 2.0
+"""Seconds of a level at least: a queue that grows, and a neighbour's bursts, take time to show."""
 CALLERS = 32
 """Of the closed loop that tells how much a server can do at all."""
 _LONE_S, _FULL_S, _WARM_UP_S = 1.0, 2.0, 0.5
@@ -81,10 +84,13 @@ class Scores:
         self._bounds = least, 10 * max(full.rate, lone.rate, least)
         self._last = _CAUTION * full.rate
 
-    @property
-    def level_s(self) -> float:
-        """Seconds of a level, about."""
-        return requests(self.goal.percentile, self.beyond) / (self.rate or self._last)
+    def level_s(self, beyond: int) -> float:
+        """Return the seconds of a level, about.
+
+        Args:
+            beyond: Answers beyond the percentile.
+        """
+        return max(LEVEL_S, requests(self.goal.percentile, beyond) / (self.rate or self._last))
 
     def turn(self, servers: Sequence[Measures]) -> list[float]:
         """Score servers one after the other, all by the same arrivals and from the same rate."""
@@ -107,7 +113,7 @@ class Scores:
 
     def _percentile(self, server: Measures, rate: float) -> float:
         """Return the goal's percentile at a rate in ns; what was not answered took forever."""
-        wanted = requests(self.goal.percentile, self.beyond)
+        wanted = max(requests(self.goal.percentile, self.beyond), math.ceil(LEVEL_S * rate))
         load = Load(rate=rate, requests=wanted, seed=self._turns)
         level = server.measure(load, warm_up_s=_WARM_UP_S)
         self.client_limits |= level.client_limits

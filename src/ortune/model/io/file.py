@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from ortune.core.errors import BadModel, OrtuneError, gist
 from ortune.model.io import external, names, normalize, protobuf, wellformed

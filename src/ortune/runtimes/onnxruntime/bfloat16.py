@@ -1,53 +1,48 @@
-"""Runs of models with bfloat16 inputs or outputs, which onnxruntime's `run` takes from nobody."""
+"""Runs with tensors of bfloat16, which onnxruntime's own ``run`` knows no NumPy type for."""
 
 from __future__ import annotations
 
 import ctypes
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.session import Tensors
-
-Run: TypeAlias = Callable[[Sequence[str], Tensors], list[NDArray[Any]]]
-
-_TYPE, _ONNX_TYPE = "tensor(bfloat16)", 16
-"""As onnxruntime names it; the number of ``TensorProto.BFLOAT16``."""
+NAME = "tensor(bfloat16)"
+_ELEMENT = 16
+"""ONNX' number of the type."""
 
 
-def runner(session: Any) -> Run | None:
-    """Return what runs a session through its own values; None where its `run` does.
+def run(
+    session: Any, names: Sequence[str], feeds: Mapping[str, NDArray[Any]]
+) -> list[NDArray[Any]]:
+    """Run once and return the outputs of these names.
 
-    NumPy has no bfloat16: arrays of ml_dtypes' are handed over, and taken, as they lie in memory.
+    Args:
+        session: onnxruntime's.
     """
-    values = (*session.get_inputs(), *session.get_outputs())
-    return partial(_run, session) if any(one.type == _TYPE for one in values) else None
-
-
-def _run(session: Any, names: Sequence[str], feeds: Tensors) -> list[NDArray[Any]]:
-    kept = {name: np.require(array, requirements="C") for name, array in feeds.items()}
-    given = {name: _value(array) for name, array in kept.items()}  # views: `kept` outlives the run
-    return [_array(one) for one in session.run_with_ort_values(list(names), given)]
+    given = {name: _value(array) for name, array in feeds.items()}
+    return [_array(value) for value in session.run_with_ort_values(names, given)]
 
 
 def _value(array: NDArray[Any]) -> Any:
     from onnxruntime import OrtValue
 
-    if array.dtype != ml_dtypes.bfloat16:
-        return OrtValue.ortvalue_from_numpy(array)
-    return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
+    whole = np.ascontiguousarray(array)
+    if array.dtype.name != "bfloat16":
+        return OrtValue.ortvalue_from_numpy(whole)
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(whole.view(np.uint16), _ELEMENT)
 
 
 def _array(value: Any) -> NDArray[Any]:
-    if value.data_type() != _TYPE:
+    """Return a copy: the memory is the value's."""
+    if value.data_type() != NAME:
         found: NDArray[Any] = value.numpy()
         return found
+    import ml_dtypes
+
     shape = value.shape()
-    size = 2 * math.prod(shape)
-    data = ctypes.string_at(value.data_ptr(), size) if size else b""
-    return np.frombuffer(bytearray(data), ml_dtypes.bfloat16).reshape(shape)
+    made = np.empty(shape, ml_dtypes.bfloat16)
+    ctypes.memmove(made.ctypes.data, value.data_ptr(), made.nbytes)
+    return made

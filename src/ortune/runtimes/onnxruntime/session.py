@@ -36,10 +36,15 @@ class OrtSession(InProcess):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self._names = [value.name for value in inner.get_outputs()]
-        self._run = bfloat16.runner(inner) or inner.run
+        held = {value.type for value in (*inner.get_inputs(), *inner.get_outputs())}
+        self._bfloat16 = bfloat16.NAME in held
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        return dict(zip(self._names, self._run(self._names, feeds), strict=True))
+        if self._bfloat16:
+            found = bfloat16.run(self.inner, self._names, feeds)
+        else:
+            found = self.inner.run(self._names, feeds)
+        return dict(zip(self._names, found, strict=True))
 
     def placement(self) -> Mapping[str, int]:
         """Read the runtime's own record of which provider took how many nodes."""

@@ -20,6 +20,8 @@ from ortune.server.repository.served import Limits
 
 IN_FLIGHT = 128
 """Requests of one stream that wait or are computed at the same time; further ones are not read."""
+_MOST_NAME = 128
+"""Characters of what a client calls things, in the journal."""
 _FINAL = "triton_final_response"
 """Parameter of an answer in a stream: no other one follows to the same request."""
 
@@ -125,10 +127,8 @@ class Inference:
             status, error = answer.status.grpc, answer.text
         finally:
             ms = (perf_counter_ns() - began) / 1e6
-            told = id or call.id
-            self._journal.request(
-                "grpc", model, version, told, status, ms, queue_ms, rows, error, call.trace
-            )
+            told = model[:_MOST_NAME], version[:_MOST_NAME], (id or call.id)[:_MOST_NAME]
+            self._journal.request("grpc", *told, status, ms, queue_ms, rows, error, call.trace)
         return _Reply(id, answer)
 
     def _in_time(self, request: InferRequest, call: Caller) -> InferRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import socket
 from typing import Any
 
@@ -10,11 +10,11 @@ import grpc
 
 from ortune.core.errors import BadSettings
 from ortune.server.access import Access
-from ortune.server.grpc.inference import Inference
 from ortune.server.grpc.service import Service
 from ortune.server.journal import Journal
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.served import Limits
+from ortune.server.tls import Certificate
 
 _INT = 2**31 - 1
 """gRPC's options are C ints."""
@@ -24,6 +24,8 @@ _PING_MS = 5_000
 """Clients may ask so often themselves; gRPC's own limit of 5 minutes ends their connections."""
 _HANDSHAKE_MS = 10_000
 """For TLS and the first frames: who connects and says nothing is cut."""
+_LAME_DUCK_S = 0.5
+"""Seconds in which clients that go on asking learn that they should not."""
 _BESIDE = 64
 """Calls beside those that a model's queue can hold: metadata, health, statistics."""
 
@@ -35,8 +37,8 @@ class GrpcServer:
         port: It listens there from the beginning on, and answers from `start` on.
     """
 
-    def __init__(self, inner: Any, inference: Inference, port: int) -> None:
-        self._inner, self._inference, self.port = inner, inference, port
+    def __init__(self, inner: Any, service: Service, port: int) -> None:
+        self._inner, self._service, self.port = inner, service, port
 
     async def start(self) -> None:
         """Answer."""
@@ -45,9 +47,12 @@ class GrpcServer:
     async def stop(self, seconds: float) -> None:
         """Take no more calls; return when those that run are answered, or time is up.
 
-        Streams are answered as far as they were read, and then end.
+        Streams are answered as far as they were read, and then end. gRPC itself drops calls that
+        arrive while it stops, as if they had been cancelled: before that, they are told.
         """
-        self._inference.end_streams()
+        self._service.ending = True
+        self._service.inference.end_streams()
+        await asyncio.sleep(_LAME_DUCK_S)
         await self._inner.stop(seconds)
 
 
@@ -64,7 +69,7 @@ def server(
     """Take a port, inside the event loop that will serve.
 
     Args:
-        credentials: For TLS; None for clear text.
+        credentials: For TLS, see `credentials`; None for clear text.
         address: ``127.0.0.1:8001`` or ``[::1]:8001``; port 0 takes any free one.
         shared: Other processes may listen on the same port (SO_REUSEPORT), and share its
             connections. Else whoever listens there already is in the way.
@@ -72,15 +77,21 @@ def server(
     Raises:
         BadSettings: The port is not to be had.
     """
-    # What gRPC writes to stderr itself, such as every handshake that fails, is no log of ours.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _demand_free(address, shared)
     service = Service(repository, access, journal, limits)
     inner = grpc.aio.server(
         handlers=(service,),
         options=_options(limits, shared),
         maximum_concurrent_rpcs=_calls(limits),
     )
-    return GrpcServer(inner, service.inference, _listen(inner, address, credentials))
+    return GrpcServer(inner, service, _listen(inner, address, credentials))
+
+
+def credentials(given: Certificate | None) -> grpc.ServerCredentials | None:
+    """Return what `server` needs for TLS; None for clear text."""
+    if given is None:
+        return None
+    return grpc.ssl_server_credentials([(given.key.read_bytes(), given.path.read_bytes())])
 
 
 def _options(limits: Limits, shared: bool) -> list[tuple[str, int]]:
@@ -109,23 +120,33 @@ def _listen(server: Any, address: str, credentials: grpc.ServerCredentials | Non
             return int(server.add_insecure_port(address))
         return int(server.add_secure_port(address, credentials))
     except RuntimeError:
-        raise BadSettings(
-            f"gRPC cannot listen on {address}: {_in_the_way(address)}",
-            fix="give another --grpc-port (0 takes any free one), or end what listens there",
-        ) from None
+        raise _not_listening(address, "it was taken meanwhile") from None
 
 
-def _in_the_way(address: str) -> str:
-    """Say why an address is not to be had, which gRPC keeps to itself."""
+def _demand_free(address: str, shared: bool) -> None:
+    """Take an address for a moment: gRPC keeps to itself, or to stderr, why it cannot.
+
+    Raises:
+        BadSettings: It is not to be had.
+    """
     host, _, port = address.rpartition(":")
     try:
         family, kind, _, _, where = socket.getaddrinfo(
             host.strip("[]"), int(port), type=socket.SOCK_STREAM
         )[0]
         with socket.socket(family, kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared and hasattr(socket, "SO_REUSEPORT"):
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             tried.bind(where)
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        raise _not_listening(address, (error.strerror or str(error)).lower()) from None
     except ValueError:
-        return "it is no address"
-    return "it is taken"
+        raise _not_listening(address, "it is no address") from None
+
+
+def _not_listening(address: str, why: str) -> BadSettings:
+    return BadSettings(
+        f"gRPC cannot listen on {address}: {why}",
+        fix="give another --grpc-port (0 takes any free one), or end what listens there",
+    )

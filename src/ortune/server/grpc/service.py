@@ -11,9 +11,9 @@ from google.protobuf.message import DecodeError
 from ortune.protocol import messages, metadata
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.access import Access
-from ortune.server.grpc.answers import Answering, Answers
 from ortune.server.grpc.calls import caller, inflated, received, refuse
 from ortune.server.grpc.inference import Inference
+from ortune.server.grpc.methods import Answering, ServerMethods
 from ortune.server.journal import Journal
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.served import Limits
@@ -31,6 +31,9 @@ _DENIED = Refused(
 )
 
 
+_ENDING = Refused("the server is shutting down", Status.UNAVAILABLE)
+
+
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     """All methods of the service, and gRPC's health check.
 
@@ -39,6 +42,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     Attributes:
         inference: What answers the two methods that ask a model.
+        ending: Refuse every new call.
     """
 
     def __init__(
@@ -47,11 +51,15 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.inference = Inference(repository, journal, limits)
         self._repository, self._access = repository, access
         self._journal, self._limits = journal, limits
-        self._handlers = self._made(Answers(repository).by_method())
+        self._handlers = self._made(ServerMethods(repository).by_name())
         self._deny = grpc.stream_stream_rpc_method_handler(self._denied)
+        self._end = grpc.stream_stream_rpc_method_handler(self._ended)
+        self.ending = False
 
     def service(self, handler_call_details: Any) -> Any:
         """Return what answers a call; None where there is no such method."""
+        if self.ending:
+            return self._end
         method = handler_call_details.method
         found = self._handlers.get(method)
         if found is None or self._access.open or method in _OPEN:
@@ -97,6 +105,9 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _denied(self, requests: Any, context: Any) -> None:
         await self._refuse(context, _DENIED)
+
+    async def _ended(self, requests: Any, context: Any) -> None:
+        await self._refuse(context, _ENDING)
 
     async def _refuse(self, context: Any, error: Refused) -> NoReturn:
         self._journal.request(

@@ -7,7 +7,8 @@ from time import perf_counter_ns
 
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.access import Access
-from ortune.server.http.bodies import PERIOD_S, Bodies, Disconnected
+from ortune.server.http import watch
+from ortune.server.http.bodies import Bodies, Disconnected
 from ortune.server.http.exchange import (
     Exchange,
     Header,
@@ -27,6 +28,7 @@ _OPEN = (["v2", "health", "live"], ["v2", "health", "ready"])
 """What needs no token: whoever watches over processes has none."""
 _BEARER: Header = (b"www-authenticate", b"Bearer")
 _CLOSE: Header = (b"connection", b"close")
+_LATE = "the body of the request did not come in time"
 _MOST_NAME = 128
 """Characters of a name that is no model's, in the journal."""
 
@@ -58,7 +60,11 @@ class App:
             raise NotImplementedError(f"no {scope['type']}")
         began = perf_counter_ns()
         exchange = Exchange(scope, receive)
-        reply, error = await self._replied(exchange)
+        watching = watch.ClientWatch(exchange)
+        try:
+            reply, error = await self._replied(exchange)
+        finally:
+            watching.end()
         if reply.status >= 400 or exchange.told:
             self._journal.request(
                 "http",
@@ -67,7 +73,8 @@ class App:
                 exchange.id,
                 reply.status,
                 (perf_counter_ns() - began) / 1e6,
-                rows=exchange.rows,
+                exchange.queue_ms,
+                exchange.rows,
                 error=error,
                 trace=exchange.header(b"traceparent"),
             )
@@ -83,6 +90,8 @@ class App:
         except Disconnected:
             exchange.gone = True
         except asyncio.CancelledError:
+            if exchange.late:
+                return error_reply(408, _LATE), _LATE
             if not exchange.gone:
                 raise
         except Exception as error:
@@ -119,7 +128,8 @@ async def _send(exchange: Exchange, reply: Reply, send: Send) -> None:
     last = chunks[-1] if chunks else b""
     if exchange.pending:
         await send({"type": "http.response.body", "body": last, "more_body": True})
-        await _heard_out(exchange)
+        if not exchange.late:
+            await _heard_out(exchange)
         last = b""
     await send({"type": "http.response.body", "body": last, "more_body": False})
 
@@ -127,7 +137,7 @@ async def _send(exchange: Exchange, reply: Reply, send: Send) -> None:
 async def _heard_out(exchange: Exchange) -> None:
     """Read what a client still sends, for so long as a body may take."""
     try:
-        async with asyncio.timeout(PERIOD_S):
+        async with asyncio.timeout(watch.PERIOD_S):
             while (await exchange.receive()).get("more_body", False):
                 pass
     except TimeoutError:

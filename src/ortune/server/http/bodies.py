@@ -1,4 +1,4 @@
-"""Bodies of requests: read and inflated under one cap, and in time."""
+"""Bodies of requests: read and inflated under one cap."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ import numpy as np
 from ortune.protocol.status import Refused, Status
 from ortune.server.http.exchange import Exchange, HttpError
 
-PERIOD_S = 10.0
-"""Seconds that a body may take, or as much of it as `RATE` says."""
-RATE = 1 << 14
-"""Bytes a second that a client sends at least, where its body takes longer."""
 _ENCODINGS = ("gzip", "deflate")
 _STEP = 1 << 18
 """Bytes that are inflated before others have their turn: less than 1 ms."""
@@ -57,21 +53,18 @@ class Bodies:
 
         Raises:
             Refused: It is too large, or cannot be inflated, or too much is held.
-            HttpError: Its encoding is not known, or it does not come in time.
+            HttpError: Its encoding is not known.
             Disconnected: The client went away.
         """
         inflater = _inflater(exchange.header(b"content-encoding").lower())
         self._demand_fits(int(exchange.header(b"content-length") or 0))
         body = _Body()
         try:
-            async with asyncio.timeout(PERIOD_S) as limit:
-                await self._receive(exchange, body, inflater, limit)
+            await self._receive(exchange, body, inflater)
             if inflater is not None and not inflater.eof:
                 raise _not_inflated("it ends too early")
-        except BaseException as error:
+        except BaseException:
             self._held -= body.size
-            if isinstance(error, TimeoutError):
-                raise HttpError(408, "the body did not come in time") from None
             raise
         return body.parts[0] if len(body.parts) == 1 else _joined(body.parts, body.size, head)
 
@@ -79,21 +72,15 @@ class Bodies:
         """Hold so many bytes less."""
         self._held -= size
 
-    async def _receive(
-        self, exchange: Exchange, body: _Body, inflater: Any, limit: asyncio.Timeout
-    ) -> None:
-        sent, mark = 0, RATE * PERIOD_S
+    async def _receive(self, exchange: Exchange, body: _Body, inflater: Any) -> None:
         while exchange.pending:
             message = await exchange.receive()
             if message["type"] != "http.request":
                 raise Disconnected
             exchange.pending = message.get("more_body", False)
             part: bytes = message.get("body", b"")
-            sent += len(part)
-            self._demand_fits(sent)
-            if sent > mark:
-                mark = sent + RATE * PERIOD_S
-                limit.reschedule(asyncio.get_running_loop().time() + PERIOD_S)
+            exchange.received += len(part)
+            self._demand_fits(exchange.received)
             if inflater is None:
                 self._keep(body, part)
             else:
@@ -149,7 +136,7 @@ def _joined(parts: Sequence[bytes], size: int, head: int) -> memoryview:
     """Return the parts in one piece, in which byte `head` is aligned."""
     room = np.empty(size + _ALIGNED, np.uint8)
     start = -(room.ctypes.data + head) % _ALIGNED
-    whole = memoryview(room)[start : start + size]
+    whole = room.data[start : start + size]
     at = 0
     for part in parts:
         whole[at : at + len(part)] = part

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -55,22 +54,27 @@ class Exchange:
         version: Its version, where it names one.
         echo: ``x-request-id``, where it may stand in a log and a header.
         id: That or, if it has one of its own, the body's.
+        queue_ms: Milliseconds that it waited, once it is answered.
         rows: Of its batch, as far as it was read.
         told: Whether the journal hears of it where all goes well.
-        gone: Whether the client went away meanwhile.
+        received: Bytes of its body.
+        late: Whether it did not come in time.
+        gone: Whether the client went away.
     """
 
     __slots__ = (
-        "_watcher",
         "echo",
         "gone",
         "headers",
         "id",
+        "late",
         "method",
         "model",
         "path",
         "pending",
+        "queue_ms",
         "receive",
+        "received",
         "rows",
         "told",
         "version",
@@ -91,28 +95,13 @@ class Exchange:
         self.model = self.version = ""
         self.echo = _harmless(self.headers.get(b"x-request-id", b""))
         self.id = self.echo.decode()
-        self.rows = 0
-        self.told = self.gone = False
-        self._watcher: asyncio.Task[None] | None = None
+        self.rows = self.received = 0
+        self.queue_ms = 0.0
+        self.told = self.gone = self.late = False
 
     def header(self, name: bytes) -> str:
         """Return a header as text, empty without it."""
         return self.headers.get(name, b"").decode("latin-1")
-
-    def watch(self, task: asyncio.Task[Any]) -> None:
-        """Cancel a task when the client goes away; for requests that were read to their end."""
-        self._watcher = asyncio.ensure_future(self._cancel_when_gone(task))
-
-    def unwatch(self) -> None:
-        """Watch no more."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-
-    async def _cancel_when_gone(self, task: asyncio.Task[Any]) -> None:
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        task.cancel()
 
 
 def json_reply(value: Any, status: int = 200, *headers: Header) -> Reply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 
@@ -19,8 +18,6 @@ from ortune.server.repository.served import Served
 
 PICTURES = ("image/jpeg", "image/png")
 _LENGTH = b"inference-header-content-length"
-_PATIENCE_S = 0.1
-"""Seconds after which it is looked whether the client is still there: looking costs a task."""
 _JOINED = 1 << 16
 """Bytes of an answer that is copied into one piece: cheaper than a write for each of its parts."""
 
@@ -49,13 +46,9 @@ class HttpInference:
         given = exchange.headers.get(_LENGTH)
         head = None if given is None else http_body.header_length(given.decode("latin-1"))
         body = await self._bodies.read(exchange, head or 0)
-        task = asyncio.current_task()
-        watch = asyncio.get_running_loop().call_later(_PATIENCE_S, exchange.watch, task)
         try:
             return await _answer(exchange, served, body, head)
         finally:
-            watch.cancel()
-            exchange.unwatch()
             self._bodies.release(len(body))
 
 
@@ -66,6 +59,7 @@ async def _answer(
     if kind in PICTURES:
         exchange.rows = 1
         response = await served.infer_picture(bytes(body), exchange.id)
+        exchange.queue_ms = response.queue_ns / 1e6
         return _reply(response, InferRequest({}))
     if head == 0:
         asked = raw_request(body, served.inputs, batched=served.max_batch > 0)
@@ -74,7 +68,9 @@ async def _answer(
     exchange.id = asked.id or exchange.id
     if served.max_batch:
         exchange.rows = _rows(asked)
-    return _reply(await served.infer(asked), asked)
+    response = await served.infer(asked)
+    exchange.queue_ms = response.queue_ns / 1e6
+    return _reply(response, asked)
 
 
 def _reply(response: InferResponse, asked: InferRequest) -> Reply:
@@ -108,13 +104,13 @@ def raw_request(
         )
     name, kind = inputs[0].name, datatype(inputs[0].dtype)
     if kind == "BYTES":  # the body is one element
-        data, count = len(body).to_bytes(4, "little") + body, 1
+        body, count = len(body).to_bytes(4, "little") + body, 1
     else:
-        data, count = body, len(body) // dtype(kind).itemsize
+        count = len(body) // dtype(kind).itemsize
     if -1 in shape:
         known = math.prod(dim for dim in shape if dim > 0)
         shape[shape.index(-1)] = count // known
-    array = from_raw(name, kind, shape, data)
+    array = from_raw(name, kind, shape, body)
     return InferRequest({name: array}, binary=True, datatypes={name: kind})
 
 

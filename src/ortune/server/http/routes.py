@@ -1,4 +1,4 @@
-"""The protocol's routes, but for infer requests: what models and the server say, and control."""
+"""The protocol's routes: what models and the server say of themselves, and their control."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import psutil
 
+from ortune.server.repository.counters import REASONS
 from ortune.server.repository.served import Served
-from ortune.server.repository.tally import REASONS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TIMES = {
@@ -30,31 +30,31 @@ def text(served: Iterable[Served]) -> str:
 
 def _models(served: list[Served]) -> Iterator[str]:
     labels = [f'model="{one.name}",version="{one.version}"' for one in served]
-    tallies = [one.tally for one in served]
+    counters = [one.counters for one in served]
     name = "nv_inference_request_success"
     yield from _head(name, "Number of successful inference requests, all batch sizes")
     yield from (
-        f"{name}{{{who}}} {one.answered}" for who, one in zip(labels, tallies, strict=True)
+        f"{name}{{{who}}} {one.answered}" for who, one in zip(labels, counters, strict=True)
     )
     name = "nv_inference_request_failure"
     yield from _head(name, "Number of failed inference requests, all batch sizes")
-    for who, one in zip(labels, tallies, strict=True):
+    for who, one in zip(labels, counters, strict=True):
         yield from (f'{name}{{{who},reason="{why}"}} {one.failed[why]}' for why in REASONS)
     name = "nv_inference_count"
     yield from _head(name, "Number of inferences performed, rows of a batch one by one")
-    yield from (f"{name}{{{w}}} {one.inferences}" for w, one in zip(labels, tallies, strict=True))
+    yield from (f"{name}{{{w}}} {one.inferences}" for w, one in zip(labels, counters, strict=True))
     name = "nv_inference_exec_count"
     yield from _head(name, "Number of model executions performed, a batch as one")
-    for who, one in zip(labels, tallies, strict=True):
+    for who, one in zip(labels, counters, strict=True):
         yield f"{name}{{{who}}} {sum(runs.count for runs in one.runs.values())}"
     for part, (key, what) in _TIMES.items():
         name = f"nv_inference_{part}_duration_us"
         yield from _head(name, what)
-        for who, one in zip(labels, tallies, strict=True):
+        for who, one in zip(labels, counters, strict=True):
             yield f"{name}{{{who}}} {one.durations()[key][1] // 1000}"
     name = "nv_inference_pending_request_count"
     yield from _head(name, "Number of requests that wait for execution", "gauge")
-    yield from (f"{name}{{{w}}} {one.waiting}" for w, one in zip(labels, tallies, strict=True))
+    yield from (f"{name}{{{w}}} {one.waiting}" for w, one in zip(labels, counters, strict=True))
 
 
 def _machine() -> Iterator[str]:

@@ -13,12 +13,13 @@ from ortune.engine.engine import Engine
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.repository import sources
 from ortune.server.repository.catalog import Catalog
+from ortune.server.repository.counters import Counters
 from ortune.server.repository.pictures import Decoder
 from ortune.server.repository.room import NOT_READY, Room
 from ortune.server.repository.served import Around, Limits, Served
-from ortune.server.repository.slot import OpenFile, Slot, attempt
+from ortune.server.repository.slot import OpenFile, Slot, open_changed
 from ortune.server.repository.sources import ModelSource, State
-from ortune.server.repository.tally import Tally
+from ortune.server.repository.timeouts import Timeouts
 
 Opener: TypeAlias = Callable[[Path], Engine]
 """Opens a file; it may block and raise any error."""
@@ -55,10 +56,11 @@ class Repository:
         self.limits, self.explicit = limits or Limits(), explicit
         self._catalog = Catalog(given)
         self._open, self._note = open_, note
-        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._counters: dict[tuple[str, str], Counters] = {}
         self._around = Around(
             self.limits,
             Room(self.limits.max_held),
+            Timeouts(self.limits.timeout_s),
             Decoder(self.limits.max_queue),
             self._catalog.model,
             self._catalog.versions,
@@ -204,7 +206,7 @@ class Repository:
         async with slot.turn:
             slot.wanted, slot.reason = True, ""
             loop = asyncio.get_running_loop()
-            tried = await loop.run_in_executor(self._opening, attempt, slot, self._open)
+            tried = await loop.run_in_executor(self._opening, open_changed, slot, self._open)
             held, unfit = dict(slot.open), []
             for version, (engine, state) in tried.engines.items():
                 try:
@@ -243,7 +245,7 @@ class Repository:
                 name,
                 version,
                 engine[model],
-                self._tallies.setdefault((name, version), Tally()),
+                self._counters.setdefault((name, version), Counters()),
                 self._around,
             )
             for model, name in names.items()

@@ -17,13 +17,14 @@ from ortune.engine.queue.waiting import Answered
 from ortune.protocol import metadata
 from ortune.protocol.check import check
 from ortune.protocol.classification import classify
-from ortune.protocol.datatypes import datatype
+from ortune.protocol.datatypes import RAW_ONLY, datatype
 from ortune.protocol.inference import Asked, InferRequest, InferResponse, Output
 from ortune.protocol.status import Refused, Status, refused
+from ortune.server.repository.counters import Counters
 from ortune.server.repository.pictures import Decoder
 from ortune.server.repository.room import FULL, LATE, NOT_READY, Room
-from ortune.server.repository.tally import Tally
 from ortune.server.repository.tensors import carried, ranked, texts
+from ortune.server.repository.timeouts import Timeouts
 
 PLATFORM = "onnxruntime_onnx"
 """Triton's word for what computes ONNX files."""
@@ -69,6 +70,7 @@ class Around:
     Attributes:
         limits: What is let in.
         room: Memory for the data of requests.
+        timeouts: Bound what takes long and names no bound itself.
         decoder: Reads pictures.
         current: Which model answers to a name and version now.
         versions: Versions of a name that are served now.
@@ -76,6 +78,7 @@ class Around:
 
     limits: Limits
     room: Room
+    timeouts: Timeouts
     decoder: Decoder
     current: Callable[[str, str], Served]
     versions: Callable[[str], Sequence[str]]
@@ -91,17 +94,19 @@ class Served:
         outputs: Those of what it gives that the protocol can carry.
         max_batch: Rows of a request at most; 0 where the first dimension is no batch, or the
             engine joins nothing: then requests have as many rows as they like.
-        tally: What became of its requests.
+        counters: What became of its requests.
         call: The engine's model.
     """
 
-    def __init__(self, name: str, version: str, call: Call, tally: Tally, around: Around) -> None:
+    def __init__(
+        self, name: str, version: str, call: Call, counters: Counters, around: Around
+    ) -> None:
         """Serve an engine's model.
 
         Raises:
             BadModel: It has an input, or nothing but outputs, that the protocol cannot carry.
         """
-        self.name, self.version, self.call, self.tally = name, version, call, tally
+        self.name, self.version, self.call, self.counters = name, version, call, counters
         self.inputs = call.signature.inputs
         self.outputs = carried(name, call.signature.inputs, call.signature.outputs)
         joined = free(call.signature) and call.serving.max_batch > 1
@@ -109,6 +114,7 @@ class Served:
         self._around = around
         self._all = tuple(Asked(spec.name) for spec in self.outputs)
         self._datatypes = {spec.name: datatype(spec.dtype) for spec in self.outputs}
+        self._raw_only = not RAW_ONLY.isdisjoint(self._datatypes.values())
         self._told = ranked(self.inputs), ranked(self.outputs)
         self._texts = tuple(spec.name for spec in self.inputs if spec.dtype == "str")
         self._running = 0
@@ -149,7 +155,7 @@ class Served:
             self._refuse(error, began, computing=computing)
         else:
             rows = len(feeds[self.inputs[0].name]) if self.max_batch else 1
-            self.tally.count(rows, began, found, perf_counter_ns())
+            self.counters.count(rows, began, found, perf_counter_ns())
             waited, took = found.started_ns - found.queued_ns, found.ended_ns - found.started_ns
             return Inferred(self.name, self.version, request.id, outputs, {}, rows, waited, took)
         finally:
@@ -202,7 +208,7 @@ class Served:
 
     def statistics(self) -> dict[str, Any]:
         """Return its entry of ``model_stats``."""
-        return self.tally.told(self.name, self.version)
+        return self.counters.told(self.name, self.version)
 
     # --- its end ----------------------------------------------------------------------------
 
@@ -235,7 +241,7 @@ class Served:
             self.inputs,
             max_batch=self.max_batch,
             model=self.name,
-            outputs=self.outputs,
+            outputs=self.outputs if request.outputs or self._raw_only else (),
         )
 
     def _feeds(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
@@ -246,9 +252,12 @@ class Served:
 
     async def _answered(self, feeds: Mapping[str, NDArray[Any]], seconds: float) -> Answered:
         """Have a request computed, within its time or not at all: then it leaves the queue."""
+        work = self.call.answered(**feeds)
         try:
-            async with asyncio.timeout(seconds or self._around.limits.timeout_s or None):
-                return await self.call.answered(**feeds)
+            if not seconds:
+                return await self._around.timeouts.within(work)
+            async with asyncio.timeout(seconds):
+                return await work
         except QueueFull:
             raise Refused(FULL, Status.UNAVAILABLE) from None
         except TimeoutError:
@@ -263,13 +272,13 @@ class Served:
         """
         took = perf_counter_ns() - began
         if isinstance(error, Refused):
-            self.tally.refuse(error.status, took)
+            self.counters.refuse(error.status, took)
             raise error
         if not isinstance(error, Exception):
-            self.tally.refuse(Status.CANCELLED, took)
+            self.counters.refuse(Status.CANCELLED, took)
             raise error
         told = refused(error)
-        self.tally.refuse(told.status, took, computed=computing)
+        self.counters.refuse(told.status, took, computed=computing)
         raise told from error
 
     async def _output(self, asked: Asked, array: NDArray[Any]) -> Output:

@@ -32,7 +32,7 @@ class OpenFile:
 
     def __post_init__(self) -> None:
         for one in self.served:
-            one.tally.follow(one.call)
+            one.counters.follow(one.call)
 
     @property
     def running(self) -> int:
@@ -48,7 +48,7 @@ class OpenFile:
         """Close the engine when all requests are answered."""
         for one in self.served:
             await one.close()
-            one.tally.leave(one.call)
+            one.counters.leave(one.call)
         await asyncio.to_thread(self.engine.close)
 
 
@@ -91,7 +91,7 @@ class Slot:
 
 
 @dataclass(eq=False)
-class Attempt:
+class Opening:
     """What opening the files of a source came to.
 
     Attributes:
@@ -105,7 +105,7 @@ class Attempt:
     error: Exception | None = None
 
 
-def attempt(slot: Slot, open_: Callable[[Path], Engine]) -> Attempt:
+def open_changed(slot: Slot, open_: Callable[[Path], Engine]) -> Opening:
     """Open the files of a source that are not open as they are now, and warm them up. It blocks.
 
     Each is seen before it is opened: one that changes meanwhile is another at the next look.
@@ -113,9 +113,9 @@ def attempt(slot: Slot, open_: Callable[[Path], Engine]) -> Attempt:
     try:
         files = slot.source.files()
     except Exception as error:
-        return Attempt(tuple(slot.open), {}, error)
+        return Opening(tuple(slot.open), {}, error)
     slot.seen = {version: sources.state(path) for version, path in files.items()}
-    made = Attempt(tuple(files), {})
+    made = Opening(tuple(files), {})
     for version, path in files.items():
         state = slot.seen[version]
         if version in slot.open and slot.open[version].state == state:

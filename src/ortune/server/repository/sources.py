@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.wording import count
 from ortune.engine import archive
 from ortune.engine.external import locations
 from ortune.model.io.protobuf import Malformed
@@ -102,7 +103,7 @@ def states(source: ModelSource) -> dict[str, State]:
 
 
 def _look(path: Path) -> _Look:
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # a name may hold a null
         seen = path.stat()
         return str(path), seen.st_ino, seen.st_mtime_ns, seen.st_size
     return str(path), 0, 0, 0
@@ -133,7 +134,7 @@ def _only(folder: Path) -> Path:
     found = sorted(one for one in folder.iterdir() if one.name.endswith(_SUFFIXES))
     if len(found) != 1:
         raise BadSettings(
-            f"{folder} holds {len(found)} models, and a version is one",
+            f"{folder} holds {count(len(found), 'model')}, and a version is one",
             fix="leave one .ortune or .onnx file in it",
         )
     return found[0]

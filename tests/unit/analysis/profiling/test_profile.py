@@ -131,12 +131,10 @@ def test_loops_count_calls_and_same_names_are_told_apart(tmp_path: Path) -> None
 
 def test_placement_comes_from_the_profile_where_there_is_no_record(tmp_path: Path) -> None:
     class Old:
-        run = None
-
-        def get_outputs(self) -> list[Any]:
+        def get_inputs(self) -> list[Any]:
             return []
 
-        get_inputs = get_outputs
+        get_outputs = get_inputs
 
     assert OrtSession(Old()).placement() == {}
     found = read(tmp_path, [event("a", "Add", 0, 5), run(0, 9)], [9.0])

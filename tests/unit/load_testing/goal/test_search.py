@@ -90,9 +90,9 @@ def better_with_two(one: Serving) -> float:
 def test_the_better_settings_are_found_and_confirmed_by_fresh_pairs() -> None:
     machine = Machine(better_with_two)
     found = machine.found(2000)
-    assert found.better and found.chosen == Serving(instances=2)
+    assert found.better and found.chosen.instances == 2
     assert 1.2 < found.ratio.low < found.ratio.high < 1.4, "442 requests/s over 342"
-    assert found.verdict.startswith("2 instances, 1 thread, max_batch 8, delay 0 us: 1.")
+    assert found.verdict.startswith(f"{found.choice}: 1.") and "2 instances" in found.choice
     assert "requests/s with p99<=20ms" in found.before
     assert found.tried[0].settings == found.choice and found.tried[0].pairs == 2
     fresh = [how for side, how in machine.sides if side == "defaults"]
@@ -109,13 +109,14 @@ def test_the_defaults_may_be_best() -> None:
 
 
 def test_noise_alone_is_no_gain() -> None:
-    chosen = [Machine(lambda one: 400.0, noise=0.1, seed=n).found(2000) for n in range(3)]
-    assert not any(one.better for one in chosen)
+    found = [Machine(lambda one: 400.0, noise=0.1, seed=n).found(2000) for n in range(40)]
+    assert sum(one.better for one in found) <= 3, "1 of 40 is what the interval says"
+    assert all(0.93 < one.ratio.value < 1.07 for one in found)
 
 
 def test_the_lowest_percentile_at_a_rate() -> None:
     found = Machine(better_with_two).found(2000, rate=200.0)
-    assert found.chosen == Serving(instances=2) and found.better
+    assert found.chosen.instances == 2 and found.better
     assert found.before.startswith("p99 of ") and found.before.endswith("ms at 200 requests/s")
 
 
@@ -177,7 +178,7 @@ class TestVerb:
             np.testing.assert_array_equal(engine(x=x)["y"], [[0, 2, 4, 6]])
         steps = [one for one in told if isinstance(one, Progress)]
         assert steps[0].work == "serving the defaults" and steps[-1].total == 3000
-        assert "toy.ortune" in repr(found) and found.records()[0]["pairs"] == 2
+        assert "toy.ortune" in repr(found) and found.records()[0]["pairs"] == 2, "the walk's end"
 
     def test_what_is_refused_before_anything_is_measured(
         self, bundle: Path, tmp_path: Path, machine: Machine

@@ -18,7 +18,7 @@ from ortune.protocol.inference import InferRequest, Output
 from ortune.protocol.status import Refused, Status
 from ortune.server.access import Access
 from ortune.server.grpc.server import GrpcServer, server
-from ortune.server.journal import Answered, Journal
+from ortune.server.journal import Journal, LoggedRequest
 from ortune.server.repository.served import Inferred, Limits
 
 T = TypeVar("T")
@@ -95,9 +95,9 @@ class Seen:
     """What the journal was told."""
 
     def __init__(self) -> None:
-        self.requests: list[Answered] = []
+        self.requests: list[LoggedRequest] = []
 
-    def observe(self, answered: Answered) -> None:
+    def observe(self, answered: LoggedRequest) -> None:
         self.requests.append(answered)
 
 

@@ -7,9 +7,10 @@ import os
 from random import Random
 
 import grpc
+import numpy as np
 import psutil
 import pytest
-from tests.fuzz import mutate, requests, wire
+from tests.fuzz import mutate, wire
 from tests.unit.server.grpc.scripted import answer, body, path, run, serving
 
 from ortune.protocol import messages
@@ -20,11 +21,15 @@ CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "UNAVAILABLE"}
 
 def broken(rng: Random) -> bytes:
     """Return a request in which something is wrong, or next to nothing right."""
-    valid = requests.message(rng)
+    arrays = {
+        name: np.arange(rng.randrange(5), dtype=kind)
+        for name, kind in (("x", "float32"), ("ids", "int64"), ("h", "float16"))
+    }
+    valid = body(id="7", **arrays)
     return mutate.either(
         rng,
         lambda: mutate.raw(rng, valid),
-        lambda: wire.change(rng, valid),
+        lambda: wire.change(rng, valid, messages.message("ModelInferRequest").DESCRIPTOR),
         lambda: rng.randbytes(rng.randrange(200)),
         lambda: valid[: rng.randrange(len(valid) + 1)],
     )

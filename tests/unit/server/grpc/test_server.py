@@ -6,7 +6,10 @@ import asyncio
 import datetime
 import io
 import socket
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
 
 import grpc
 import numpy as np
@@ -29,9 +32,10 @@ from tests.unit.server.grpc.scripted import (
 
 from ortune.core.errors import BadSettings
 from ortune.server.access import Access
-from ortune.server.grpc.server import GrpcServer, server
+from ortune.server.grpc.server import GrpcServer, credentials, server
 from ortune.server.journal import Journal
 from ortune.server.repository.served import Limits
+from ortune.server.tls import Certificate
 
 
 def made(address: str, *, shared: bool = True) -> GrpcServer:
@@ -98,8 +102,8 @@ def test_several_servers_share_a_port_that_is_kept_for_them() -> None:
     run(scenario)
 
 
-def certificate(folder: Path) -> tuple[bytes, bytes]:
-    """Return key and certificate for localhost."""
+def certificate(folder: Path) -> Certificate:
+    """Write a key and a certificate for localhost."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
@@ -119,15 +123,16 @@ def certificate(folder: Path) -> tuple[bytes, bytes]:
         pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     (folder / "cert.pem").write_bytes(found.public_bytes(pem))
-    return private, found.public_bytes(pem)
+    (folder / "key.pem").write_bytes(private)
+    return Certificate(folder / "cert.pem", folder / "key.pem", now.timestamp() + 3600)
 
 
 def test_tls_with_the_public_client(tmp_path: Path) -> None:
-    pair = certificate(tmp_path)
+    held = certificate(tmp_path)
 
     async def scenario() -> None:
-        credentials = grpc.ssl_server_credentials([pair])
-        async with serving(credentials=credentials) as (_, address):
+        assert credentials(None) is None
+        async with serving(credentials=credentials(held)) as (_, address):
             port = address.rpartition(":")[2]
             client = aio_client.InferenceServerClient(
                 f"localhost:{port}", ssl=True, root_certificates=str(tmp_path / "cert.pem")
@@ -201,3 +206,36 @@ def test_the_end_gives_up_what_takes_too_long() -> None:
             assert model.given_up == ["slow"]
 
     run(scenario)
+
+
+def test_what_the_core_of_grpc_says_is_no_log_of_ours(tmp_path: Path) -> None:
+    """A handshake that fails writes nothing to stderr, where our server is what imports gRPC."""
+    certificate(tmp_path)
+    script = r"""
+        import asyncio, io, socket, sys
+        from pathlib import Path
+        from ortune.server.access import Access
+        from ortune.server.grpc.server import credentials, server
+        from ortune.server.journal import Journal
+        from ortune.server.repository.served import Limits
+        from ortune.server.tls import Certificate
+
+        async def main():
+            held = credentials(Certificate(Path("cert.pem"), Path("key.pem"), 0))
+            made = server(None, Access(), Journal(io.StringIO()), Limits(), held, "127.0.0.1:0")
+            await made.start()
+            with socket.create_connection(("127.0.0.1", made.port)) as client:
+                client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert await asyncio.to_thread(client.recv, 100) is not None
+            await made.stop(1)
+
+        asyncio.run(main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script)],
+        check=True,
+        capture_output=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert not done.stderr

@@ -116,7 +116,7 @@ def test_outputs_are_chosen_and_classified(tmp_path: Path) -> None:
             assert output.name == "product" and output.datatype == "BYTES"
             assert result.as_numpy("product").tolist() == [[b"6.000000:0", b"6.000000:1"]]
             for wrong, text in (
-                ([aio_client.InferInput("a", [1, 3], "INT32")], "datatype"),
+                ([aio_client.InferInput("a", [1, 3], "INT32")], "data-type is 'INT32'"),
                 (rows(9), "batch-size must be <= 8"),
             ):
                 if len(wrong) == 1:

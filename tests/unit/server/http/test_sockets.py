@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.unit.server.http.asking import GATE, Client, client, request
 
-from ortune.server.http import bodies
+from ortune.server.http import watch
 from ortune.server.http_server import HttpServer
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -154,8 +154,7 @@ def test_a_client_that_sends_too_much_reads_why(tmp_path: Path) -> None:
 def test_clients_that_hang_are_cut_and_others_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "PERIOD_S", 0.2)
-    monkeypatch.setattr("ortune.server.http.app.PERIOD_S", 0.2)
+    monkeypatch.setattr(watch, "PERIOD_S", 0.2)
 
     async def main(ask: Client, opened: Opened) -> None:
         hanging = [await opened() for _ in range(20)]

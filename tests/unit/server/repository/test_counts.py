@@ -19,8 +19,8 @@ from tests.unit.server.repository.toys import asks, holding, run
 from ortune.protocol.inference import InferRequest
 from ortune.protocol.status import Refused
 from ortune.server.repository import metrics
+from ortune.server.repository.counters import REASONS
 from ortune.server.repository.served import Limits, Served
-from ortune.server.repository.tally import REASONS
 
 KINDS = ("good", "good", "negative", "wrong", "late", "cancelled")
 PLANS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 3)), min_size=1, max_size=24)
@@ -55,21 +55,23 @@ def test_counts_add_up(plan: list[tuple[str, int]], queue: int) -> None:
     async def main(folder: Path) -> None:
         repository, model = await holding(session, folder, Limits(), max_queue=queue)
         found = await asyncio.gather(*(ask(model, *one) for one in plan))
-        tally = model.tally
+        counters = model.counters
         answered = [rows for (_, rows), one in zip(plan, found, strict=True) if one == "answered"]
-        assert tally.answered == len(answered)
-        assert tally.inferences == sum(answered)
-        assert tally.answered + tally.failed.total() == len(plan)
-        assert tally.failed["CANCELED"] == found.count("CANCELLED")
-        assert tally.failed["REJECTED"] == found.count("UNAVAILABLE") + found.count("TIMED_OUT")
-        assert tally.failed["OTHER"] + tally.failed["BACKEND"] == found.count("INVALID")
-        assert tally.answered_ns >= tally.queue_ns + tally.infer_ns + tally.output_ns
-        assert min(tally.queue_ns, tally.infer_ns, tally.output_ns) >= 0
-        assert (model.running, tally.waiting) == (0, 0)
+        assert counters.answered == len(answered)
+        assert counters.inferences == sum(answered)
+        assert counters.answered + counters.failed.total() == len(plan)
+        assert counters.failed["CANCELED"] == found.count("CANCELLED")
+        assert counters.failed["REJECTED"] == found.count("UNAVAILABLE") + found.count("TIMED_OUT")
+        assert counters.failed["OTHER"] + counters.failed["BACKEND"] == found.count("INVALID")
+        assert counters.answered_ns >= counters.queue_ns + counters.infer_ns + counters.output_ns
+        assert min(counters.queue_ns, counters.infer_ns, counters.output_ns) >= 0
+        assert (model.running, counters.waiting) == (0, 0)
         await repository.drain(10)
-        asked = sum(one.requests for one in tally.runs.values())
-        assert asked >= tally.answered + tally.failed["BACKEND"], "and those that nobody awaits"
-        assert sum(rows * one.count for rows, one in tally.runs.items()) >= tally.inferences
+        asked = sum(one.requests for one in counters.runs.values())
+        assert asked >= counters.answered + counters.failed["BACKEND"], (
+            "and those that nobody awaits"
+        )
+        assert sum(rows * one.count for rows, one in counters.runs.items()) >= counters.inferences
         assert prometheus([model]) == expected(model)
 
     with TemporaryDirectory() as folder:
@@ -90,7 +92,7 @@ def expected(model: Served) -> dict[tuple[str, str], float]:
     told = model.statistics()
     stats = told["inference_stats"]
     names = ("queue", "compute_input", "compute_infer", "compute_output")
-    reasons = {why: model.tally.failed[why] for why in REASONS}
+    reasons = {why: model.counters.failed[why] for why in REASONS}
     assert sum(reasons.values()) == stats["fail"]["count"]
     assert all(stats[name]["count"] == stats["success"]["count"] for name in names)
     assert (

@@ -112,8 +112,9 @@ def test_two_sources_do_not_share_a_name(tmp_path: Path) -> None:
     path = write(tmp_path / "toy.onnx")
 
     def named(file: Path) -> Engine:
-        engine = opened(file)
-        return Engine({"x": engine[""]}, engine.backend, ExitStack())
+        engine, stack = opened(file), ExitStack()
+        stack.callback(engine.close)
+        return Engine({"x": engine[""]}, engine.backend, stack)
 
     async def main() -> None:
         sources = [ModelSource("toy.x", path), ModelSource("toy", path)]
@@ -180,7 +181,7 @@ def test_unloaded_and_loaded_again(tmp_path: Path) -> None:
         assert not repository.changed(), "what is not wanted is not watched"
         await repository.load("toy")
         assert await factor(repository) == 4
-        assert repository.model("toy").tally.answered == 2, "counts go on"
+        assert repository.model("toy").counters.answered == 2, "counts go on"
 
     run(main)
 
@@ -249,16 +250,16 @@ def test_a_reload_under_load_drops_nothing_and_never_mixes(tmp_path: Path) -> No
         found, stop = Counter[float](), asyncio.Event()
         clients = [asyncio.create_task(client(repository, found, stop)) for _ in range(8)]
         for value in (3, 4, 5):
-            before = sum(found.values())
             write(path, value)
             await repository.reload("toy")
+            before = sum(found.values())
             await settled(lambda before=before: sum(found.values()) > before + 20)
         stop.set()
         await asyncio.gather(*clients)
         assert max(found) == 5
-        tally = repository.model("toy").tally
-        assert (tally.answered, tally.failed.total()) == (sum(found.values()), 0)
-        assert sum(one.requests for one in tally.runs.values()) == tally.answered
+        counters = repository.model("toy").counters
+        assert (counters.answered, counters.failed.total()) == (sum(found.values()), 0)
+        assert sum(one.requests for one in counters.runs.values()) == counters.answered
 
     run(main)
 
@@ -380,7 +381,7 @@ def test_drained_it_answers_what_runs_and_refuses_the_rest(
         repository, model = await holding(session, tmp_path)
         first = await behind(model, session)
         waiting = [asyncio.create_task(model.infer(asks(n))) for n in range(5)]
-        await settled(lambda: model.tally.waiting == 5)
+        await settled(lambda: model.counters.waiting == 5)
         draining = asyncio.create_task(repository.drain(30))
         await asyncio.sleep(0)
         assert not repository.ready

@@ -135,8 +135,8 @@ def test_what_does_not_fit_is_refused_before_it_waits(
         status, text = await refusal(model.infer(request_))
         assert status is Status.INVALID
         assert words in text
-        assert not model.tally.runs
-        assert model.tally.failed == {"OTHER": 1}
+        assert not model.counters.runs
+        assert model.counters.failed == {"OTHER": 1}
 
     run(main)
 
@@ -185,7 +185,7 @@ def test_requests_are_joined_and_each_gets_its_own(tmp_path: Path, session: Doub
         _, model = await holding(session, tmp_path)
         first = await behind(model, session)
         tasks = [asyncio.create_task(model.infer(asks(n))) for n in range(6)]
-        await settled(lambda: model.tally.waiting == 6)
+        await settled(lambda: model.counters.waiting == 6)
         session.go.set()
         found = await asyncio.gather(first, *tasks)
         assert [output(one)[0, 0] for one in found] == [2000, 0, 2, 4, 6, 8, 10]
@@ -200,13 +200,13 @@ def test_a_full_queue_says_so(tmp_path: Path, session: Doubling) -> None:
         _, model = await holding(session, tmp_path, max_queue=2)
         first = await behind(model, session)
         tasks = [asyncio.create_task(model.infer(asks(n))) for n in range(2)]
-        await settled(lambda: model.tally.waiting == 2)
+        await settled(lambda: model.counters.waiting == 2)
         refused = await refusal(model.infer(asks(9)))
         assert refused == (Status.UNAVAILABLE, "Exceeds maximum queue size")
         session.go.set()
         await asyncio.gather(first, *tasks)
         assert (await model.infer(asks(4))).rows == 1
-        assert model.tally.failed == {"REJECTED": 1}
+        assert model.counters.failed == {"REJECTED": 1}
 
     run(main)
 
@@ -220,10 +220,10 @@ def test_a_request_out_of_time_leaves_the_queue(
         first = await behind(model, session)
         late = await refusal(model.infer(asks(5, timeout_us=own)))
         assert late == (Status.TIMED_OUT, "Request timeout expired")
-        assert model.tally.waiting == 0
+        assert model.counters.waiting == 0
         session.go.set()
         await first
-        assert model.tally.failed == {"REJECTED": 1}
+        assert model.counters.failed == {"REJECTED": 1}
 
     run(main)
     assert len(session.seen) == 1
@@ -234,14 +234,14 @@ def test_a_caller_that_gives_up_leaves_the_queue(tmp_path: Path, session: Doubli
         _, model = await holding(session, tmp_path)
         first = await behind(model, session)
         task = asyncio.create_task(model.infer(asks(5)))
-        await settled(lambda: model.tally.waiting == 1)
+        await settled(lambda: model.counters.waiting == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert model.tally.waiting == 0
+        assert model.counters.waiting == 0
         session.go.set()
         await first
-        assert model.tally.failed == {"CANCELED": 1}
+        assert model.counters.failed == {"CANCELED": 1}
         assert model.running == 0
 
     run(main)
@@ -254,14 +254,14 @@ def test_what_the_model_refuses_fails_alone(tmp_path: Path, session: Doubling) -
         first = await behind(model, session)
         values = (3, -3, 4)
         tasks = [asyncio.create_task(model.infer(asks(value))) for value in values]
-        await settled(lambda: model.tally.waiting == 3)
+        await settled(lambda: model.counters.waiting == 3)
         session.go.set()
         found = await asyncio.gather(first, *tasks, return_exceptions=True)
         assert isinstance(found[2], Refused)
         assert found[2].status is Status.INVALID
         assert "negative" in found[2].text
         assert [output(found[n])[0, 0] for n in (1, 3)] == [6, 8]
-        assert model.tally.failed == {"BACKEND": 1}
+        assert model.counters.failed == {"BACKEND": 1}
 
     run(main)
 
@@ -271,7 +271,7 @@ def test_data_of_waiting_requests_is_bounded(tmp_path: Path, session: Doubling) 
         _, model = await holding(session, tmp_path, Limits(max_held=48))
         first = await behind(model, session)
         second = asyncio.create_task(model.infer(asks(1, 2)))
-        await settled(lambda: model.tally.waiting == 1)
+        await settled(lambda: model.counters.waiting == 1)
         assert (await refusal(model.infer(asks(2))))[0] is Status.UNAVAILABLE
         session.go.set()
         await asyncio.gather(first, second)
@@ -311,7 +311,7 @@ def test_pictures_are_prepared_as_the_engine_does(tmp_path: Path, kind: str) -> 
         found = output(await model.infer_picture(body, "five"), "mean")
         expected = model.call(image=Image.open(io.BytesIO(body)))["mean"]
         np.testing.assert_array_equal(found, expected)
-        assert model.tally.answered == 1
+        assert model.counters.answered == 1
 
     run(main)
 
@@ -325,7 +325,7 @@ def test_bodies_that_are_no_picture_are_refused(tmp_path: Path, body: bytes) -> 
     async def main() -> None:
         model = await seeing(tmp_path)
         assert (await refusal(model.infer_picture(body)))[0] is Status.INVALID
-        assert model.tally.failed == {"OTHER": 1}
+        assert model.counters.failed == {"OTHER": 1}
 
     run(main)
 

@@ -28,7 +28,7 @@ Durations: TypeAlias = Mapping[str, tuple[int, int]]
 
 
 @dataclass(eq=False, slots=True)
-class Tally:
+class Counters:
     """Counts of one version of one model; they go on when its file is exchanged.
 
     Only the event loop's thread writes them.

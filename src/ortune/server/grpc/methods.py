@@ -31,13 +31,13 @@ _LOG = {
 }
 
 
-class Answers:
+class ServerMethods:
     """Everything but inference."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
 
-    def by_method(self) -> dict[str, Answering]:
+    def by_name(self) -> dict[str, Answering]:
         """Return method -> what answers it."""
         return {
             "ServerLive": self._live,
