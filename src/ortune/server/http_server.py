@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -21,7 +22,10 @@ Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 HEAD_S = 20.0
 """Seconds that a client may take for a request's head, and for a part of an answer."""
 _HEAD_BYTES = 64 << 10
-"""Of a request's head at most; httptools itself knows no limit."""
+"""Of a request's head at most, and of what is no data in its body; httptools knows no limit."""
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_FRAMED = 8
+"""Bytes that one byte of a chunked body may take: a chunk of it alone takes six."""
 _KEEP_ALIVE_S = 75
 _LAME_DUCK_S = 1.0
 """Seconds in which connections that are kept alive learn that they end, each with an answer."""
@@ -54,11 +58,22 @@ class _Connection(HttpToolsProtocol):
         self.waiting_since = self.loop.time()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.waiting_since is not None:
-            self._head += len(data)
-            if self._head > _HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response("The head of the request is too large.")
+        self._head += len(data)
+        super().data_received(data if self._in_body else _not_upgraded(data))
+        if self._head > _HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")
+
+    @property
+    def _in_body(self) -> bool:
+        return self.cycle is not None and self.cycle.more_body
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._head = max(0, self._head - _FRAMED * len(body))
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._head = 0
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -85,6 +100,18 @@ class _Connection(HttpToolsProtocol):
         if left and left == self.stuck:
             self.transport.abort()
         self.stuck = left or None
+
+
+def _not_upgraded(data: bytes) -> bytes:
+    """Return what begins with a request's head, without its wish for another protocol.
+
+    Java's client wishes for HTTP/2 with every first request, and httptools would skip its body.
+    """
+    end = data.find(b"\r\n\r\n")
+    head = data if end < 0 else data[:end]
+    if b"upgrade:" not in head.lower():
+        return data
+    return _UPGRADE.sub(b"\r\nx-grade:", head) + data[len(head) :]
 
 
 class HttpServer(uvicorn.Server):

@@ -118,6 +118,29 @@ def test_one_connection_for_many_requests(tmp_path: Path) -> None:
     _run(tmp_path, main)
 
 
+def test_an_upgrade_is_not_taken_and_harms_nothing(tmp_path: Path) -> None:
+    """As Java's client asks for, with every first request of a connection."""
+    upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEA\r\n"
+    asks = f"{POST}{upgrade}{BINARY}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY
+
+    async def main(ask: Client, opened: Opened) -> None:
+        wire = await opened()
+        await wire.send(asks)
+        status, headers, _ = await wire.answer()
+        assert status == 200
+        if headers.get("connection") == "close":
+            assert await wire.ended()
+            wire = await opened()
+        for sent in (WHOLE, asks, WHOLE):
+            await wire.send(sent)
+            status, headers, _ = await wire.answer()
+            assert status == 200
+            if headers.get("connection") == "close":
+                wire = await opened()
+
+    _run(tmp_path, main)
+
+
 def test_a_client_that_asks_first_sends_nothing_in_vain(tmp_path: Path) -> None:
     async def main(ask: Client, opened: Opened) -> None:
         wire = await opened()
@@ -167,6 +190,33 @@ def test_clients_that_hang_are_cut_and_others_are_not(
         for wire in hanging:
             assert (await wire.answer())[0] == 408
             assert await wire.ended()
+
+    _run(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    "flood", [b"0\r\nX: ", b"0\r\n" + b"X: y\r\n" * 100, b"1;", b"1;a=b\r\n0"]
+)
+def test_what_is_no_data_in_a_body_is_bounded(tmp_path: Path, flood: bytes) -> None:
+    """Trailers and extensions of chunks without end; small chunks are fine."""
+    head = f"{POST}{BINARY}Transfer-Encoding: chunked\r\n\r\n".encode()
+    small = b"".join(b"1\r\n%c\r\n" % one for one in BODY)
+
+    async def main(ask: Client, opened: Opened) -> None:
+        wire = await opened()
+        await wire.send(head + small + b"0\r\nX-Trailer: y\r\n\r\n")
+        assert (await wire.answer())[0] == 200
+        await wire.send(head + b"1\r\na\r\n" * 50_000)
+        await wire.send(b"0\r\n\r\n")
+        assert (await wire.answer())[0] == 400
+        bad = await opened()
+        await bad.send(head + flood)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            async with asyncio.timeout(5):
+                for _ in range(100):
+                    await bad.send(b"y" * 100_000)
+                    await asyncio.sleep(0)
+                await bad.reader.readexactly(1 << 20)
 
     _run(tmp_path, main)
 
