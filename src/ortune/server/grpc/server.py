@@ -24,7 +24,7 @@ _PING_MS = 5_000
 """Clients may ask so often themselves; gRPC's own limit of 5 minutes ends their connections."""
 _HANDSHAKE_MS = 10_000
 """For TLS and the first frames: who connects and says nothing is cut."""
-_LAME_DUCK_S = 0.5
+LAME_DUCK_S = 0.5
 """Seconds in which clients that go on asking learn that they should not."""
 _BESIDE = 64
 """Calls beside those that a model's queue can hold: metadata, health, statistics."""
@@ -52,7 +52,7 @@ class GrpcServer:
         """
         self._service.ending = True
         self._service.inference.end_streams()
-        await asyncio.sleep(_LAME_DUCK_S)
+        await asyncio.sleep(LAME_DUCK_S)
         await self._inner.stop(seconds)
 
 

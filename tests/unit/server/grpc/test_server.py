@@ -32,6 +32,7 @@ from tests.unit.server.grpc.scripted import (
 
 from ortune.core.errors import BadSettings
 from ortune.server.access import Access
+from ortune.server.grpc import server as front_module
 from ortune.server.grpc.server import GrpcServer, credentials, server
 from ortune.server.journal import Journal
 from ortune.server.repository.served import Limits
@@ -165,6 +166,28 @@ def test_more_calls_than_may_be_open_are_refused() -> None:
                 model.go.set()
                 assert len(await asyncio.gather(*first)) == 64
                 assert await other.unary_unary(path("ModelInfer"))(body())
+
+    run(scenario)
+
+
+def test_calls_that_come_while_the_server_ends_are_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(front_module, "LAME_DUCK_S", 1.0)
+
+    async def scenario() -> None:
+        async with (
+            serving() as (front, address),
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            await channel.unary_unary(path("ServerLive"))(b"")
+            ending = asyncio.create_task(front.stop(5))
+            await asyncio.sleep(0.1)
+            for name in ("ModelInfer", "ServerReady"):
+                told = await refusal(channel.unary_unary(path(name))(body(), timeout=5))
+                assert told == ("UNAVAILABLE", "the server is shutting down")
+            monkeypatch.setattr(front_module, "LAME_DUCK_S", 0.0)
+            await asyncio.wait_for(ending, 5)
 
     run(scenario)
 
