@@ -115,6 +115,7 @@ def _plain(
     if given is True:
         raise BadSettings(f"{path.name} brings no libraries", fix="name one: custom_ops='lib.so'")
     backend = _backend(on or plans.PLAIN)
+    plans.demand_here(backend)
     if given:
         if not isinstance(backend, Cpu):
             raise BadSettings(

@@ -109,6 +109,16 @@ def open_plan(stack: ExitStack, opened: Opened, wanted: Backend | None) -> Runni
     )
 
 
+def demand_here(backend: Backend) -> None:
+    """Refuse a backend that this machine cannot run.
+
+    Raises:
+        BackendMissing: It cannot; the fix says what to install.
+    """
+    if fix := backend.missing():
+        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=fix)
+
+
 def measured_on(plans: Sequence[PackedPlan], wanted: Backend) -> PackedPlan | None:
     """Return the plan whose backend is spelled so, or the first of a backend named alone."""
     text = str(wanted)
@@ -183,6 +193,7 @@ def _joined(manifest: Manifest, reasons: Sequence[str]) -> str:
 
 def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
     """Open the first plan's models on another backend, the original where they do not fit."""
+    demand_here(backend)
     manifest = opened.manifest
     first = manifest.plans[0]
     said = f"none of its plans was measured on '{backend}'"

@@ -240,7 +240,10 @@ def search(asked: LoadTest) -> GoalResult:
         before = noise.snapshot()
         found = Search(servers, space, scores, asked.time, asked.sink).run()
         judged = noise.judge(noise.between(before, noise.snapshot()))
-    notes = (*found.notes, *([NOISY, *judged.advice] if judged.too_noisy else ()))
+    notes = (
+        *found.notes,
+        *([NOISY, *judged.advice] if judged.too_noisy and not found.better else ()),
+    )
     result = replace(found, bundle=str(path), goal=str(goal), notes=notes)
     if asked.out is None:
         return result
