@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import socket
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from numpy.typing import NDArray
 from tests.serving import Serving, serving
@@ -181,6 +184,27 @@ def test_one_output_of_two(server: Serving, expected: dict[str, list[Arrays]], k
         found = client.infer("INT64", asked(kind, "INT64", 2, None), outputs=names)
         same(found, expected["INT64"][1], ("twice",))
         assert found.as_numpy("same") is None
+
+
+def test_a_client_that_sends_without_end_is_read_as_it_is_answered(
+    server: Serving, expected: dict[str, list[Arrays]]
+) -> None:
+    body = b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"FP32","data":[1,2,3]}]}'
+    head = b"POST /v2/models/FP32/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    data = 100 * (head % len(body) + body)
+    process = psutil.Process(server.process.pid)
+    before = process.memory_info().rss
+    host, _, port = server.http.rpartition(":")
+    with socket.create_connection((host, int(port))) as flood:
+        flood.settimeout(0.5)
+        with suppress(TimeoutError):
+            for _ in range(5000):  # 80 MB, of which no answer is read
+                flood.sendall(data)
+        assert process.memory_info().rss - before < 50e6
+        with httpclient.InferenceServerClient(server.http) as client:
+            found = client.infer("FP32", asked(httpclient, "FP32", 1, True))
+            same(found, expected["FP32"][0])
+    assert "ERROR" not in server.said
 
 
 def _refusals() -> dict[str, Callable[[Any], Any]]:

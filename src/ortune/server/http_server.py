@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -42,10 +43,21 @@ class _State(ServerState):
     ending = False
 
 
+class _Flow(FlowControl):
+    """Reads no more of a client while requests of it wait for their turn: it may never end."""
+
+    held = False
+
+    def resume_reading(self) -> None:
+        if not self.held and not self._transport.is_closing():
+            super().resume_reading()
+
+
 class _Connection(HttpToolsProtocol):
     """One client's connection."""
 
     server_state: _State
+    flow: _Flow
 
     waiting_since: float | None = None
     """When its head began, or the connection; None once the head is here."""
@@ -55,6 +67,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         self.waiting_since = self.loop.time()
 
     def data_received(self, data: bytes) -> None:
@@ -82,8 +95,14 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self.waiting_since = None
+        self.flow.held = bool(self.pipeline)
         if self.server_state.ending:
             self.end()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.flow.held = bool(self.pipeline)
+        self.flow.resume_reading()
 
     def end(self) -> None:
         """Let the answer that is being made be the last."""
